@@ -1,0 +1,242 @@
+"""The claim: how a job speaks to the daemon, in its own Slurm record.
+
+A job's `Comment` can be written by its owner only, survives a requeue, and is read for all jobs in one call.
+The claim stands behind the user's own words as `[[srobust:1 {…}]]`; the daemon answers the same way in
+`AdminComment`, which only operators write. Whoever reads one treats it as untrusted text: `parse` accepts
+known keys of the right type and size and nothing else. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+PROTOCOL_VERSION = 1
+COMMENT_MAX_BYTES = 1024
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+_WORD = re.compile(r"[A-Za-z0-9._-]{0,64}\Z")
+_BLOCK = re.compile(r"\s*\[\[srobust:(\d{1,4}) (\{.*\})\]\]\s*\Z", re.DOTALL)
+_MAX_NODES = 32
+_MAX_WHY_CHARS = 240
+
+STATE_WATCHING = "watching"
+STATE_WANTS_REQUEUE = "wants"
+STATE_DONE = "done"
+STATES = (STATE_WATCHING, STATE_WANTS_REQUEUE, STATE_DONE)
+
+
+class ClaimError(ValueError):
+    """A claim that cannot be accepted; the message says which field and why."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a supervised job says of itself.
+
+    Attributes:
+        state: `watching` (supervised, nothing wanted), `wants` (a requeue, without `evict`), `done`.
+        lineage: Names the training across requeues; the same in every attempt.
+        restart: SLURM_RESTART_COUNT of the attempt that speaks; a claim of another attempt is stale.
+        incident: Name of the open incident, or of the last one.
+        fruitless: Attempts in a row, this lineage, that died before a new step.
+        evict: Nodes that the next attempt must not use; believed only as far as they are the job's own.
+        conclusion: The verdict's conclusion (`culprit`, `undetermined`, …).
+        confidence: Of the verdict, 0–1.
+        why: The plan's reason, in words.
+        step: Last step reached, -1 where unknown.
+        resume_step: Step of the checkpoint that the attempt started from, -1 for none.
+        at_s: When this was written, seconds since the epoch.
+        times: Stamps of the incident, keys of `model.TIME_KEYS`.
+    """
+
+    state: str
+    lineage: str
+    restart: int = 0
+    incident: str = ""
+    fruitless: int = 0
+    evict: tuple[str, ...] = ()
+    conclusion: str = ""
+    confidence: float = 0.0
+    why: str = ""
+    step: int = -1
+    resume_step: int = -1
+    at_s: float = 0.0
+    times: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the daemon says back, in `AdminComment`.
+
+    Attributes:
+        state: `accepted` (a seat is being made), `refused`, `observing` (would have acted), `done`.
+        incident: The claim's incident.
+        why: In words.
+        road: The road taken (`model.Road` value), empty where refused.
+        standby: Nodes taken in.
+    """
+
+    state: str
+    incident: str
+    why: str = ""
+    road: str = ""
+    standby: tuple[str, ...] = ()
+    at_s: float = 0.0
+
+
+def _checked(kind: type[Any], raw: Any) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ClaimError("not a JSON object")
+    known = {f.name for f in fields(kind)}
+    # Unknown keys are passed over: a newer minor version may say more.
+    checks = {name: _CHECKS.get(name, _word) for name in known}
+    return {key: checks[key](key, value) for key, value in raw.items() if key in known}
+
+
+def _nodes(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MAX_NODES:
+        raise ClaimError(f"{key}: not a list of at most {_MAX_NODES} node names")
+    for name in value:
+        if not isinstance(name, str) or not NODE_NAME.match(name):
+            raise ClaimError(f"{key}: not a node name: {str(name)[:40]!r}")
+    return tuple(value)
+
+
+def _sentence(key: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_WHY_CHARS:
+        raise ClaimError(f"{key}: not a text of at most {_MAX_WHY_CHARS} characters")
+    return "".join(c if c.isprintable() else "?" for c in value)
+
+
+def _whole(key: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value < 2**62:
+        raise ClaimError(f"{key}: not a whole number")
+    return value
+
+
+def _word(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not _WORD.match(value):
+        raise ClaimError(f"{key}: not a plain word of at most 64 characters")
+    return value
+
+
+def _finite(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ClaimError(f"{key}: not a finite number")
+    return float(value)
+
+
+def _times(key: str, value: Any) -> dict[str, float]:
+    if not isinstance(value, dict) or len(value) > 16:
+        raise ClaimError(f"{key}: not a table of at most 16 stamps")
+    return {_word(f"{key} (a key)", k): _finite(f"{key}.{k}", v) for k, v in value.items()}
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "evict": _nodes,
+    "standby": _nodes,
+    "times": _times,
+    "why": _sentence,
+    "confidence": _finite,
+    "at_s": _finite,
+    "restart": _whole,
+    "fruitless": _whole,
+    "step": _whole,
+    "resume_step": _whole,
+}
+"""Validators by field; a field not named here is a plain word."""
+
+
+def split(comment: str) -> tuple[str, str | None]:
+    """Split a comment into the user's own words and our block (None where there is none)."""
+    start = comment.rfind("[[srobust:")
+    if start < 0 or not _BLOCK.match(comment[start:]):
+        return comment, None
+    return comment[:start].rstrip(), comment[start:]
+
+
+def _parse(kind: type[Any], comment: str) -> Any:
+    block = split(comment[: 4 * COMMENT_MAX_BYTES])[1]
+    if block is None:
+        return None
+    match = _BLOCK.match(block)
+    assert match is not None
+    version = int(match[1])
+    if version not in (PROTOCOL_VERSION, PROTOCOL_VERSION - 1):
+        raise ClaimError(
+            f"protocol version {version} is not spoken here (this side speaks {PROTOCOL_VERSION}); "
+            "update slurm_robust where it is older"
+        )
+    try:
+        raw = json.loads(match[2])
+    except (ValueError, RecursionError) as error:
+        raise ClaimError(f"not JSON: {str(error)[:80]}") from None
+    values = _checked(kind, raw)
+    try:
+        return kind(**values)
+    except TypeError:
+        raise ClaimError("a field is missing") from None
+
+
+def parse(comment: str) -> Claim | None:
+    """Read the claim out of a job's comment; None where there is none.
+
+    Raises:
+        ClaimError: there is one, and it is malformed, oversized or of a protocol version not spoken here.
+    """
+    claim: Claim | None = _parse(Claim, comment)
+    if claim is None:
+        return None
+    if claim.state not in STATES:
+        raise ClaimError(f"state: {claim.state!r} is none of {', '.join(STATES)}")
+    if not claim.lineage:
+        raise ClaimError("lineage: empty")
+    return claim
+
+
+def parse_answer(admin_comment: str) -> Answer | None:
+    """Read the daemon's answer; None where there is none.
+
+    Raises:
+        ClaimError: as `parse`.
+    """
+    answer: Answer | None = _parse(Answer, admin_comment)
+    return answer
+
+
+def _render(value: Claim | Answer) -> str:
+    defaults = {f.name: f.default for f in fields(value)}
+    said = {
+        k: (list(v) if isinstance(v, tuple) else v)
+        for k, v in asdict(value).items()
+        if v != defaults[k] and v not in ((), {})
+    }
+    body = json.dumps(said, separators=(",", ":"), ensure_ascii=True)
+    return f"[[srobust:{PROTOCOL_VERSION} {body}]]"
+
+
+def render(value: Claim | Answer, own_words: str = "") -> str:
+    """Write the claim (or answer) behind the user's own words, in at most 1,024 bytes.
+
+    `why` is shortened first, then `times` go; the user's words are never touched.
+
+    Raises:
+        ClaimError: the user's words leave no room.
+    """
+    words = own_words.rstrip()
+    value = replace(value, why=value.why[:_MAX_WHY_CHARS])
+    while True:
+        text = f"{words} {_render(value)}" if words else _render(value)
+        excess = len(text.encode()) - COMMENT_MAX_BYTES
+        if excess <= 0:
+            return text
+        if value.why:
+            value = replace(value, why=value.why[: max(0, len(value.why) - max(excess, 8))])
+        elif isinstance(value, Claim) and value.times:
+            value = replace(value, times={})
+        else:
+            raise ClaimError(f"the job's own comment leaves no room ({len(words.encode())} bytes of 1024)")

@@ -1,0 +1,74 @@
+"""The `srobust` command: a table of subcommands, each loaded only when it is the one that was typed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from slurm_robust import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("slurm_robust.cli.run", "Supervise a training step; a drop-in for srun."),
+    "attach": ("slurm_robust.cli.attach", "Watch a job that already runs, nothing in it changed."),
+    "stacks": ("slurm_robust.cli.stacks", "Merged stacks of a live job, also one never wrapped."),
+    "check": ("slurm_robust.cli.check", "Is this node fit to train?"),
+    "ckpt": ("slurm_robust.cli.ckpt", "Seal, verify and choose checkpoints."),
+    "localize": ("slurm_robust.cli.localize", "Who is at fault, from captured stacks."),
+    "daemon": ("slurm_robust.cli.daemon", "The control daemon."),
+    "status": ("slurm_robust.cli.status", "What is going on: jobs, incidents, rooms, breaker."),
+    "incidents": ("slurm_robust.cli.incidents", "What happened, when, why, and what was done."),
+    "nodes": ("slurm_robust.cli.nodes", "In which room is each node, and why."),
+    "standby": ("slurm_robust.cli.standby", "The standby pools, and how large they should be."),
+    "breaker": ("slurm_robust.cli.breaker", "Show or reset the breaker."),
+    "devcluster": ("slurm_robust.cli.devcluster", "A private, real, multi-node Slurm on this machine."),
+}
+"""name → (module with a click command called `command`, its line in `srobust --help`)."""
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand when it is asked for; `--help` imports none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself, loaded now."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of `--help`, without loading anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="srobust")
+def cli() -> None:
+    """Training jobs on plain Slurm that survive hangs, crashes and bad nodes.
+
+    \b
+    In an sbatch file:   srobust run python train.py        (instead of: srun python train.py)
+    On a live job:       srobust stacks 1234
+    At 3 a.m.:           srobust status;  srobust incidents
+    To try it all here:  srobust devcluster up --daemon
+    """  # noqa: D301 (click's own mark for text that is not to be wrapped)
+
+
+def main() -> None:
+    """Entry point of `srobust`."""
+    cli(prog_name="srobust")
+
+
+def daemon_main() -> None:
+    """Entry point of `srobustd`: the same as `srobust daemon`."""
+    cli(args=["daemon", *sys.argv[1:]], prog_name="srobust")
+
+
+if __name__ == "__main__":
+    main()

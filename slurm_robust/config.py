@@ -1,0 +1,248 @@
+"""What the site chose: one YAML file, one typed object. Every default and its unit stand here.
+
+Looked for in this order: an explicit path, `$SROBUST_CONFIG`, `/etc/slurm_robust/robust.yaml`; with none of them, the
+defaults. A wrong file names file, line and key, and starts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+
+from slurm_robust.model import Mode
+
+DEFAULT_PATH = Path("/etc/slurm_robust/robust.yaml")
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names file, line and key."""
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class SlurmConfig(_Section, frozen=True):
+    """How to talk to Slurm."""
+
+    backend: Literal["commands", "pyslurm"] = "commands"
+    timeout_s: Positive = 10.0
+    bin_dir: str = ""
+    """Folder of scontrol, squeue, …; empty means PATH."""
+    conf: str = ""
+    """slurm.conf to use; empty means SLURM_CONF or Slurm's own default."""
+
+
+class SuperviseConfig(_Section, frozen=True):
+    """When a job is suspected, and when that is acted on."""
+
+    tick_s: Positive = 0.5
+    """How often an agent looks at its ranks."""
+    suspicion_p99_factor: Positive = 3.0
+    suspicion_floor_s: NonNegative = 2.0
+    """Suspected after factor × p99 of this attempt's own steps + floor."""
+    min_steps: Count = 5
+    """Steps seen before an attempt's own p99 counts."""
+    corroborate_after_s: Positive = 5.0
+    """From the first still capture to the one that may confirm it."""
+    action_limit_s: Positive = 1800.0
+    """Silence after which the job is acted on without a pattern that explains it."""
+    startup_limit_s: Positive = 3600.0
+    """The same, before the first step."""
+    recapture_s: Positive = 60.0
+    """While suspicion lasts and nothing explains it, look again this often."""
+    capture_timeout_s: Positive = 15.0
+    kill_clean_timeout_s: Positive = 20.0
+    """A node with old processes this long after SIGKILL is itself a suspect."""
+    answer_timeout_s: Positive = 20.0
+    """How long a claim waits for the daemon's answer before the plain requeue."""
+    requeue_timeout_s: Positive = 300.0
+    """How long the wrapper waits to be ended once a requeue is under way."""
+    fruitless_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
+    """Attempts in a row without a new step before the job is stopped, exit 93."""
+    log_pattern: str = ""
+    """A site's own regex for log lines that show progress, with a group named `step`."""
+
+
+class StandbyConfig(_Section, frozen=True):
+    """Checked nodes held ready."""
+
+    size: Count = 0
+    """Nodes a pool; 0 keeps none."""
+    partitions: tuple[str, ...] = ()
+    """Partitions with a pool; empty means every partition's nodes, one pool for each hardware class."""
+    prefix: str = "srobust-standby"
+    duration_days: Annotated[int, msgspec.Meta(ge=1, le=365)] = 30
+
+
+class QuarantineConfig(_Section, frozen=True):
+    """What happens to a claimed suspect."""
+
+    claims: Literal["quarantine", "drain"] = "quarantine"
+    recheck_timeout_s: Positive = 600.0
+    strikes_to_drain: Annotated[int, msgspec.Meta(ge=1)] = 3
+    strike_window_days: Positive = 14.0
+    recheck_command: tuple[str, ...] = ()
+    """Command of the recheck job; empty means `srobust check --stage full`."""
+
+
+class SeatConfig(_Section, frozen=True):
+    """Reservations that hold a requeued job's nodes."""
+
+    prefix: str = "srobust-seat"
+    duration_min: Annotated[int, msgspec.Meta(ge=1)] = 10
+    max_active: Count = 32
+    max_per_user_day: Count = 20
+    max_per_job_day: Count = 8
+    start_timeout_s: Positive = 120.0
+    """A seat that does not start in this time is released."""
+
+
+class BreakerConfig(_Section, frozen=True):
+    """Bounds the damage: past it only alerts, until a person resets it."""
+
+    max_drains: Count = 8
+    window_s: Positive = 3600.0
+    max_partition_share: Share = 0.2
+
+
+class HttpConfig(_Section, frozen=True):
+    """The daemon's read-only side."""
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 9464
+
+
+class DaemonConfig(_Section, frozen=True):
+    """The control daemon."""
+
+    state_dir: str = "/var/lib/slurm_robust"
+    idle_interval_s: Positive = 1.0
+    """Between two Slurm calls while nothing is going on."""
+    retention_days: Positive = 365.0
+    protect: Literal["supervised", "all"] = "supervised"
+    """Jobs that are brought back after a node failure: those of `srobust run`, or every requeueable one."""
+    http: HttpConfig = HttpConfig()
+
+
+class CheckpointConfig(_Section, frozen=True):
+    """Where training resumes."""
+
+    demote_after_failed_starts: Annotated[int, msgspec.Meta(ge=1)] = 2
+
+
+class NodecheckConfig(_Section, frozen=True):
+    """Node self-checks."""
+
+    enabled: bool = True
+    disable: tuple[str, ...] = ()
+    """Names of checks switched off."""
+    deadline_s: Positive = 5.0
+    """For each check, unless it sets its own."""
+    kmsg: str = "/dev/kmsg"
+    """Kernel log; `%n` stands for the node's name."""
+    root: str = "/"
+    """Where /proc and /sys are looked for; tests and drills point it elsewhere. `%n` as above."""
+    cache_dir: str = "/run/slurm_robust"
+    """Where verdicts and baselines are kept between runs. `%n` as above."""
+    leave_timeout_s: Positive = 3.0
+    """How long the prolog waits to learn whether it may drain."""
+    options: dict[str, dict[str, Any]] = {}
+    """Thresholds of single checks: `{check: {option: value}}`."""
+
+
+class Config(_Section, frozen=True):
+    """The whole of `robust.yaml`."""
+
+    mode: Mode = Mode.OBSERVE
+    cluster: str = ""
+    """Empty means what slurm.conf says."""
+    slurm: SlurmConfig = SlurmConfig()
+    supervise: SuperviseConfig = SuperviseConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    nodecheck: NodecheckConfig = NodecheckConfig()
+    standby: StandbyConfig = StandbyConfig()
+    quarantine: QuarantineConfig = QuarantineConfig()
+    seat: SeatConfig = SeatConfig()
+    breaker: BreakerConfig = BreakerConfig()
+    daemon: DaemonConfig = DaemonConfig()
+
+
+def find(explicit: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file that `load` reads, or None where the defaults hold."""
+    if explicit:
+        return Path(explicit)
+    if named := os.environ.get("SROBUST_CONFIG"):
+        return Path(named)
+    return DEFAULT_PATH if DEFAULT_PATH.exists() else None
+
+
+def load(explicit: str | os.PathLike[str] | None = None) -> Config:
+    """Read the site's configuration.
+
+    Raises:
+        ConfigError: no such file, not YAML, an unknown key or a value out of range; says file, line and key.
+    """
+    path = find(explicit)
+    if path is None:
+        return Config()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str = "robust.yaml") -> Config:
+    """Read configuration text; `name` is what errors call it.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}" if mark is not None else name
+        raise ConfigError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
+    if raw is None:
+        return Config()
+    try:
+        return msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        unknown = re.search(r"unknown field `([^`]+)`", message)
+        at = re.search(r" - at `\$([^`]*)`", message)
+        keys = re.findall(r"\.?([A-Za-z_][\w-]*|\[\d+\])", at[1]) if at else []
+        if unknown:
+            keys.append(unknown[1])
+        what = re.sub(r" - at `[^`]*`", "", message)
+        dotted = ".".join(keys) or "(top level)"
+        raise ConfigError(f"{name}:{_line_of(text, keys)}: {dotted}: {what}") from None
+
+
+def _line_of(text: str, keys: list[str]) -> int:
+    """The line (from 1) where the value at `keys` stands; the nearest parent's where it cannot be told."""
+    node: yaml.Node | None = yaml.compose(text)
+    line = node.start_mark.line + 1 if node is not None else 1
+    for key in keys:
+        if not isinstance(node, yaml.MappingNode):
+            break
+        for name, value in node.value:
+            if name.value == key:
+                node, line = value, name.start_mark.line + 1
+                break
+        else:
+            break
+    return line

@@ -1,0 +1,1 @@
+"""Where can I try it?"""

@@ -1,0 +1,138 @@
+"""What localisation is given: captured stacks, progress, exits and node signals, as frozen values.
+
+Whoever captures (the supervisor, a file of old dumps) makes these; whoever judges only reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_robust.model import Signal
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a Python (or native) stack. `file` is a path as the process sees it; `line` 0 where unknown."""
+
+    function: str
+    file: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread's stack; frames outermost first.
+
+    Attributes:
+        main: True for the process's main thread.
+        active: py-spy's idea that it is on a CPU.
+        owns_gil: It holds the GIL.
+    """
+
+    frames: tuple[Frame, ...]
+    name: str = ""
+    os_thread_id: int = 0
+    main: bool = False
+    active: bool = False
+    owns_gil: bool = False
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a rank's tree (the rank itself, a data loader, a checkpoint writer).
+
+    Attributes:
+        pid: As the node sees it.
+        ppid: Its parent; the rank's own process is the first of `RankCapture.processes`.
+        state: Letter of /proc/PID/status: R, S, D, T, t, Z, X; empty where it could not be read.
+        cpu_s: User and system time used since its start, seconds; -1 where unknown.
+        io_bytes: Bytes read and written since its start (rchar + wchar); -1 where unknown.
+        wchan: Where in the kernel it waits, where readable.
+        error: Why there are no threads, where there are none.
+    """
+
+    pid: int
+    ppid: int
+    state: str = ""
+    command: str = ""
+    cpu_s: float = -1.0
+    io_bytes: int = -1
+    wchan: str = ""
+    threads: tuple[Thread, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a rank came. `age_s` is the time since its last sign of progress, when captured.
+
+    Attributes:
+        step: Last completed step, -1 before the first.
+        phase: startup, train, evaluate, checkpoint or idle.
+    """
+
+    step: int
+    phase: str = "train"
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RankCapture:
+    """One rank at one moment. No processes: it was gone."""
+
+    rank: int
+    node: str
+    processes: tuple[Process, ...] = ()
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Capture:
+    """All ranks at (nearly) one moment, seconds since the epoch."""
+
+    at_s: float
+    ranks: tuple[RankCapture, ...]
+    missing_nodes: tuple[str, ...] = ()
+    """Nodes whose agent did not answer in time."""
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """A rank that ended.
+
+    Attributes:
+        exit_code: None where only its disappearance was seen.
+        signal: Number of the signal that ended it, 0 for none.
+        at_s: When it was noticed; the earliest is the likely first.
+        last_lines: Last lines of its output, oldest first.
+        oom_killed: The kernel or cgroup killed it for memory.
+    """
+
+    rank: int
+    node: str
+    at_s: float
+    exit_code: int | None = None
+    signal: int = 0
+    last_lines: tuple[str, ...] = ()
+    oom_killed: bool = False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything known about one incident.
+
+    Attributes:
+        world_size: Number of ranks expected.
+        rank_nodes: Where each rank runs.
+        captures: Oldest first; two or more tell a moving process from a still one.
+        node_signals: XIDs, links, lost agents, nodes down, of the same minutes.
+        layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty where unknown.
+    """
+
+    world_size: int
+    rank_nodes: Mapping[int, str]
+    captures: tuple[Capture, ...] = ()
+    exits: tuple[RankExit, ...] = ()
+    node_signals: tuple[Signal, ...] = ()
+    layout: Mapping[str, int] = field(default_factory=dict)

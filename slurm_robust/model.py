@@ -1,0 +1,268 @@
+"""The six nouns and the claim: frozen values, standard library only, nothing of the package imported.
+
+`Signal → Incident → Verdict → Plan → Action → Attempt`: data goes this way and no other. Every time is
+seconds since the epoch (`…_at_s`) and every duration is seconds (`…_s`).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+EXIT_REQUEUE_WANTED = 75
+"""`srobust run`: a requeue was wanted and nobody came (sysexits' EX_TEMPFAIL)."""
+EXIT_STOPPED_FOR_GOOD = 93
+"""`srobust run`: three attempts without a new step; requeueing again would loop."""
+EXIT_USAGE = 64
+"""`srobust run`: wrong arguments (sysexits' EX_USAGE)."""
+
+REASON_PREFIX = "srobust:"
+"""Drain reasons, reservations and comments of ours begin with this; everything else belongs to a person."""
+
+
+class Mode(str, enum.Enum):
+    """Whether plans are carried out."""
+
+    OBSERVE = "observe"
+    ACT = "act"
+
+
+@dataclass(frozen=True)
+class JobRef:
+    """Exactly one job: `12`, one task of an array `12_3`, or a het component `12+1`.
+
+    Attributes:
+        job_id: The raw id, unique for each array task (`SLURM_JOB_ID`).
+        array_job_id: The array's own id, or None where the job is no array task.
+        array_task_id: The task's index in the array, or None.
+        het_offset: Offset in a het job, or None. Het jobs are only alerted on.
+    """
+
+    job_id: int
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    het_offset: int | None = None
+
+    @property
+    def address(self) -> str:
+        """What Slurm's commands take to mean this job and no sibling.
+
+        One task of an array carries the array's own id as its job id, so the bare id would mean all of them.
+        """
+        if self.array_job_id is not None and self.array_task_id is not None:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        return str(self.job_id)
+
+    @classmethod
+    def parse(cls, text: str, job_id: int | None = None) -> JobRef:
+        """Read `12`, `12_3` or `12+1`; `job_id` gives an array task's raw id where it is known.
+
+        Raises:
+            ValueError: the text is none of the three.
+        """
+        match = re.fullmatch(r"(\d{1,10})(?:_(\d{1,10})|\+(\d{1,4}))?", text)
+        if match is None:
+            raise ValueError(f"not a job id: {text!r} (expected 12, 12_3 or 12+1)")
+        leader, task, offset = match.groups()
+        if task is not None:
+            return cls(job_id if job_id is not None else int(leader), int(leader), int(task))
+        if offset is not None:
+            return cls(job_id if job_id is not None else int(leader), het_offset=int(offset))
+        return cls(int(leader))
+
+
+@dataclass(frozen=True)
+class AttemptId:
+    """One run of a job: job ids are reused and survive requeues, so more than the id is needed."""
+
+    cluster: str
+    job: str
+    restart_count: int
+    start_at_s: int
+    sluid: str = ""
+
+    @property
+    def key(self) -> str:
+        """One word, fit for file names and database keys."""
+        return f"{self.cluster}.{self.job}.r{self.restart_count}.{self.start_at_s}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A run of a job: its name, where it runs, and (once known) how far it came."""
+
+    id: AttemptId
+    nodes: tuple[str, ...]
+    lineage: str = ""
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+class SignalKind(str, enum.Enum):
+    """What was observed."""
+
+    SILENCE = "silence"
+    RANK_EXITED = "rank_exited"
+    RANK_STOPPED = "rank_stopped"
+    RANK_UNINTERRUPTIBLE = "rank_uninterruptible"
+    AGENT_SILENT = "agent_silent"
+    NODE_DOWN = "node_down"
+    NODE_NOT_RESPONDING = "node_not_responding"
+    NODE_FAULT = "node_fault"
+    OOM_KILL = "oom_kill"
+    NAN = "nan"
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A fact observed once."""
+
+    kind: SignalKind
+    at_s: float
+    source: str
+    detail: str
+    node: str = ""
+    rank: int | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Facts that belong together: one fault of one attempt.
+
+    Attributes:
+        times: Stamps of the product's scoreboard, seconds since the epoch. Keys, in order: see `TIME_KEYS`.
+    """
+
+    id: str
+    attempt: AttemptId
+    opened_at_s: float
+    signals: tuple[Signal, ...] = ()
+    times: Mapping[str, float] = field(default_factory=dict)
+
+
+TIME_KEYS = (
+    "fault",
+    "suspected",
+    "captured",
+    "localised",
+    "decided",
+    "stopped",
+    "running",
+    "imports_done",
+    "process_groups_ready",
+    "checkpoint_loaded",
+    "first_new_step",
+)
+
+
+class Conclusion(str, enum.Enum):
+    """What localisation came to."""
+
+    CULPRIT = "culprit"
+    NONE = "none"
+    USER_CODE = "user_code"
+    UNDETERMINED = "undetermined"
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A node (and ranks on it) held to be at fault, with how sure and why, in one sentence.
+
+    Attributes:
+        infrastructure: False where the rank is at fault but nothing says that its node is.
+    """
+
+    node: str
+    ranks: tuple[int, ...]
+    confidence: float
+    why: str
+    infrastructure: bool = True
+
+
+@dataclass(frozen=True)
+class StackClass:
+    """Ranks that stand at the same place.
+
+    Attributes:
+        ranks: Folded, `0-2,5`.
+        stack: Frames, outermost first, `function (file:line)`.
+    """
+
+    ranks: str
+    stack: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who is at fault, and why, in words.
+
+    Attributes:
+        corroborated: Two still captures and a pattern that explains the waiting: enough to act before the limit.
+        missing: Evidence that was looked for and not there.
+    """
+
+    conclusion: Conclusion
+    reason: str
+    suspects: tuple[Suspect, ...] = ()
+    classes: tuple[StackClass, ...] = ()
+    missing: tuple[str, ...] = ()
+    corroborated: bool = False
+
+
+class Road(str, enum.Enum):
+    """Ways back to training, best first, and the two ways out."""
+
+    RESTART_IN_PLACE = "restart_in_place"
+    SPARE_IN_ALLOCATION = "spare_in_allocation"
+    SEAT = "seat"
+    OWNER_REQUEUE = "owner_requeue"
+    PLAIN_REQUEUE = "plain_requeue"
+    STOP = "stop"
+    ALERT_ONLY = "alert_only"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, and why, in words.
+
+    Attributes:
+        evict: Nodes the next attempt must not use.
+        exit_code: What the wrapper returns when the road is STOP.
+    """
+
+    road: Road
+    reason: str
+    evict: tuple[str, ...] = ()
+    exit_code: int | None = None
+
+
+class ActionKind(str, enum.Enum):
+    """The allow-list: nothing else is ever done to Slurm."""
+
+    QUARANTINE = "quarantine"
+    RELEASE_QUARANTINE = "release_quarantine"
+    RECHECK = "recheck"
+    DRAIN = "drain"
+    SET_DOWN = "set_down"
+    CREATE_SEAT = "create_seat"
+    REQUEUE = "requeue"
+    POINT_JOB_AT_SEAT = "point_job_at_seat"
+    WAIT_RUNNING = "wait_running"
+    LEAVE_SEAT = "leave_seat"
+    DELETE_SEAT = "delete_seat"
+    ANSWER = "answer"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True)
+class Action:
+    """One step that Slurm carries out; idempotent, done only when Slurm, read again, shows it."""
+
+    kind: ActionKind
+    target: str
+    reason: str
+    args: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,175 @@
+"""The one interface to Slurm, and the values that it speaks in.
+
+Every call blocks, has a deadline, and either did what it says or raises a `SlurmError` (see `slurm.errors`) that
+carries Slurm's own words. That a call returned does not mean that the change will last: a controller killed seconds
+later forgets it. Whoever must be sure reads again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from slurm_robust.model import JobRef
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as slurmctld sees it.
+
+    Attributes:
+        state: Base state in capitals: IDLE, ALLOCATED, MIXED, DOWN, UNKNOWN, …
+        flags: State flags: DRAIN, NOT_RESPONDING, RESERVED, COMPLETING, MAINTENANCE, FAIL, …
+        reason: Why it is drained or down, in the words of whoever did it; without Slurm's `[user@time]`.
+        reason_user: Who set the reason.
+        boot_at_s: When it booted, 0 where unknown.
+    """
+
+    name: str
+    state: str
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+    reason_user: str = ""
+    partitions: tuple[str, ...] = ()
+    gres: str = ""
+    features: tuple[str, ...] = ()
+    cpus: int = 0
+    memory_mb: int = 0
+    boot_at_s: int = 0
+    comment: str = ""
+
+    @property
+    def drained(self) -> bool:
+        """True where no new job may start on it by anybody's decision."""
+        return "DRAIN" in self.flags or self.state == "DOWN" or "FAIL" in self.flags
+
+    @property
+    def usable(self) -> bool:
+        """True where Slurm could start a job on it now, reservations apart."""
+        bad = {"NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED", "MAINTENANCE"}
+        return not self.drained and not (self.flags & bad) and self.state not in ("UNKNOWN", "FUTURE", "INVAL")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as slurmctld sees it.
+
+    Attributes:
+        state: RUNNING, PENDING, COMPLETING, … in capitals (the base state; COMPLETING shows in `completing`).
+        nodes: Where it runs now; empty while pending.
+        time_limit_s: None where unlimited.
+        start_at_s: Of the current run, or the earliest start of a pending job; 0 where unknown.
+        hetjob_id: Id of the het job it belongs to, or 0.
+        step_exit: `ExitCode` as Slurm prints it, `0:0`.
+    """
+
+    ref: JobRef
+    state: str
+    user: str
+    uid: int
+    partition: str
+    completing: bool = False
+    name: str = ""
+    nodes: tuple[str, ...] = ()
+    batch_host: str = ""
+    num_nodes: int = 0
+    reason: str = ""
+    comment: str = ""
+    admin_comment: str = ""
+    reservation: str = ""
+    exclude: str = ""
+    req_nodes: str = ""
+    restart_count: int = 0
+    requeueable: bool = True
+    start_at_s: int = 0
+    submit_at_s: int = 0
+    end_at_s: int = 0
+    time_limit_s: int | None = None
+    hetjob_id: int = 0
+    priority: int = 0
+    gres: str = ""
+    features: str = ""
+    exit_code: str = ""
+    std_out: str = ""
+    work_dir: str = ""
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A reservation as slurmctld sees it. `nodes` is folded, `n[1-3]`."""
+
+    name: str
+    nodes: str = ""
+    users: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()
+    start_at_s: int = 0
+    end_at_s: int = 0
+    state: str = ""
+
+
+class SlurmClient(Protocol):
+    """What the rest of the project may ask of Slurm and do to it."""
+
+    def nodes(self) -> list[Node]:
+        """All nodes, in one call."""
+
+    def jobs(self) -> list[Job]:
+        """All jobs that slurmctld holds (also those ended in the last minutes), in one call."""
+
+    def job(self, job: JobRef) -> Job | None:
+        """One job, exactly; None where Slurm does not know it (any more)."""
+
+    def reservations(self) -> list[Reservation]:
+        """All reservations, in one call."""
+
+    def cluster_name(self) -> str:
+        """The cluster's name."""
+
+    def drain(self, nodes: str, reason: str) -> None:
+        """Drain nodes (folded list). `reason` must begin with `srobust:`."""
+
+    def set_down(self, nodes: str, reason: str) -> None:
+        """Set nodes DOWN, which ends what runs on them. `reason` must begin with `srobust:`."""
+
+    def resume(self, nodes: str) -> None:
+        """Bring nodes back."""
+
+    def set_node_comment(self, nodes: str, comment: str) -> None:
+        """Write the nodes' comment (the breaker's marker for prolog and epilog)."""
+
+    def requeue(self, job: JobRef) -> None:
+        """Plain requeue; never `requeuehold`, which would leave the job held if nobody came back for it."""
+
+    def update_job(
+        self,
+        job: JobRef,
+        *,
+        comment: str | None = None,
+        admin_comment: str | None = None,
+        exclude: str | None = None,
+        req_nodes: str | None = None,
+        reservation: str | None = None,
+        start_now: bool = False,
+        time_limit_min: int | None = None,
+    ) -> None:
+        """Change a job in one call; what is None stays, an empty text clears."""
+
+    def create_reservation(
+        self, name: str, nodes: str, users: tuple[str, ...], duration_min: int, flags: tuple[str, ...]
+    ) -> None:
+        """Create a reservation that starts now."""
+
+    def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
+        """Change a reservation; `nodes` is the whole new list."""
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation."""
+
+    def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
+        """Submit a batch script (`sbatch` arguments without the script); the recheck's way in."""
+
+    def cancel(self, job: JobRef) -> None:
+        """Cancel a job."""
+
+    def signal(self, job: JobRef, signal: str, step: str | None = None) -> None:
+        """Send a signal (`KILL`, `TERM`, …) to a job's step (`0`, `1`, …), or to all its steps."""
