@@ -93,7 +93,7 @@ def _checked(kind: type[Any], raw: Any) -> dict[str, Any]:
         raise ClaimError("not a JSON object")
     known = {f.name for f in fields(kind)}
     # Unknown keys are passed over: a newer minor version may say more.
-    checks = {name: _CHECKS.get(name, _word) for name in known}
+    checks: dict[str, Callable[[str, Any], Any]] = {name: _CHECKS.get(name, _word) for name in known}
     return {key: checks[key](key, value) for key, value in raw.items() if key in known}
 
 
