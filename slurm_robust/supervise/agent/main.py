@@ -1,0 +1,238 @@
+"""The agent's loop: look at the ranks, say what changed, do what the supervisor asks.
+
+Says (all carry `n`, the node): `hello`, `rank` (found), `gone`, `p` (progress), `state` (stopped, uninterruptible, or
+fine again), `hb` (alive), `cap` (a capture), `clean` (what is left of an ended attempt).
+Is told: `watch` (another attempt), `capture`, `clean`, `quit`. End of input ends it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+import zlib
+from typing import Any, Dict, List, Optional, Tuple
+
+from slurm_robust import progress
+from slurm_robust.supervise.agent import proc, wire
+from slurm_robust.supervise.agent.capture import capture
+from slurm_robust.supervise.agent.ranks import Finder, Rank, Target, group
+
+_RESCAN_S = 1.0
+_HEARTBEAT_S = 2.0
+_CLEAN_POLL_S = 0.05
+_BAD_STATES = {"T": "T", "t": "T", "D": "D"}
+
+
+class Agent:
+    """One node's agent."""
+
+    def __init__(self, target: Target, tick_s: float, py_spy: str) -> None:
+        self.node = target.node
+        self.finder = Finder(target)
+        self.tick_s = tick_s
+        self.py_spy = py_spy
+        self.ranks: Dict[int, Rank] = {}
+        self._records: Dict[int, Tuple[int, int]] = {}  # rank → (pid, file descriptor of its progress)
+        self._last: Dict[int, Any] = {}
+        self._states: Dict[int, str] = {}
+        self._pending: Dict[int, str] = {}
+        self._number = 0
+        self._write_lock = threading.Lock()
+        self._said_at = 0.0
+
+    # -- saying ------------------------------------------------------------------------------------------------
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """Send one message; a supervisor that is gone ends the agent."""
+        with self._write_lock:
+            self._number += 1
+            message = {"t": kind, "n": self.node}
+            message.update(fields)
+            text = "".join(line + "\n" for line in wire.encode(self.node, self._number, message))
+            try:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            except (OSError, ValueError):
+                os._exit(0)
+            self._said_at = time.monotonic()
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def rescan(self) -> None:
+        """Find the ranks anew; report who came and who went."""
+        found = {r.rank: r for r in group(self.finder.members())}
+        for number, rank in found.items():
+            known = self.ranks.get(number)
+            if known is None or known.main.pid != rank.main.pid:
+                self._close(number)
+                self.say(
+                    "rank", rank=number, pid=rank.main.pid, step_id=rank.step_id, world=rank.world, at=time.time()
+                )
+        for number in [n for n in self.ranks if n not in found]:
+            self.say("gone", rank=number, pid=self.ranks[number].main.pid, at=time.time())
+            self._close(number)
+            self._states.pop(number, None)
+        self.ranks = found
+
+    def _close(self, number: int) -> None:
+        pid_fd = self._records.pop(number, None)
+        if pid_fd is not None:
+            os.close(pid_fd[1])
+        self._last.pop(number, None)
+
+    def _record(self, rank: Rank) -> Optional[Any]:
+        held = self._records.get(rank.rank)
+        if held is None:
+            for member in (rank.main,) + tuple(m for m in rank.tree if m.pid != rank.main.pid):
+                fd = proc.open_memfd(member.pid, progress.MEMFD_NAME)
+                if fd < 0:
+                    continue
+                record = progress.read(fd)
+                # A forked child (a data loader) inherits the descriptor, but not the right to speak.
+                if record is not None and record.pid == proc.namespace_pid(member.pid):
+                    self._records[rank.rank] = (member.pid, fd)
+                    return record
+                os.close(fd)
+            return None
+        return progress.read(held[1])
+
+    def look(self) -> None:
+        """Report what changed in progress and process states since the last look."""
+        changed: List[Any] = []
+        for number, rank in self.ranks.items():
+            record = self._record(rank)
+            if record is not None:
+                entry = progress_entry(record)
+                if entry != self._last.get(number):
+                    self._last[number] = entry
+                    changed.append([number, *entry])
+            self._look_state(number, rank)
+        for i in range(0, len(changed), 8):
+            self.say("p", r=changed[i : i + 8])
+
+    def _look_state(self, number: int, rank: Rank) -> None:
+        worst, pid = "", 0
+        for member in rank.tree:
+            stat = proc.stat(member.pid)
+            if stat and stat.state in _BAD_STATES and worst != "T":
+                worst, pid = _BAD_STATES[stat.state], member.pid
+        # Twice in a row: a process in D for one tick is reading a file.
+        if worst == self._pending.get(number, "") and worst != self._states.get(number, ""):
+            self._states[number] = worst
+            self.say("state", rank=number, s=worst, pid=pid, at=time.time())
+        self._pending[number] = worst
+
+    # -- being told --------------------------------------------------------------------------------------------
+
+    def told(self, message: Dict[str, Any]) -> bool:
+        """Do what the supervisor asks; False where it is to end."""
+        kind = message["t"]
+        if kind == "quit":
+            return False
+        if kind == "watch":
+            self.finder.watch(str(message.get("attempt", "")))
+            for number in list(self.ranks):
+                self._close(number)
+            self.ranks.clear()
+            self._states.clear()
+        elif kind == "capture":
+            self.rescan()
+            # In a thread: heartbeats go on while py-spy works.
+            threading.Thread(target=self._capture, args=(message, list(self.ranks.values())), daemon=True).start()
+        elif kind == "clean":
+            threading.Thread(target=self._clean, args=(message,), daemon=True).start()
+        return True
+
+    def _capture(self, message: Dict[str, Any], ranks: List[Rank]) -> None:
+        now = time.time()
+        known = {
+            n: {"step": e[0], "phase": e[1], "age_s": round(max(0.0, now - e[2]), 3)} for n, e in self._last.items()
+        }
+        archive = capture(
+            ranks,
+            known,
+            node=self.node,
+            round_number=int(message.get("round", 1)),
+            py_spy=self.py_spy,
+            timeout_s=float(message.get("timeout_s", 10.0)),
+        )
+        blob = base64.b64encode(zlib.compress(json.dumps(archive).encode(), 6)).decode()
+        self.say("cap", id=message.get("id"), blob=blob)
+
+    def _clean(self, message: Dict[str, Any]) -> None:
+        """Wait until no process of an ended attempt is left; what outlives its step is killed, being an orphan."""
+        deadline = time.monotonic() + float(message.get("timeout_s", 10.0))
+        finder = Finder(self.finder.target._replace(attempt=str(message.get("attempt", ""))))
+        while True:
+            left = finder.members()
+            if not left or time.monotonic() > deadline:
+                break
+            for member in left:
+                try:
+                    os.kill(member.pid, signal.SIGKILL)
+                except OSError:
+                    continue
+            time.sleep(_CLEAN_POLL_S)
+        self.say("clean", id=message.get("id"), left=[m.pid for m in left][:50])
+
+    # -- living ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Live until the supervisor is gone or says so."""
+        self.say("hello", pid=os.getpid(), v=1)
+        os.set_blocking(0, False)
+        selector = selectors.DefaultSelector()
+        try:
+            selector.register(0, selectors.EVENT_READ)
+        except PermissionError:
+            return  # standard input is a file or /dev/null: nobody could ever talk to us
+        decoder, buffered = wire.Decoder(), b""
+        next_tick = next_scan = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= next_scan:
+                self.rescan()
+                next_scan = now + _RESCAN_S
+            if now >= next_tick:
+                self.look()
+                next_tick = now + self.tick_s
+            if now - self._said_at >= _HEARTBEAT_S:
+                self.say("hb", ranks=len(self.ranks))
+            for _ in selector.select(max(0.0, min(next_tick, next_scan) - time.monotonic())):
+                data = os.read(0, 65536)
+                if not data:
+                    return
+                *lines, buffered = (buffered + data).split(b"\n")
+                for line in lines:
+                    message = decoder.feed(line.decode("utf-8", "replace"))
+                    if message is not None and not self.told(message):
+                        return
+
+
+def progress_entry(record: Any) -> List[Any]:
+    """What goes over the channel of a rank's progress record."""
+    return [
+        record.step,
+        record.phase,
+        round(record.at_s, 3),
+        record.loss if record.loss == record.loss else None,
+        record.grad_norm if record.grad_norm == record.grad_norm else None,
+        record.phase_timeout_s if record.phase_timeout_s > 0 else None,
+        record.marks,
+        record.layout,
+    ]
+
+
+def main(argv: List[str]) -> None:
+    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY"])`; the rest is in Slurm's environment."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun decides about us, not a key on the user's terminal
+    job_id, attempt, tick_s, py_spy = argv
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
+    target = Target(job_id, node, attempt, os.environ.get("SLURM_STEP_ID", ""))
+    Agent(target, float(tick_s), py_spy).run()

@@ -1,0 +1,131 @@
+"""What /proc says of one process. Every reader returns None (or an empty value) for a process that is gone."""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, List, NamedTuple, Optional
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_ENVIRON_MAX_BYTES = 1 << 20
+
+
+class Stat(NamedTuple):
+    """Fields of /proc/PID/stat that matter here. `start_ticks` tells a reused pid from the old process."""
+
+    command: str
+    state: str
+    ppid: int
+    cpu_s: float
+    start_ticks: int
+
+
+def pids() -> List[int]:
+    """All processes that this namespace shows."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read(path: str, size: int = 4096) -> Optional[bytes]:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, size)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def stat(pid: int) -> Optional[Stat]:
+    """Command, state, parent, processor time and start of a process."""
+    raw = _read("/proc/%d/stat" % pid)
+    if not raw:
+        return None
+    # The command may hold spaces and brackets: it ends at the last one.
+    close = raw.rfind(b")")
+    fields = raw[close + 2 :].split()
+    if len(fields) < 20:
+        return None
+    command = raw[raw.find(b"(") + 1 : close].decode("utf-8", "replace")
+    cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
+    return Stat(command, fields[0].decode(), int(fields[1]), cpu_s, int(fields[19]))
+
+
+def owner(pid: int) -> int:
+    """Real user id of a process, -1 where it is gone."""
+    try:
+        return os.stat("/proc/%d" % pid).st_uid
+    except OSError:
+        return -1
+
+
+def environ(pid: int) -> Dict[str, str]:
+    """The environment a process was started with; empty where it may not be read."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as f:
+            raw = f.read(_ENVIRON_MAX_BYTES)
+    except OSError:
+        return {}
+    out = {}
+    for item in raw.split(b"\0"):
+        key, sep, value = item.partition(b"=")
+        if sep:
+            out[key.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+    return out
+
+
+def io_bytes(pid: int) -> int:
+    """Bytes read and written so far by system calls, -1 where it may not be read."""
+    raw = _read("/proc/%d/io" % pid)
+    if not raw:
+        return -1
+    total = 0
+    for line in raw.split(b"\n"):
+        key, _, value = line.partition(b":")
+        if key in (b"rchar", b"wchar"):
+            total += int(value)
+    return total
+
+
+def wchan(pid: int) -> str:
+    """The kernel function that it waits in, empty where not told."""
+    raw = _read("/proc/%d/wchan" % pid, 128)
+    text = raw.decode("utf-8", "replace").strip("\0\n") if raw else ""
+    return "" if text == "0" else text
+
+
+def namespace_pid(pid: int) -> int:
+    """The process's id as it sees itself (containers have their own), or `pid` where not told."""
+    raw = _read("/proc/%d/status" % pid)
+    for line in (raw or b"").split(b"\n"):
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
+def command_line(pid: int) -> str:
+    """The command as typed, shortened."""
+    raw = _read("/proc/%d/cmdline" % pid, 512)
+    return " ".join((raw or b"").decode("utf-8", "replace").split("\0")).strip()[:200]
+
+
+def open_memfd(pid: int, name: str) -> int:
+    """Open a process's memfd of that name for reading; -1 where it has none.
+
+    Going through /proc/PID/fd works across mount and PID namespaces, which a path in /dev/shm would not.
+    """
+    want = "/memfd:%s" % name
+    folder = "/proc/%d/fd" % pid
+    try:
+        numbers = os.listdir(folder)
+    except OSError:
+        return -1
+    for number in numbers:
+        path = folder + "/" + number
+        try:
+            if os.readlink(path).startswith(want):
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+    return -1
