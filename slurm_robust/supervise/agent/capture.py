@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable
 
 from slurm_robust.supervise.agent import proc
 from slurm_robust.supervise.agent.ranks import Member, Rank
@@ -33,11 +33,11 @@ def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
     """
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)  # noqa: S603 (py38 file: no global)
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        return "py-spy did not end within %.0f s" % timeout_s
+        return f"py-spy did not end within {timeout_s:.0f} s"
     except OSError as error:
-        return "py-spy cannot be started: %s" % error
+        return f"py-spy cannot be started: {error}"
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return (lines[-1] if lines else "py-spy exited with %d" % done.returncode)[:200]
@@ -47,7 +47,7 @@ def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
         return "py-spy printed something that is no JSON"
 
 
-def threads_of(dump: Any) -> List[Dict[str, Any]]:
+def threads_of(dump: Any) -> list[dict[str, Any]]:
     """Turn py-spy's JSON into the archive's threads, outermost frame first."""
     out = []
     for t in dump[:_MAX_THREADS]:
@@ -66,14 +66,14 @@ def threads_of(dump: Any) -> List[Dict[str, Any]]:
     return out
 
 
-def _process(m: Member, dump: Callable[[int], Any], stacks: Dict[str, Any]) -> Dict[str, Any]:
+def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> dict[str, Any]:
     before = proc.stat(m.pid)
     result = dump(m.pid)
     after = proc.stat(m.pid)
     if before and after and before.state != "T" and after.state == "T":
         # py-spy can leave a process stopped (py-spy#390); one that was stopped before stays as it was.
         os.kill(m.pid, signal.SIGCONT)
-    key: Optional[str] = None
+    key: str | None = None
     error = ""
     if isinstance(result, str):
         error = result
@@ -114,14 +114,14 @@ def _poke_flight_recorder(m: Member, rank: int) -> None:
 
 
 def capture(
-    ranks: List[Rank],
-    progress: Dict[int, Any],
+    ranks: list[Rank],
+    progress: dict[int, Any],
     *,
     node: str,
     round_number: int,
     py_spy: str,
     timeout_s: float,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Take the stacks of every process of `ranks`.
 
     Args:
@@ -144,7 +144,7 @@ def capture(
             return "no time was left for this process"
         return py_spy_dump(py_spy, pid, min(_ONE_DUMP_S, left))
 
-    stacks: Dict[str, Any] = {}
+    stacks: dict[str, Any] = {}
     with ThreadPoolExecutor(max_workers=max(4, 2 * (os.cpu_count() or 1))) as pool:
         jobs = []
         for r in ranks:

@@ -1,7 +1,7 @@
 """The agent's loop: look at the ranks, say what changed, do what the supervisor asks.
 
-Says (all carry `n`, the node): `hello`, `rank` (found), `gone`, `p` (progress), `state` (stopped, uninterruptible, or
-fine again), `hb` (alive), `cap` (a capture), `clean` (what is left of an ended attempt).
+Says (all carry `n`, the node): `hello`, `rank` (found), `gone`, `p` (progress), `marks`, `state` (stopped,
+uninterruptible, or fine again), `hb` (alive), `cap` (a capture), `clean` (what is left of an ended attempt).
 Is told: `watch` (another attempt), `capture`, `clean`, `quit`. End of input ends it.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import selectors
 import signal
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 import zlib
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from slurm_robust import progress
 from slurm_robust.supervise.agent import proc, wire
@@ -37,11 +38,12 @@ class Agent:
         self.finder = Finder(target)
         self.tick_s = tick_s
         self.py_spy = py_spy
-        self.ranks: Dict[int, Rank] = {}
-        self._records: Dict[int, Tuple[int, int]] = {}  # rank → (pid, file descriptor of its progress)
-        self._last: Dict[int, Any] = {}
-        self._states: Dict[int, str] = {}
-        self._pending: Dict[int, str] = {}
+        self.ranks: dict[int, Rank] = {}
+        self._records: dict[int, tuple[int, int]] = {}  # rank → (pid, file descriptor of its progress)
+        self._last: dict[int, Any] = {}
+        self._told: dict[int, tuple[int, int]] = {}
+        self._states: dict[int, str] = {}
+        self._pending: dict[int, str] = {}
         self._number = 0
         self._write_lock = threading.Lock()
         self._said_at = 0.0
@@ -71,9 +73,7 @@ class Agent:
             known = self.ranks.get(number)
             if known is None or known.main.pid != rank.main.pid:
                 self._close(number)
-                self.say(
-                    "rank", rank=number, pid=rank.main.pid, step_id=rank.step_id, world=rank.world, at=time.time()
-                )
+                self.say("rank", rank=number, pid=rank.main.pid, step_id=rank.step_id, world=rank.world, at=time.time())
         for number in [n for n in self.ranks if n not in found]:
             self.say("gone", rank=number, pid=self.ranks[number].main.pid, at=time.time())
             self._close(number)
@@ -85,26 +85,32 @@ class Agent:
         if pid_fd is not None:
             os.close(pid_fd[1])
         self._last.pop(number, None)
+        self._told.pop(number, None)
 
-    def _record(self, rank: Rank) -> Optional[Any]:
+    def _record(self, rank: Rank) -> progress.Record | None:
         held = self._records.get(rank.rank)
-        if held is None:
-            for member in (rank.main,) + tuple(m for m in rank.tree if m.pid != rank.main.pid):
-                fd = proc.open_memfd(member.pid, progress.MEMFD_NAME)
-                if fd < 0:
-                    continue
-                record = progress.read(fd)
-                # A forked child (a data loader) inherits the descriptor, but not the right to speak.
-                if record is not None and record.pid == proc.namespace_pid(member.pid):
-                    self._records[rank.rank] = (member.pid, fd)
-                    return record
-                os.close(fd)
-            return None
-        return progress.read(held[1])
+        if held is not None:
+            return progress.read(held[1])
+        for member in (rank.main, *tuple(m for m in rank.tree if m.pid != rank.main.pid)):
+            # Going through /proc/PID/fd works across mount and PID namespaces.
+            path = progress.find(member.pid)
+            if path is None:
+                continue
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            record = progress.read(fd)
+            # A child that was forked without the hook inherits the descriptor, but not the right to speak.
+            if record is not None and record.pid == proc.namespace_pid(member.pid):
+                self._records[rank.rank] = (member.pid, fd)
+                return record
+            os.close(fd)
+        return None
 
     def look(self) -> None:
         """Report what changed in progress and process states since the last look."""
-        changed: List[Any] = []
+        changed: list[Any] = []
         for number, rank in self.ranks.items():
             record = self._record(rank)
             if record is not None:
@@ -112,6 +118,10 @@ class Agent:
                 if entry != self._last.get(number):
                     self._last[number] = entry
                     changed.append([number, *entry])
+                said = (len(record.marks), len(record.layout))
+                if said != self._told.get(number, (0, 0)):
+                    self._told[number] = said
+                    self.say("marks", rank=number, marks=record.marks, layout=record.layout)
             self._look_state(number, rank)
         for i in range(0, len(changed), 8):
             self.say("p", r=changed[i : i + 8])
@@ -130,7 +140,7 @@ class Agent:
 
     # -- being told --------------------------------------------------------------------------------------------
 
-    def told(self, message: Dict[str, Any]) -> bool:
+    def told(self, message: dict[str, Any]) -> bool:
         """Do what the supervisor asks; False where it is to end."""
         kind = message["t"]
         if kind == "quit":
@@ -149,7 +159,7 @@ class Agent:
             threading.Thread(target=self._clean, args=(message,), daemon=True).start()
         return True
 
-    def _capture(self, message: Dict[str, Any], ranks: List[Rank]) -> None:
+    def _capture(self, message: dict[str, Any], ranks: list[Rank]) -> None:
         now = time.time()
         known = {
             n: {"step": e[0], "phase": e[1], "age_s": round(max(0.0, now - e[2]), 3)} for n, e in self._last.items()
@@ -165,7 +175,7 @@ class Agent:
         blob = base64.b64encode(zlib.compress(json.dumps(archive).encode(), 6)).decode()
         self.say("cap", id=message.get("id"), blob=blob)
 
-    def _clean(self, message: Dict[str, Any]) -> None:
+    def _clean(self, message: dict[str, Any]) -> None:
         """Wait until no process of an ended attempt is left; what outlives its step is killed, being an orphan."""
         deadline = time.monotonic() + float(message.get("timeout_s", 10.0))
         finder = Finder(self.finder.target._replace(attempt=str(message.get("attempt", ""))))
@@ -215,21 +225,27 @@ class Agent:
                         return
 
 
-def progress_entry(record: Any) -> List[Any]:
-    """What goes over the channel of a rank's progress record."""
+def progress_entry(record: progress.Record) -> list[Any]:
+    """What goes over the channel: step, phase, time of the last sign of life, calls, loss, grad norm, phase limit."""
     return [
         record.step,
         record.phase,
-        round(record.at_s, 3),
-        record.loss if record.loss == record.loss else None,
-        record.grad_norm if record.grad_norm == record.grad_norm else None,
-        record.phase_timeout_s if record.phase_timeout_s > 0 else None,
-        record.marks,
-        record.layout,
+        round(max(record.step_at_s, record.phase_at_s, record.made_at_s), 3),
+        record.calls,
+        _finite(record.loss),
+        _finite(record.grad_norm),
+        _finite(record.phase_timeout_s),
     ]
 
 
-def main(argv: List[str]) -> None:
+def _finite(value: float | None) -> Any:
+    """JSON has no NaN; it travels as a text, since a NaN loss is news."""
+    if value is None or value - value == 0:
+        return value
+    return "nan" if math.isnan(value) else "inf"
+
+
+def main(argv: list[str]) -> None:
     """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY"])`; the rest is in Slurm's environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun decides about us, not a key on the user's terminal
     job_id, attempt, tick_s, py_spy = argv

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, List, NamedTuple, Optional
+from typing import NamedTuple
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _ENVIRON_MAX_BYTES = 1 << 20
@@ -19,12 +19,12 @@ class Stat(NamedTuple):
     start_ticks: int
 
 
-def pids() -> List[int]:
+def pids() -> list[int]:
     """All processes that this namespace shows."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _read(path: str, size: int = 4096) -> Optional[bytes]:
+def _read(path: str, size: int = 4096) -> bytes | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -37,7 +37,7 @@ def _read(path: str, size: int = 4096) -> Optional[bytes]:
         os.close(fd)
 
 
-def stat(pid: int) -> Optional[Stat]:
+def stat(pid: int) -> Stat | None:
     """Command, state, parent, processor time and start of a process."""
     raw = _read("/proc/%d/stat" % pid)
     if not raw:
@@ -60,7 +60,7 @@ def owner(pid: int) -> int:
         return -1
 
 
-def environ(pid: int) -> Dict[str, str]:
+def environ(pid: int) -> dict[str, str]:
     """The environment a process was started with; empty where it may not be read."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as f:
@@ -108,24 +108,3 @@ def command_line(pid: int) -> str:
     """The command as typed, shortened."""
     raw = _read("/proc/%d/cmdline" % pid, 512)
     return " ".join((raw or b"").decode("utf-8", "replace").split("\0")).strip()[:200]
-
-
-def open_memfd(pid: int, name: str) -> int:
-    """Open a process's memfd of that name for reading; -1 where it has none.
-
-    Going through /proc/PID/fd works across mount and PID namespaces, which a path in /dev/shm would not.
-    """
-    want = "/memfd:%s" % name
-    folder = "/proc/%d/fd" % pid
-    try:
-        numbers = os.listdir(folder)
-    except OSError:
-        return -1
-    for number in numbers:
-        path = folder + "/" + number
-        try:
-            if os.readlink(path).startswith(want):
-                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            continue
-    return -1

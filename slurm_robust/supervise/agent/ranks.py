@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import NamedTuple
 
 from slurm_robust.supervise.agent import proc
 
@@ -54,10 +54,10 @@ class Rank(NamedTuple):
     step_id: str
     world: int
     main: Member
-    tree: Tuple[Member, ...]
+    tree: tuple[Member, ...]
 
 
-def _number(text: Optional[str], default: int = -1) -> int:
+def _number(text: str | None, default: int = -1) -> int:
     try:
         return int(text or "")
     except ValueError:
@@ -69,8 +69,8 @@ class Finder:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._foreign: Dict[int, int] = {}
-        self._mine: Dict[int, Member] = {}
+        self._foreign: dict[int, int] = {}
+        self._mine: dict[int, Member] = {}
 
     def watch(self, attempt: str) -> None:
         """Turn to another attempt of the same job."""
@@ -78,11 +78,11 @@ class Finder:
         self._foreign.clear()
         self._mine.clear()
 
-    def members(self) -> List[Member]:
+    def members(self) -> list[Member]:
         """Every process of the watched step on this node, now."""
         me = os.getuid()
-        seen: Set[int] = set()
-        out: List[Member] = []
+        seen: set[int] = set()
+        out: list[Member] = []
         uptime_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
         young_ticks = _YOUNG_S * os.sysconf("SC_CLK_TCK")
         for pid in proc.pids():
@@ -111,7 +111,7 @@ class Finder:
                 del table[pid]
         return out
 
-    def _read(self, pid: int, stat: proc.Stat) -> Optional[Member]:
+    def _read(self, pid: int, stat: proc.Stat) -> Member | None:
         env = proc.environ(pid)
         target = self.target
         step_id = env.get("SLURM_STEP_ID", "")
@@ -138,7 +138,7 @@ class Finder:
         )
 
 
-def group(members: List[Member]) -> List[Rank]:
+def group(members: list[Member]) -> list[Rank]:
     """Sort the step's processes into ranks.
 
     A process whose environment has RANK (torchrun's workers, or a script that sets it) roots a rank where its parent
@@ -146,7 +146,7 @@ def group(members: List[Member]) -> List[Rank]:
     """
     by_pid = {m.pid: m for m in members}
     with_rank = {m.procid for m in members if m.rank >= 0}
-    roots: List[Tuple[int, Member]] = []
+    roots: list[tuple[int, Member]] = []
     for m in members:
         parent = by_pid.get(m.ppid)
         if m.procid in with_rank:
@@ -154,7 +154,7 @@ def group(members: List[Member]) -> List[Rank]:
                 roots.append((m.rank, m))
         elif parent is None or parent.procid != m.procid:
             roots.append((m.procid, m))
-    ranks: Dict[int, Rank] = {}
+    ranks: dict[int, Rank] = {}
     # The oldest root of a number is the rank; orphans of the same number (a loader whose parent died) join its tree.
     for number, root in sorted(roots, key=lambda r: r[1].start_ticks):
         tree = tuple(_descend(root, members))
@@ -165,8 +165,8 @@ def group(members: List[Member]) -> List[Rank]:
     return [ranks[n] for n in sorted(ranks)]
 
 
-def _descend(root: Member, members: List[Member]) -> List[Member]:
-    children: Dict[int, List[Member]] = {}
+def _descend(root: Member, members: list[Member]) -> list[Member]:
+    children: dict[int, list[Member]] = {}
     for m in members:
         children.setdefault(m.ppid, []).append(m)
     out, queue = [], [root]
@@ -177,7 +177,7 @@ def _descend(root: Member, members: List[Member]) -> List[Member]:
     return out
 
 
-def _main(tree: Tuple[Member, ...]) -> Member:
+def _main(tree: tuple[Member, ...]) -> Member:
     """The rank's own process: the first Python in the tree (a shell may stand above it), else the root."""
     for m in tree:
         if m.command.startswith(("python", "pt_main_thread")):

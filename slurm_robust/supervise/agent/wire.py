@@ -7,7 +7,7 @@ Both sides use this module. A line without the mark, or one that does not parse,
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Iterator
 
 MARK = "~SR1 "
 PIECE_MARK = "~SRP1 "
@@ -18,7 +18,7 @@ MAX_PIECES = 65536
 MAX_OPEN = 4096
 
 
-def encode(sender: str, number: int, message: Dict[str, Any]) -> Iterator[str]:
+def encode(sender: str, number: int, message: dict[str, Any]) -> Iterator[str]:
     """Yield the lines (without newline) that carry `message`.
 
     Args:
@@ -42,9 +42,9 @@ class Decoder:
 
     def __init__(self) -> None:
         self.skipped = 0
-        self._open: Dict[Tuple[str, int], Dict[int, str]] = {}
+        self._open: dict[tuple[str, int], dict[int, str]] = {}
 
-    def feed(self, line: str) -> Optional[Dict[str, Any]]:
+    def feed(self, line: str) -> dict[str, Any] | None:
         """Take one line; return a message where it completes one."""
         line = line.rstrip("\r\n")
         if line.startswith(MARK):
@@ -74,7 +74,7 @@ class Decoder:
             return None
         return self._parsed("".join(pieces[i] for i in range(total)))
 
-    def _parsed(self, body: str) -> Optional[Dict[str, Any]]:
+    def _parsed(self, body: str) -> dict[str, Any] | None:
         try:
             message = json.loads(body)
         except (ValueError, RecursionError):
