@@ -40,7 +40,7 @@ def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
         return f"py-spy cannot be started: {error}"
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return (lines[-1] if lines else "py-spy exited with %d" % done.returncode)[:200]
+        return (lines[-1] if lines else f"py-spy exited with {done.returncode}")[:200]
     try:
         return json.loads(done.stdout)
     except ValueError:
@@ -102,7 +102,7 @@ def _poke_flight_recorder(m: Member, rank: int) -> None:
     if not m.dump_pipe:
         return
     try:
-        fd = os.open("%s%d.pipe" % (m.dump_pipe, rank), os.O_WRONLY | os.O_NONBLOCK)
+        fd = os.open(f"{m.dump_pipe}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return  # no NCCL process group was made: there is nobody to read the pipe
     try:

@@ -39,7 +39,7 @@ def _read(path: str, size: int = 4096) -> bytes | None:
 
 def stat(pid: int) -> Stat | None:
     """Command, state, parent, processor time and start of a process."""
-    raw = _read("/proc/%d/stat" % pid)
+    raw = _read(f"/proc/{pid}/stat")
     if not raw:
         return None
     # The command may hold spaces and brackets: it ends at the last one.
@@ -55,7 +55,7 @@ def stat(pid: int) -> Stat | None:
 def owner(pid: int) -> int:
     """Real user id of a process, -1 where it is gone."""
     try:
-        return os.stat("/proc/%d" % pid).st_uid
+        return os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return -1
 
@@ -63,7 +63,7 @@ def owner(pid: int) -> int:
 def environ(pid: int) -> dict[str, str]:
     """The environment a process was started with; empty where it may not be read."""
     try:
-        with open("/proc/%d/environ" % pid, "rb") as f:
+        with open(f"/proc/{pid}/environ", "rb") as f:
             raw = f.read(_ENVIRON_MAX_BYTES)
     except OSError:
         return {}
@@ -77,7 +77,7 @@ def environ(pid: int) -> dict[str, str]:
 
 def io_bytes(pid: int) -> int:
     """Bytes read and written so far by system calls, -1 where it may not be read."""
-    raw = _read("/proc/%d/io" % pid)
+    raw = _read(f"/proc/{pid}/io")
     if not raw:
         return -1
     total = 0
@@ -90,14 +90,14 @@ def io_bytes(pid: int) -> int:
 
 def wchan(pid: int) -> str:
     """The kernel function that it waits in, empty where not told."""
-    raw = _read("/proc/%d/wchan" % pid, 128)
+    raw = _read(f"/proc/{pid}/wchan", 128)
     text = raw.decode("utf-8", "replace").strip("\0\n") if raw else ""
     return "" if text == "0" else text
 
 
 def namespace_pid(pid: int) -> int:
     """The process's id as it sees itself (containers have their own), or `pid` where not told."""
-    raw = _read("/proc/%d/status" % pid)
+    raw = _read(f"/proc/{pid}/status")
     for line in (raw or b"").split(b"\n"):
         if line.startswith(b"NSpid:"):
             return int(line.split()[-1])
@@ -106,5 +106,5 @@ def namespace_pid(pid: int) -> int:
 
 def command_line(pid: int) -> str:
     """The command as typed, shortened."""
-    raw = _read("/proc/%d/cmdline" % pid, 512)
+    raw = _read(f"/proc/{pid}/cmdline", 512)
     return " ".join((raw or b"").decode("utf-8", "replace").split("\0")).strip()[:200]

@@ -32,9 +32,9 @@ def encode(sender: str, number: int, message: dict[str, Any]) -> Iterator[str]:
         return
     total = (len(body) + _CHUNK - 1) // _CHUNK
     if total > MAX_PIECES:
-        raise ValueError("a message of %d bytes is too long for the channel" % len(body))
+        raise ValueError(f"a message of {len(body)} bytes is too long for the channel")
     for i in range(total):
-        yield "%s%s %d %d %d %s" % (PIECE_MARK, sender, number, i, total, body[i * _CHUNK : (i + 1) * _CHUNK])
+        yield f"{PIECE_MARK}{sender} {number} {i} {total} {body[i * _CHUNK : (i + 1) * _CHUNK]}"
 
 
 class Decoder:
