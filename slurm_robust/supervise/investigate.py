@@ -1,0 +1,103 @@
+"""From suspicion to verdict: capture, judge, capture again. Harmless at every point; acts on nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slurm_robust.config import SuperviseConfig
+from slurm_robust.localize import archive
+from slurm_robust.localize.evidence import Capture, Evidence, RankExit
+from slurm_robust.localize.judge import judge
+from slurm_robust.localize.report import render_tree
+from slurm_robust.model import Signal, SignalKind, Verdict
+from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.incident import Record
+from slurm_robust.supervise.watch import WatchStep
+
+_POLL_S = 0.02
+_GRACE_S = 1.0
+"""For agents slower than the capture's own limit, before they count as missing."""
+
+
+@dataclass
+class Scene:
+    """What the supervisor knows beside the captures."""
+
+    nodes: tuple[str, ...]
+    exits: dict[int, RankExit] = field(default_factory=dict)
+    signals: list[Signal] = field(default_factory=list)
+
+
+class Investigator:
+    """Captures of one incident, and what they amount to."""
+
+    def __init__(
+        self, config: SuperviseConfig, watch: WatchStep, fleet: Fleet, folder: Folder, record: Record, scene: Scene
+    ) -> None:
+        self._config = config
+        self._watch = watch
+        self._fleet = fleet
+        self._folder = folder
+        self._record = record
+        self._scene = scene
+        self.captures: list[Capture] = []
+
+    async def capture(self) -> Capture:
+        """Take all stacks now, wait for every node at most the capture's time, keep what came."""
+        number = len(self.captures) + 1
+        key = int(time.monotonic() * 1000)
+        began = time.monotonic()
+        # Nodes without a rank have nothing to say, and a dead one must not hold the others up.
+        want = {r.node for r in self._fleet.alive}
+        self._watch.tell("capture", id=key, round=number, timeout_s=self._config.capture_timeout_s)
+        deadline = began + self._config.capture_timeout_s + _GRACE_S
+        while time.monotonic() < deadline and not want <= set(self._fleet.archives.get(key, {})):
+            await asyncio.sleep(_POLL_S)
+        archives = self._fleet.archives.pop(key, {})
+        missing = tuple(sorted(want - set(archives)))
+        self._folder.write_archives(self._record.id, number, archives)
+        ranks = [rank for node in sorted(archives) for rank in archive.ranks_of(archives[node])]
+        taken = Capture(time.time(), tuple(sorted(ranks, key=lambda r: r.rank)), missing)
+        self.captures.append(taken)
+        self._record.stamp("captured")
+        self._record.tree = render_tree(taken)
+        where = f"; no answer from {','.join(missing)}" if missing else ""
+        self._folder.tell(
+            "captured",
+            f"stacks of {len(ranks)} ranks taken in {time.monotonic() - began:.2f} s (round {number}){where}",
+            round=number,
+            missing=missing,
+            incident=self._record.id,
+        )
+        return taken
+
+    def judge(self) -> Verdict:
+        """What the evidence so far amounts to."""
+        fleet = self._fleet
+        layout = next((dict(r.layout) for r in fleet.ranks.values() if r.layout), {})
+        missing = self.captures[-1].missing_nodes if self.captures else ()
+        silent = [
+            Signal(SignalKind.AGENT_SILENT, time.time(), "watch", f"the agent of {n} does not answer", node=n)
+            for n in missing
+        ]
+        evidence = Evidence(
+            world_size=max(fleet.world, len(fleet.ranks)),
+            rank_nodes=fleet.rank_nodes,
+            captures=tuple(self.captures[-5:]),
+            exits=tuple(self._scene.exits.values()),
+            node_signals=(*self._scene.signals, *silent),
+            layout=layout,
+        )
+        verdict = judge(evidence)
+        self._record.verdict = verdict
+        self._record.stamp("localised")
+        return verdict
+
+    async def corroborate(self, moved_on: Sequence[object] = ()) -> Verdict:
+        """A second capture some seconds after the first, and the verdict of both."""
+        await self.capture()
+        return self.judge()
