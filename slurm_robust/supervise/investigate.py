@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slurm_robust.config import SuperviseConfig
@@ -18,6 +17,8 @@ from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record
 from slurm_robust.supervise.watch import WatchStep
 
+SILENT_AGENT_S = 7.0
+"""Three heartbeats: an agent not heard of for longer does not answer."""
 _POLL_S = 0.02
 _GRACE_S = 1.0
 """For agents slower than the capture's own limit, before they count as missing."""
@@ -51,11 +52,14 @@ class Investigator:
         number = len(self.captures) + 1
         key = int(time.monotonic() * 1000)
         began = time.monotonic()
-        # Nodes without a rank have nothing to say, and a dead one must not hold the others up.
-        want = {r.node for r in self._fleet.alive}
+        want = {r.node for r in self._fleet.alive}  # a node without a rank has nothing to say
         self._watch.tell("capture", id=key, round=number, timeout_s=self._config.capture_timeout_s)
         deadline = began + self._config.capture_timeout_s + _GRACE_S
-        while time.monotonic() < deadline and not want <= set(self._fleet.archives.get(key, {})):
+        while time.monotonic() < deadline:
+            waiting_for = want - set(self._fleet.archives.get(key, {}))
+            # A node whose agent is silent anyway must not hold the others up.
+            if waiting_for <= set(self._fleet.silent_nodes(self._scene.nodes, time.time(), SILENT_AGENT_S)):
+                break
             await asyncio.sleep(_POLL_S)
         archives = self._fleet.archives.pop(key, {})
         missing = tuple(sorted(want - set(archives)))
@@ -96,8 +100,3 @@ class Investigator:
         self._record.verdict = verdict
         self._record.stamp("localised")
         return verdict
-
-    async def corroborate(self, moved_on: Sequence[object] = ()) -> Verdict:
-        """A second capture some seconds after the first, and the verdict of both."""
-        await self.capture()
-        return self.judge()
