@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_robust.checkpoint import demote as demotion
-from slurm_robust.checkpoint import find
+from slurm_robust.checkpoint.demote import demote as mark_demoted
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.find import latest
 
 _PORTS = range(20000, 32000)
 """Below Linux's ephemeral ports, above what services use."""
@@ -39,7 +39,7 @@ def look_up(directory: str) -> Start:
     if not directory:
         return Start()
     try:
-        found = find.latest(directory)
+        found = latest(directory)
     except CheckpointError as error:
         return Start(notes=(str(error),))
     notes = tuple(f"{path.name} was passed over: {why}" for path, why in found.passed_over)
@@ -51,7 +51,7 @@ def demote(start: Start, why: str) -> str:
     if start.path is None:
         return ""
     try:
-        demotion.demote(start.path, why)
+        mark_demoted(start.path, why)
     except (CheckpointError, OSError) as error:
         return f"checkpoint {start.path.name} should be demoted ({why}), but: {error}"
     return f"checkpoint {start.path.name} is demoted: {why}"

@@ -1,4 +1,4 @@
-"""The supervisor's side of the socket to its launcher (see `launcher.py`): srun's start and end come in, orders go out."""
+"""The supervisor's side of the socket to its launcher: srun's start and end come in, orders go out."""
 
 from __future__ import annotations
 

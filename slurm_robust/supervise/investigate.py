@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slurm_robust.config import SuperviseConfig
@@ -15,7 +16,6 @@ from slurm_robust.model import Signal, SignalKind, Verdict
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record
-from slurm_robust.supervise.watch import WatchStep
 
 SILENT_AGENT_S = 7.0
 """Three heartbeats: an agent not heard of for longer does not answer."""
@@ -37,10 +37,17 @@ class Investigator:
     """Captures of one incident, and what they amount to."""
 
     def __init__(
-        self, config: SuperviseConfig, watch: WatchStep, fleet: Fleet, folder: Folder, record: Record, scene: Scene
+        self,
+        config: SuperviseConfig,
+        tell: Callable[..., None],
+        fleet: Fleet,
+        *,
+        folder: Folder,
+        record: Record,
+        scene: Scene,
     ) -> None:
         self._config = config
-        self._watch = watch
+        self._tell = tell
         self._fleet = fleet
         self._folder = folder
         self._record = record
@@ -53,7 +60,7 @@ class Investigator:
         key = int(time.monotonic() * 1000)
         began = time.monotonic()
         want = {r.node for r in self._fleet.alive}  # a node without a rank has nothing to say
-        self._watch.tell("capture", id=key, round=number, timeout_s=self._config.capture_timeout_s)
+        self._tell("capture", id=key, round=number, timeout_s=self._config.capture_timeout_s)
         deadline = began + self._config.capture_timeout_s + _GRACE_S
         while time.monotonic() < deadline:
             waiting_for = want - set(self._fleet.archives.get(key, {}))

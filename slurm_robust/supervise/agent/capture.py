@@ -33,22 +33,26 @@ def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
     """
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
+        env = dict(os.environ, RUST_BACKTRACE="0")
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, env=env)
     except subprocess.TimeoutExpired:
         return f"py-spy did not end within {timeout_s:.0f} s"
     except OSError as error:
         return f"py-spy cannot be started: {error}"
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return (lines[-1] if lines else f"py-spy exited with {done.returncode}")[:200]
+        return (lines[0] if lines else f"py-spy exited with {done.returncode}")[:200]
     try:
         return json.loads(done.stdout)
     except ValueError:
         return "py-spy printed something that is no JSON"
 
 
-def threads_of(dump: Any) -> list[dict[str, Any]]:
-    """Turn py-spy's JSON into the archive's threads, outermost frame first."""
+def threads_of(dump: Any, pid: int) -> list[dict[str, Any]]:
+    """Turn py-spy's JSON into the archive's threads, outermost frame first.
+
+    A process's first thread carries its pid; the name MainThread is only there where `threading` was imported.
+    """
     out = []
     for t in dump[:_MAX_THREADS]:
         frames = [[f.get("name", "?"), f.get("filename", ""), f.get("line") or 0] for f in t.get("frames", [])]
@@ -56,7 +60,7 @@ def threads_of(dump: Any) -> list[dict[str, Any]]:
         out.append(
             {
                 "name": t.get("thread_name") or "",
-                "main": (t.get("thread_name") or "") == "MainThread",
+                "main": t.get("os_thread_id") == pid or t.get("thread_name") == "MainThread",
                 "os_thread_id": t.get("os_thread_id") or 0,
                 "active": bool(t.get("active")),
                 "owns_gil": bool(t.get("owns_gil")),
@@ -78,7 +82,7 @@ def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> d
     if isinstance(result, str):
         error = result
     else:
-        threads = threads_of(result)
+        threads = threads_of(result, m.pid)
         # The id of a thread differs from rank to rank; what it does is what is compared.
         text = json.dumps([dict(t, os_thread_id=0) for t in threads], sort_keys=True)
         key = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -250,5 +250,6 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun decides about us, not a key on the user's terminal
     job_id, attempt, tick_s, py_spy = argv
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
-    target = Target(job_id, node, attempt, os.environ.get("SLURM_STEP_ID", ""))
+    env = os.environ
+    target = Target(job_id, node, attempt, env.get("SLURM_STEP_ID", ""), env.get("SLURM_CLUSTER_NAME", ""))
     Agent(target, float(tick_s), py_spy).run()

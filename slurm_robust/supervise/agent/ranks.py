@@ -1,6 +1,7 @@
 """Which processes of this node are ranks of the watched step, and which belong to whose tree.
 
-One host may carry several (virtual) nodes, so a process counts only if its own SLURMD_NODENAME says so.
+One host may carry several (virtual) nodes, and nodes of several clusters, so a process counts only if its own
+SLURMD_NODENAME and SLURM_CLUSTER_NAME say so.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Target(NamedTuple):
     node: str
     attempt: str
     own_step: str
+    cluster: str = ""
 
 
 class Member(NamedTuple):
@@ -118,6 +120,7 @@ class Finder:
         if (
             env.get("SLURM_JOB_ID") != target.job_id
             or env.get("SLURMD_NODENAME") != target.node
+            or (target.cluster and env.get("SLURM_CLUSTER_NAME", target.cluster) != target.cluster)
             or "SLURM_PROCID" not in env
             or step_id in _NOT_STEPS
             or step_id == target.own_step
