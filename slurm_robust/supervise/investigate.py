@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from slurm_robust.config import SuperviseConfig
@@ -29,6 +29,7 @@ class Scene:
     """What the supervisor knows beside the captures."""
 
     nodes: tuple[str, ...]
+    layout: Mapping[str, int] = field(default_factory=dict)
     exits: dict[int, RankExit] = field(default_factory=dict)
     signals: list[Signal] = field(default_factory=list)
 
@@ -89,7 +90,7 @@ class Investigator:
     def judge(self) -> Verdict:
         """What the evidence so far amounts to."""
         fleet = self._fleet
-        layout = next((dict(r.layout) for r in fleet.ranks.values() if r.layout), {})
+        layout = self._scene.layout or next((r.layout for r in fleet.ranks.values() if r.layout), {})
         missing = self.captures[-1].missing_nodes if self.captures else ()
         silent = [
             Signal(SignalKind.AGENT_SILENT, time.time(), "watch", f"the agent of {n} does not answer", node=n)

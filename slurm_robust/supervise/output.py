@@ -31,6 +31,7 @@ _PROGRESS = [
 
 _EXIT = re.compile(r"srun: error: (?P<host>[A-Za-z0-9._\[\],-]+): tasks? (?P<tasks>[0-9,\-\[\]]+): (?P<how>.+?)\s*$")
 _OOM = re.compile(r"(?:Detected (?P<count>\d+) oom[-_ ]kill|oom-kill event|Out Of Memory)", re.IGNORECASE)
+_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
 _SIGNALS = {
     "Killed": 9,
     "Terminated": 15,
@@ -62,6 +63,7 @@ class Findings:
     step: int | None = None
     exits: list[TaskExit] = field(default_factory=list)
     oom: list[str] = field(default_factory=list)
+    cancelled: bool = False
 
 
 def tasks(text: str) -> list[int]:
@@ -140,6 +142,7 @@ class OutputFile:
             if step is not None:
                 found.step = step
             found.exits.extend(read_exit(line))
+            found.cancelled = found.cancelled or _CANCELLED.search(line) is not None
             if _OOM.search(line):
                 found.oom.append(line)
         return found
