@@ -6,7 +6,6 @@ import asyncio
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -16,37 +15,10 @@ from slurm_robust.localize import archive
 from slurm_robust.localize.evidence import Capture
 from slurm_robust.localize.report import render_tree
 from slurm_robust.model import JobRef
-from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
-from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.watch import WatchStep
-
-_SETTLE_S = 0.3
-"""After the first rank is seen, for the others of its node."""
-
-
-async def take(job: Job, config: site.SuperviseConfig, timeout_s: float) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Capture every rank of a running job from outside; (node → archive, nodes that did not answer)."""
-    fleet = Fleet("")
-    log: list[str] = []
-    watch = WatchStep(job.ref.job_id, config.tick_s, lambda m: fleet.feed(m, time.time()), log.append)
-    deadline = time.monotonic() + timeout_s
-    await watch.start(job.nodes, "")
-    try:
-        while time.monotonic() < deadline and not set(job.nodes) <= set(fleet.heard_at_s) and not log:
-            await asyncio.sleep(0.02)
-        if log and not fleet.heard_at_s:
-            raise click.ClickException(log[0])
-        watch.tell("capture", id=1, round=1, timeout_s=min(config.capture_timeout_s, timeout_s))
-        heard = set(fleet.heard_at_s)
-        while time.monotonic() < deadline and not heard <= set(fleet.archives.get(1, {})):
-            await asyncio.sleep(0.02)
-    finally:
-        await watch.stop()
-    archives = fleet.archives.get(1, {})
-    return archives, sorted(set(job.nodes) - set(archives))
+from slurm_robust.supervise.snapshot import SnapshotError, take
 
 
 @click.command()
@@ -61,8 +33,8 @@ def command(job_id: str, as_json: bool, save: Path | None, timeout_s: float, con
     """Take the stacks of every process of every rank of a running job, and print them merged.
 
     The job need not know of srobust: plain `srun python train.py` will do. Nothing in it is changed or stopped. You
-    must be its owner (or root). The tree shows each place with the ranks that stand there, `0-2,5`; the odd ones out are
-    usually the interesting ones.
+    must be its owner (or root). The tree shows each place with the ranks that stand there, `0-2,5`; the odd ones out
+    are usually the interesting ones.
 
     Exit code: 0 all nodes answered, 1 some did not, 2 usage, 3 no such running job or Slurm cannot be asked.
     """
@@ -79,7 +51,11 @@ def command(job_id: str, as_json: bool, save: Path | None, timeout_s: float, con
         state = "is not known to Slurm" if job is None else f"is {job.state}, not RUNNING"
         click.echo(f"srobust stacks: job {job_id} {state}; see: squeue -j {job_id}", err=True)
         sys.exit(3)
-    archives, missing = asyncio.run(take(job, config.supervise, timeout_s))
+    try:
+        archives, missing = asyncio.run(take(job, config.supervise, timeout_s))
+    except SnapshotError as error:
+        click.echo(f"srobust stacks: {error}", err=True)
+        sys.exit(3)
     if save is not None:
         Folder(save.parent, quiet=True).write_archives(save.name, 1, archives)
     if as_json:

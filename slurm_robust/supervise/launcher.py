@@ -213,7 +213,8 @@ class Launcher:
 
     def _end_supervisor(self) -> None:
         if self._channel is not None:
-            self._channel.close()
+            with contextlib.suppress(OSError):
+                self._channel.shutdown(socket.SHUT_RDWR)
         if self._supervisor is not None:
             try:
                 self._supervisor.wait(5.0)

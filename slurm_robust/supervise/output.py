@@ -71,7 +71,7 @@ def tasks(text: str) -> list[int]:
     out: list[int] = []
     for part in text.strip("[]").split(","):
         low, _, high = part.partition("-")
-        if low.isdigit() and (not high or high.isdigit()):
+        if low.isdecimal() and (not high or high.isdecimal()):
             out.extend(range(int(low), min(int(high or low), int(low) + 65535) + 1))
     return out[:65536]
 
