@@ -11,13 +11,12 @@ import click
 import msgspec
 
 from slurm_robust import config as site
-from slurm_robust.localize import archive
-from slurm_robust.localize.evidence import Capture
 from slurm_robust.localize.report import render_tree
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.investigate import merge
 from slurm_robust.supervise.snapshot import SnapshotError, take
 
 
@@ -59,10 +58,10 @@ def command(job_id: str, as_json: bool, save: Path | None, timeout_s: float, con
     if save is not None:
         Folder(save.parent, quiet=True).write_archives(save.name, 1, archives)
     if as_json:
-        click.echo(msgspec.json.encode({"job": job_id, "missing": missing, "nodes": archives}).decode())
+        nodes = {node: msgspec.Raw(body) for node, body in archives.items()}
+        click.echo(msgspec.json.encode({"job": job_id, "missing": missing, "nodes": nodes}).decode())
     else:
-        ranks = [rank for node in sorted(archives) for rank in archive.ranks_of(archives[node])]
-        click.echo(render_tree(Capture(time.time(), tuple(sorted(ranks, key=lambda r: r.rank)), tuple(missing))))
+        click.echo(render_tree(merge(archives, missing)))
         if missing:
             click.echo(f"no answer from {','.join(missing)}", err=True)
     sys.exit(1 if missing else 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +42,8 @@ class Fleet:
         self.heard_at_s: dict[str, float] = {}
         self.world = 0
         self.steps = StepTimes()
-        self.archives: dict[int, dict[str, dict[str, Any]]] = {}
+        self.archives: dict[int, dict[str, bytes]] = {}
+        """capture → node → its archive, JSON; untrusted until `localize.archive` has read it."""
         self.clean: dict[int, dict[str, list[int]]] = {}
         self.garbled = 0
 
@@ -82,8 +82,7 @@ class Fleet:
             info = self.ranks[int(message["rank"])]
             info.state, info.state_pid = str(message["s"]), int(message["pid"])
         elif kind == "cap":
-            archive = _archive(message["blob"])
-            self.archives.setdefault(int(message["id"]), {})[node] = archive
+            self.archives.setdefault(int(message["id"]), {})[node] = _unpacked(message["blob"])
         elif kind == "clean":
             self.clean.setdefault(int(message["id"]), {})[node] = [int(p) for p in message["left"]]
 
@@ -134,13 +133,8 @@ class Fleet:
         return max(stamps) if stamps and all(stamps) else 0.0
 
 
-def _archive(blob: str) -> dict[str, Any]:
+def _unpacked(blob: str) -> bytes:
     try:
-        engine = zlib.decompressobj()
-        raw = engine.decompress(base64.b64decode(blob), _MAX_ARCHIVE_BYTES)
-        archive = json.loads(raw)
+        return zlib.decompressobj().decompress(base64.b64decode(blob), _MAX_ARCHIVE_BYTES)
     except (binascii.Error, zlib.error) as error:
         raise ValueError(str(error)) from None
-    if not isinstance(archive, dict) or not isinstance(archive.get("ranks"), list):
-        raise TypeError("no archive")
-    return archive

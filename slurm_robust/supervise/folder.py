@@ -73,8 +73,7 @@ class Folder:
             return None
         return path
 
-    def write_archives(self, incident: str, round_number: int, archives: Mapping[str, Mapping[str, Any]]) -> None:
+    def write_archives(self, incident: str, round_number: int, archives: Mapping[str, bytes]) -> None:
         """Keep one capture: an archive a node."""
         for node, archive in archives.items():
-            body = gzip.compress(json.dumps(archive).encode(), 6)
-            self.write(f"{incident}/stacks-{round_number}/{node}.json.gz", body)
+            self.write(f"{incident}/stacks-{round_number}/{node}.json.gz", gzip.compress(archive, 6))

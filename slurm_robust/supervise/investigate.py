@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import archive
-from slurm_robust.localize.evidence import Capture, Evidence, RankExit
+from slurm_robust.localize.evidence import Capture, Evidence, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.report import render_tree
 from slurm_robust.model import Signal, SignalKind, Verdict
@@ -72,15 +72,14 @@ class Investigator:
         archives = self._fleet.archives.pop(key, {})
         missing = tuple(sorted(want - set(archives)))
         self._folder.write_archives(self._record.id, number, archives)
-        ranks = [rank for node in sorted(archives) for rank in archive.ranks_of(archives[node])]
-        taken = Capture(time.time(), tuple(sorted(ranks, key=lambda r: r.rank)), missing)
+        taken = merge(archives, missing)
         self.captures.append(taken)
         self._record.stamp("captured")
         self._record.tree = render_tree(taken)
         where = f"; no answer from {','.join(missing)}" if missing else ""
         self._folder.tell(
             "captured",
-            f"stacks of {len(ranks)} ranks taken in {time.monotonic() - began:.2f} s (round {number}){where}",
+            f"stacks of {len(taken.ranks)} ranks taken in {time.monotonic() - began:.2f} s (round {number}){where}",
             round=number,
             missing=missing,
             incident=self._record.id,
@@ -108,3 +107,15 @@ class Investigator:
         self._record.verdict = verdict
         self._record.stamp("localised")
         return verdict
+
+
+def merge(archives: Mapping[str, bytes], missing: Iterable[str]) -> Capture:
+    """One capture out of the nodes' archives; an archive that cannot be read counts as missing."""
+    ranks: list[RankCapture] = []
+    lost = list(missing)
+    for node, body in archives.items():
+        try:
+            ranks.extend(archive.decode(body).ranks)
+        except archive.ArchiveError:
+            lost.append(node)
+    return Capture(time.time(), tuple(sorted(ranks, key=lambda r: r.rank)), tuple(sorted(lost)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.slurm.client import Job
@@ -18,11 +17,11 @@ class SnapshotError(Exception):
     """No agent could be started; the message carries srun's words."""
 
 
-async def take(job: Job, config: SuperviseConfig, timeout_s: float) -> tuple[dict[str, dict[str, Any]], list[str]]:
+async def take(job: Job, config: SuperviseConfig, timeout_s: float) -> tuple[dict[str, bytes], list[str]]:
     """Take the stacks of every rank of a running job.
 
     Returns:
-        The archive of each node, and the nodes that did not answer in time.
+        The archive of each node (JSON), and the nodes that did not answer in time.
 
     Raises:
         SnapshotError: the watch step ended before any agent spoke.
