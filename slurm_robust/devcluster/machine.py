@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -51,6 +52,13 @@ def command(name: str) -> str:
 def installed() -> bool:
     """Whether Slurm's daemons are here."""
     return all(shutil.which(name, path=search_path()) for name in ("slurmctld", "slurmd", "srun"))
+
+
+def slurm_version() -> tuple[int, int]:
+    """Slurm's major version, `(22, 5)` for 22.05.8; `(0, 0)` where slurmctld says something else."""
+    done = subprocess.run([command("slurmctld"), "-V"], capture_output=True, text=True, check=False, timeout=10)
+    found = re.search(r"(\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def munge_here() -> bool:
