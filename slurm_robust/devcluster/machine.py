@@ -126,6 +126,15 @@ def port_block() -> Iterator[int]:
     raise DevClusterError(f"no {PORT_BLOCK} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
 
 
+def listens(port: int) -> bool:
+    """Whether somebody listens on a TCP port; looks without connecting, which the listener would log as an error."""
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            if re.search(rf":{port:04X} [0-9A-F]+:0000 0A ", Path(f"/proc/net/{table}").read_text(encoding="ascii")):
+                return True
+    return False
+
+
 def _is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As Slurm binds: a port in TIME_WAIT is free.

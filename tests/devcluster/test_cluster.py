@@ -73,11 +73,10 @@ def test_six_nodes_come_up(record_property: Callable[[str, object], None]) -> No
 def test_a_job_has_its_gpus_on_every_node(devcluster: DevCluster) -> None:
     """Ranks on four nodes see GPU variables and their node's name as on a real cluster."""
     show = 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $SLURM_JOB_GPUS"'
-    done = devcluster.run(
-        ["sbatch", "--wait", "-N4", "--gres=gpu:2", "-o", "out-%j", "--wrap", f"srun sh -c '{show}'; {show}"]
-    )
-    job_id = done.stdout.split()[-1]
-    shown = sorted((devcluster.layout.work / f"out-{job_id}").read_text().splitlines())
+    job_id = submit(devcluster, f"srun sh -c '{show}'; {show}", "-N4", "--gres=gpu:2", "-o", "out-%j")
+    out = devcluster.layout.work / f"out-{job_id}"
+    wait_until(lambda: out.exists() and out.read_text().count("\n") == 5, 20, "four ranks and the batch script wrote")
+    shown = sorted(out.read_text().splitlines())
     assert sorted({line.split()[0] for line in shown}) == ["n1", "n2", "n3", "n4"]
     assert [line.split()[1] for line in shown] == ["0,1"] * 5
     batch = [line for line in shown if line.split()[2:] == ["0,1"]]
