@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -249,11 +250,17 @@ def test_a_dead_controller_is_unavailable_and_a_frozen_one_times_out(
         for call in (client.nodes, lambda: client.drain("n1", "srobust: x")):
             with pytest.raises(SlurmUnavailableError):
                 call()
+    finally:
+        cluster.start_slurmctld()
+        cluster.wait_ready()
+    pid = cluster.slurmctld_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
         began_s = time.monotonic()
         with pytest.raises(SlurmTimeoutError, match="within 1 s"):
             quick.nodes()
         assert time.monotonic() - began_s < 2
     finally:
-        cluster.start_slurmctld()
-        cluster.wait_ready()
+        os.kill(pid, signal.SIGCONT)
     wait_until(lambda: len(quick.nodes()) == 4, 5, "answers again")
