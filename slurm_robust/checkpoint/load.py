@@ -62,5 +62,3 @@ def load(path: str | Path, rank: int = 0, *, map_location: Any = "cpu", weights_
 def _is_of_rank(name: str, rank: int) -> bool:
     match = re.fullmatch(r"rank-0*(\d+)(\.\d+)?\.pt", name)
     return match is not None and int(match[1]) == rank
-
-

@@ -211,7 +211,9 @@ def _seal_parts(folder: Path, step: int, world_size: int, program: str) -> None:
     sealed = {part.name for part in parts}
     with contextlib.suppress(OSError):  # sealed it is; what is left over costs space only
         for path in folder.iterdir():
-            if path.name not in sealed and re.fullmatch(r"rank-\d+(\.\d+)?\.pt|part-\d+\.json|\.rank-\d+\.pt\.tmp", path.name):
+            if path.name not in sealed and re.fullmatch(
+                r"rank-\d+(\.\d+)?\.pt|part-\d+\.json|\.rank-\d+\.pt\.tmp", path.name
+            ):
                 path.unlink()
 
 

@@ -26,7 +26,7 @@ _UPTIME = re.compile(r"\[ *(\d{1,12}\.\d{1,9})\] ?")
 _CTIME = re.compile(rf"\[\w{{3}} +({_MONTH}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d) (\d{{4}})\] ?")
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,]\d{1,9})?(Z|[+-]\d\d:?\d\d)? ")
 _SYSLOG = re.compile(rf"(?:{_MONTH}) [ \d]\d \d\d:\d\d:\d\d ")
-_TAG = re.compile(r"(\S+) ([\w.@/-]+)(?:\[\d+\])?: ?")
+_TAG = re.compile(r"([\w.-]+) ([\w.@/()-]+)(?:\[\d+\])?: ?")
 _BOOT_LINE = ("Linux version ", "-- Reboot --", "-- Boot ")
 _CLOCK_STEP_S = 60.0
 
@@ -76,26 +76,28 @@ def parse(line: str) -> Record | None:
         return Record(text, int(raw[2]), int(raw[3]) / 1e6)
     if line[0] in " \t":
         return None
+    return _parse_saved(line)
+
+
+def _parse_saved(line: str) -> Record | None:
+    """The shapes that dmesg, journalctl and syslog write."""
     if level := _LEVEL.match(line):
         line = line[level.end() :]
     wall_s: float | None = None
-    tagged = False
     if ctime := _CTIME.match(line):
         month, day, hour, minute, second, year = ctime.groups()
         wall_s = _wall(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second))
         return Record(line[ctime.end() :], wall_s=wall_s)
-    if iso := _ISO.match(line):
-        wall_s = _wall(*(int(part) for part in iso.groups()[:6]), zone=iso[7])
-        line = line[iso.end() :]
-        tagged = True
-    elif syslog := _SYSLOG.match(line):
-        line = line[syslog.end() :]
-        tagged = True
-    if tagged and (tag := _TAG.match(line)) and not tag[1].endswith(":"):
-        # `host kernel: …`; whatever another program logs may hold any words, and is no evidence.
-        if tag[2] != "kernel":
-            return None
-        line = line[tag.end() :]
+    stamp = _ISO.match(line) or _SYSLOG.match(line)
+    if stamp:
+        if stamp.re is _ISO:
+            wall_s = _wall(*(int(part) for part in stamp.groups()[:6]), zone=stamp[7])
+        line = line[stamp.end() :]
+        if tag := _TAG.match(line):
+            # `host kernel: …`; whatever another program logs may hold any words, and is no evidence.
+            if tag[2] != "kernel":
+                return None
+            line = line[tag.end() :]
     uptime_s = None
     if uptime := _UPTIME.match(line):
         uptime_s = float(uptime[1])

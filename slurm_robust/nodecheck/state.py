@@ -25,7 +25,7 @@ def load(folder: Path | None, name: str) -> dict[str, Any]:
         return {}
     try:
         info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid not in _owners(folder):
+        if not stat.S_ISREG(info.st_mode) or info.st_uid not in _owners():
             return {}
         value = json.loads(os.read(fd, _MAX_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -55,7 +55,7 @@ def save(folder: Path, name: str, value: dict[str, Any]) -> bool:
     return True
 
 
-def _owners(folder: Path) -> set[int]:
+def _owners() -> set[int]:
     # An ordinary user may read what root keeps; root believes root only.
     return {0, os.geteuid()} if os.geteuid() else {0}
 
@@ -65,4 +65,4 @@ def _trusted(folder: Path) -> bool:
         info = folder.stat(follow_symlinks=False)
     except OSError:
         return False
-    return stat.S_ISDIR(info.st_mode) and info.st_uid in _owners(folder) and not info.st_mode & stat.S_IWOTH
+    return stat.S_ISDIR(info.st_mode) and info.st_uid in _owners() and not info.st_mode & stat.S_IWOTH

@@ -1,8 +1,11 @@
-"""Is the clock kept in step? MUNGE refuses credentials of a clock that is minutes off, logs stop to line up long before."""
+"""Is the clock kept in step?
+
+MUNGE refuses credentials of a clock that is minutes off; logs stop to line up long before.
+"""
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.registry import Check, Facts, Options
 
 _RTF_UP = 0x1
 _RTF_REJECT = 0x200

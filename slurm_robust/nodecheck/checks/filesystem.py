@@ -21,14 +21,14 @@ _KEYS = {"path": str, "type": str, "writable": bool, "min_free_mb": int, "min_fr
 def _wanted(context: Context, options: Options) -> list[dict[str, Any]]:
     """What is looked at: /tmp and our own state folder always, and the site's mounts."""
     wanted: list[dict[str, Any]] = [
-        {"path": "/tmp", "writable": True, "min_free_mb": options["tmp_min_free_mb"], "min_free_inodes": 100}  # noqa: S108
+        {"path": "/tmp", "writable": True, "min_free_mb": options["tmp_min_free_mb"], "min_free_inodes": 100}
     ]
     if context.cache_dir is not None and context.real_root:
         folder = next((f for f in (context.cache_dir, *context.cache_dir.parents) if f.is_dir()), None)
         if folder is not None:
             wanted.append({"path": str(folder), "min_free_mb": 1, "min_free_inodes": 10})
-    for entry in options["mounts"]:
-        entry = {"path": entry} if isinstance(entry, str) else entry
+    for given in options["mounts"]:
+        entry = {"path": given} if isinstance(given, str) else given
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
             raise CheckError(f"nodecheck.options.filesystem.mounts: {entry!r} names no path")
         for key, value in entry.items():
@@ -82,7 +82,7 @@ def probe(context: Context, options: Options) -> Facts:
     for place in places:
         outcome = outcomes.get(place["path"])
         if outcome is not None:
-            place |= outcome.value or {"error": outcome.error}
+            place.update(outcome.value or {"error": outcome.error})
     return {"places": places}
 
 

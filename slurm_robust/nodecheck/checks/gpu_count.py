@@ -6,8 +6,7 @@ Counted from the driver's own files; NVML is not asked here.
 from __future__ import annotations
 
 import glob
-import re
-from pathlib import Path
+import os
 
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
@@ -30,15 +29,13 @@ def probe(context: Context, options: Options) -> Facts:
     """Count GPUs as the driver, the bus and /dev have them."""
     bound = context.path("/proc/driver/nvidia/gpus")
     pattern = str(context.root / str(options["device_glob"]).lstrip("/")).replace("%n", context.node)
+    # A site writes this pattern whole, from the root: glob's own business, not Path's.
+    names = glob.glob(pattern)  # noqa: PTH207
     return {
         "driver": context.path("/proc/driver/nvidia/version").is_file(),
         "bound": len(list(bound.iterdir())) if bound.is_dir() else 0,
         "on_bus": _on_bus(context),
-        "devices": sorted(
-            Path(name).name
-            for name in glob.glob(pattern)
-            if re.search(r"\d$", name)  # noqa: PTH207 (a site's pattern)
-        ),
+        "devices": sorted(name for name in map(os.path.basename, names) if name[-1:].isdigit()),
         "mig": any(context.path("/proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*")),
         "job_gpus": list(context.job_gpus),
     }

@@ -19,8 +19,8 @@ _KINDS = {
     "memory_failure": r"Memory failure: 0x[0-9a-f]+: .*(?:[Ff]ailed|Ignored)",
     "io_error": r"(?:\w+: )?(?:critical \w+ error|I/O error), dev (?!sr\d|fd\d|loop\d|nbd\d)[\w-]+",
     "hung_task": r"INFO: task .{1,40}:\d+ blocked for more than \d+ seconds",
-    "remount_ro": r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs)\b.*(?:[Rr]emounting filesystem read-only|[Ff]orced? (?:readonly|shutdown)|"
-    r"[Ss]hutting down filesystem)",
+    "remount_ro": r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs)\b.*"
+    r"(?:[Rr]emounting filesystem read-only|[Ff]orced? (?:readonly|shutdown)|[Ss]hutting down filesystem)",
 }
 _ANY = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
 _DEVICE = re.compile(r"\((?:device )?([\w-]+)")

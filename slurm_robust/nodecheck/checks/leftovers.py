@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.registry import Check, Facts, Options
 
 _STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
 _MAX_ENVIRON_BYTES = 128 << 10

@@ -140,9 +140,9 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 _REMEDIES = {
-    xids.Act.RESET: "drain, `nvidia-smi --gpu-reset` (or reboot), then `srobust check --clear-xid {gpu}`; repair if it comes back",
+    xids.Act.RESET: "drain; `nvidia-smi --gpu-reset` and `srobust check --clear-xid {gpu}`, or reboot; repair if it comes back",
     xids.Act.REBOOT: "drain and power-cycle the node (a new boot clears this); repair if it comes back",
-    xids.Act.REPAIR: "drain and have the GPU repaired; afterwards a new boot or `srobust check --clear-xid {gpu}` clears this",
+    xids.Act.REPAIR: "drain and have the GPU repaired; a new boot or `srobust check --clear-xid {gpu}` clears this",
 }
 _URGENCY = {xids.Act.REPAIR: 0, xids.Act.REBOOT: 1, xids.Act.RESET: 2}
 
