@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from slurm_robust import config as configuration
 from slurm_robust.config import Config, ConfigError
-from slurm_robust.nodecheck import gate, registry, runner
+from slurm_robust.nodecheck import registry, runner
 from slurm_robust.nodecheck.context import STAGES, Context, job_gpus_of, job_of, node_name
 from slurm_robust.nodecheck.finding import Fitness, Report
 
@@ -112,11 +112,22 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
         return EXIT_FIT
     report = runner.run(checks, context, chosen.options, chosen.deadline_s)
     if args.gate:
-        return gate.act(report, config, _log(f"srobust-{args.stage}", context.job_id))
+        return _gate(report, config, context)
     _print(report, as_json=args.json)
-    if args.tell_slurm and (problem := gate.tell_job(report, config, dict(env))):
-        print(f"srobust check: {problem}", file=sys.stderr)
+    if args.tell_slurm:
+        from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a plain check knows nothing of Slurm)
+
+        if problem := gate.tell_job(report, config, env):
+            print(f"srobust check: {problem}", file=sys.stderr)
     return _EXITS[report.verdict]
+
+
+def _gate(report: Report, config: Config, context: Context) -> int:
+    if report.verdict is Fitness.FIT:
+        return EXIT_FIT
+    from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a fit node never pays for Slurm)
+
+    return gate.act(report, config, _log(f"srobust-{context.stage}", context.job_id))
 
 
 def _named(path: str, node: str) -> str:

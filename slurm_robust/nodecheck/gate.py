@@ -7,11 +7,13 @@ A fit node costs no call to Slurm. An unfit one costs one read, and one drain wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from slurm_robust.config import Config, SlurmConfig
-from slurm_robust.model import REASON_PREFIX, Mode
+from slurm_robust.model import REASON_PREFIX, JobRef, Mode
 from slurm_robust.nodecheck.finding import Fitness, Report, shorten
 from slurm_robust.nodecheck.leave import parse_leave
 from slurm_robust.slurm.client import Node, SlurmClient
@@ -98,19 +100,15 @@ def act(report: Report, config: Config, log: Callable[[str], None], connect: Con
 
 def _until(config: SlurmConfig, end_s: float) -> SlurmConfig:
     """The same with what is left of the time as the deadline of one command."""
-    import msgspec  # noqa: PLC0415 (the configuration is one already)
-
     return msgspec.structs.replace(config, timeout_s=max(0.1, end_s - time.monotonic()))
 
 
-def tell_job(report: Report, config: Config, env: dict[str, str], connect: Connect = _connect) -> str:
+def tell_job(report: Report, config: Config, env: Mapping[str, str], connect: Connect = _connect) -> str:
     """Write the verdict into the surrounding job's Comment, for the daemon's recheck.
 
     Returns:
         What went wrong, in words; empty where it was written.
     """
-    from slurm_robust.model import JobRef  # noqa: PLC0415
-
     job, array, task = (env.get(f"SLURM_{name}", "") for name in ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID"))
     if not job.isdigit():
         return "SLURM_JOB_ID names no job: --tell-slurm is for use inside one"

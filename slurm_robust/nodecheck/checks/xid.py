@@ -140,7 +140,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 _REMEDIES = {
-    xids.Act.RESET: "drain; `nvidia-smi --gpu-reset` and `srobust check --clear-xid {gpu}`, or reboot; repair if it comes back",
+    xids.Act.RESET: "drain; reset the GPU, then `srobust check --clear-xid {gpu}`; or reboot; repair if it comes back",
     xids.Act.REBOOT: "drain and power-cycle the node (a new boot clears this); repair if it comes back",
     xids.Act.REPAIR: "drain and have the GPU repaired; a new boot or `srobust check --clear-xid {gpu}` clears this",
 }
