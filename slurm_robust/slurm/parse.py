@@ -1,0 +1,362 @@
+"""Slurm's output, read: pure functions from text to the values of `slurm.client`.
+
+Every call asks for times as seconds since the epoch (`SLURM_TIME_FORMAT=%s`); ISO times are read as UTC, which the
+calls ask for too. Text that this code does not know raises `SlurmParseError` and is never guessed at.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable
+
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.errors import SlurmParseError
+
+NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None", "NONE", "none", "Unknown", "NOT_SET", "n/s"})
+"""How Slurm's commands print that there is no value."""
+
+STATE_SUFFIXES = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWERING_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_ISSUED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+"""What the sign behind a node's state means (`idle*`)."""
+
+SHORT_STATES = {
+    "DRAINED": ("IDLE", "DRAIN"),
+    "DRAINING": ("ALLOCATED", "DRAIN"),
+    "FAILING": ("ALLOCATED", "FAIL"),
+    "FAIL": ("IDLE", "FAIL"),
+    "MAINT": ("IDLE", "MAINTENANCE"),
+    "RESERVED": ("IDLE", "RESERVED"),
+    "COMPLETING": ("ALLOCATED", "COMPLETING"),
+    "PLANNED": ("IDLE", "PLANNED"),
+    "REBOOT": ("IDLE", "REBOOT_ISSUED"),
+}
+"""`sinfo` prints one word for some pairs of base state and flag."""
+
+SHORT_FLAGS = {"MAINT": "MAINTENANCE", "NO_RESPOND": "NOT_RESPONDING", "REBOOT": "REBOOT_ISSUED"}
+
+JOB_FIELDS = (
+    "jobid",
+    "arrayjobid",
+    "arraytaskid",
+    "hetjobid",
+    "hetjoboffset",
+    "state",
+    "userid",
+    "username",
+    "partition",
+    "numnodes",
+    "nodelist",
+    "batchhost",
+    "reason",
+    "reservation",
+    "reqnodes",
+    "restartcnt",
+    "requeue",
+    "starttime",
+    "submittime",
+    "endtime",
+    "timelimit",
+    "prioritylong",
+    "tres-per-node",
+    "feature",
+    "exit_code",
+    "name",
+    "comment",
+    "admin_comment",
+    "stdout",
+    "workdir",
+)
+"""What `squeue -O` is asked for, in this order."""
+
+_NODE_LIST = re.compile(r"[A-Za-z0-9._,\[\]-]+\Z")
+_NODE_RECORD = re.compile(r"\n(?=NodeName=)")
+_RESERVATION_RECORD = re.compile(r"\n(?=ReservationName=)")
+_FREE_TEXT = re.compile(r"\s(?=(?:Reason|Comment|Extra)=)")
+_PAIR = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
+_STAMP = r" \[([^\s\[\]@]*)@([^\s\[\]]*)\]"
+_REASON = re.compile(r"(?:^|\s)Reason=(.*?)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra)=)", re.DOTALL)
+_REASON_BARE = re.compile(r"(?:^|\s)Reason=(.*?)(?:" + _STAMP + r"|\s*\Z)", re.DOTALL)
+_COMMENT = re.compile(r"\s+Comment=(.*?)(?:\s+Extra=.*)?\Z", re.DOTALL)
+
+
+def nothing(text: str) -> bool:
+    """True where Slurm means that there is no value."""
+    return text in NOTHING
+
+
+def plain(text: str) -> str:
+    """The text, or an empty one where Slurm means that there is none."""
+    return "" if text in NOTHING else text
+
+
+def epoch_s(text: str) -> int:
+    """A point in time as seconds since the epoch; 0 where there is none.
+
+    Raises:
+        SlurmParseError: neither a number, an ISO time, nor one of Slurm's words for none.
+    """
+    if re.fullmatch(r"[0-9]{1,11}", text):
+        return int(text)
+    if nothing(text):
+        return 0
+    try:
+        at = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise SlurmParseError("not a time", text[:80]) from None
+    return max(0, int((at if at.tzinfo else at.replace(tzinfo=dt.timezone.utc)).timestamp()))
+
+
+def duration_s(text: str) -> int | None:
+    """`1-02:03:04`, `2:03:04`, `3:04`, `5` (minutes) in seconds; None for `UNLIMITED`, `Partition_Limit` and the like.
+
+    Raises:
+        SlurmParseError: none of these.
+    """
+    if text in ("UNLIMITED", "INFINITE", "Partition_Limit", "INVALID") or nothing(text):
+        return None
+    match = re.fullmatch(r"(?:([0-9]{1,6})-)?([0-9]{1,8})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", text)
+    if match is None:
+        raise SlurmParseError("not a duration", text[:80])
+    days, first, second, third = match.groups()
+    if days is not None:  # days-hours[:minutes[:seconds]]
+        return ((int(days) * 24 + int(first)) * 60 + int(second or 0)) * 60 + int(third or 0)
+    if third is not None:  # hours:minutes:seconds
+        return (int(first) * 60 + int(second)) * 60 + int(third)
+    return int(first) * 60 + int(second or 0)  # minutes[:seconds]
+
+
+def expand(node_list: str) -> tuple[str, ...]:
+    """`n[1-3,7]` as names, in Slurm's order; nothing for an empty list.
+
+    Raises:
+        SlurmParseError: not a node list.
+    """
+    if nothing(node_list):
+        return ()
+    if not _NODE_LIST.match(node_list):
+        raise SlurmParseError("not a node list", node_list[:80])
+    if "[" not in node_list:
+        return tuple(node_list.split(","))
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # noqa: PLC0415 (slow to load)
+
+    try:
+        return tuple(str(name) for name in NodeSet(node_list, resolver=RESOLVER_NOGROUP))
+    except NodeSetException as error:
+        raise SlurmParseError(f"not a node list ({error})", node_list[:80]) from None
+
+
+def fold(names: Iterable[str]) -> str:
+    """Names as a folded list, `n[1-3,7]`, the way Slurm takes it."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415 (slow to load)
+
+    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+
+
+def node_state(text: str) -> tuple[str, frozenset[str]]:
+    """Base state and flags of `MIXED+DRAIN+NOT_RESPONDING*`, `idle*`, `drained`, `down~`.
+
+    Raises:
+        SlurmParseError: not a state.
+    """
+    flags: set[str] = set()
+    word = text.strip().upper()
+    while word and word[-1] in STATE_SUFFIXES:
+        flags.add(STATE_SUFFIXES[word[-1]])
+        word = word[:-1]
+    parts = word.split("+")
+    if not all(re.fullmatch(r"[A-Z_]+", part) for part in parts):
+        raise SlurmParseError("not a node state", text[:80])
+    base = parts[0]
+    if base in SHORT_STATES:
+        base, flag = SHORT_STATES[base]
+        flags.add(flag)
+    flags.update(SHORT_FLAGS.get(part, part) for part in parts[1:])
+    return base, frozenset(flags)
+
+
+def _records(text: str, head: str, split: re.Pattern[str], none_words: str) -> list[str]:
+    text = text.strip("\n")
+    if text.strip() == none_words:
+        return []
+    records = split.split(text)
+    for record in records:
+        if not record.startswith(head):
+            raise SlurmParseError(f"scontrol's answer does not begin with {head}", text[:200])
+    return records
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for key, value in _PAIR.findall(text):
+        pairs.setdefault(key, value)  # the first of a name is Slurm's own; later ones may stand in a text
+    return pairs
+
+
+def _number(pairs: dict[str, str], key: str) -> int:
+    text = pairs.get(key, "")
+    if nothing(text):
+        return 0
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise SlurmParseError(f"{key} is not a number", text[:80])
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if nothing(text) else tuple(text.split(","))
+
+
+def parse_nodes(text: str) -> list[Node]:
+    """Read `scontrol show node -o`.
+
+    Reason and comment are free text at the end of a line; both can be written by administrators only.
+
+    Raises:
+        SlurmParseError: not that.
+    """
+    found = []
+    for record in _records(text, "NodeName=", _NODE_RECORD, "No nodes in the system"):
+        cut = _FREE_TEXT.search(record)
+        pairs = _pairs(record[: cut.start()] if cut else record)
+        if "State" not in pairs:
+            raise SlurmParseError("a node without a state", record[:200])
+        tail = record[cut.start() :] if cut else ""
+        why = _REASON.match(tail) or _REASON_BARE.match(tail)
+        comment = _COMMENT.match(tail[why.end() :] if why else tail)
+        state, flags = node_state(pairs["State"])
+        found.append(
+            Node(
+                name=pairs["NodeName"],
+                state=state,
+                flags=flags,
+                reason=why[1] if why else "",
+                reason_user=(why[2] or "") if why else "",
+                partitions=_names(pairs.get("Partitions", "")),
+                gres=plain(pairs.get("Gres", "")),
+                features=_names(pairs.get("ActiveFeatures", "")),
+                cpus=_number(pairs, "CPUTot"),
+                memory_mb=_number(pairs, "RealMemory"),
+                boot_at_s=epoch_s(pairs.get("BootTime", "")),
+                comment=plain(comment[1].rstrip()) if comment else "",
+            )
+        )
+    return found
+
+
+def parse_reservations(text: str) -> list[Reservation]:
+    """Read `scontrol show reservation -o`.
+
+    Raises:
+        SlurmParseError: not that.
+    """
+    found = []
+    for record in _records(text, "ReservationName=", _RESERVATION_RECORD, "No reservations in the system"):
+        cut = _FREE_TEXT.search(record)
+        pairs = _pairs(record[: cut.start()] if cut else record)
+        if "EndTime" not in pairs:
+            raise SlurmParseError("a reservation without an end", record[:200])
+        found.append(
+            Reservation(
+                name=pairs["ReservationName"],
+                nodes=plain(pairs.get("Nodes", "")),
+                users=_names(pairs.get("Users", "")),
+                flags=frozenset(_names(pairs.get("Flags", ""))),
+                start_at_s=epoch_s(pairs.get("StartTime", "")),
+                end_at_s=epoch_s(pairs["EndTime"]),
+                state=pairs.get("State", ""),
+            )
+        )
+    return found
+
+
+def parse_jobs(text: str, separator: str) -> list[Job]:
+    """Read `squeue -h -O` of `JOB_FIELDS`, each followed by `separator`.
+
+    A job's name, comment, folder and files are its owner's words and may hold anything, newlines included. That none
+    of them can forge a field or a job rests on `separator` alone: random, new for each call, and not told to anyone.
+
+    Raises:
+        SlurmParseError: not that.
+    """
+    pieces = text.split(separator)
+    if pieces.pop().strip("\n") or len(pieces) % len(JOB_FIELDS):
+        raise SlurmParseError("squeue's answer is cut short or in another form", text[:200].replace(separator, "|"))
+    width = len(JOB_FIELDS)
+    return [
+        _job(dict(zip(JOB_FIELDS, pieces[start : start + width], strict=True)))
+        for start in range(0, len(pieces), width)
+    ]
+
+
+def _job(said: dict[str, str]) -> Job:
+    said["jobid"] = said["jobid"].removeprefix("\n")
+    state, _, flags = said["state"].replace(",", "+").partition("+")
+    if not re.fullmatch(r"[A-Z_]+", state):
+        raise SlurmParseError("not a job state", said["state"][:80])
+    exit_code = said["exit_code"]
+    return Job(
+        ref=_job_ref(said),
+        state=state,
+        completing="COMPLETING" in (state, *flags.split("+")),
+        user=said["username"],
+        uid=_number(said, "userid"),
+        partition=said["partition"],
+        name=said["name"],
+        nodes=expand(said["nodelist"]),
+        batch_host=plain(said["batchhost"]),
+        num_nodes=_number(said, "numnodes"),
+        reason=plain(said["reason"]),
+        comment=said["comment"] if said["comment"] != "(null)" else "",
+        admin_comment=said["admin_comment"] if said["admin_comment"] != "(null)" else "",
+        reservation=plain(said["reservation"]),
+        exclude=None,
+        req_nodes=plain(said["reqnodes"]),
+        restart_count=_number(said, "restartcnt"),
+        requeueable=said["requeue"] != "0",
+        start_at_s=epoch_s(said["starttime"]),
+        submit_at_s=epoch_s(said["submittime"]),
+        end_at_s=epoch_s(said["endtime"]),
+        time_limit_s=duration_s(said["timelimit"]),
+        hetjob_id=_number(said, "hetjobid"),
+        priority=_number(said, "prioritylong"),
+        gres=plain(said["tres-per-node"]),
+        features=plain(said["feature"]),
+        exit_code=exit_code if ":" in exit_code else f"{exit_code}:0",
+        std_out=plain(said["stdout"]),
+        work_dir=plain(said["workdir"]),
+    )
+
+
+def _job_ref(said: dict[str, str]) -> JobRef:
+    job_id = _number(said, "jobid")
+    if not job_id:
+        raise SlurmParseError("a job without an id", said["jobid"][:80])
+    if not nothing(said["arraytaskid"]):
+        # A pending rest of an array is one record, `0-9%2`: no single task.
+        task = int(said["arraytaskid"]) if re.fullmatch(r"[0-9]{1,10}", said["arraytaskid"]) else None
+        return JobRef(job_id, _number(said, "arrayjobid"), task)
+    if _number(said, "hetjobid"):
+        return JobRef(job_id, het_offset=_number(said, "hetjoboffset"))
+    return JobRef(job_id)
+
+
+def parse_cluster_name(text: str) -> str:
+    """Read the name out of `scontrol show config`.
+
+    Raises:
+        SlurmParseError: it is not there.
+    """
+    match = re.search(r"^ClusterName\s*= (\S+)$", text, re.MULTILINE)
+    if match is None:
+        raise SlurmParseError("scontrol show config names no cluster", text[:200])
+    return match[1]
