@@ -132,7 +132,7 @@ class Journal:
     # --- incidents
 
     def add_incident(self, row: IncidentRow) -> None:
-        """Write an incident with all its planned actions, in one transaction. Nothing where the key is there already."""
+        """Write an incident with all its planned actions, in one transaction; nothing where the key is there."""
         values = asdict(row)
         values["recovery"] = msgspec.json.encode(row.recovery).decode() if row.recovery else None
         values["verdict"], values["times"] = _dump(row.verdict), _dump(row.times)
@@ -236,7 +236,9 @@ class Journal:
 
     def put(self, key: str, value: str) -> None:
         """Set a single value."""
-        self.db.execute("INSERT INTO kv VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value", (key, value))
+        self.db.execute(
+            "INSERT INTO kv VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value", (key, value)
+        )
 
     def event(self, at_s: float, level: str, what: str, text: str) -> None:
         """Add a line to the audit log."""

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
-from slurm_robust.policy.nodelist import unfold
 from slurm_robust.policy.recover import CLAIM, NODE_LOST, OWNER, Recovery
 from slurm_robust.policy.rooms import drained_by_us, foreign, quarantine_name
 from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.parse import expand
 
 ENDED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")
@@ -97,10 +97,10 @@ Step = Do | Wait | GiveUp | Finish
 
 def pointed(r: Recovery, job: Job) -> bool:
     """True where the pending job has its exclusions and its seat, and no old request for nodes."""
-    return job.reservation == r.seat and not job.req_nodes and set(unfold(r.exclude)) <= set(unfold(job.exclude))
+    return job.reservation == r.seat and not job.req_nodes and set(expand(r.exclude)) <= set(expand(job.exclude or ""))
 
 
-def next_step(r: Recovery, view: View) -> Step:
+def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one rung, one answer)
     """What to do now for this recovery."""
     job = view.job
     if job is None or job.state in ENDED:
@@ -143,7 +143,11 @@ def _rooms(r: Recovery, view: View) -> Step | None:
 
 
 def _seat(r: Recovery, view: View) -> Step | None:
-    if not r.seat or r.seat in view.reservations:
+    if not r.seat:
+        return None
+    seat = view.reservations.get(r.seat)
+    # A seat of the same job with other nodes is left over from an earlier decision, and is changed.
+    if seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes):
         return None
     return _do(r, ActionKind.CREATE_SEAT)
 
@@ -167,7 +171,8 @@ def _abandon(r: Recovery, view: View, job: Job) -> Step:
     waits = job.state == "RUNNING" and not job.completing and job.restart_count == r.restart
     if r.kind == CLAIM and waits and view.told == "accepted":
         # It was told to wait for us; now it must help itself.
-        return Do(Action(ActionKind.ANSWER, r.job.address, view.abort, {"state": "refused"}))
+        incident = _do(r, ActionKind.ANSWER).action.args.get("incident", "")
+        return Do(Action(ActionKind.ANSWER, r.job.address, view.abort, {"state": "refused", "incident": incident}))
     return Finish("aborted", view.abort)
 
 
@@ -189,6 +194,21 @@ def _while_completing(r: Recovery, view: View, job: Job) -> Step:
 
 
 def _while_pending(r: Recovery, view: View, job: Job) -> Step:
+    if wrong := _not_ours(r, view, job):
+        return wrong
+    if r.kind == OWNER:
+        missing = not set(expand(r.exclude)) <= set(expand(job.exclude or "")) or bool(job.req_nodes)
+        again = missing or job.reason == "BeginTime"
+    else:
+        if step := _drain_lost(r, view) or _rooms(r, view) or _seat(r, view):
+            return step
+        again = not pointed(r, job) or job.reason == "BeginTime"
+    if again and view.settled:
+        return _do(r, ActionKind.POINT_JOB_AT_SEAT)
+    return Wait(f"waiting to start: {job.reason}")
+
+
+def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
     if r.kind != NODE_LOST and ActionKind.REQUEUE not in view.called:
         return GiveUp("aborted", "somebody else requeued the job: its delay is theirs")
     if r.kind == NODE_LOST and not any(view.nodes[n].drained for n in r.bad if n in view.nodes):
@@ -197,22 +217,18 @@ def _while_pending(r: Recovery, view: View, job: Job) -> Step:
         return GiveUp("aborted", f"the job is held ({job.reason}): a person releases it (scontrol release)")
     if view.pointed_s > view.start_timeout_s:
         return GiveUp("not_started", f"no start within {view.start_timeout_s:.0f} s; Slurm says: {job.reason}")
-    for name in r.bad:
-        node = view.nodes.get(name)
-        if r.kind == NODE_LOST and node and node.state == "DOWN" and not foreign(node) and not drained_by_us(node):
-            if view.may_take_out:
-                reason = f"{REASON_PREFIX} stopped responding while job {r.job.address} ran on it"
-                return Do(Action(ActionKind.DRAIN, name, reason))
-    if r.kind == OWNER:
-        missing = not set(unfold(r.exclude)) <= set(unfold(job.exclude)) or bool(job.req_nodes)
-        again = missing or job.reason == "BeginTime"
-    else:
-        if seat := _rooms(r, view) or _seat(r, view):
-            return seat
-        again = not pointed(r, job) or job.reason == "BeginTime"
-    if again and view.settled:
-        return _do(r, ActionKind.POINT_JOB_AT_SEAT)
-    return Wait(f"waiting to start: {job.reason}")
+    return None
+
+
+def _drain_lost(r: Recovery, view: View) -> Step | None:
+    """A node that died before our eyes does not come back unasked."""
+    if r.kind != NODE_LOST or not view.may_take_out:
+        return None
+    for node in (view.nodes[n] for n in r.bad if n in view.nodes):
+        if node.state == "DOWN" and not foreign(node) and not drained_by_us(node):
+            reason = f"{REASON_PREFIX} stopped responding while job {r.job.address} ran on it"
+            return Do(Action(ActionKind.DRAIN, node.name, reason))
+    return None
 
 
 def _while_node_is_silent(r: Recovery, view: View) -> Step:
@@ -222,3 +238,23 @@ def _while_node_is_silent(r: Recovery, view: View) -> Step:
     if view.lost_s > STAYS_UP_AFTER_DOWN_S:
         return _tidy(r, view) or Finish("went_on", "the job went on without the node (--no-kill)")
     return _seat(r, view) or Wait("waiting for Slurm to give the node up")
+
+
+def shown(r: Recovery, action: Action, view: View) -> bool:
+    """True where Slurm shows that the action took effect."""
+    job, node = view.job, view.nodes.get(action.target)
+    running = job is not None and job.state == "RUNNING" and not job.completing and job.restart_count > r.restart
+    checks = {
+        ActionKind.QUARANTINE: lambda: quarantine_name(action.target) in view.reservations,
+        ActionKind.DRAIN: lambda: node is not None and node.drained,
+        ActionKind.SET_DOWN: lambda: node is not None and node.state == "DOWN",
+        ActionKind.CREATE_SEAT: lambda: r.seat in view.reservations,
+        ActionKind.ANSWER: lambda: view.told == action.args.get("state"),
+        ActionKind.REQUEUE: lambda: job is not None and job.restart_count > r.restart,
+        ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, job)),
+        ActionKind.WAIT_RUNNING: lambda: running,
+        ActionKind.LEAVE_SEAT: lambda: job is None or job.reservation != r.seat,
+        ActionKind.DELETE_SEAT: lambda: r.seat not in view.reservations,
+    }
+    check = checks.get(action.kind)
+    return check is not None and check()

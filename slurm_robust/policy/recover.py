@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from slurm_robust.claim import Claim
 from slurm_robust.config import Config
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef, Road
-from slurm_robust.policy.nodelist import fold, merge, unfold
 from slurm_robust.policy.rooms import (
     OURS,
     QUARANTINE_PREFIX,
@@ -22,9 +21,11 @@ from slurm_robust.policy.rooms import (
     foreign,
     idle,
     in_reservations,
+    merge,
     quarantine_name,
 )
 from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.parse import expand, fold
 
 SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP")
@@ -152,7 +153,7 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
         fits = job.partition in node.partitions and (not kinds or class_of(node, job.partition) in kinds)
         if (
             not fits
-            or node.name in {*job.nodes, *ours_taken, *unfold(job.exclude)}
+            or node.name in {*job.nodes, *ours_taken, *expand(job.exclude or "")}
             or node.name in busy
             or not idle(node)
         ):
@@ -172,6 +173,7 @@ def plan(
     *,
     now_s: float,
     room: str = "quarantine",
+    incident: str = "",
 ) -> Recovery | Refusal:
     """Decide a job's way back, and every action of it, before anything is touched.
 
@@ -184,6 +186,7 @@ def plan(
         config: The site's choices.
         now_s: The time.
         room: Where the evicted go: `quarantine`, `drain`, or empty for nowhere.
+        incident: The job's own name for what happened; the answer names it.
     """
     left_s = None if job.time_limit_s is None else job.time_limit_s - max(0.0, now_s - job.start_at_s)
     if left_s is not None and left_s < WINDOW_MARGIN_S:
@@ -222,19 +225,19 @@ def plan(
         standby=standby,
         seat=f"{config.seat.prefix}-{job.ref.job_id}",
         seat_min=seat_min,
-        exclude=merge(job.exclude, bad) if bad else job.exclude,
-        own_exclude=job.exclude,
+        exclude=merge(job.exclude or "", bad),
+        own_exclude=job.exclude or "",
         own_reservation="" if job.reservation.startswith(OURS) else job.reservation,
         time_limit_min=limit_min,
         reason=words,
     )
-    return _with_actions(recovery, cluster, room)
+    return _with_actions(recovery, cluster, room, incident)
 
 
 def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:
     """The way that the job's owner can go alone: requeue, exclude, start now. No drain, no reservation."""
     address = job.ref.address
-    exclude = merge(job.exclude, evict) if evict else job.exclude
+    exclude = merge(job.exclude or "", evict)
     actions = (
         Action(ActionKind.REQUEUE, address, why),
         Action(ActionKind.POINT_JOB_AT_SEAT, address, "leave the suspects out and start now", {"exclude": exclude}),
@@ -248,7 +251,7 @@ def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:
         bad=tuple(sorted(evict)),
         kept=tuple(sorted(set(job.nodes) - set(evict))),
         exclude=exclude,
-        own_exclude=job.exclude,
+        own_exclude=job.exclude or "",
         own_reservation=job.reservation,
         reason=why,
         actions=actions,
@@ -265,7 +268,7 @@ def _window(
         if now_s < r.start_at_s < until_s + WINDOW_MARGIN_S
         and not r.name.startswith(OURS)
         and r.name != job.reservation
-        and set(unfold(r.nodes)) & set(nodes)
+        and set(expand(r.nodes)) & set(nodes)
     ]
     if not coming:
         return math.inf, None
@@ -273,7 +276,7 @@ def _window(
     return first.start_at_s - now_s - WINDOW_MARGIN_S, first
 
 
-def _with_actions(r: Recovery, cluster: Cluster, room: str) -> Recovery:
+def _with_actions(r: Recovery, cluster: Cluster, room: str, incident: str) -> Recovery:
     address, actions = r.job.address, list[Action]()
     for name in r.bad:
         node = cluster.nodes.get(name)
@@ -286,12 +289,12 @@ def _with_actions(r: Recovery, cluster: Cluster, room: str) -> Recovery:
             args = {"reservation": quarantine_name(name)}
             actions.append(Action(ActionKind.QUARANTINE, name, f"{REASON_PREFIX} suspect of job {address}", args))
     aside = [a.target for a in actions]
-    actions += [
-        Action(ActionKind.CREATE_SEAT, r.seat, "hold the job's nodes", {"nodes": fold(r.seat_nodes), "user": r.user}),
-    ]
+    seat = {"nodes": fold(r.seat_nodes), "user": r.user, "minutes": r.seat_min}
+    actions.append(Action(ActionKind.CREATE_SEAT, r.seat, "hold the job's nodes", seat))
     if r.kind == CLAIM:
+        told = {"state": "accepted", "incident": incident, "road": r.road.value, "standby": list(r.standby)}
         actions += [
-            Action(ActionKind.ANSWER, address, "tell the job before it is ended", {"state": "accepted"}),
+            Action(ActionKind.ANSWER, address, r.reason, told),
             Action(ActionKind.REQUEUE, address, r.reason),
         ]
     point = {"exclude": r.exclude, "reservation": r.seat, "time_limit_min": r.time_limit_min}

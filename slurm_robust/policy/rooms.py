@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slurm_robust.model import REASON_PREFIX
-from slurm_robust.policy.nodelist import unfold
 from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.parse import expand, fold
 
 QUARANTINE_PREFIX = "srobust-quarantine"
 OURS = "srobust-"
@@ -27,6 +27,11 @@ def foreign(node: Node) -> bool:
 def drained_by_us(node: Node) -> bool:
     """True where the node is out of service by the daemon, the prolog or the health check of this project."""
     return node.drained and node.reason.strip().startswith(REASON_PREFIX)
+
+
+def merge(folded: str, names: Iterable[str]) -> str:
+    """A folded list with more names in it."""
+    return fold(sorted({*expand(folded), *names}))
 
 
 def quarantine_name(node: str) -> str:
@@ -58,7 +63,7 @@ def class_of(node: Node, partition: str) -> HardwareClass:
 
 def in_reservations(reservations: Iterable[Reservation], prefix: str = "") -> frozenset[str]:
     """All nodes of the reservations whose names begin with `prefix`."""
-    return frozenset(n for r in reservations if r.name.startswith(prefix) for n in unfold(r.nodes))
+    return frozenset(n for r in reservations if r.name.startswith(prefix) for n in expand(r.nodes))
 
 
 def idle(node: Node) -> bool:
@@ -114,7 +119,7 @@ def plan_pools(
     held = list(reservations)
     seats = in_reservations(held, seat_prefix)
     others = in_reservations(r for r in held if not r.name.startswith(prefix))
-    members = {r.name: unfold(r.nodes) for r in held if r.name.startswith(prefix)}
+    members = {r.name: expand(r.nodes) for r in held if r.name.startswith(prefix)}
     kinds: dict[HardwareClass, list[str]] = {}
     for node in nodes.values():
         chosen = [p for p in node.partitions if p in partitions] if partitions else list(node.partitions[:1])
