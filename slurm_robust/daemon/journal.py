@@ -140,7 +140,7 @@ class Journal:
         marks = ", ".join(f":{name}" for name in values)
         with self.transaction():
             # Column names come from the dataclass above, never from outside.
-            done = self.db.execute(f"INSERT OR IGNORE INTO incidents({columns}) VALUES({marks})", values)  # noqa: S608
+            done = self.db.execute(f"INSERT OR IGNORE INTO incidents({columns}) VALUES({marks})", values)
             if done.rowcount and row.recovery:
                 for seq, action in enumerate(row.recovery.actions):
                     self._insert_action(row.key, seq, action, planned=True)

@@ -174,7 +174,9 @@ class Scene:
         wait_until(lambda: (c := parse(self.job(job_id).comment)) and c.restart == restart, 20, f"{job_id} is watched")
         return self.job(job_id)
 
-    def claim(self, job_id: int | str, evict: list[str], *, restart: int = 0, incident: str = "i1", why: str = "hangs") -> float:
+    def claim(
+        self, job_id: int | str, evict: list[str], *, restart: int = 0, incident: str = "i1", why: str = "hangs"
+    ) -> float:
         """Let the job's wrapper ask; returns when it was told to."""
         path = self.box / f"{job_id}.{restart}.claim"
         said = {"evict": evict, "incident": incident, "why": why, "conclusion": "culprit", "confidence": 0.9}
