@@ -13,12 +13,15 @@ from slurm_robust.daemon.journal import CLOSED, RUNNING, IncidentRow, Journal
 from slurm_robust.daemon.ledger import Ledger, Quarantine
 from slurm_robust.daemon.recoveries import Recoveries
 from slurm_robust.model import TIME_KEYS, Action, ActionKind
-from slurm_robust.policy.recover import CLAIM, NODE_LOST, Recovery, Refusal, Usage, check_claim, plan
+from slurm_robust.nodecheck.leave import parse_leave
+from slurm_robust.policy.recover import CLAIM, NODE_LOST, OWNER, Recovery, Refusal, Usage, check_claim, plan, plan_owner
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError
 
 DAY_S = 86400.0
 MARK = "[[srobust:"
+YIELD_S = 6.0
+"""How long a user's own daemon waits for the answer of a site's daemon that is alive."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,19 @@ def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float) -
 class Intake:
     """Listens to all jobs, or to one user's own."""
 
-    def __init__(self, core: Core, actor: Actor, recoveries: Recoveries, breaker: Breaker, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        core: Core,
+        actor: Actor,
+        recoveries: Recoveries,
+        breaker: Breaker,
+        ledger: Ledger,
+        *,
+        as_user: bool = False,
+    ) -> None:
         self.core, self.actor, self.recoveries, self.breaker, self.ledger = core, actor, recoveries, breaker, ledger
+        self.as_user = as_user
+        self._yielding: dict[str, float] = {}
         self._heard: dict[int, Heard] = {}
         self._answers = Ration(5, 3600.0)
 
@@ -64,7 +78,7 @@ class Intake:
         # What is remembered is bounded by the jobs that run now.
         self._heard = {i: h for i, h in self._heard.items() if i in jobs and jobs[i].state == "RUNNING"}
         for job in jobs.values():
-            if job.state != "RUNNING" or MARK not in job.comment:
+            if job.state != "RUNNING" or MARK not in job.comment or (self.as_user and job.user != self.core.account):
                 continue
             heard = self._heard.get(job.ref.job_id)
             if heard and (heard.comment, heard.restart) == (job.comment, job.restart_count):
@@ -72,6 +86,8 @@ class Intake:
             claim = self._parse(job)
             try:
                 if claim is not None and claim.state == protocol.STATE_WANTS_REQUEUE:
+                    if self.as_user and await self._site_first(job, claim):
+                        continue
                     await self._weigh(job, claim)
                 elif claim is not None:
                     self._merge_times(job, claim)
@@ -117,34 +133,40 @@ class Intake:
                 )
         self.recoveries.start(row)
 
-    async def _decide(self, job: Job, claim: Claim) -> Recovery | Refusal:
+    def _refusal(self, job: Job, claim: Claim) -> Refusal | None:
+        """Why this claim may not stand, as far as that can be told without asking Slurm."""
         core = self.core
-        usage = usage_of(core.journal, self.recoveries, job, core.now_s())
         if (other := self.recoveries.of_job(job.ref.job_id)) is not None and other.recovery.kind != NODE_LOST:
             return Refusal(f"the job is on its way back already ({other.row.id})")
-        if refusal := check_claim(job, claim, usage, core.config):
+        if refusal := check_claim(job, claim, usage_of(core.journal, self.recoveries, job, core.now_s()), core.config):
             return refusal
-        if claim.evict and self.breaker.why_open:
+        drains = core.config.quarantine.claims == "drain" and core.acting
+        if claim.evict and (self.breaker.why_open or (drains and not self.breaker.allows(frozenset(claim.evict)))):
             return Refusal(f"the breaker is open: {self.breaker.why_open}"[:200])
+        return None
+
+    async def _decide(self, job: Job, claim: Claim) -> Recovery | Refusal:
+        core = self.core
+        if refusal := self._refusal(job, claim):
+            return refusal
         # The batched reading is up to seconds old, and has no exclusions: everything is looked at anew before deciding.
         now_job = await core.call(core.client.job, job.ref)
         if now_job is None or (now_job.restart_count, now_job.comment) != (job.restart_count, job.comment):
             return Refusal("the job has moved on meanwhile")
-        if refusal := check_claim(now_job, claim, usage, core.config):
-            return refusal
+        why = claim.why or "the job asked to be requeued"
+        if self.as_user:
+            return plan_owner(now_job, claim.evict, why)
         await core.read_nodes()
         await core.read_reservations()
-        room = core.config.quarantine.claims
-        if room == "drain" and claim.evict and not self.breaker.allows(frozenset(claim.evict)):
-            return Refusal(f"the breaker is open: {self.breaker.why_open}"[:200])
-        return plan(
+        now_s, room = core.now_s(), core.config.quarantine.claims
+        return self._refusal(now_job, claim) or plan(
             CLAIM,
             now_job,
             claim.evict,
-            claim.why or "the job asked to be requeued",
-            core.world.cluster(),
-            core.config,
-            now_s=core.now_s(),
+            why,
+            cluster=core.world.cluster(),
+            config=core.config,
+            now_s=now_s,
             room=room,
             incident=claim.incident,
         )
@@ -161,7 +183,7 @@ class Intake:
             cluster=core.cluster_name,
             restart=job.restart_count,
             start_at_s=job.start_at_s,
-            kind=CLAIM,
+            kind=OWNER if self.as_user else CLAIM,
             mode=core.mode.value,
             opened_at_s=core.now_s(),
             lineage=claim.lineage,
@@ -189,7 +211,7 @@ class Intake:
         if not self._answers.take(address, core.now_s()):
             return
         self._close(self._row(job, claim, key, None), "refused", reason)
-        if core.acting:
+        if core.acting and not self.as_user:
             answer = {"state": "refused", "incident": claim.incident}
             await self.actor.perform(key, Action(ActionKind.ANSWER, address, reason, answer))
 
@@ -198,6 +220,22 @@ class Intake:
         self.core.journal.update_incident(
             row.key, state=CLOSED, outcome=outcome, reason=reason, closed_at_s=self.core.now_s(), seat=0
         )
+
+    async def _site_first(self, job: Job, claim: Claim) -> bool:
+        """A user's own daemon leaves a claim to the site's, where that one lives: its leave stands on the nodes."""
+        core, now_s = self.core, self.core.now_s()
+        try:
+            answer = protocol.parse_answer(job.admin_comment)
+        except ClaimError:
+            answer = None
+        if answer is not None and answer.incident == claim.incident:
+            return True
+        key = incident_key(job, claim.incident)
+        if key not in self._yielding:
+            await core.read_nodes()
+            site = any(parse_leave(n.comment, now_s) for n in core.world.nodes.values() if n.name in job.nodes)
+            self._yielding = {key: now_s + (YIELD_S if site else 0.0), **dict(list(self._yielding.items())[:255])}
+        return now_s < self._yielding[key]
 
     def _merge_times(self, job: Job, claim: Claim) -> None:
         """A later attempt tells when it was where; its first new step closes the incident."""

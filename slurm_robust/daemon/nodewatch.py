@@ -21,6 +21,11 @@ def silent(node: Node) -> bool:
     return "NOT_RESPONDING" in node.flags or node.state == "DOWN"
 
 
+def name_of(gone: list[str]) -> str:
+    """The incident's name: every further node lost makes it another one."""
+    return f"node-{'-'.join(gone)}"[:64]
+
+
 class NodeWatch:
     """Compares each reading of the nodes with the jobs that run on them."""
 
@@ -64,7 +69,7 @@ class NodeWatch:
 
     async def _lost(self, job: Job, gone: list[str]) -> None:
         core = self.core
-        name = f"node-{'-'.join(gone)}"[:64]
+        name = name_of(gone)
         key = incident_key(job, name)
         if core.journal.incident(key) is not None:
             return
@@ -75,10 +80,17 @@ class NodeWatch:
         words = f"{', '.join(gone)} stopped responding under job {job.ref.address}"
         usage = usage_of(core.journal, self.recoveries, now_job, core.now_s())
         decision = check_caps(usage, core.config) or plan(
-            NODE_LOST, now_job, gone, words, core.world.cluster(), core.config, now_s=core.now_s(), room=""
+            NODE_LOST,
+            now_job,
+            gone,
+            words,
+            cluster=core.world.cluster(),
+            config=core.config,
+            now_s=core.now_s(),
+            room="",
         )
         core.alert(SignalKind.NODE_NOT_RESPONDING.value, words, key=key)
-        row = self._row(now_job, gone, name, key, words, decision)
+        row = self._row(now_job, gone, words, decision)
         if isinstance(decision, Refusal) or not core.acting:
             core.journal.add_incident(row)
             outcome = "refused" if isinstance(decision, Refusal) else "observed"
@@ -91,15 +103,13 @@ class NodeWatch:
             self.recoveries.supersede(other.row.key, f"more nodes are lost ({name})")
         self.recoveries.start(row)
 
-    def _row(
-        self, job: Job, gone: list[str], name: str, key: str, words: str, decision: Recovery | Refusal
-    ) -> IncidentRow:
+    def _row(self, job: Job, gone: list[str], words: str, decision: Recovery | Refusal) -> IncidentRow:
         core = self.core
         claim = self.intake.supervised.get(job.ref.job_id)
         recovery = decision if isinstance(decision, Recovery) else None
         return IncidentRow(
-            key=key,
-            id=name,
+            key=incident_key(job, name_of(gone)),
+            id=name_of(gone),
             job_id=job.ref.job_id,
             job=job.ref.address,
             user=job.user,

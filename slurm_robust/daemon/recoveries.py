@@ -20,7 +20,6 @@ from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 STEPS_AT_ONCE = 16
 TRIES = 4
 """A step that Slurm refused this often is given up; one that Slurm could not hear is tried for as long as it takes."""
-SETTLED_AFTER_S = 1.0
 
 
 @dataclass
@@ -31,7 +30,7 @@ class Following:
     recovery: Recovery
     completing_since_s: float = 0.0
     alone_since_s: float = 0.0
-    pending_since_s: float = 0.0
+    ended_at_s: float = 0.0
     pointed_since_s: float = 0.0
     lost_since_s: float = 0.0
     refusals: int = 0
@@ -45,13 +44,14 @@ class Following:
         nodes = core.world.nodes
         alone = bool(holding) and all(n in r.bad or "NOT_RESPONDING" in nodes[n].flags for n in holding if n in nodes)
         pending = job is not None and job.state == "PENDING" and not completing
+        if (completing or pending) and not self.ended_at_s:
+            self.ended_at_s = now_s
         pointed = pending and job is not None and ActionKind.POINT_JOB_AT_SEAT in self.called(core)
         lost = [nodes[n] for n in r.bad if n in nodes]
         all_lost = bool(lost) and all(n.state == "DOWN" for n in lost)
         for name, on in (
             ("completing_since_s", completing),
             ("alone_since_s", alone),
-            ("pending_since_s", pending),
             ("pointed_since_s", pointed),
             ("lost_since_s", all_lost),
         ):
@@ -88,7 +88,7 @@ class Following:
             lost_s=since(self.lost_since_s),
             age_s=now_s - self.row.opened_at_s,
             # Whole seconds: a credential that is issued in the second of the last one's revocation is refused.
-            settled=bool(self.pending_since_s) and int(now_s) > int(self.pending_since_s),
+            settled=int(now_s) > int(self.ended_at_s),
             start_timeout_s=core.config.seat.start_timeout_s,
             may_take_out=may_take_out,
         )

@@ -11,6 +11,7 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.intake import Intake
+from slurm_robust.daemon.leave import LeaveKeeper
 from slurm_robust.daemon.ledger import Ledger
 from slurm_robust.daemon.nodewatch import NodeWatch
 from slurm_robust.daemon.quarantine import QuarantineKeeper
@@ -28,18 +29,20 @@ DAY_S = 86400.0
 
 
 class Daemon:
-    """The site's daemon."""
+    """The daemon: the site's, or (`as_user`) one user's own, which knows claims and requeues and nothing else."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, *, as_user: bool = False) -> None:
         self.core = core
+        self.as_user = as_user
         self.ledger = Ledger(core.journal)
         self.actor = Actor(core)
         self.breaker = Breaker(core, self.ledger)
         self.recoveries = Recoveries(core, self.actor, self.breaker)
-        self.intake = Intake(core, self.actor, self.recoveries, self.breaker, self.ledger)
+        self.intake = Intake(core, self.actor, self.recoveries, self.breaker, self.ledger, as_user=as_user)
         self.nodewatch = NodeWatch(core, self.intake, self.recoveries)
         self.quarantine = QuarantineKeeper(core, self.actor, self.breaker, self.ledger)
         self.standby = StandbyKeeper(core, self.ledger)
+        self.leave = LeaveKeeper(core, self.breaker)
         self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
         self._forget_at_s = 0.0
@@ -97,15 +100,17 @@ class Daemon:
         elif due == "nodes":
             await core.read_nodes()
             self.breaker.look()
+            await self.leave.tick()
         elif due == "reservations":
             await core.read_reservations()
-        if world.complete:
+        if self.as_user:
+            await self.recoveries.tick()
+        elif world.complete:
             if due == "nodes":
                 await self.nodewatch.tick()
             await self.recoveries.tick()
             await self.quarantine.tick()
-            busy = {n for f in self.recoveries.open.values() for n in (*f.recovery.seat_nodes, *f.recovery.bad)}
-            await self.standby.tick(frozenset(busy))
+            await self.standby.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
         for hook in self.after_look:
             await hook()
         self._forget()
@@ -118,6 +123,8 @@ class Daemon:
             "nodes": now_s - world.nodes_at_s,
             "reservations": now_s - world.reservations_at_s,
         }
+        if self.as_user:
+            return "jobs" if ages["jobs"] >= self.core.config.daemon.idle_interval_s else ""
         if not world.complete or self.recoveries.open or self.quarantine.busy or self.nodewatch.suspicious:
             oldest = max(ages, key=lambda name: ages[name])
             return oldest if ages[oldest] >= 1.0 else ""

@@ -28,7 +28,7 @@ class StandbyKeeper:
         """Bring the pools to what they should be.
 
         Args:
-            keep_out: Nodes that a recovery under way counts on or has set aside.
+            keep_out: Nodes that a recovery under way has set aside; those in its seat are left where they are anyway.
         """
         core, config = self.core, self.core.config.standby
         if core.now_s() < self.next_at_s or not core.world.complete:
@@ -49,12 +49,17 @@ class StandbyKeeper:
         wanted = {p.name: p for p in self.pools}
         changed = False
         for name in sorted({*wanted, *(r for r in core.world.reservations if r.startswith(config.prefix + "-"))}):
-            try:
-                changed |= await self._bring(name, wanted.get(name), core.world.reservations.get(name))
-            except SlurmError as error:
-                core.alert("standby.waits", f"{name}: {error}", key=name)
+            changed |= await self._try(name, wanted.get(name))
         if changed:
             await core.read_reservations()
+
+    async def _try(self, name: str, pool: Pool | None) -> bool:
+        """One pool's trouble does not hold up the others."""
+        try:
+            return await self._bring(name, pool, self.core.world.reservations.get(name))
+        except SlurmError as error:
+            self.core.alert("standby.waits", f"{name}: {error}", key=name)
+            return False
 
     async def _bring(self, name: str, pool: Pool | None, there: Reservation | None) -> bool:
         core, client = self.core, self.core.client

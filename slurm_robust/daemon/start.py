@@ -10,6 +10,8 @@ from slurm_robust.config import Config
 from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.journal import Journal
 from slurm_robust.daemon.service import Daemon
+from slurm_robust.daemon.snapshot import take
+from slurm_robust.daemon.window import Window
 from slurm_robust.model import Mode
 from slurm_robust.slurm.factory import connect
 
@@ -48,7 +50,17 @@ async def run(config: Config, *, account: str, mode: Mode, state_dir: Path, as_u
     journal = Journal.open(state_dir)
     try:
         core = Core(config, connect(config.slurm), journal, account=account, mode=mode)
-        await Daemon(core).run()
+        daemon = Daemon(core, as_user=as_user)
+        window = None
+        if not as_user:
+            # Other users' `srobust status` reads the state from here; the journal itself stays closed to them.
+            window = Window(core, state_dir, lambda: take(daemon))
+            daemon.after_look.append(window.tick)
+        try:
+            await daemon.run()
+        finally:
+            if window is not None:
+                await window.close()
     finally:
         journal.close()
         os.close(handle)
