@@ -84,9 +84,10 @@ _NODE_RECORD = re.compile(r"\n(?=NodeName=)")
 _RESERVATION_RECORD = re.compile(r"\n(?=ReservationName=)")
 _FREE_TEXT = re.compile(r"\s(?=(?:Reason|Comment|Extra)=)")
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
-_STAMP = r" \[([^\s\[\]@]*)@([^\s\[\]]*)\]"
-_REASON = re.compile(r"(?:^|\s)Reason=(.*?)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra)=)", re.DOTALL)
-_REASON_BARE = re.compile(r"(?:^|\s)Reason=(.*?)(?:" + _STAMP + r"|\s*\Z)", re.DOTALL)
+_STAMP = r" \[([^\s\[\]@]*)@(?:[0-9T:-]+|Unknown|None)\]"
+# Greedy: the last stamp is Slurm's own. A reason can quote a job's words, a node's comment cannot.
+_REASON = re.compile(r"\s*Reason=(.*)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra)=)", re.DOTALL)
+_REASON_BARE = re.compile(r"\s*Reason=(.*?)(?:" + _STAMP + r"|\s*\Z)", re.DOTALL)
 _COMMENT = re.compile(r"\s+Comment=(.*?)(?:\s+Extra=.*)?\Z", re.DOTALL)
 
 
@@ -303,7 +304,6 @@ def _job(said: dict[str, str]) -> Job:
     state, _, flags = said["state"].replace(",", "+").partition("+")
     if not re.fullmatch(r"[A-Z_]+", state):
         raise SlurmParseError("not a job state", said["state"][:80])
-    exit_code = said["exit_code"]
     return Job(
         ref=_job_ref(said),
         state=state,
@@ -331,10 +331,16 @@ def _job(said: dict[str, str]) -> Job:
         priority=_number(said, "prioritylong"),
         gres=plain(said["tres-per-node"]),
         features=plain(said["feature"]),
-        exit_code=exit_code if ":" in exit_code else f"{exit_code}:0",
+        exit_code=_exit_code(said["exit_code"]),
         std_out=plain(said["stdout"]),
         work_dir=plain(said["workdir"]),
     )
+
+
+def _exit_code(text: str) -> str:
+    if re.fullmatch(r"[0-9]{1,10}", text):  # 22.05's long format has the raw wait status
+        return f"{int(text) >> 8 & 0xFF}:{int(text) & 0x7F}"
+    return text
 
 
 def _job_ref(said: dict[str, str]) -> JobRef:
