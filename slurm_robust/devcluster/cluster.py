@@ -76,7 +76,7 @@ class DevCluster:
     def _prepare(self, spec: Spec, port: int) -> None:
         name = f"dev{secrets.token_hex(4)}"
         auth, proctrack, notices = daemons.choose(spec, name)
-        settings = Settings(name, pwd.getpwuid(os.geteuid()).pw_name, auth, proctrack, port)
+        settings = Settings(name, pwd.getpwuid(os.geteuid()).pw_name, auth, proctrack, port, machine.slurm_version())
         spec = dataclasses.replace(spec, directory=self.directory)
         record.create(Record(self.directory, spec, settings, {}, tuple(notices), record.boot_id()))
         files.write(spec, settings, self.layout)

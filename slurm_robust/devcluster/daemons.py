@@ -91,9 +91,15 @@ def start(now: Record, roles: list[Role]) -> None:
             table[role.name] = started
 
 
-def start_slurm(now: Record) -> None:
-    """Start slurmctld and every slurmd."""
-    start(now, [slurmctld(now), *(slurmd(now, node) for node in conf.node_names(now.spec.nodes))])
+def start_slurm(now: Record, *, timeout_s: float = 10) -> None:
+    """Start slurmctld, then every slurmd: one that finds no controller tries again only after a second."""
+    start(now, [slurmctld(now)])
+    deadline_s = time.monotonic() + timeout_s
+    while not machine.listens(now.settings.ctld_port) and time.monotonic() < deadline_s:
+        if "slurmctld" not in record.read(now.directory).live():
+            return  # `wait_ready` says why
+        time.sleep(POLL_S / 5)
+    start(now, [slurmd(now, node) for node in conf.node_names(now.spec.nodes)])
 
 
 def start_munged(now: Record, *, timeout_s: float = 5) -> str:
@@ -150,12 +156,8 @@ def wait_ready(cluster: DevCluster, nodes: set[str] | None, timeout_s: float) ->
             if role not in live:
                 out, log = (_tail(now.layout.log / f"{role}.{kind}", 6) for kind in ("out", "log"))
                 raise DevClusterError(f"{role} has ended:\n{out or log}")
-        try:
-            shown = cluster.run(["sinfo", "-h", "-N", "-o", "%N %T"], check=False, timeout_s=timeout_s)
-        except subprocess.TimeoutExpired:
-            shown = None
-        if shown is not None and shown.returncode == 0:
-            states = dict(line.split() for line in shown.stdout.splitlines())
+        states = node_states(cluster, timeout_s)
+        if states:
             late = sorted(node for node in wanted if states.get(node) not in UP)
             if not late:
                 return
@@ -165,6 +167,18 @@ def wait_ready(cluster: DevCluster, nodes: set[str] | None, timeout_s: float) ->
                 f"not ready after {timeout_s:g} s: {awaited}\n{_tail(now.layout.log / 'slurmctld.log', 6)}"
             )
         time.sleep(POLL_S)
+
+
+def node_states(cluster: DevCluster, timeout_s: float) -> dict[str, str]:
+    """What slurmctld says of each node; nothing where it does not answer."""
+    # A command that finds nobody there tries again after a whole second.
+    if not machine.listens(cluster.record.settings.ctld_port):
+        return {}
+    try:
+        shown = cluster.run(["sinfo", "-h", "-N", "-o", "%N %T"], check=False, timeout_s=timeout_s)
+    except subprocess.TimeoutExpired:
+        return {}
+    return dict(line.split() for line in shown.stdout.splitlines()) if shown.returncode == 0 else {}
 
 
 def down(directory: Path, *, keep: bool) -> None:

@@ -194,8 +194,11 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float = 0, timeout_s:
     """
     began_s = time.monotonic()
     asked: set[Process] = set()
+    seen: set[Process] = set()
     while True:
-        left = [process for process in find() if process.alive]
+        # What was seen once stays wanted: an orphan with a wiped environment is found only while its parent lives.
+        seen |= set(find())
+        left = [process for process in seen if process.alive]
         spent_s = time.monotonic() - began_s
         if not left or spent_s > grace_s + timeout_s:
             return left
