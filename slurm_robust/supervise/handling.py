@@ -153,7 +153,7 @@ class Handling:
                 await s.resumed(s.record, max(s.present.step, s.start.step))
             step = s.present.step
             s.folder.tell("finished", f"finished at step {step}" if step >= 0 else "finished", step=step)
-            await s.context.say(state=claim.STATE_DONE, step=step)
+            await s.context.say(state=claim.STATE_DONE, step=step, fruitless=0)
             return 0
         fault_at_s = s.present.last_sign_s
         await self._gather_exits()
@@ -238,7 +238,9 @@ class Handling:
         fruitless, demotion = self.fruitless_after(s.present.step), self._demotion()
         s.reached = max(s.reached, s.present.step)
         self._failures.append((signature(verdict), plan.evict))
-        await recovery.end_step(s.context, s.channel, s.present.fleet, s.folder, s.config.supervise)
+        await recovery.end_step(
+            s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
+        )
         record.stamp("stopped")
         if demotion:
             s.folder.tell("checkpoint", attempts.demote(s.start, demotion))
@@ -273,7 +275,7 @@ class Handling:
         s = self._s
         self.save(record)
         return await recovery.requeue(
-            s.context, s.folder, s.config.supervise, record=record, verdict=verdict, plan=plan
+            s.context, s.agents, s.folder, s.config.supervise, record=record, verdict=verdict, plan=plan
         )
 
     async def _relaunch(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
