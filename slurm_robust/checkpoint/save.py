@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import msgspec
 
@@ -152,7 +152,7 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
         where = folder / name
         with temporary.open("wb") as file:
             digesting = _DigestingFile(file)
-            torch.save(dict(state), digesting)  # type: ignore[arg-type] (all it uses is write)
+            torch.save(dict(state), cast("IO[bytes]", digesting))  # all that it uses is write
             _reached("file written")
             file.flush()
             os.fsync(file.fileno())

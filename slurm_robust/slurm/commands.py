@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
-from slurm_robust.slurm import checked, parse, process
+from slurm_robust.slurm import checked, parse, process, values
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,
@@ -229,7 +229,7 @@ class CommandClient:
         for line in said.splitlines():
             job_id, _, nodes = line.partition(" ")
             if job_id == address:
-                return replace(job, exclude=parse.plain(nodes.strip()))
+                return replace(job, exclude=values.plain(nodes.strip()))
         return replace(job, exclude="")
 
     def _exact(self, job: JobRef, verb: str) -> str:
