@@ -2,7 +2,10 @@
 
 Every call blocks, has a deadline, and either did what it says or raises a `SlurmError` (see `slurm.errors`) that
 carries Slurm's own words. That a call returned does not mean that the change will last: a controller killed seconds
-later forgets it. Whoever must be sure reads again.
+later forgets it. Whoever must be sure reads again (`slurm.actions.confirmed`).
+
+Whatever acts on a job names exactly one: a ref that stands for the pending rest of an array, or for part of a het job,
+is refused.
 """
 
 from __future__ import annotations
@@ -55,12 +58,14 @@ class Job:
     """A job as slurmctld sees it.
 
     Attributes:
-        state: RUNNING, PENDING, COMPLETING, … in capitals (the base state; COMPLETING shows in `completing`).
+        state: RUNNING, PENDING, CONFIGURING, … in capitals, as Slurm prints it: COMPLETING hides the state underneath.
+        completing: It is being ended on its nodes.
         nodes: Where it runs now; empty while pending.
         time_limit_s: None where unlimited.
         start_at_s: Of the current run, or the earliest start of a pending job; 0 where unknown.
         hetjob_id: Id of the het job it belongs to, or 0.
-        step_exit: `ExitCode` as Slurm prints it, `0:0`.
+        exclude: Nodes it must not use, folded; None where this call did not ask (the command back end's `jobs`).
+        exit_code: `ExitCode` as Slurm prints it, `0:0`.
     """
 
     ref: JobRef
@@ -77,7 +82,7 @@ class Job:
     comment: str = ""
     admin_comment: str = ""
     reservation: str = ""
-    exclude: str = ""
+    exclude: str | None = ""
     req_nodes: str = ""
     restart_count: int = 0
     requeueable: bool = True
@@ -112,6 +117,9 @@ class SlurmClient(Protocol):
 
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""
+
+    def node(self, name: str) -> Node | None:
+        """One node; None where Slurm does not know it. A prolog asks this, so it costs slurmctld no full list."""
 
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds (also those ended in the last minutes), in one call."""
@@ -166,10 +174,10 @@ class SlurmClient(Protocol):
         """Delete a reservation."""
 
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
-        """Submit a batch script (`sbatch` arguments without the script); the recheck's way in."""
+        """Submit a batch script: `args` of `sbatch`, `script` its text; the recheck's way in."""
 
     def cancel(self, job: JobRef) -> None:
         """Cancel a job."""
 
     def signal(self, job: JobRef, signal: str, step: str | None = None) -> None:
-        """Send a signal (`KILL`, `TERM`, …) to a job's step (`0`, `1`, …), or to all its steps."""
+        """Send a signal (`KILL`, `TERM`, …) to a job's step (`0`, `1`, …), or to all its numbered steps."""

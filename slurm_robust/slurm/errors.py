@@ -34,3 +34,51 @@ class SlurmNotFoundError(SlurmRefusedError):
 
 class SlurmParseError(SlurmError):
     """Slurm answered in words that this code does not know."""
+
+
+class SlurmUnconfirmedError(SlurmError):
+    """The call returned, but Slurm, read again until the deadline, did not show what it was asked to do."""
+
+
+_NOT_FOUND = (
+    "invalid job id",
+    "invalid node name",
+    "requested reservation is invalid",
+    "no reservation named",
+    "not found",
+)
+_UNAVAILABLE = (
+    "unable to contact slurm controller",
+    "unable to establish control",
+    "unable to establish configuration source",
+    "could not establish a configuration source",
+    "slurmctld_communications",
+    "communication connection failure",
+    "communication send failure",
+    "communication receive failure",
+    "connection refused",
+    "connection timed out",
+    "connection reset",
+    "no route to host",
+    "socket timed out",
+    "zero bytes were transmitted",
+    "unexpected message received",
+    "insane message length",
+    "controller in standby mode",
+    "authentication error",
+    "munge",
+    "unable to process configuration file",
+    "slurm.conf",
+    "resource temporarily unavailable",
+    "temporarily unable to accept",
+)
+
+
+def from_text(what: str, text: str) -> SlurmError:
+    """The error that Slurm's words mean; words not known here are a refusal, and reach the caller as they are."""
+    words = text.lower()
+    if any(known in words for known in _UNAVAILABLE):
+        return SlurmUnavailableError(what, text)
+    if any(known in words for known in _NOT_FOUND):
+        return SlurmNotFoundError(what, text)
+    return SlurmRefusedError(what, text)

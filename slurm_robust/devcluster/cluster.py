@@ -1,0 +1,276 @@
+"""A devcluster: a private, real, multi-node Slurm on this machine, to be hurt at will.
+
+cluster = DevCluster.up(Spec(nodes=4))
+cluster.run(["srun", "--immediate=10", "-N4", "hostname"])
+cluster.kill_slurmd("n3")
+cluster.down()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from slurm_robust.devcluster import conf, daemons, files, machine, members, process, record
+from slurm_robust.devcluster.command import CommandError, run_as
+from slurm_robust.devcluster.conf import Settings
+from slurm_robust.devcluster.record import Record
+from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+
+__all__ = ["CommandError", "DevCluster", "DevClusterError", "Spec"]
+
+
+class DevCluster:
+    """A devcluster that is up, seen from any process of its user."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @classmethod
+    def up(cls, spec: Spec, *, timeout_s: float = 30) -> DevCluster:
+        """Start a cluster; returns when every node is ready for jobs. Nothing is left behind where it fails.
+
+        Raises:
+            DevClusterError: it did not come up in `timeout_s`; carries the end of the log that says why.
+        """
+        spec.check()
+        for name in ("slurmctld", "slurmd", "srun"):
+            machine.command(name)
+        directory = files.make_directory(spec)
+        cluster = cls(directory)
+        try:
+            with machine.port_block() as port:
+                cluster._prepare(spec, port)
+                daemons.start_slurm(cluster.record)
+                cluster.wait_ready(timeout_s=timeout_s)
+            if spec.daemon:
+                cluster.start_daemon()
+        except BaseException:
+            cluster.down()
+            raise
+        return cluster
+
+    @classmethod
+    def attach(cls, directory: str | os.PathLike[str]) -> DevCluster:
+        """The cluster that lives in a folder.
+
+        Raises:
+            DevClusterError: there is none.
+        """
+        found = record.read(Path(directory).resolve())
+        return cls(found.directory)
+
+    def _prepare(self, spec: Spec, port: int) -> None:
+        name = f"dev{secrets.token_hex(4)}"
+        auth, proctrack, notices = daemons.choose(spec, name)
+        settings = Settings(name, pwd.getpwuid(os.geteuid()).pw_name, auth, proctrack, port, machine.slurm_version())
+        spec = dataclasses.replace(spec, directory=self.directory)
+        record.create(Record(self.directory, spec, settings, {}, tuple(notices), record.boot_id()))
+        files.write(spec, settings, self.layout)
+        if auth == "munge" and (problem := daemons.start_munged(self.record)):
+            if spec.auth == "munge":
+                raise DevClusterError(f"munged does not run here: {problem}; ask for auth none instead")
+            notice = f"auth/none instead of munge: {problem}. Any user of this machine can then speak as any other."
+            settings = dataclasses.replace(settings, auth="none")
+            self.layout.record.unlink()
+            record.create(Record(self.directory, spec, settings, {}, (*notices, notice), record.boot_id()))
+            (self.layout.slurm_conf).write_text(conf.slurm_conf(spec, settings, self.layout), encoding="utf-8")
+
+    @property
+    def record(self) -> Record:
+        """What stands in `cluster.json` now."""
+        return record.read(self.directory)
+
+    @property
+    def spec(self) -> Spec:
+        """What was asked for, its directory filled in."""
+        return self.record.spec
+
+    @property
+    def layout(self) -> Layout:
+        """Where its files lie."""
+        return Layout(self.directory)
+
+    @property
+    def name(self) -> str:
+        """Slurm's ClusterName."""
+        return self.record.settings.name
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What is missing on this machine or for this user, in words."""
+        return self.record.notices
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """`n1` … `nN`."""
+        return conf.node_names(self.spec.nodes)
+
+    @property
+    def exports(self) -> dict[str, str]:
+        """The variables that make a shell speak with this cluster."""
+        return files.exports(self.layout)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """A whole environment for processes that speak with this cluster: ours without any Slurm of the outside."""
+        return daemons.clean_environment() | self.exports
+
+    def run(
+        self,
+        args: Sequence[str | os.PathLike[str]],
+        *,
+        timeout_s: float = 30,
+        user: str | None = None,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        input: str | None = None,  # noqa: A002 (as subprocess.run calls it)
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the cluster's environment, with its output captured as text.
+
+        Args:
+            args: The command and its words.
+            timeout_s: After this it is killed.
+            user: Account to run it as; only root can name another.
+            check: Raise where it does not exit 0.
+            env: Added to the cluster's environment.
+            cwd: Working directory; the cluster's common `work` folder, where every user may write, if not given.
+            input: Its stdin; none if not given.
+
+        Raises:
+            CommandError: it failed, and `check` is set.
+            subprocess.TimeoutExpired: it took too long.
+        """
+        values = self.env | dict(env or {})
+        where = cwd or self.layout.work
+        return run_as(args, user=user, env=values, cwd=where, timeout_s=timeout_s, check=check, text=input)
+
+    def wait_ready(self, nodes: Iterable[str] | None = None, *, timeout_s: float = 30) -> None:
+        """Wait until slurmctld answers and nodes are up and respond; a drained node counts as up.
+
+        Args:
+            nodes: Which; every node whose slurmd runs if not given.
+            timeout_s: How long.
+
+        Raises:
+            DevClusterError: they are not, in this time, or a daemon has ended; carries the end of its log.
+        """
+        daemons.wait_ready(self, None if nodes is None else set(nodes), timeout_s)
+
+    def slurmd_pid(self, node: str) -> int | None:
+        """Pid of a node's slurmd, or None where it does not run."""
+        return self._pid(f"slurmd.{node}")
+
+    @property
+    def slurmctld_pid(self) -> int | None:
+        """Pid of slurmctld, or None where it does not run."""
+        return self._pid("slurmctld")
+
+    @property
+    def daemon_pid(self) -> int | None:
+        """Pid of srobustd, or None where it does not run."""
+        return self._pid("srobustd")
+
+    def _pid(self, role: str) -> int | None:
+        found = self.record.live().get(role)
+        return found.pid if found else None
+
+    def processes(self, job_id: int | None = None, node: str | None = None) -> list[int]:
+        """Pids of what jobs run here, found by their environment; of one job, of one node, or all."""
+        return sorted(found.pid for found in members.jobs(self.record, job_id, node))
+
+    def kill_slurmd(self, node: str, processes: bool = True) -> None:
+        """A node loses power: SIGKILL for its slurmd, its slurmstepds and all that its jobs run.
+
+        Args:
+            node: Which.
+            processes: False kills its slurmd alone, as when only that crashes.
+
+        Raises:
+            DevClusterError: no such node, or something would not go.
+        """
+        self._known(node)
+        now = self.record
+        slurmd = now.live().get(f"slurmd.{node}")
+        if slurmd:
+            slurmd.signal(signal.SIGKILL)
+        if processes:
+            left = process.end(lambda: members.of_node(now, node))
+        else:
+            left = process.end(lambda: [slurmd] if slurmd else [])
+        if left:
+            raise DevClusterError(f"{node}: still there after SIGKILL: {[p.pid for p in left]}")
+
+    def freeze_slurmd(self, node: str, *, tasks: bool = False) -> None:
+        """Stop a node's slurmd and slurmstepds, as a node that no longer answers; with `tasks` its jobs too."""
+        self._signal_node(node, signal.SIGSTOP, tasks=tasks)
+
+    def thaw_slurmd(self, node: str, *, tasks: bool = False) -> None:
+        """Let a frozen node go on; with `tasks` its jobs too."""
+        self._signal_node(node, signal.SIGCONT, tasks=tasks)
+
+    def _signal_node(self, node: str, number: int, *, tasks: bool) -> None:
+        self._known(node)
+        now = self.record
+        slurmd = now.live().get(f"slurmd.{node}")
+        if slurmd is None:
+            raise DevClusterError(f"{node}: its slurmd does not run")
+        slurmd.signal(number)
+        for found in (*members.stepds(now, node), *(members.jobs(now, node=node) if tasks else ())):
+            found.signal(number)
+
+    def start_slurmd(self, node: str) -> None:
+        """Start a node again; `wait_ready` tells when it is there."""
+        self._known(node)
+        daemons.start(self.record, [daemons.slurmd(self.record, node)])
+
+    def kill_slurmctld(self) -> None:
+        """SIGKILL for slurmctld, without a word."""
+        daemons.kill(self.record, "slurmctld", signal.SIGKILL)
+
+    def start_slurmctld(self) -> None:
+        """Start slurmctld again, from the state it saved; `wait_ready` tells when it answers."""
+        daemons.start(self.record, [daemons.slurmctld(self.record)])
+
+    def start_daemon(self) -> None:
+        """Start srobustd, and wait until it has its state folder; its log is `log/srobustd.log`.
+
+        Raises:
+            DevClusterError: it runs already, or ended at once; carries the end of its log.
+        """
+        daemons.start_srobustd(self.record)
+
+    def kill_daemon(self, sig: int = signal.SIGKILL, *, timeout_s: float = 10) -> None:
+        """End srobustd by a signal, and wait until it has gone."""
+        daemons.kill(self.record, "srobustd", sig, timeout_s=timeout_s)
+
+    def kmsg(self, node: str) -> Path:
+        """A node's scripted kernel log, which its checks read instead of /dev/kmsg."""
+        self._known(node)
+        return self.layout.kmsg(node)
+
+    def add_kmsg(self, node: str, text: str) -> None:
+        """Let a node's kernel say something: one message a line, as /dev/kmsg would show it now."""
+        files.append_kmsg(self.kmsg(node), text)
+
+    def _known(self, node: str) -> None:
+        if node not in self.node_names:
+            raise DevClusterError(f"{node}: no such node; there are {conf.folded(self.spec.nodes)}")
+
+    def down(self, *, keep: bool = False) -> None:
+        """End what the cluster started and what its jobs started, and remove its folder; again and again is fine.
+
+        Args:
+            keep: Leave the folder with logs and configuration.
+
+        Raises:
+            DevClusterError: something would not go; says what.
+        """
+        daemons.down(self.directory, keep=keep)

@@ -1,0 +1,168 @@
+"""The files that make a devcluster, as text: slurm.conf and company, robust.yaml, prolog and epilog."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from slurm_robust.devcluster.spec import Layout, Spec
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was found out or chosen for this machine.
+
+    Attributes:
+        name: Slurm's ClusterName, different for every devcluster of this machine.
+        user: Account that runs the daemons.
+        auth: `munge` or `none`.
+        proctrack: `cgroup` or `linuxproc`.
+        version: Slurm's major version, `(22, 5)`.
+        ctld_port: slurmctld's port; node k has `ctld_port + k`, the daemon's HTTP side `ctld_port + 79`.
+    """
+
+    name: str
+    user: str
+    auth: str
+    proctrack: str
+    ctld_port: int
+    version: tuple[int, int]
+
+    @property
+    def http_port(self) -> int:
+        """Port of srobustd's HTTP side."""
+        return self.ctld_port + 79
+
+
+def node_names(count: int) -> tuple[str, ...]:
+    """`n1` … `nN`."""
+    return tuple(f"n{index}" for index in range(1, count + 1))
+
+
+def folded(count: int) -> str:
+    """The same, as Slurm writes it."""
+    return f"n[1-{count}]" if count > 1 else "n1"
+
+
+def slurm_conf(spec: Spec, settings: Settings, layout: Layout) -> str:
+    """The whole slurm.conf."""
+    root, last = layout.root, settings.ctld_port + spec.nodes
+    ports = f"[{settings.ctld_port + 1}-{last}]" if spec.nodes > 1 else str(last)
+    lines = {
+        "ClusterName": settings.name,
+        "SlurmctldHost": "localhost(127.0.0.1)",
+        "SlurmctldPort": str(settings.ctld_port),
+        "AuthType": f"auth/{settings.auth}",
+        "CredType": f"cred/{settings.auth}",
+        "SlurmUser": settings.user,
+        "SlurmdUser": settings.user,
+        "StateSaveLocation": f"{layout.state}/slurmctld",
+        "SlurmdSpoolDir": f"{root}/spool/%n",
+        "SlurmctldPidFile": f"{layout.run}/slurmctld.pid",
+        "SlurmdPidFile": f"{layout.run}/slurmd.%n.pid",
+        "SlurmctldLogFile": f"{layout.log}/slurmctld.log",
+        "SlurmdLogFile": f"{layout.log}/slurmd.%n.log",
+        "MailProg": "/bin/true",
+        "ProctrackType": f"proctrack/{settings.proctrack}",
+        "TaskPlugin": "task/none",
+        "MpiDefault": "none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "AccountingStorageType": "accounting_storage/none",
+        "SelectType": "select/cons_tres",
+        # Memory is not allotted: the nodes claim more than this machine has.
+        "SelectTypeParameters": "CR_CPU",
+        "SlurmdParameters": "config_overrides",
+        "ReturnToService": "2",
+        "SlurmdTimeout": str(spec.slurmd_timeout_s),
+        # A ping of a dead slurmd is tried again for this long before the node's silence counts: with Slurm's own 10 s
+        # a node with SlurmdTimeout 10 is DOWN after 28 s, with 5 s after 18.
+        "MessageTimeout": str(min(10, max(3, spec.slurmd_timeout_s // 2))),
+        "KillWait": str(spec.kill_wait_s),
+        "JobRequeue": "1",
+        # nohold_on_prolog_fail: a failed prolog drains its node, so the job can simply wait for another one. Without
+        # it the job is held until a person comes, and nobody is awake.
+        # The intervals are short so that what a test waits for is the thing it tests, not the next backfill pass.
+        "SchedulerParameters": "nohold_on_prolog_fail,bf_interval=2,sched_interval=2,batch_sched_delay=1",
+    }
+    if settings.auth == "munge":
+        lines["AuthInfo"] = f"socket={layout.munge}/socket"
+    if spec.prolog or spec.epilog_sleep_s:
+        # Without DeferBatch the batch script starts when the first node's prolog has ended.
+        lines["PrologFlags"] = "Alloc,DeferBatch" if settings.version >= (22, 5) else "Alloc"
+        lines["PrologEpilogTimeout"] = str(60 + round(spec.epilog_sleep_s))
+        lines["Prolog"] = f"{layout.etc}/prolog"
+        lines["Epilog"] = f"{layout.etc}/epilog"
+    gres = f" Gres=gpu:fake:{spec.gpus_per_node}" if spec.gpus_per_node else ""
+    if gres:
+        lines["GresTypes"] = "gpu"
+    replaced = {line.split("=", 1)[0].strip().lower() for line in spec.slurm_conf_extra.splitlines()}
+    text = [f"{key}={value}" for key, value in lines.items() if key.lower() not in replaced]
+    if "nodename" not in replaced:
+        text.append(
+            f"NodeName={folded(spec.nodes)} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports} "
+            f"CPUs={spec.cpus_per_node} RealMemory={spec.memory_mb}{gres}"
+        )
+    if "partitionname" not in replaced:
+        text.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE")
+    return "\n".join([*text, spec.slurm_conf_extra.rstrip(), ""])
+
+
+def gres_conf(spec: Spec, layout: Layout) -> str:
+    """Which devices are the nodes' GPUs; all nodes share them, as no two jobs of different nodes ever meet."""
+    if not spec.gpus_per_node:
+        return ""
+    files = f"gpu[0-{spec.gpus_per_node - 1}]" if spec.gpus_per_node > 1 else "gpu0"
+    return f"NodeName={folded(spec.nodes)} Name=gpu Type=fake File={layout.root}/dev/{files}\n"
+
+
+def cgroup_conf(settings: Settings, layout: Layout) -> str:
+    """Which cgroups: the cluster's own, or none, which newer Slurms want to be told."""
+    if settings.proctrack != "cgroup":
+        return "CgroupPlugin=disabled\n" if settings.version >= (24, 5) else ""
+    return f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={layout.cgroup}\n"
+
+
+def robust_yaml(spec: Spec, settings: Settings, layout: Layout) -> str:
+    """The site's configuration of this cluster."""
+    base: dict[str, Any] = {
+        "mode": spec.mode,
+        "slurm": {"conf": str(layout.slurm_conf)},
+        "standby": {"size": spec.standby},
+        "daemon": {
+            "state_dir": f"{layout.state}/srobustd",
+            "http": {"host": "127.0.0.1", "port": settings.http_port},
+        },
+        "nodecheck": {"kmsg": f"{layout.root}/kmsg/%n", "cache_dir": f"{layout.root}/cache/%n"},
+    }
+    return yaml.safe_dump(merged(base, spec.robust_yaml), sort_keys=False)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` over `base`, at every depth; neither is changed."""
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def script(which: str, exports: Mapping[str, str], candidates: list[Path], *, sleep_s: float = 0) -> str:
+    """`etc/prolog` or `etc/epilog`: slurmd gives no PATH, so everything is set here; no script there, nothing done.
+
+    Args:
+        which: `prolog` or `epilog`.
+        exports: Environment for the project's script.
+        candidates: Where the project's script may lie, best first; looked up when it runs.
+        sleep_s: Wait this long first.
+    """
+    lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and becomes it."]
+    lines += [f"export {key}={shlex.quote(value)}" for key, value in exports.items()]
+    if sleep_s:
+        lines.append(f"sleep {sleep_s:g}")
+    lines += [f'if [ -x {path} ]; then exec {path} "$@"; fi' for path in (shlex.quote(str(p)) for p in candidates)]
+    return "\n".join([*lines, "exit 0", ""])

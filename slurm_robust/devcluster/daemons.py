@@ -1,0 +1,218 @@
+"""Starts, awaits and ends the daemons of a devcluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurm_robust import config
+from slurm_robust.devcluster import conf, files, machine, members, process, record
+from slurm_robust.devcluster.process import Command
+from slurm_robust.devcluster.record import Record
+from slurm_robust.devcluster.spec import DevClusterError, Spec
+
+if TYPE_CHECKING:
+    from slurm_robust.devcluster.cluster import DevCluster
+
+OUTSIDE = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SROBUST_", "MUNGE_")
+UP = frozenset({"idle", "allocated", "mixed", "completing", "reserved", "drained", "draining", "planned", "maint"})
+POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Role:
+    """A daemon: its name in the record, and how it is started."""
+
+    name: str
+    command: Command
+
+
+def clean_environment() -> dict[str, str]:
+    """Our environment without what belongs to any other Slurm or site."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(OUTSIDE)}
+
+
+def choose(spec: Spec, name: str) -> tuple[str, str, list[str]]:
+    """Authentication, process tracking, and what is missing, in words."""
+    notices = []
+    auth: str = spec.auth or ("munge" if machine.munge_here() else "none")
+    if spec.auth is None and auth == "none":
+        notices.append("auth/none: munge is not installed. Any user of this machine can then speak as any other.")
+    root = os.geteuid() == 0
+    proctrack: str = spec.proctrack or ("cgroup" if root and machine.cgroup_works(name) else "linuxproc")
+    if not root:
+        notices.append(
+            "not root: jobs run as you only, the prolog has no root rights, and processes are tracked by "
+            "proctrack/linuxproc"
+        )
+    elif spec.proctrack is None and proctrack == "linuxproc":
+        notices.append("proctrack/linuxproc: no writable cgroup v1 freezer here; signals then reach every process")
+    return auth, proctrack, notices
+
+
+def _role(now: Record, name: str, argv: tuple[str, ...], log: str, cwd: Path) -> Role:
+    values = clean_environment() | files.exports(now.layout) | {members.MARK: str(now.directory)}
+    return Role(name, Command(argv, values, now.layout.log / log, cwd))
+
+
+def slurmctld(now: Record) -> Role:
+    """The controller."""
+    return _role(now, "slurmctld", (machine.command("slurmctld"), "-D"), "slurmctld.out", now.layout.run)
+
+
+def slurmd(now: Record, node: str) -> Role:
+    """A node."""
+    argv = (machine.command("slurmd"), "-D", "-N", node)
+    return _role(now, f"slurmd.{node}", argv, f"slurmd.{node}.out", now.layout.spool(node))
+
+
+def srobustd(now: Record) -> Role:
+    """The project's own daemon."""
+    argv = (sys.executable, "-m", "slurm_robust.cli.main", "daemon", "--config", str(now.layout.robust_yaml))
+    return _role(now, "srobustd", argv, "srobustd.log", now.layout.run)
+
+
+def start(now: Record, roles: list[Role]) -> None:
+    """Start daemons and put them on record.
+
+    Raises:
+        DevClusterError: one of them runs already.
+    """
+    with record.changed(now.directory) as table:
+        for role in roles:
+            if (old := table.get(role.name)) and old.alive:
+                raise DevClusterError(f"{role.name} runs already, as pid {old.pid}")
+        for role, started in zip(roles, process.launch([role.command for role in roles]), strict=True):
+            table[role.name] = started
+
+
+def start_slurm(now: Record, *, timeout_s: float = 10) -> None:
+    """Start slurmctld, then every slurmd: one that finds no controller tries again only after a second."""
+    start(now, [slurmctld(now)])
+    deadline_s = time.monotonic() + timeout_s
+    while not machine.listens(now.settings.ctld_port) and time.monotonic() < deadline_s:
+        if "slurmctld" not in record.read(now.directory).live():
+            return  # `wait_ready` says why
+        time.sleep(POLL_S / 5)
+    start(now, [slurmd(now, node) for node in conf.node_names(now.spec.nodes)])
+
+
+def start_munged(now: Record, *, timeout_s: float = 5) -> str:
+    """Start the cluster's own munged; why it does not run, or nothing where it does."""
+    layout = now.layout
+    argv = (
+        machine.command("munged"),
+        "--foreground",
+        f"--socket={layout.munge}/socket",
+        f"--key-file={layout.munge}/key",
+        f"--pid-file={layout.munge}/pid",
+        f"--seed-file={layout.munge}/seed",
+        f"--log-file={layout.munge}/log",
+    )
+    role = _role(now, "munged", argv, "munged.log", layout.munge)
+    start(now, [role])
+    deadline_s = time.monotonic() + timeout_s
+    while not (layout.munge / "socket").exists():
+        if "munged" not in record.read(now.directory).live():
+            return f"munged ended: {_tail(role.command.log, 3)}"
+        if time.monotonic() > deadline_s:
+            kill(now, "munged", signal.SIGKILL)
+            return f"munged made no socket in {timeout_s:g} s"
+        time.sleep(POLL_S)
+    return ""
+
+
+def start_srobustd(now: Record, *, timeout_s: float = 10) -> None:
+    """As `DevCluster.start_daemon`; one that takes longer than this is left to itself."""
+    start(now, [srobustd(now)])
+    state = Path(config.load(now.layout.robust_yaml).daemon.state_dir)
+    deadline_s = time.monotonic() + timeout_s
+    while not (state.is_dir() and any(state.iterdir())) and time.monotonic() < deadline_s:
+        if "srobustd" not in record.read(now.directory).live():
+            raise DevClusterError(f"srobustd ended at once:\n{_tail(now.layout.log / 'srobustd.log', 12)}")
+        time.sleep(POLL_S)
+
+
+def kill(now: Record, name: str, number: int, *, timeout_s: float = 10) -> None:
+    """Signal a daemon and wait until it has gone.
+
+    Raises:
+        DevClusterError: it does not run, or does not go.
+    """
+    found = now.live().get(name)
+    if found is None:
+        raise DevClusterError(f"{name} does not run")
+    found.signal(number)
+    deadline_s = time.monotonic() + timeout_s
+    while found.alive:
+        if time.monotonic() > deadline_s:
+            raise DevClusterError(f"{name} (pid {found.pid}) is still there {timeout_s:g} s after signal {number}")
+        time.sleep(POLL_S / 5)
+
+
+def wait_ready(cluster: DevCluster, nodes: set[str] | None, timeout_s: float) -> None:
+    """As `DevCluster.wait_ready`."""
+    deadline_s = time.monotonic() + timeout_s
+    awaited = "slurmctld"
+    while True:
+        now = cluster.record
+        live = now.live()
+        wanted = nodes if nodes is not None else {role.partition(".")[2] for role in live if role.startswith("slurmd.")}
+        for role in ("slurmctld", *(f"slurmd.{node}" for node in sorted(wanted))):
+            if role not in live:
+                out, log = (_tail(now.layout.log / f"{role}.{kind}", 6) for kind in ("out", "log"))
+                raise DevClusterError(f"{role} has ended:\n{out or log}")
+        states = node_states(cluster, timeout_s)
+        if states:
+            late = sorted(node for node in wanted if states.get(node) not in UP)
+            if not late:
+                return
+            awaited = ", ".join(f"{node} is {states.get(node, 'unknown')}" for node in late[:4])
+        if time.monotonic() > deadline_s:
+            raise DevClusterError(
+                f"not ready after {timeout_s:g} s: {awaited}\n{_tail(now.layout.log / 'slurmctld.log', 6)}"
+            )
+        time.sleep(POLL_S)
+
+
+def node_states(cluster: DevCluster, timeout_s: float) -> dict[str, str]:
+    """What slurmctld says of each node; nothing where it does not answer."""
+    # A command that finds nobody there tries again after a whole second.
+    if not machine.listens(cluster.record.settings.ctld_port):
+        return {}
+    try:
+        shown = cluster.run(["sinfo", "-h", "-N", "-o", "%N %T"], check=False, timeout_s=timeout_s)
+    except subprocess.TimeoutExpired:
+        return {}
+    return dict(line.split() for line in shown.stdout.splitlines()) if shown.returncode == 0 else {}
+
+
+def down(directory: Path, *, keep: bool) -> None:
+    """As `DevCluster.down`."""
+    if not (directory / "cluster.json").exists():
+        # Not even a record: only an empty folder of ours can be left from an `up` that failed at once.
+        if directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+        return
+    now = record.read(directory)
+    left = process.end(lambda: members.everything(now))
+    if left:
+        raise DevClusterError(f"{directory}: still running after SIGKILL: {[p.pid for p in left]}; try again")
+    if keep:
+        return
+    if remains := files.remove(directory, now.settings):
+        raise DevClusterError(f"could not be removed: {', '.join(remains)}")
+
+
+def _tail(path: Path, lines: int) -> str:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(text[-lines:])

@@ -1,0 +1,156 @@
+"""Makes and removes the folder of a devcluster."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import slurm_robust
+from slurm_robust.devcluster import conf, machine
+from slurm_robust.devcluster.conf import Settings
+from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+
+# Slurm and munge make sockets below the folder, and a socket's path ends at 107 characters.
+MAX_PATH = 70
+
+
+def make_directory(spec: Spec) -> Path:
+    """The empty folder that a cluster will live in.
+
+    Raises:
+        DevClusterError: it is not empty, cannot be made, or its path is too long for a socket.
+    """
+    try:
+        if spec.directory is None:
+            directory = Path(tempfile.mkdtemp(prefix="srobust-devcluster-")).resolve()
+        else:
+            directory = spec.directory.resolve()
+            directory.mkdir(parents=True, exist_ok=True)
+            if directory.stat().st_uid != os.geteuid():
+                raise DevClusterError(f"{directory}: belongs to another user; take another folder with --dir")
+        # Other users run jobs here: they must reach configuration, sockets and the common working directory.
+        directory.chmod(0o755)
+    except OSError as error:
+        raise DevClusterError(f"cannot make {spec.directory or tempfile.gettempdir()}: {error}") from error
+    problem = ""
+    if len(str(directory)) > MAX_PATH:
+        problem = f"path longer than {MAX_PATH} characters, too long for the sockets in it; take a shorter one"
+    elif any(directory.iterdir()):
+        problem = "not empty; take another folder, or end the cluster in it with: srobust devcluster down --dir …"
+    if problem:
+        if spec.directory is None:
+            directory.rmdir()
+        raise DevClusterError(f"{directory}: {problem}")
+    return directory
+
+
+def write(spec: Spec, settings: Settings, layout: Layout) -> None:
+    """Every file and folder that the daemons want to find."""
+    names = conf.node_names(spec.nodes)
+    for folder in (layout.etc, layout.log, layout.run, layout.munge, layout.work, layout.cgroup):
+        folder.mkdir(exist_ok=True)
+    for folder in (
+        layout.gpu(0).parent,
+        layout.kmsg("n1").parent,
+        *map(layout.spool, names),
+        *map(layout.cache, names),
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
+    (layout.state / "slurmctld").mkdir(parents=True, mode=0o700)
+    layout.work.chmod(0o1777)
+
+    key = layout.munge / "key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    for index in range(spec.gpus_per_node):
+        # slurmd looks through the link and sees a character device, as with `mknod … c 1 3`, which only root may do.
+        layout.gpu(index).symlink_to("/dev/null")
+    if settings.proctrack == "cgroup":
+        # Slurm names its cgroups after nodes alone, so two clusters would share them, and kill each other's job 1:
+        # each gets a group of its own, and is told that the hierarchy begins there.
+        cgroup_top(settings).mkdir()
+        (layout.cgroup / "freezer").symlink_to(cgroup_top(settings))
+
+    _write(layout.slurm_conf, conf.slurm_conf(spec, settings, layout))
+    _write(layout.etc / "gres.conf", conf.gres_conf(spec, layout))
+    _write(layout.etc / "cgroup.conf", conf.cgroup_conf(settings, layout))
+    _write(layout.robust_yaml, conf.robust_yaml(spec, settings, layout))
+    home = Path(slurm_robust.__file__).resolve().parent
+    for which in ("prolog", "epilog"):
+        name = f"srobust-{which}"
+        candidates = [home.parent / which / name, home / "_scripts" / which / name] if spec.prolog else []
+        sleep_s = spec.epilog_sleep_s if which == "epilog" else 0
+        _write(layout.etc / which, conf.script(which, exports(layout), candidates, sleep_s=sleep_s), mode=0o755)
+    for name in names:
+        for text in (
+            f"Linux version 6.1.0 (devcluster) node {name}",
+            "Command line: quiet",
+            "systemd[1]: Reached target",
+        ):
+            append_kmsg(layout.kmsg(name), text, priority=6)
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+
+
+def exports(layout: Layout) -> dict[str, str]:
+    """The variables that make a shell, a prolog or a daemon speak with this cluster."""
+    values = {
+        "SLURM_CONF": str(layout.slurm_conf),
+        "SROBUST_CONFIG": str(layout.robust_yaml),
+        "SROBUST_PYTHON": sys.executable,
+        "PATH": machine.search_path(),
+    }
+    if package := machine.python_path():
+        values["PYTHONPATH"] = package
+    return values
+
+
+def append_kmsg(path: Path, text: str, *, priority: int = 4) -> None:
+    """Add records to a scripted kernel log, as /dev/kmsg shows them: `priority,number,microseconds,-;text`.
+
+    Args:
+        path: The node's log.
+        text: One message a line; a line that has the whole form already is taken as it is.
+        priority: 3 error, 4 warning (what NVIDIA's driver uses for an XID), 6 information.
+    """
+    number = len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+    with path.open("a", encoding="utf-8") as log:
+        for line in text.splitlines():
+            whole = line.split(";", 1)[0].count(",") >= 3 and line[:1].isdigit()
+            since_boot_us = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+            log.write(f"{line}\n" if whole else f"{priority},{number},{since_boot_us},-;{line}\n")
+            number += 1
+
+
+def cgroup_top(settings: Settings) -> Path:
+    """The cluster's own cgroup, above those that Slurm makes."""
+    return machine.FREEZER / f"srobust-{settings.name}"
+
+
+def remove(directory: Path, settings: Settings | None, *, timeout_s: float = 5) -> list[str]:
+    """Remove cgroups and the folder.
+
+    Returns:
+        What could not be removed, in words.
+    """
+    left = []
+    if settings is not None and settings.proctrack == "cgroup":
+        deadline_s = time.monotonic() + timeout_s
+        # A killed process leaves its cgroup a little after it has gone.
+        while not machine.remove_cgroups(cgroup_top(settings)):
+            if time.monotonic() > deadline_s:
+                left.append(str(cgroup_top(settings)))
+                break
+            time.sleep(0.02)
+    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        left.append(str(directory))
+    return left

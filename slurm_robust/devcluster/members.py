@@ -1,0 +1,87 @@
+"""Which processes of this machine belong to a devcluster: its daemons, its slurmstepds, its jobs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from slurm_robust.devcluster import files, process
+from slurm_robust.devcluster.process import Process
+from slurm_robust.devcluster.record import Record
+
+MARK = "SROBUST_DEVCLUSTER_MEMBER"
+"""Stands in the environment of every daemon that a devcluster starts, with its folder as the value."""
+
+
+def stepds(record: Record, node: str | None = None) -> list[Process]:
+    """The slurmstepds of a node, or of all: they keep their slurmd's working directory."""
+    spool = record.layout.spool("n1").parent
+    found = []
+    for pid in process.every_pid():
+        stat = process.read_stat(pid)
+        if stat is None or not stat.name.startswith("slurmstepd"):
+            continue
+        where = Path(process.working_directory(pid))
+        if where.parent == spool and node in (None, where.name):
+            found.append(Process(pid, stat.start_ticks))
+    return found
+
+
+def jobs(record: Record, job_id: int | None = None, node: str | None = None) -> list[Process]:
+    """What jobs run on a node, or on all: batch scripts, ranks, prologs, and what those started.
+
+    Found by their environment: the cluster's slurm.conf or name, and SLURMD_NODENAME, which only a process that slurmd
+    started has (a shell that merely talks to the cluster has none).
+    """
+    found = []
+    for pid in process.every_pid():
+        values = process.environ(pid)
+        here = values.get("SLURMD_NODENAME")
+        if here is None or node not in (None, here):
+            continue
+        ours = (
+            values.get("SLURM_CONF") == str(record.layout.slurm_conf)
+            or values.get("SLURM_CLUSTER_NAME") == record.settings.name
+        )
+        if ours and (job_id is None or values.get("SLURM_JOB_ID") == str(job_id)):
+            found.append(pid)
+    return _identified(found)
+
+
+def of_node(record: Record, node: str) -> set[Process]:
+    """Everything that would vanish with a node's power, its slurmd included."""
+    roots = {*stepds(record, node), *jobs(record, node=node)}
+    if slurmd := record.live().get(f"slurmd.{node}"):
+        roots.add(slurmd)
+    return _with_descendants(roots)
+
+
+def everything(record: Record) -> set[Process]:
+    """Everything that belongs to the cluster."""
+    folder = str(record.directory)
+    marked = [pid for pid in process.every_pid() if process.environ(pid).get(MARK) == folder]
+    roots = {*record.live().values(), *_identified(marked), *stepds(record), *jobs(record), *_grouped(record)}
+    return _with_descendants(roots)
+
+
+def _grouped(record: Record) -> list[Process]:
+    """What sits in the cluster's cgroups, whatever it did to its environment; thawed, so that it can be ended."""
+    if record.settings.proctrack != "cgroup":
+        return []
+    pids: set[int] = set()
+    for listing in files.cgroup_top(record.settings).glob("**/cgroup.procs"):
+        with contextlib.suppress(OSError):
+            (listing.parent / "freezer.state").write_text("THAWED", encoding="ascii")
+        with contextlib.suppress(OSError):
+            pids |= {int(line) for line in listing.read_text(encoding="ascii").split()}
+    return _identified(pids & set(process.every_pid()))
+
+
+def _with_descendants(roots: set[Process]) -> set[Process]:
+    below = process.descendants(root.pid for root in roots if root.alive)
+    return roots | set(_identified(below))
+
+
+def _identified(pids: Iterable[int]) -> list[Process]:
+    return [found for pid in pids if (found := process.identify(pid)) is not None]

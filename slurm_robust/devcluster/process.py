@@ -1,0 +1,215 @@
+"""Processes of a devcluster: started so that they outlive us, found again, and never mistaken for another's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_robust.devcluster.spec import DevClusterError
+
+PROC = Path("/proc")
+
+# Runs in a bare interpreter: one fork and exec for each daemon, in a session of its own, all of them left to init.
+_LAUNCHER = """
+import json, os, sys
+for item in json.load(sys.stdin):
+    pid = os.fork()
+    if pid:
+        print(pid, flush=True)
+        continue
+    os.setsid()
+    log = os.open(item["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0); os.dup2(log, 1); os.dup2(log, 2); os.closerange(3, 64)
+    try:
+        os.chdir(item["cwd"])
+        os.execvpe(item["argv"][0], item["argv"], item["env"])
+    except OSError as error:
+        os.write(2, ("%s: %s\\n" % (item["argv"][0], error)).encode())
+        os._exit(127)
+"""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process, told apart from a later one with the same pid by when it started.
+
+    Attributes:
+        start_ticks: Field 22 of /proc/PID/stat: clock ticks since boot.
+    """
+
+    pid: int
+    start_ticks: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs; a zombie does not."""
+        stat = read_stat(self.pid)
+        return stat is not None and stat.start_ticks == self.start_ticks and stat.state not in "ZX"
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to this very process; False where it is gone or is not ours to signal."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except OSError:
+            return False
+        try:
+            # Checked after the descriptor is open: from here on it cannot come to mean another process.
+            if not self.alive:
+                return False
+            signal.pidfd_send_signal(descriptor, number)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+
+@dataclass(frozen=True)
+class Stat:
+    """What is needed of /proc/PID/stat."""
+
+    name: str
+    state: str
+    parent: int
+    start_ticks: int
+
+
+def read_stat(pid: int) -> Stat | None:
+    """A process's stat, or None where there is none."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name may hold blanks and parentheses: it ends at the last one.
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return Stat(name, fields[0], int(fields[1]), int(fields[19]))
+
+
+def identify(pid: int) -> Process | None:
+    """The process that has this pid now, or None."""
+    stat = read_stat(pid)
+    return None if stat is None else Process(pid, stat.start_ticks)
+
+
+def environ(pid: int) -> dict[str, str]:
+    """A process's environment as it was at its start; empty where it cannot be read."""
+    try:
+        raw = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.decode("utf-8", "surrogateescape").partition("=") for item in raw.split(b"\0") if item)
+    return {key: value for key, _, value in pairs}
+
+
+def working_directory(pid: int) -> str:
+    """Where a process works; empty where it cannot be told."""
+    try:
+        return str((PROC / str(pid) / "cwd").readlink())
+    except OSError:
+        return ""
+
+
+def every_pid() -> Iterator[int]:
+    """The pids of this machine, our own and our ancestors' left out: those are never part of a cluster."""
+    ours = set(_lineage(os.getpid()))
+    for entry in os.scandir(PROC):
+        if entry.name.isdigit() and int(entry.name) not in ours:
+            yield int(entry.name)
+
+
+def _lineage(pid: int) -> Iterator[int]:
+    while pid > 0:
+        yield pid
+        stat = read_stat(pid)
+        pid = stat.parent if stat else 0
+
+
+def descendants(roots: Iterable[int]) -> set[int]:
+    """All processes below `roots`, without them."""
+    children: dict[int, list[int]] = {}
+    for pid in every_pid():
+        if stat := read_stat(pid):
+            children.setdefault(stat.parent, []).append(pid)
+    found: set[int] = set()
+    queue = list(roots)
+    while queue:
+        for child in children.get(queue.pop(), []):
+            if child not in found:
+                found.add(child)
+                queue.append(child)
+    return found
+
+
+@dataclass(frozen=True)
+class Command:
+    """A daemon to be started: its words, environment, log and working directory."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    log: Path
+    cwd: Path
+
+
+def launch(commands: list[Command]) -> list[Process]:
+    """Start daemons that outlive us, each in its own session.
+
+    Raises:
+        DevClusterError: they could not be forked.
+    """
+    if not commands:
+        return []
+    items = [{"argv": c.argv, "env": dict(c.env), "log": str(c.log), "cwd": str(c.cwd)} for c in commands]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _LAUNCHER],
+        input=json.dumps(items),
+        # Should we be killed now, the launcher itself is found by the mark that it carries like its children.
+        env=dict(commands[0].env),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    pids = [int(line) for line in done.stdout.split()]
+    if len(pids) != len(commands):
+        raise DevClusterError(f"cannot start processes: {done.stderr.strip() or done.returncode}")
+    # One that has ended by now, and is even reaped, gets a start time that no process has.
+    return [identify(pid) or Process(pid, -1) for pid in pids]
+
+
+def end(find: Callable[[], Iterable[Process]], *, grace_s: float = 0, timeout_s: float = 10) -> list[Process]:
+    """End what `find` finds, and looks again until it finds nothing: jobs fork while they are being killed.
+
+    Args:
+        find: The processes to end; called again and again.
+        grace_s: How long SIGTERM may take before SIGKILL; 0 kills at once.
+        timeout_s: When to give up.
+
+    Returns:
+        What still lives (in an uninterruptible sleep, or not ours to signal).
+    """
+    began_s = time.monotonic()
+    asked: set[Process] = set()
+    seen: set[Process] = set()
+    while True:
+        # What was seen once stays wanted: an orphan with a wiped environment is found only while its parent lives.
+        seen |= set(find())
+        left = [process for process in seen if process.alive]
+        spent_s = time.monotonic() - began_s
+        if not left or spent_s > grace_s + timeout_s:
+            return left
+        for process in left:
+            if spent_s >= grace_s:
+                process.signal(signal.SIGKILL)
+            elif process not in asked:
+                process.signal(signal.SIGTERM)
+                asked.add(process)
+        time.sleep(0.02)

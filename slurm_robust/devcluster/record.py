@@ -1,0 +1,131 @@
+"""`cluster.json`: what a devcluster is and which processes it started, kept true while it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from slurm_robust.devcluster.conf import Settings
+from slurm_robust.devcluster.process import Process
+from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What stands in `cluster.json`.
+
+    Attributes:
+        processes: role → process; roles are `munged`, `slurmctld`, `slurmd.NODE`, `srobustd`.
+        notices: What is missing here and why, in words for people.
+        boot_id: Of the kernel that ran the processes: after a reboot none of them is ours.
+    """
+
+    directory: Path
+    spec: Spec
+    settings: Settings
+    processes: dict[str, Process]
+    notices: tuple[str, ...]
+    boot_id: str
+
+    @property
+    def layout(self) -> Layout:
+        """Where its files lie."""
+        return Layout(self.directory)
+
+    def live(self) -> dict[str, Process]:
+        """The processes that still run."""
+        if self.boot_id != boot_id():
+            return {}
+        return {role: process for role, process in self.processes.items() if process.alive}
+
+
+def boot_id() -> str:
+    """Changes with every boot of this machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def create(record: Record) -> None:
+    """Write the first record of a directory.
+
+    Raises:
+        DevClusterError: another cluster has the directory.
+    """
+    try:
+        with record.layout.record.open("x", encoding="utf-8") as file:
+            file.write(_encode(record))
+    except FileExistsError:
+        raise DevClusterError(
+            f"{record.directory}: a devcluster is there already; end it with: "
+            f"srobust devcluster down --dir {record.directory}"
+        ) from None
+
+
+def read(directory: Path) -> Record:
+    """The record of a directory.
+
+    Raises:
+        DevClusterError: there is none, or it is not one that this version understands.
+    """
+    path = Layout(directory).record
+    try:
+        with path.open(encoding="utf-8") as file:
+            # The record says which pids are to be killed: root must not take that from anybody else.
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                raise DevClusterError(f"{directory}: this devcluster belongs to another user; speak to it as that user")
+            return _decode(json.load(file))
+    except FileNotFoundError:
+        raise DevClusterError(
+            f"{directory}: no devcluster here (no {path.name}); start one with: srobust devcluster up --dir {directory}"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DevClusterError(f"{path}: not a devcluster's record: {error!r}; remove the directory by hand") from error
+
+
+@contextlib.contextmanager
+def changed(directory: Path) -> Iterator[dict[str, Process]]:
+    """The table of processes, to be changed in place; written back when the block ends, one writer at a time."""
+    layout = Layout(directory)
+    with layout.lock.open("w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = read(directory)
+        try:
+            yield record.processes
+        finally:
+            fresh = layout.record.with_suffix(".new")
+            fresh.write_text(_encode(record), encoding="utf-8")
+            fresh.replace(layout.record)
+
+
+def _encode(record: Record) -> str:
+    raw: dict[str, Any] = {
+        "version": VERSION,
+        "directory": str(record.directory),
+        "boot_id": record.boot_id,
+        "settings": dataclasses.asdict(record.settings),
+        "spec": dataclasses.asdict(record.spec) | {"directory": str(record.directory)},
+        "processes": {role: [p.pid, p.start_ticks] for role, p in record.processes.items()},
+        "notices": list(record.notices),
+    }
+    return json.dumps(raw, indent=1, default=os.fspath) + "\n"
+
+
+def _decode(raw: dict[str, Any]) -> Record:
+    if raw["version"] != VERSION:
+        raise ValueError(f"version {raw['version']}, expected {VERSION}")
+    directory = Path(raw["directory"])
+    return Record(
+        directory=directory,
+        spec=Spec(**(raw["spec"] | {"directory": directory})),
+        settings=Settings(**(raw["settings"] | {"version": tuple(raw["settings"]["version"])})),
+        processes={role: Process(int(pid), int(ticks)) for role, (pid, ticks) in raw["processes"].items()},
+        notices=tuple(raw["notices"]),
+        boot_id=raw["boot_id"],
+    )

@@ -1,0 +1,154 @@
+"""What a devcluster should be, and where its files lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+MAX_NODES = 64
+
+
+class DevClusterError(Exception):
+    """The devcluster cannot do this; the message says what happened, to which part, and what to type next."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A devcluster as it is asked for.
+
+    Attributes:
+        nodes: Number of slurmds, `n1` … `nN`; at most 64.
+        gpus_per_node: Fake GPUs of each node; 0 gives nodes without any.
+        cpus_per_node: CPUs that each node claims to have.
+        memory_mb: Memory that each node claims to have, MiB.
+        directory: Where everything lies; None makes a fresh folder under the temporary directory.
+        mode: `observe` or `act`, as in robust.yaml.
+        standby: Nodes of the standby pool, as in robust.yaml.
+        daemon: Start `srobustd` too.
+        auth: None takes munge where munged can run, `none` elsewhere.
+        proctrack: None takes cgroup where a trial shows that it works, linuxproc elsewhere.
+        prolog: Install the project's prolog and epilog (each node runs nothing of ours without them).
+        slurm_conf_extra: Lines for slurm.conf; a key that stands here replaces the devcluster's own line.
+        robust_yaml: Merged, at every depth, over the robust.yaml that the devcluster writes.
+        slurmd_timeout_s: Silence after which slurmctld sets a node DOWN; 10 takes 18 s in all, 3 takes 11.
+        kill_wait_s: From SIGTERM to SIGKILL at a job's end; 30 is Slurm's own default.
+        epilog_sleep_s: Makes the epilog this slow, for benchmarks.
+    """
+
+    nodes: int = 6
+    gpus_per_node: int = 8
+    cpus_per_node: int = 8
+    memory_mb: int = 2000
+    directory: Path | None = None
+    mode: str = "act"
+    standby: int = 0
+    daemon: bool = False
+    auth: Literal["munge", "none"] | None = None
+    proctrack: Literal["cgroup", "linuxproc"] | None = None
+    prolog: bool = True
+    slurm_conf_extra: str = ""
+    robust_yaml: Mapping[str, Any] = field(default_factory=dict)
+    slurmd_timeout_s: int = 10
+    kill_wait_s: int = 30
+    epilog_sleep_s: float = 0
+
+    def check(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            DevClusterError: names the field and what it may be.
+        """
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise DevClusterError(f"nodes: {self.nodes} is not between 1 and {MAX_NODES}")
+        if not 0 <= self.gpus_per_node <= 64:
+            raise DevClusterError(f"gpus_per_node: {self.gpus_per_node} is not between 0 and 64")
+        if self.cpus_per_node < 1 or self.memory_mb < 1:
+            raise DevClusterError("cpus_per_node and memory_mb: each must be at least 1")
+        if not 0 <= self.standby < self.nodes:
+            raise DevClusterError(f"standby: {self.standby} leaves no node of {self.nodes} to run jobs on")
+        if self.mode not in ("observe", "act"):
+            raise DevClusterError(f"mode: {self.mode!r} is neither 'observe' nor 'act'")
+        if self.directory is not None and not re.fullmatch(r"[\w./+@~-]+", str(self.directory)):
+            # slurm.conf has no quoting: a blank or a % in a path would mean something else to Slurm.
+            raise DevClusterError(f"directory: {str(self.directory)!r} has characters that slurm.conf cannot carry")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of one devcluster. Slurm itself is told about them in slurm.conf."""
+
+    root: Path
+
+    @property
+    def record(self) -> Path:
+        """What runs here: `cluster.json`."""
+        return self.root / "cluster.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held while the record changes."""
+        return self.root / "cluster.lock"
+
+    @property
+    def etc(self) -> Path:
+        """slurm.conf and its company."""
+        return self.root / "etc"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """What `SLURM_CONF` names."""
+        return self.etc / "slurm.conf"
+
+    @property
+    def robust_yaml(self) -> Path:
+        """What `SROBUST_CONFIG` names."""
+        return self.root / "robust.yaml"
+
+    @property
+    def log(self) -> Path:
+        """Logs of every daemon."""
+        return self.root / "log"
+
+    @property
+    def run(self) -> Path:
+        """Pid files, and slurmctld's working directory."""
+        return self.root / "run"
+
+    @property
+    def state(self) -> Path:
+        """State of slurmctld and of srobustd."""
+        return self.root / "state"
+
+    @property
+    def munge(self) -> Path:
+        """Key, socket and log of the cluster's own munged."""
+        return self.root / "munge"
+
+    @property
+    def work(self) -> Path:
+        """Working directory of commands and jobs; every user may write here."""
+        return self.root / "work"
+
+    @property
+    def cgroup(self) -> Path:
+        """What cgroup.conf names as the mount point."""
+        return self.root / "cgroup"
+
+    def spool(self, node: str) -> Path:
+        """A slurmd's spool and working directory; its slurmstepds inherit it, and are known by it."""
+        return self.root / "spool" / node
+
+    def gpu(self, index: int) -> Path:
+        """A fake GPU."""
+        return self.root / "dev" / f"gpu{index}"
+
+    def kmsg(self, node: str) -> Path:
+        """A node's scripted kernel log."""
+        return self.root / "kmsg" / node
+
+    def cache(self, node: str) -> Path:
+        """Where a node's checks keep their verdicts."""
+        return self.root / "cache" / node

@@ -1,0 +1,283 @@
+"""The back end that every site has: Slurm's own commands, each with a deadline and a clean environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import string
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_robust.config import SlurmConfig
+from slurm_robust.model import JobRef
+from slurm_robust.slurm import checked, parse, process, values
+from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.errors import (
+    SlurmError,
+    SlurmMissingError,
+    SlurmNotFoundError,
+    SlurmParseError,
+    SlurmRefusedError,
+    from_text,
+)
+
+
+def _separator() -> str:
+    # 16 of 52 letters, about 91 bits. Letters only: squeue reads leading digits as a field's width.
+    return "".join(secrets.choice(string.ascii_letters) for _ in range(16))
+
+
+class CommandClient:
+    """`SlurmClient` by `scontrol`, `squeue`, `scancel` and `sbatch`.
+
+    Args:
+        config: Where the commands and slurm.conf are, and how long one command may take.
+    """
+
+    def __init__(self, config: SlurmConfig) -> None:
+        self._config = config
+        self._cluster_name = ""
+
+    # Reading
+
+    def nodes(self) -> list[Node]:
+        """All nodes, in one call."""
+        return parse.parse_nodes(self._read("read nodes", ["scontrol", "show", "node", "-o"]))
+
+    def node(self, name: str) -> Node | None:
+        """One node; None where Slurm does not know it."""
+        try:
+            said = self._read(f"read node {name}", ["scontrol", "show", "node", "-o", checked.node_list(name)])
+        except SlurmNotFoundError:
+            return None
+        return next((node for node in parse.parse_nodes(said) if node.name == name), None)
+
+    def jobs(self) -> list[Job]:
+        """All jobs that slurmctld holds, in one call. `exclude` is None: squeue prints it in another call only."""
+        return self._squeue("read jobs", [])
+
+    def job(self, job: JobRef) -> Job | None:
+        """One job, exactly, `exclude` included (two calls); None where Slurm does not know it (any more)."""
+        array = job.array_job_id is not None and job.array_task_id is not None
+        only = ["-j", job.address, *(["--array"] if array else [])]
+        try:
+            found = self._squeue(f"read job {job.address}", only)
+            for one in found:
+                same = (
+                    (one.ref.array_job_id, one.ref.array_task_id) == (job.array_job_id, job.array_task_id)
+                    if array
+                    else one.ref.job_id == job.job_id
+                )
+                if same:
+                    return self._with_exclude(one)
+        except SlurmNotFoundError:
+            return None
+        return None
+
+    def reservations(self) -> list[Reservation]:
+        """All reservations, in one call."""
+        return parse.parse_reservations(self._read("read reservations", ["scontrol", "show", "reservation", "-o"]))
+
+    def cluster_name(self) -> str:
+        """The cluster's name; asked once."""
+        if not self._cluster_name:
+            said = self._read("read the cluster's name", ["scontrol", "show", "config"])
+            self._cluster_name = parse.parse_cluster_name(said)
+        return self._cluster_name
+
+    # Nodes
+
+    def drain(self, nodes: str, reason: str) -> None:
+        """Drain nodes; `reason` must begin with `srobust:`."""
+        self._update_nodes(f"drain {nodes}", nodes, "State=DRAIN", f'Reason="{checked.reason(reason)}"')
+
+    def set_down(self, nodes: str, reason: str) -> None:
+        """Set nodes DOWN; `reason` must begin with `srobust:`."""
+        self._update_nodes(f"set {nodes} down", nodes, "State=DOWN", f'Reason="{checked.reason(reason)}"')
+
+    def resume(self, nodes: str) -> None:
+        """Bring nodes back; refused where one of them is neither drained nor down."""
+        self._update_nodes(f"resume {nodes}", nodes, "State=RESUME")
+
+    def set_node_comment(self, nodes: str, comment: str) -> None:
+        """Write the nodes' comment, one line."""
+        self._update_nodes(f"write the comment of {nodes}", nodes, f"Comment={checked.line(comment)}")
+
+    # Jobs
+
+    def requeue(self, job: JobRef) -> None:
+        """Plain requeue."""
+        address = self._exact(job, "requeue")
+        self._act(f"requeue job {address}", ["scontrol", "requeue", address])
+
+    def update_job(
+        self,
+        job: JobRef,
+        *,
+        comment: str | None = None,
+        admin_comment: str | None = None,
+        exclude: str | None = None,
+        req_nodes: str | None = None,
+        reservation: str | None = None,
+        start_now: bool = False,
+        time_limit_min: int | None = None,
+    ) -> None:
+        """Change a job in one call; what is None stays, an empty text clears."""
+        changes = []
+        if req_nodes is not None:
+            changes.append(f"ReqNodeList={checked.node_list_or_none(req_nodes)}")
+        if exclude is not None:
+            changes.append(f"ExcNodeList={checked.node_list_or_none(exclude)}")
+        if reservation is not None:
+            changes.append(f"ReservationName={checked.name(reservation) if reservation else ''}")
+        if time_limit_min is not None:
+            changes.append(f"TimeLimit={checked.minutes(time_limit_min)}")
+        if comment is not None:
+            changes.append(f"Comment={checked.free_text(comment)}")
+        if admin_comment is not None:
+            changes.append(f"AdminComment={checked.free_text(admin_comment)}")
+        if start_now:
+            changes.append("StartTime=now")
+        if not changes:
+            return
+        address = self._exact(job, "update")
+        self._act(f"update job {address}", ["scontrol", "update", f"JobId={address}", *changes])
+
+    def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
+        """Submit `script` (its text) with `args`; the job gets our environment less Slurm's variables, plus `env`."""
+        environ = process.scrubbed(os.environ, self._config.conf) | (env or {})
+        argv = [self._command("sbatch"), "--parsable", *args]
+        done = process.run(argv, timeout_s=self._config.timeout_s, env=environ, stdin=script)
+        said = self._said("submit a batch script", done)
+        match = re.fullmatch(r"([0-9]{1,10})(?:;\S*)?\s*", said)
+        if match is None:
+            raise SlurmParseError("sbatch named no job", said[:200])
+        return JobRef(int(match[1]))
+
+    def cancel(self, job: JobRef) -> None:
+        """Cancel a job; one that has ended already stays as it is."""
+        address = self._exact(job, "cancel")
+        self._act(f"cancel job {address}", ["scancel", address])
+
+    def signal(self, job: JobRef, signal: str, step: str | None = None) -> None:
+        """Send a signal to one step, or to each numbered step; the batch script is left alone.
+
+        A step that has ended already is passed over, as Slurm does.
+        """
+        name = checked.signal(signal)
+        address = self._exact(job, "signal")
+        if step is not None:
+            steps = [f"{address}.{checked.step(step)}"]
+        else:
+            # `scancel -s KILL JOB` without a step would cancel the job itself.
+            said = self._read(f"read steps of job {address}", ["squeue", "-h", "-s", "-j", address, "-o", "%i"])
+            steps = [line for line in said.split() if re.fullmatch(re.escape(address) + r"\.[0-9]+", line)]
+        if steps:
+            self._act(f"signal {' '.join(steps)}", ["scancel", "-s", name, *steps])
+
+    # Reservations
+
+    def create_reservation(
+        self, name: str, nodes: str, users: tuple[str, ...], duration_min: int, flags: tuple[str, ...]
+    ) -> None:
+        """Create a reservation that starts now."""
+        argv = [
+            *("scontrol", "create", "reservation", f"ReservationName={checked.name(name)}"),
+            f"Nodes={checked.node_list(nodes)}",
+            f"Users={checked.names(users)}",
+            "StartTime=now",
+            f"Duration={checked.minutes(duration_min)}",
+        ]
+        if flags:
+            argv.append(f"Flags={checked.flags(flags)}")
+        self._act(f"create reservation {name}", argv)
+
+    def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
+        """Change a reservation; `nodes` is the whole new list, `duration_min` counts from its start."""
+        changes = []
+        if nodes is not None:
+            changes.append(f"Nodes={checked.node_list(nodes)}")
+        if duration_min is not None:
+            changes.append(f"Duration={checked.minutes(duration_min)}")
+        if changes:
+            argv = ["scontrol", "update", f"ReservationName={checked.name(name)}", *changes]
+            self._act(f"update reservation {name}", argv)
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation; refused while a job stands in it."""
+        self._act(f"delete reservation {name}", ["scontrol", "delete", f"ReservationName={checked.name(name)}"])
+
+    # How
+
+    def _squeue(self, what: str, only: list[str]) -> list[Job]:
+        separator = _separator()
+        # In the environment, not on the command line: there, any user of this machine could read it while squeue
+        # runs, and write it into a comment.
+        layout = {"SQUEUE_FORMAT2": ",".join(f"{field}:{separator}" for field in parse.JOB_FIELDS)}
+        said = self._read(what, ["squeue", "-h", "--all", "-t", "all", *only], layout)
+        return parse.parse_jobs(said, separator)
+
+    def _with_exclude(self, job: Job) -> Job:
+        address = str(job.ref.job_id)
+        # squeue's long formats have no excluded nodes in Slurm 22.05; its short one has, and is safe: two plain words.
+        said = self._read(
+            f"read excluded nodes of job {address}",
+            ["squeue", "-h", "--all", "-t", "all", "-j", address, "-o", "%A %x"],
+        )
+        for line in said.splitlines():
+            job_id, _, nodes = line.partition(" ")
+            if job_id == address:
+                return replace(job, exclude=values.plain(nodes.strip()))
+        return replace(job, exclude="")
+
+    def _exact(self, job: JobRef, verb: str) -> str:
+        """The address that means this job and no other.
+
+        Raises:
+            SlurmNotFoundError: Slurm does not know the job.
+            SlurmRefusedError: the id stands for several: the rest of an array, or a het job.
+        """
+        found = self.job(job)
+        if found is None:
+            raise SlurmNotFoundError(f"{verb} job {job.address}", "Invalid job id specified")
+        if found.hetjob_id:
+            raise SlurmRefusedError(
+                f"{verb} job {job.address}: part of het job {found.hetjob_id}; act on het jobs by hand, with scontrol"
+            )
+        if found.ref.array_job_id is not None and found.ref.array_task_id is None:
+            raise SlurmRefusedError(
+                f"{verb} job {job.address}: stands for several tasks of an array; name one, {job.job_id}_TASK"
+            )
+        return found.ref.address
+
+    def _update_nodes(self, what: str, nodes: str, *changes: str) -> None:
+        self._act(what, ["scontrol", "update", f"NodeName={checked.node_list(nodes)}", *changes])
+
+    def _act(self, what: str, argv: list[str]) -> None:
+        self._read(what, argv)
+
+    def _read(self, what: str, argv: list[str], extra: dict[str, str] | None = None) -> str:
+        env = process.scrubbed(os.environ, self._config.conf)
+        env |= {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s"} | (extra or {})
+        argv = [self._command(argv[0]), *argv[1:]]
+        return self._said(what, process.run(argv, timeout_s=self._config.timeout_s, env=env))
+
+    def _said(self, what: str, done: process.Finished) -> str:
+        if done.code == 0:
+            return done.out
+        words = " ".join(f"{done.err}\n{done.out}".split())
+        if done.code < 0:
+            raise SlurmError(f"{what}: the command was ended by signal {-done.code}", words[:400])
+        raise from_text(what, words[:400])
+
+    def _command(self, name: str) -> str:
+        if self._config.bin_dir:
+            return str(Path(self._config.bin_dir) / name)
+        path = shutil.which(name)
+        if path is None:
+            raise SlurmMissingError(
+                f"{name} is not on PATH; install Slurm's commands, or set slurm.bin_dir in robust.yaml to their folder"
+            )
+        return path

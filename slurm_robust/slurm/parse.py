@@ -1,0 +1,240 @@
+"""Slurm's output, read: pure functions from text to the values of `slurm.client`.
+
+Every call asks for times as seconds since the epoch (`SLURM_TIME_FORMAT=%s`); ISO times are read as UTC, which the
+calls ask for too.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.errors import SlurmParseError
+from slurm_robust.slurm.values import duration_s, epoch_s, expand, node_state, nothing, plain
+
+JOB_FIELDS = (
+    "jobid",
+    "arrayjobid",
+    "arraytaskid",
+    "hetjobid",
+    "hetjoboffset",
+    "state",
+    "userid",
+    "username",
+    "partition",
+    "numnodes",
+    "nodelist",
+    "batchhost",
+    "reason",
+    "reservation",
+    "reqnodes",
+    "restartcnt",
+    "requeue",
+    "starttime",
+    "submittime",
+    "endtime",
+    "timelimit",
+    "prioritylong",
+    "tres-per-node",
+    "feature",
+    "exit_code",
+    "name",
+    "comment",
+    "admin_comment",
+    "stdout",
+    "workdir",
+)
+"""What `squeue -O` is asked for, in this order."""
+
+_NODE_RECORD = re.compile(r"\n(?=NodeName=)")
+_RESERVATION_RECORD = re.compile(r"\n(?=ReservationName=)")
+_FREE_TEXT = re.compile(r"\s(?=(?:Reason|Comment|Extra)=)")
+_PAIR = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
+_STAMP = r" \[([^\s\[\]@]*)@(?:[0-9T:-]+|Unknown|None)\]"
+# Greedy: the last stamp is Slurm's own. A reason can quote a job's words, a node's comment cannot.
+_REASON = re.compile(r"\s*Reason=(.*)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra)=)", re.DOTALL)
+_REASON_BARE = re.compile(r"\s*Reason=(.*?)(?:" + _STAMP + r"|\s*\Z)", re.DOTALL)
+_COMMENT = re.compile(r"\s+Comment=(.*?)(?:\s+Extra=.*)?\Z", re.DOTALL)
+
+
+def _records(text: str, head: str, split: re.Pattern[str], none_words: str) -> list[str]:
+    text = text.strip("\n")
+    if text.strip() == none_words:
+        return []
+    records = split.split(text)
+    for record in records:
+        if not record.startswith(head):
+            raise SlurmParseError(f"scontrol's answer does not begin with {head}", text[:200])
+    return records
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for key, value in _PAIR.findall(text):
+        pairs.setdefault(key, value)  # the first of a name is Slurm's own; later ones may stand in a text
+    return pairs
+
+
+def _number(pairs: dict[str, str], key: str) -> int:
+    text = pairs.get(key, "")
+    if nothing(text):
+        return 0
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise SlurmParseError(f"{key} is not a number", text[:80])
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if nothing(text) else tuple(text.split(","))
+
+
+def parse_nodes(text: str) -> list[Node]:
+    """Read `scontrol show node -o`.
+
+    Reason and comment are free text at the end of a line; both can be written by administrators only.
+
+    Raises:
+        SlurmParseError: not that.
+    """
+    found = []
+    for record in _records(text, "NodeName=", _NODE_RECORD, "No nodes in the system"):
+        cut = _FREE_TEXT.search(record)
+        pairs = _pairs(record[: cut.start()] if cut else record)
+        if "State" not in pairs:
+            raise SlurmParseError("a node without a state", record[:200])
+        tail = record[cut.start() :] if cut else ""
+        why = _REASON.match(tail) or _REASON_BARE.match(tail)
+        comment = _COMMENT.match(tail[why.end() :] if why else tail)
+        state, flags = node_state(pairs["State"])
+        found.append(
+            Node(
+                name=pairs["NodeName"],
+                state=state,
+                flags=flags,
+                reason=why[1] if why else "",
+                reason_user=(why[2] or "") if why else "",
+                partitions=_names(pairs.get("Partitions", "")),
+                gres=plain(pairs.get("Gres", "")),
+                features=_names(pairs.get("ActiveFeatures", "")),
+                cpus=_number(pairs, "CPUTot"),
+                memory_mb=_number(pairs, "RealMemory"),
+                boot_at_s=epoch_s(pairs.get("BootTime", "")),
+                comment=plain(comment[1].rstrip()) if comment else "",
+            )
+        )
+    return found
+
+
+def parse_reservations(text: str) -> list[Reservation]:
+    """Read `scontrol show reservation -o`.
+
+    Raises:
+        SlurmParseError: not that.
+    """
+    found = []
+    for record in _records(text, "ReservationName=", _RESERVATION_RECORD, "No reservations in the system"):
+        cut = _FREE_TEXT.search(record)
+        pairs = _pairs(record[: cut.start()] if cut else record)
+        if "EndTime" not in pairs:
+            raise SlurmParseError("a reservation without an end", record[:200])
+        found.append(
+            Reservation(
+                name=pairs["ReservationName"],
+                nodes=plain(pairs.get("Nodes", "")),
+                users=_names(pairs.get("Users", "")),
+                flags=frozenset(_names(pairs.get("Flags", ""))),
+                start_at_s=epoch_s(pairs.get("StartTime", "")),
+                end_at_s=epoch_s(pairs["EndTime"]),
+                state=pairs.get("State", ""),
+            )
+        )
+    return found
+
+
+def parse_jobs(text: str, separator: str) -> list[Job]:
+    """Read `squeue -h -O` of `JOB_FIELDS`, each followed by `separator`.
+
+    A job's name, comment, folder and files are its owner's words and may hold anything, newlines included. That none
+    of them can forge a field or a job rests on `separator` alone: random, new for each call, and not told to anyone.
+
+    Raises:
+        SlurmParseError: not that.
+    """
+    pieces = text.split(separator)
+    if pieces.pop().strip("\n") or len(pieces) % len(JOB_FIELDS):
+        raise SlurmParseError("squeue's answer is cut short or in another form", text[:200].replace(separator, "|"))
+    width = len(JOB_FIELDS)
+    return [
+        _job(dict(zip(JOB_FIELDS, pieces[start : start + width], strict=True)))
+        for start in range(0, len(pieces), width)
+    ]
+
+
+def _job(said: dict[str, str]) -> Job:
+    said["jobid"] = said["jobid"].removeprefix("\n")
+    state, _, flags = said["state"].replace(",", "+").partition("+")
+    if not re.fullmatch(r"[A-Z_]+", state):
+        raise SlurmParseError("not a job state", said["state"][:80])
+    return Job(
+        ref=_job_ref(said),
+        state=state,
+        completing="COMPLETING" in (state, *flags.split("+")),
+        user=said["username"],
+        uid=_number(said, "userid"),
+        partition=said["partition"],
+        name=said["name"],
+        nodes=expand(said["nodelist"]),
+        batch_host=plain(said["batchhost"]),
+        num_nodes=_number(said, "numnodes"),
+        reason=plain(said["reason"]),
+        comment=said["comment"] if said["comment"] != "(null)" else "",
+        admin_comment=said["admin_comment"] if said["admin_comment"] != "(null)" else "",
+        reservation=plain(said["reservation"]),
+        exclude=None,
+        req_nodes=plain(said["reqnodes"]),
+        restart_count=_number(said, "restartcnt"),
+        requeueable=said["requeue"] != "0",
+        start_at_s=epoch_s(said["starttime"]),
+        submit_at_s=epoch_s(said["submittime"]),
+        end_at_s=epoch_s(said["endtime"]),
+        time_limit_s=duration_s(said["timelimit"]),
+        hetjob_id=_number(said, "hetjobid"),
+        priority=_number(said, "prioritylong"),
+        gres=plain(said["tres-per-node"]),
+        features=plain(said["feature"]),
+        exit_code=_exit_code(said["exit_code"]),
+        std_out=plain(said["stdout"]),
+        work_dir=plain(said["workdir"]),
+    )
+
+
+def _exit_code(text: str) -> str:
+    if re.fullmatch(r"[0-9]{1,10}", text):  # 22.05's long format has the raw wait status
+        return f"{int(text) >> 8 & 0xFF}:{int(text) & 0x7F}"
+    return text
+
+
+def _job_ref(said: dict[str, str]) -> JobRef:
+    job_id = _number(said, "jobid")
+    if not job_id:
+        raise SlurmParseError("a job without an id", said["jobid"][:80])
+    if not nothing(said["arraytaskid"]):
+        # A pending rest of an array is one record, `0-9%2`: no single task.
+        task = int(said["arraytaskid"]) if re.fullmatch(r"[0-9]{1,10}", said["arraytaskid"]) else None
+        return JobRef(job_id, _number(said, "arrayjobid"), task)
+    if _number(said, "hetjobid"):
+        return JobRef(job_id, het_offset=_number(said, "hetjoboffset"))
+    return JobRef(job_id)
+
+
+def parse_cluster_name(text: str) -> str:
+    """Read the name out of `scontrol show config`.
+
+    Raises:
+        SlurmParseError: it is not there.
+    """
+    match = re.search(r"^ClusterName\s*= (\S+)$", text, re.MULTILINE)
+    if match is None:
+        raise SlurmParseError("scontrol show config names no cluster", text[:200])
+    return match[1]

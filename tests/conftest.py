@@ -1,0 +1,42 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+from helpers import slurm_required
+
+from slurm_robust.devcluster import machine
+from slurm_robust.devcluster.cluster import DevCluster, Spec
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `slurm` or `e2e` need Slurm: they are skipped without it, or fail where it is required."""
+    if (item.get_closest_marker("slurm") or item.get_closest_marker("e2e")) and not machine.installed():
+        message = "Slurm is not installed: apt-get install slurmctld slurmd slurm-client munge (scripts/test does)"
+        if slurm_required():
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def devcluster_factory() -> Iterator[Callable[[Spec], DevCluster]]:
+    """Brings up devclusters; whatever the tests do, each is down at the end of the session."""
+    with contextlib.ExitStack() as stack:
+
+        def bring_up(spec: Spec) -> DevCluster:
+            cluster = DevCluster.up(spec)
+            stack.callback(cluster.down)
+            return cluster
+
+        yield bring_up
+
+
+@pytest.fixture(scope="module")
+def devcluster() -> Iterator[DevCluster]:
+    """A devcluster of four nodes for one test module, without srobustd."""
+    cluster = DevCluster.up(Spec(nodes=4))
+    yield cluster
+    cluster.down()
