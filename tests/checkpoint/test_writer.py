@@ -10,11 +10,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import files
+from slurm_robust.checkpoint import files, seals
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import latest
 from slurm_robust.checkpoint.reader import load
@@ -134,7 +135,10 @@ def test_one_rank_that_cannot_write(tmp_path: Path, bad: int, monkeypatch: pytes
     """Nothing is sealed, nobody waits for ever, every rank says so; a stale part is not taken for the new one."""
     folder = tmp_path / "step-00000001"
     folder.mkdir()
-    (folder / f"part-{bad:05d}.json").write_text("{}")
+    stale = folder / f"rank-{bad:05d}.pt"
+    torch.save({"r": "stale"}, stale)
+    part = seals.describe(folder, stale.name, files.digest(stale))
+    (folder / f"part-{bad:05d}.json").write_bytes(msgspec.json.encode(part))
     (folder / f".rank-{bad:05d}.pt.tmp").mkdir()  # where this rank wants to write
     outcomes = both(tmp_path, {"r": 0}, {"r": 1})
     assert all(isinstance(outcome, CheckpointError) for outcome in outcomes)
