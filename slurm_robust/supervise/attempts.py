@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_robust.checkpoint.demote import demote as mark_demoted
+from slurm_robust.checkpoint.demotion import demote as mark_demoted
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import latest
 
