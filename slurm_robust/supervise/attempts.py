@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from slurm_robust.checkpoint.demote import demote as mark_demoted
+from slurm_robust.checkpoint.demotion import demote as mark_demoted
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import latest
 
