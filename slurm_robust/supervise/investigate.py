@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import archive
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture, RankExit
+from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.judge import judge
-from slurm_robust.localize.report import render_tree
 from slurm_robust.model import Signal, SignalKind, Verdict
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
