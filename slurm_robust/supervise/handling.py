@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _GRACE_S = 1.0
 """From the first rank's death to the judgement: the others' last words are on their way."""
 _PAUSE_S = 0.1
+_EARLY_CAPTURES = 7
+"""Looked at often for the first half minute, in which most hangs are told from pauses; then now and then."""
 
 
 class Handling:
@@ -85,8 +87,8 @@ class Handling:
         await inquiry.capture()
         said = ""
         while True:
-            first = len(inquiry.captures) == 1
-            if await self._over(s.config.supervise.corroborate_after_s if first else s.config.supervise.recapture_s):
+            early = len(inquiry.captures) < _EARLY_CAPTURES
+            if await self._over(s.config.supervise.corroborate_after_s if early else s.config.supervise.recapture_s):
                 self._drop(record)
                 return None
             await inquiry.capture()

@@ -20,6 +20,7 @@ from slurm_robust.supervise.incident import Record
 SILENT_AGENT_S = 7.0
 """Three heartbeats: an agent not heard of for longer does not answer."""
 _POLL_S = 0.02
+_KEPT_CAPTURES = 8
 _GRACE_S = 1.0
 """For agents slower than the capture's own limit, before they count as missing."""
 
@@ -98,7 +99,7 @@ class Investigator:
         evidence = Evidence(
             world_size=max(fleet.world, len(fleet.ranks)),
             rank_nodes=fleet.rank_nodes,
-            captures=tuple(self.captures[-5:]),
+            captures=tuple(self.captures[-_KEPT_CAPTURES:]),
             exits=tuple(self._scene.exits.values()),
             node_signals=(*self._scene.signals, *silent),
             layout=layout,
