@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
-from slurm_robust.slurm import checked, parse, process
+from slurm_robust.slurm import checked, parse, process, values
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,
@@ -45,6 +45,14 @@ class CommandClient:
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""
         return parse.parse_nodes(self._read("read nodes", ["scontrol", "show", "node", "-o"]))
+
+    def node(self, name: str) -> Node | None:
+        """One node; None where Slurm does not know it."""
+        try:
+            said = self._read(f"read node {name}", ["scontrol", "show", "node", "-o", checked.node_list(name)])
+        except SlurmNotFoundError:
+            return None
+        return next((node for node in parse.parse_nodes(said) if node.name == name), None)
 
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds, in one call. `exclude` is None: squeue prints it in another call only."""
@@ -221,7 +229,7 @@ class CommandClient:
         for line in said.splitlines():
             job_id, _, nodes = line.partition(" ")
             if job_id == address:
-                return replace(job, exclude=parse.plain(nodes.strip()))
+                return replace(job, exclude=values.plain(nodes.strip()))
         return replace(job, exclude="")
 
     def _exact(self, job: JobRef, verb: str) -> str:

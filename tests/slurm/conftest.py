@@ -1,0 +1,78 @@
+"""A live cluster for the contract, and each back end that can be imported here."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from helpers import wait_until
+from slurm_helpers import Jobs
+
+from slurm_robust.config import SlurmConfig
+from slurm_robust.devcluster.cluster import DevCluster
+from slurm_robust.devcluster.spec import Spec
+from slurm_robust.slurm.client import SlurmClient
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.factory import BACKENDS, connect
+
+IMPORTABLE = [name for name in BACKENDS if name == "commands" or importlib.util.find_spec(name)]
+
+
+@pytest.fixture(scope="session")
+def cluster(devcluster_factory: Callable[[Spec], DevCluster]) -> DevCluster:
+    """Four nodes; slurmctld that does not answer is noticed after three seconds instead of ten."""
+    extra = "MessageTimeout=3\nPartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE\n"
+    extra += "PartitionName=short Nodes=ALL MaxTime=60 DefaultTime=5\n"
+    return devcluster_factory(Spec(nodes=4, gpus_per_node=2, prolog=False, kill_wait_s=2, slurm_conf_extra=extra))
+
+
+@pytest.fixture(scope="session", params=IMPORTABLE)
+def backend(request: pytest.FixtureRequest) -> str:
+    """The name of a back end."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def config(cluster: DevCluster, backend: str) -> SlurmConfig:
+    """How the back end reaches the cluster."""
+    return msgspec.convert({"backend": backend, "conf": str(cluster.layout.slurm_conf), "timeout_s": 20.0}, SlurmConfig)
+
+
+@pytest.fixture(scope="session")
+def client(config: SlurmConfig) -> Iterator[SlurmClient]:
+    """A client of the back end under test."""
+    made = connect(config)
+    yield made
+    close = getattr(made, "close", None)
+    if close:
+        close()
+
+
+@pytest.fixture
+def jobs(cluster: DevCluster, client: SlurmClient) -> Iterator[Jobs]:
+    """A test's jobs; they are gone, and every node is back, when the next test begins."""
+    made = Jobs(cluster, client)
+    yield made
+    if made.submitted:
+        cluster.run(["scancel", *map(str, made.submitted)], check=False)
+        running = ["squeue", "-h", "-j", ",".join(map(str, made.submitted))]
+        wait_until(lambda: not cluster.run(running, check=False).stdout, 15, "the test's jobs to go")
+
+
+@pytest.fixture
+def clean(cluster: DevCluster, client: SlurmClient) -> Iterator[None]:
+    """Undoes what a test did to nodes and reservations."""
+    yield
+    for reservation in client.reservations():
+        cluster.run(["scontrol", "delete", f"reservation={reservation.name}"])
+    for node in client.nodes():
+        if node.drained:
+            with contextlib.suppress(SlurmError):
+                client.resume(node.name)
+        if node.comment:
+            cluster.run(["scontrol", "update", f"nodename={node.name}", "comment="])
+    wait_until(lambda: all(node.usable for node in client.nodes()), 15, "every node usable again")
