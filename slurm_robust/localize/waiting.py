@@ -33,10 +33,10 @@ class _Scene:
 
 
 def judge_waiting(evidence: Evidence) -> Verdict | None:
-    """The verdict from who waits and who does not; None without any rank in the last capture."""
-    last = evidence.captures[-1]
-    if not last.ranks:
+    """The verdict from who waits and who does not; None where the last capture shows none."""
+    if not evidence.captures or not evidence.captures[-1].ranks:
         return None
+    last = evidence.captures[-1]
     scene = _scene(evidence.captures, last)
     if not scene.waiting:
         return _nobody_waits(evidence, scene)
