@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from slurm_robust.localize.causes import Cause, Finding, find
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.waiting import others_wait
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 
 SAME_MOMENT_S = 5.0
@@ -82,8 +84,11 @@ def _finished(evidence: Evidence, ended: list[RankExit]) -> Verdict:
     if len({e.rank for e in ended}) >= evidence.world_size:
         return Verdict(Conclusion.NONE, "every rank ended with exit code 0")
     who = name(e.rank for e in ended)
+    if not others_wait(evidence, {e.rank for e in ended}):
+        # Ranks do not end in the same second, and saving at the end takes its time.
+        return Verdict(Conclusion.NONE, f"{who} ended with exit code 0, the others are still on their way")
     reason = (
-        f"{who} ended with exit code 0 while the others still run: the program let it leave early; no node is at fault"
+        f"{who} ended with exit code 0 while the others wait in a collective: the program let it leave early, no node"
     )
     return Verdict(Conclusion.USER_CODE, reason)
 
@@ -168,7 +173,13 @@ def _untold(
             why += "; nothing says that its node is at fault"
         ranks = tuple(sorted({e.rank for e, _ in here}))
         suspects.append(Suspect(node, ranks, confidence, why, infrastructure=bool(faulted)))
-    return _culprit("; ".join(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
+    found = _culprit("; ".join(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
+    # A rank that vanished may have finished: its agent sees no exit code. The others' waiting tells.
+    vanished = {e.rank for e, f in failed if f.cause is Cause.VANISHED}
+    if vanished >= {e.rank for e, _ in failed} and not others_wait(evidence, vanished):
+        wanted = (f"the exit code of {name(vanished)}", "two captures in which the others wait in a collective")
+        return replace(found, corroborated=False, missing=wanted)
+    return found
 
 
 def _victims(failed: list[tuple[RankExit, Finding]], nodes: set[str]) -> str:

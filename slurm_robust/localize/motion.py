@@ -53,6 +53,8 @@ def compare(before: RankCapture, after: RankCapture, elapsed_s: float) -> RankMo
     old, new = before.progress, after.progress
     if old is not None and new is not None and (old.step, old.phase) != (new.step, new.phase):
         return RankMotion(rank, Motion.MOVING, f"step {old.step} ({old.phase}) to {new.step} ({new.phase})")
+    if not before.processes and not after.processes:
+        return RankMotion(rank, Motion.STILL, f"gone for {elapsed_s:.1f} s")
     if rank_process(before) is None or rank_process(after) is None:
         return RankMotion(rank, Motion.UNSURE, "no process of it was seen")
     findings = [_tree(before, after), *_processes(before, after, elapsed_s)]

@@ -69,7 +69,7 @@ def blocking(rank: RankCapture) -> Blocking:
     """What holds this rank (it is given to be outside the collective that its peers wait in)."""
     training = rank_process(rank)
     if training is None:
-        return Blocking("it is gone", SURE, False, 0.8)
+        return Blocking("it is gone, and its exit was not seen", BLOCKED, False, 0.7)
     if (held := stopped(rank)) is not None:
         return _stopped(training, held)
     if (zombie := died(rank)) is not None:

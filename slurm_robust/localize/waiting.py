@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.motion import BUSY_SHARE, Motion, Stillness, stillness
 from slurm_robust.localize.names import Kind
-from slurm_robust.localize.patience import CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
+from slurm_robust.localize.patience import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.place import Place
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.tree import rank_place, rank_process
@@ -33,10 +33,10 @@ class _Scene:
 
 
 def judge_waiting(evidence: Evidence) -> Verdict | None:
-    """The verdict from who waits and who does not; None without any rank in the last capture."""
-    last = evidence.captures[-1]
-    if not last.ranks:
+    """The verdict from who waits and who does not; None where the last capture shows none."""
+    if not evidence.captures or not evidence.captures[-1].ranks:
         return None
+    last = evidence.captures[-1]
     scene = _scene(evidence.captures, last)
     if not scene.waiting:
         return _nobody_waits(evidence, scene)
@@ -52,6 +52,22 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
         )
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those ranks share: storage, input, code",))
     return _minority(evidence, scene)
+
+
+def others_wait(evidence: Evidence, without: set[int]) -> bool:
+    """The last two captures, far enough apart, show all other ranks in a collective, none of them moving."""
+    if len(evidence.captures) < 2:
+        return False
+    before, last = evidence.captures[-2:]
+    others = [r for r in last.ranks if r.rank not in without]
+    earlier = {r.rank: rank_place(r) for r in before.ranks}
+    return (
+        last.at_s - before.at_s >= BLOCKED.span_s
+        and bool(others)
+        and all(_waits_firmly(evidence.captures, r, rank_place(r)) for r in others)
+        and all(r.rank in earlier and earlier[r.rank].waits_for_peers for r in others)
+        and not any(_moves(stillness((before, last), r.rank)) for r in others)
+    )
 
 
 def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
