@@ -201,10 +201,19 @@ class Handling:
             fruitless=self.fruitless_after(s.present.step),
             overdue=overdue,
             ended=ended,
-            exit_code=s.ended,
+            exit_code=self._own_code(),
         )
         record.plan = decide(describe(verdict, facts))
         return record.plan
+
+    def _own_code(self) -> int | None:
+        """The program's own exit code: srun's, or that of the first rank that ended while others still run."""
+        if self._s.ended is not None:
+            return self._s.ended
+        first = min(self._s.present.scene.exits.values(), key=lambda e: e.at_s, default=None)
+        if first is None:
+            return None
+        return 128 + first.signal if first.signal else first.exit_code
 
     async def _dead_nodes(self) -> list[str]:
         """Silent nodes that Slurm, too, has lost; where it cannot be asked, none."""

@@ -12,7 +12,7 @@ from slurm_robust.localize import archive
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture, RankExit
 from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Signal, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record
@@ -104,7 +104,11 @@ class Investigator:
             node_signals=(*self._scene.signals, *silent),
             layout=layout,
         )
-        verdict = judge(evidence)
+        try:
+            verdict = judge(evidence)
+        except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)
+            self._folder.tell("note", f"the evidence could not be weighed: {error!r}; please report this")
+            verdict = Verdict(Conclusion.UNDETERMINED, f"the evidence could not be weighed ({type(error).__name__})")
         self._record.verdict = verdict
         self._record.stamp("localised")
         return verdict
