@@ -81,7 +81,10 @@ def test_drain_and_resume_keep_the_reason_as_it_was(client: SlurmClient, reason:
 
 
 def test_down_ends_what_runs_there(client: SlurmClient, jobs: Jobs) -> None:
-    """A node set DOWN loses its job, keeps the reason and comes back by resume."""
+    """A node set DOWN shows the reason and loses its job; drained then, it stays out until it is resumed.
+
+    (With `ReturnToService=2`, DOWN alone lasts only until the node's slurmd registers again.)
+    """
     ref = JobRef(jobs.submit("-w", "n3", "--no-requeue"))
     jobs.wait(ref, "RUNNING")
     client.set_down("n3", "srobust: does not end its job")
@@ -93,8 +96,10 @@ def test_down_ends_what_runs_there(client: SlurmClient, jobs: Jobs) -> None:
         False,
     )
     jobs.wait(ref, "NODE_FAIL", "COMPLETING", "CANCELLED", "FAILED")
+    client.drain("n3", "srobust: stays out")
+    assert node(client, "n3").reason == "srobust: stays out"
     client.resume("n3")
-    assert node(client, "n3").state != "DOWN"
+    wait_until(lambda: node(client, "n3").usable, 10, "n3 back")
 
 
 @pytest.mark.parametrize("reason", ["", "bad disk", "srobust: two\nNodeName=n4 State=DOWN", "srobust: nul\0"])
