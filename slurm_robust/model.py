@@ -256,6 +256,10 @@ class ActionKind(str, enum.Enum):
     DELETE_SEAT = "delete_seat"
     ANSWER = "answer"
     CANCEL = "cancel"
+    LIFT_EXCLUDE = "lift_exclude"
+    RESUME = "resume"
+    KEEP_STANDBY = "keep_standby"
+    LEAVE_MARK = "leave_mark"
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,44 @@
-"""Where can training resume?"""
+"""Where can training resume?
+
+    from slurm_robust import checkpoint
+
+    found = checkpoint.resume_from_env("ckpt")
+    if found.path is not None:
+        state = checkpoint.load(found.path)
+    ...
+    checkpoint.save("ckpt", step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+
+A checkpoint is a folder (or a single file) with a *seal*: a manifest of names, sizes and digests, written last and
+atomically, after what was written was read back. Without its seal a folder is never chosen. Choosing one only looks
+up seals, sizes and times of change; torch is imported by `save` and `load` alone.
+"""
+
+from slurm_robust.checkpoint.demote import demote
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.find import Entry, Found, entries, latest
+from slurm_robust.checkpoint.load import load
+from slurm_robust.checkpoint.prune import Pruned, prune
+from slurm_robust.checkpoint.resume import resume_from_env
+from slurm_robust.checkpoint.save import save
+from slurm_robust.checkpoint.seal import FileSeal, Seal, seal
+from slurm_robust.checkpoint.verify import Problem, Report, verify
+
+__all__ = [
+    "CheckpointError",
+    "Entry",
+    "FileSeal",
+    "Found",
+    "Problem",
+    "Pruned",
+    "Report",
+    "Seal",
+    "demote",
+    "entries",
+    "latest",
+    "load",
+    "prune",
+    "resume_from_env",
+    "save",
+    "seal",
+    "verify",
+]

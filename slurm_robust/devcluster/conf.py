@@ -22,6 +22,7 @@ class Settings:
         user: Account that runs the daemons.
         auth: `munge` or `none`.
         proctrack: `cgroup` or `linuxproc`.
+        version: Slurm's major version, `(22, 5)`.
         ctld_port: slurmctld's port; node k has `ctld_port + k`, the daemon's HTTP side `ctld_port + 79`.
     """
 
@@ -30,6 +31,7 @@ class Settings:
     auth: str
     proctrack: str
     ctld_port: int
+    version: tuple[int, int]
 
     @property
     def http_port(self) -> int:
@@ -77,6 +79,9 @@ def slurm_conf(spec: Spec, settings: Settings, layout: Layout) -> str:
         "SlurmdParameters": "config_overrides",
         "ReturnToService": "2",
         "SlurmdTimeout": str(spec.slurmd_timeout_s),
+        # A ping of a dead slurmd is tried again for this long before the node's silence counts: with Slurm's own 10 s
+        # a node with SlurmdTimeout 10 is DOWN after 28 s, with 5 s after 18.
+        "MessageTimeout": str(min(10, max(3, spec.slurmd_timeout_s // 2))),
         "KillWait": str(spec.kill_wait_s),
         "JobRequeue": "1",
         # nohold_on_prolog_fail: a failed prolog drains its node, so the job can simply wait for another one. Without
@@ -88,7 +93,7 @@ def slurm_conf(spec: Spec, settings: Settings, layout: Layout) -> str:
         lines["AuthInfo"] = f"socket={layout.munge}/socket"
     if spec.prolog or spec.epilog_sleep_s:
         # Without DeferBatch the batch script starts when the first node's prolog has ended.
-        lines["PrologFlags"] = "Alloc,DeferBatch"
+        lines["PrologFlags"] = "Alloc,DeferBatch" if settings.version >= (22, 5) else "Alloc"
         lines["PrologEpilogTimeout"] = str(60 + round(spec.epilog_sleep_s))
         lines["Prolog"] = f"{layout.etc}/prolog"
         lines["Epilog"] = f"{layout.etc}/epilog"
@@ -116,9 +121,9 @@ def gres_conf(spec: Spec, layout: Layout) -> str:
 
 
 def cgroup_conf(settings: Settings, layout: Layout) -> str:
-    """Which cgroups; `disabled` is refused by 22.05, and a file without a usable plugin is read by nobody there."""
+    """Which cgroups: the cluster's own, or none, which newer Slurms want to be told."""
     if settings.proctrack != "cgroup":
-        return ""
+        return "CgroupPlugin=disabled\n" if settings.version >= (24, 5) else ""
     return f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={layout.cgroup}\n"
 
 

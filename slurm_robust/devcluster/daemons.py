@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_robust import config
 from slurm_robust.devcluster import conf, files, machine, members, process, record
 from slurm_robust.devcluster.process import Command
 from slurm_robust.devcluster.record import Record
@@ -91,9 +92,15 @@ def start(now: Record, roles: list[Role]) -> None:
             table[role.name] = started
 
 
-def start_slurm(now: Record) -> None:
-    """Start slurmctld and every slurmd."""
-    start(now, [slurmctld(now), *(slurmd(now, node) for node in conf.node_names(now.spec.nodes))])
+def start_slurm(now: Record, *, timeout_s: float = 10) -> None:
+    """Start slurmctld, then every slurmd: one that finds no controller tries again only after a second."""
+    start(now, [slurmctld(now)])
+    deadline_s = time.monotonic() + timeout_s
+    while not machine.listens(now.settings.ctld_port) and time.monotonic() < deadline_s:
+        if "slurmctld" not in record.read(now.directory).live():
+            return  # `wait_ready` says why
+        time.sleep(POLL_S / 5)
+    start(now, [slurmd(now, node) for node in conf.node_names(now.spec.nodes)])
 
 
 def start_munged(now: Record, *, timeout_s: float = 5) -> str:
@@ -119,6 +126,17 @@ def start_munged(now: Record, *, timeout_s: float = 5) -> str:
             return f"munged made no socket in {timeout_s:g} s"
         time.sleep(POLL_S)
     return ""
+
+
+def start_srobustd(now: Record, *, timeout_s: float = 10) -> None:
+    """As `DevCluster.start_daemon`; one that takes longer than this is left to itself."""
+    start(now, [srobustd(now)])
+    state = Path(config.load(now.layout.robust_yaml).daemon.state_dir)
+    deadline_s = time.monotonic() + timeout_s
+    while not (state.is_dir() and any(state.iterdir())) and time.monotonic() < deadline_s:
+        if "srobustd" not in record.read(now.directory).live():
+            raise DevClusterError(f"srobustd ended at once:\n{_tail(now.layout.log / 'srobustd.log', 12)}")
+        time.sleep(POLL_S)
 
 
 def kill(now: Record, name: str, number: int, *, timeout_s: float = 10) -> None:
@@ -150,12 +168,8 @@ def wait_ready(cluster: DevCluster, nodes: set[str] | None, timeout_s: float) ->
             if role not in live:
                 out, log = (_tail(now.layout.log / f"{role}.{kind}", 6) for kind in ("out", "log"))
                 raise DevClusterError(f"{role} has ended:\n{out or log}")
-        try:
-            shown = cluster.run(["sinfo", "-h", "-N", "-o", "%N %T"], check=False, timeout_s=timeout_s)
-        except subprocess.TimeoutExpired:
-            shown = None
-        if shown is not None and shown.returncode == 0:
-            states = dict(line.split() for line in shown.stdout.splitlines())
+        states = node_states(cluster, timeout_s)
+        if states:
             late = sorted(node for node in wanted if states.get(node) not in UP)
             if not late:
                 return
@@ -165,6 +179,18 @@ def wait_ready(cluster: DevCluster, nodes: set[str] | None, timeout_s: float) ->
                 f"not ready after {timeout_s:g} s: {awaited}\n{_tail(now.layout.log / 'slurmctld.log', 6)}"
             )
         time.sleep(POLL_S)
+
+
+def node_states(cluster: DevCluster, timeout_s: float) -> dict[str, str]:
+    """What slurmctld says of each node; nothing where it does not answer."""
+    # A command that finds nobody there tries again after a whole second.
+    if not machine.listens(cluster.record.settings.ctld_port):
+        return {}
+    try:
+        shown = cluster.run(["sinfo", "-h", "-N", "-o", "%N %T"], check=False, timeout_s=timeout_s)
+    except subprocess.TimeoutExpired:
+        return {}
+    return dict(line.split() for line in shown.stdout.splitlines()) if shown.returncode == 0 else {}
 
 
 def down(directory: Path, *, keep: bool) -> None:

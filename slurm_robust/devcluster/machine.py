@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -51,6 +52,13 @@ def command(name: str) -> str:
 def installed() -> bool:
     """Whether Slurm's daemons are here."""
     return all(shutil.which(name, path=search_path()) for name in ("slurmctld", "slurmd", "srun"))
+
+
+def slurm_version() -> tuple[int, int]:
+    """Slurm's major version, `(22, 5)` for 22.05.8; `(0, 0)` where slurmctld says something else."""
+    done = subprocess.run([command("slurmctld"), "-V"], capture_output=True, text=True, check=False, timeout=10)
+    found = re.search(r"(\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def munge_here() -> bool:
@@ -116,6 +124,15 @@ def port_block() -> Iterator[int]:
                 yield start
                 return
     raise DevClusterError(f"no {PORT_BLOCK} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on a TCP port; looks without connecting, which the listener would log as an error."""
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            if re.search(rf":{port:04X} [0-9A-F]+:0000 0A ", Path(f"/proc/net/{table}").read_text(encoding="ascii")):
+                return True
+    return False
 
 
 def _is_free(port: int) -> bool:

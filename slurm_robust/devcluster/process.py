@@ -165,10 +165,14 @@ def launch(commands: list[Command]) -> list[Process]:
     Raises:
         DevClusterError: they could not be forked.
     """
+    if not commands:
+        return []
     items = [{"argv": c.argv, "env": dict(c.env), "log": str(c.log), "cwd": str(c.cwd)} for c in commands]
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _LAUNCHER],
         input=json.dumps(items),
+        # Should we be killed now, the launcher itself is found by the mark that it carries like its children.
+        env=dict(commands[0].env),
         capture_output=True,
         text=True,
         check=False,
@@ -194,8 +198,11 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float = 0, timeout_s:
     """
     began_s = time.monotonic()
     asked: set[Process] = set()
+    seen: set[Process] = set()
     while True:
-        left = [process for process in find() if process.alive]
+        # What was seen once stays wanted: an orphan with a wiped environment is found only while its parent lives.
+        seen |= set(find())
+        left = [process for process in seen if process.alive]
         spent_s = time.monotonic() - began_s
         if not left or spent_s > grace_s + timeout_s:
             return left

@@ -124,7 +124,7 @@ def _decode(raw: dict[str, Any]) -> Record:
     return Record(
         directory=directory,
         spec=Spec(**(raw["spec"] | {"directory": directory})),
-        settings=Settings(**raw["settings"]),
+        settings=Settings(**(raw["settings"] | {"version": tuple(raw["settings"]["version"])})),
         processes={role: Process(int(pid), int(ticks)) for role, (pid, ticks) in raw["processes"].items()},
         notices=tuple(raw["notices"]),
         boot_id=raw["boot_id"],

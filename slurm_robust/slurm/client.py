@@ -121,6 +121,9 @@ class SlurmClient(Protocol):
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""
 
+    def node(self, name: str) -> Node | None:
+        """One node; None where Slurm does not know it. A prolog asks this, so it costs slurmctld no full list."""
+
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds (also those ended in the last minutes), in one call."""
 

@@ -53,6 +53,14 @@ class CommandClient:
         """All nodes, in one call."""
         return parse.parse_nodes(self._read("read nodes", ["scontrol", "show", "node", "-o"]))
 
+    def node(self, name: str) -> Node | None:
+        """One node; None where Slurm does not know it."""
+        try:
+            said = self._read(f"read node {name}", ["scontrol", "show", "node", "-o", checked.node_list(name)])
+        except SlurmNotFoundError:
+            return None
+        return next((node for node in parse.parse_nodes(said) if node.name == name), None)
+
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds, in one call. `exclude` is None: squeue prints it in another call only."""
         return self._squeue("read jobs", [])

@@ -1,0 +1,90 @@
+"""Making room: the newest verified checkpoints stay, and nothing that somebody may still be writing is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.find import Entry, entries
+from slurm_robust.checkpoint.seal import SEAL_NAME, beside
+
+_DOOMED_PREFIX = ".srobust-pruning-"
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What `prune` kept and removed (or would), newest first; `kept` are verified ones, `left` the rest that stays."""
+
+    kept: tuple[Path, ...]
+    removed: tuple[Path, ...]
+    left: tuple[tuple[Path, str], ...]
+
+
+def prune(directory: str | Path, keep: int, *, unfinished_after_s: float = 3600.0, dry_run: bool = False) -> Pruned:
+    """Keep the `keep` newest checkpoints whose bytes were read back and fit, and remove what is older than those.
+
+    Newer ones that are not good, and unfinished ones younger than `unfinished_after_s`, stay: somebody may want to see
+    them, or be writing them. With fewer good ones than `keep`, nothing is removed.
+
+    Raises:
+        CheckpointError: `keep` is below 1, the folder cannot be listed, or one cannot be removed.
+    """
+    if keep < 1:
+        raise CheckpointError(f"keep {keep}: the last checkpoint is never removed", "Keep 1 or more")
+    directory = Path(directory)
+    found = entries(directory, deep=True)
+    good = [entry for entry in found if entry.sealed and not entry.problem]
+    kept = good[:keep]
+    removed, left = [], []
+    for entry in found:
+        if entry in kept:
+            continue
+        why = "" if len(kept) == keep else f"there are only {len(kept)} verified ones"
+        if not why and entry.step >= kept[-1].step:
+            why = entry.problem or "newer than those kept"
+        if not why and not entry.sealed and time.time() - _changed_at_s(entry) < unfinished_after_s:
+            why = "not sealed, and written to lately"
+        if why:
+            left.append((entry.path, why))
+        else:
+            removed.append(entry.path)
+    if not dry_run:
+        for path in removed:
+            _remove(path)
+        _sweep(directory)
+    return Pruned(kept=tuple(entry.path for entry in kept), removed=tuple(removed), left=tuple(left))
+
+
+def _changed_at_s(entry: Entry) -> float:
+    newest = 0.0
+    with contextlib.suppress(OSError):
+        newest = entry.path.stat().st_mtime
+        for path in entry.path.rglob("*") if entry.path.is_dir() else ():
+            newest = max(newest, path.stat().st_mtime)
+    return newest
+
+
+def _remove(path: Path) -> None:
+    """Out of sight in one rename, then gone: a lookup never sees half of it."""
+    doomed = path.with_name(f"{_DOOMED_PREFIX}{path.name}.{os.getpid()}")
+    try:
+        if path.is_dir():
+            path.rename(doomed)
+            shutil.rmtree(doomed)
+            return
+        for name in (SEAL_NAME, "demoted.json", "verified.json"):  # the seal first
+            beside(path, name).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be removed: {error}", "Remove it by hand") from error
+
+
+def _sweep(directory: Path) -> None:
+    """What a killed prune left out of sight."""
+    for path in directory.glob(f"{_DOOMED_PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,52 @@
+"""Every rank starts from the same checkpoint: the one that `srobust run` chose, or one that rank 0 chooses."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.find import Found, latest
+
+PATH_VARIABLE = "SROBUST_RESUME_PATH"
+STEP_VARIABLE = "SROBUST_RESUME_STEP"
+
+
+def resume_from_env(directory: str | Path) -> Found:
+    """Where this attempt resumes: what `srobust run` exported, else the newest in `directory`.
+
+    An exported empty path says that there is none. Without the wrapper, rank 0 looks and tells the others where
+    torch.distributed is up; where it is not, each rank looks for itself.
+
+    Raises:
+        CheckpointError: as `latest`, or the exported step is no number.
+    """
+    exported = os.environ.get(PATH_VARIABLE)
+    if exported is None:
+        return _same_for_all(directory)
+    if not exported:
+        return Found()
+    text = os.environ.get(STEP_VARIABLE, "-1")
+    try:
+        return Found(path=Path(exported), step=int(text))
+    except ValueError:
+        raise CheckpointError(f"{STEP_VARIABLE} is {text!r}: not a number", f"Unset it and {PATH_VARIABLE}") from None
+
+
+def _same_for_all(directory: str | Path) -> Found:
+    # Without torch already loaded there is no process group, and loading it for this would cost a second.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return latest(directory)
+    box: list[Found | CheckpointError | None] = [None]
+    if distributed.get_rank() == 0:
+        try:
+            box = [latest(directory)]
+        except CheckpointError as error:  # the others wait for an answer: they are to have the error, too
+            box = [error]
+    distributed.broadcast_object_list(box, src=0)
+    found = box[0]
+    if isinstance(found, Found):
+        return found
+    raise found if isinstance(found, CheckpointError) else CheckpointError("rank 0 chose no checkpoint")

@@ -1,0 +1,150 @@
+"""Is a checkpoint what its seal says? Cheaply (sizes and times of change), or byte for byte."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from slurm_robust.checkpoint import files
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.seal import FileSeal, Seal, base, beside, contents, step_in_name
+from slurm_robust.checkpoint.seal import read as read_seal
+from slurm_robust.checkpoint.structure import structural_problems
+
+VERIFIED_NAME = "verified.json"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong with a file; `file` is relative to the checkpoint, empty for the checkpoint itself."""
+
+    file: str
+    what: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a verification.
+
+    Attributes:
+        verified: No problem was found. Without a seal that speaks of the files' own structure only.
+        step: -1 where unknown.
+    """
+
+    path: str
+    verified: bool
+    sealed: bool
+    step: int
+    problems: tuple[Problem, ...] = ()
+
+
+class _Remembered(msgspec.Struct, frozen=True):
+    """A digest that was read back and found right, for the file as it was then."""
+
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+    xxh3_128: str
+
+
+def check(
+    path: Path, seal: Seal, *, deep: bool = False, fresh: bool = False, on_bytes: files.OnBytes | None = None
+) -> list[Problem]:
+    """Compare a checkpoint with its seal.
+
+    A file with the sealed size, time of change and inode is taken as it is; one that was copied or touched since is
+    read, once: the outcome is remembered beside the seal. So truncation, replacement and writing in place are found at
+    the price of one `stat` a file; what silently rots on the disk is found by `deep`, and by `load`.
+
+    Args:
+        path: The checkpoint.
+        seal: Its seal.
+        deep: Read every file that was not read back since it was sealed.
+        fresh: Read every file, whatever is remembered.
+        on_bytes: Told of every piece read.
+
+    Raises:
+        OSError: a file is there and cannot be read: nobody can tell.
+    """
+    folder = base(path)
+    memory = _recall(path)
+    learnt: dict[str, _Remembered] = {}
+    problems = []
+    for file in seal.files:
+        where = folder / file.name
+        try:
+            now = where.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            problems.append(Problem(file.name, "missing"))
+            continue
+        if now.st_size != file.size_bytes:
+            problems.append(Problem(file.name, f"{now.st_size} bytes, sealed with {file.size_bytes}"))
+            continue
+        seen = _Remembered(now.st_size, now.st_mtime_ns, now.st_ino, file.xxh3_128)
+        unchanged = (now.st_mtime_ns, now.st_ino) == (file.mtime_ns, file.inode)
+        if not fresh and (memory.get(file.name) == seen or (unchanged and not deep)):
+            continue
+        found = files.digest(where, on_bytes)
+        if found == file.xxh3_128:
+            learnt[file.name] = seen
+        else:
+            problems.append(Problem(file.name, mismatch(found, file)))
+    if learnt:
+        _remember(path, memory | learnt)
+    return problems
+
+
+def mismatch(found: str, file: FileSeal) -> str:
+    """The words for a digest that does not fit."""
+    return f"its bytes changed since it was sealed: xxh3-128 {found}, sealed with {file.xxh3_128}"
+
+
+def verify(path: str | Path, *, on_bytes: files.OnBytes | None = None) -> Report:
+    """Read every byte of the checkpoint at `path` and compare; without a seal, look at its files' structure.
+
+    Raises:
+        CheckpointError: it is not there.
+        OSError: something of it cannot be read: nobody can tell.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such checkpoint", f"`srobust ckpt list {path.parent}` shows what is there")
+    try:
+        seal = read_seal(path)
+    except CheckpointError as error:
+        return Report(path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", error.what),))
+    if seal is None:
+        return _verify_structure(path)
+    problems = check(path, seal, fresh=True, on_bytes=on_bytes)
+    return Report(path=str(path), verified=not problems, sealed=True, step=seal.step, problems=tuple(problems))
+
+
+def _verify_structure(path: Path) -> Report:
+    step = step_in_name(path)
+    try:
+        names = contents(path)
+        problems = [Problem(file, what) for file, what in structural_problems(base(path), names)]
+    except CheckpointError as error:
+        names, problems = [], [Problem("", error.what)]
+    if not names and not problems:
+        problems = [Problem("", "holds no file")]
+    return Report(
+        path=str(path),
+        verified=not problems,
+        sealed=False,
+        step=-1 if step is None else step,
+        problems=tuple(problems),
+    )
+
+
+def _recall(path: Path) -> dict[str, _Remembered]:
+    try:
+        return msgspec.json.decode(beside(path, VERIFIED_NAME).read_bytes(), type=dict[str, _Remembered])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+
+
+def _remember(path: Path, known: dict[str, _Remembered]) -> None:
+    """Best effort: a folder that we may not write to is read again the next time."""
+    with contextlib.suppress(OSError):
+        files.write_atomic(beside(path, VERIFIED_NAME), msgspec.json.encode(known))

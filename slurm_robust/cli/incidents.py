@@ -1,0 +1,124 @@
+"""`srobust incidents`: what happened, when, why, and what was done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options, table
+from slurm_robust.config import Config
+from slurm_robust.model import TIME_KEYS
+
+
+@click.command("incidents")
+@click.argument("incident", required=False)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Newest so many.")
+@source_options
+def command(incident: str | None, limit: int, path: str | None, as_json: bool) -> None:
+    """What happened, when, why, and what was done; with INCIDENT (its id, key or job), all of it."""
+    found = _load(load_config(path))
+    if incident is not None:
+        found = [i for i in found if incident in (i["id"], i["key"], i["job"])]
+        if not found:
+            raise click.ClickException(f"no incident {incident}; srobust incidents lists them")
+    found = found[:limit]
+    if as_json:
+        print_json(found)
+    elif incident is not None:
+        for one in found:
+            _show(one)
+    else:
+        rows = [
+            (
+                clock(i["opened_at_s"]),
+                i["id"],
+                i["job"],
+                i["user"],
+                i["outcome"] or i["state"],
+                ",".join((i["plan"] or {}).get("evict") or i["verdict"].get("suspects") or ()),
+                _took(i),
+                i["reason"] or i["verdict"].get("why", ""),
+            )
+            for i in found
+        ]
+        columns = ("opened", "id", "job", "user", "outcome", "suspects", "decided → running", "reason")
+        table("Incidents", columns, rows)
+
+
+def _load(config: Config) -> list[dict[str, Any]]:
+    """All of them from the journal where it may be read, else the newest from the snapshot."""
+    from slurm_robust.daemon.journal import FILE_NAME, Journal  # noqa: PLC0415 (loaded for this command only)
+    from slurm_robust.daemon.schema import JournalError  # noqa: PLC0415 (the same)
+    from slurm_robust.daemon.snapshot import recent_incidents  # noqa: PLC0415 (the same)
+
+    folder = Path(config.daemon.state_dir)
+    try:
+        readable = (folder / FILE_NAME).exists()
+    except PermissionError:
+        readable = False
+    if readable:
+        try:
+            journal = Journal.open(folder, read_only=True)
+        except JournalError:
+            return list(load_state(config)["incidents"])
+        try:
+            return recent_incidents(journal, limit=-1)
+        finally:
+            journal.close()
+    return list(load_state(config)["incidents"])
+
+
+def _took(incident: dict[str, Any]) -> str:
+    times = incident["times"]
+    if "running" not in times or "accepted" not in times:
+        return ""
+    return duration(times["running"] - times["accepted"])
+
+
+def _show(i: dict[str, Any]) -> None:
+    verdict, plan = i["verdict"], i["plan"]
+    click.echo(f"incident {i['id']}   job {i['job']} of {i['user']}, attempt {i['attempt']['restart_count']}")
+    click.echo(f"  came to    {i['outcome'] or i['state']}{': ' + i['reason'] if i['reason'] else ''}")
+    suspects = f" on {', '.join(verdict['suspects'])}" if verdict.get("suspects") else ""
+    click.echo(f"  verdict    {verdict.get('conclusion') or 'none'}{suspects}: {verdict.get('why', '')}")
+    if plan:
+        standby = f", standby {', '.join(plan['standby'])}" if plan["standby"] else ""
+        click.echo(
+            f"  plan       {plan['road']}: without {', '.join(plan['evict']) or 'nobody'}{standby}; {plan['reason']}"
+        )
+        if i["mode"] == "observe":
+            click.echo("             observed only: nothing was done")
+    click.echo(f"  report     {i['report'] or 'slurm-robust-' + str(i['job_id']) + '/ beside the job’s output file'}")
+    times = sorted(((at_s, name) for name, at_s in i["times"].items()), key=lambda t: (t[0], _place(t[1])))
+    rows, last_s = [], times[0][0] if times else 0.0
+    for at_s, name in times:
+        rows.append((name, clock(at_s), f"+{at_s - last_s:.3f} s", f"{at_s - times[0][0]:.3f} s"))
+        last_s = at_s
+    table("\nTimes", ("what", "when", "after the last", "since the first"), rows)
+    rows = [
+        (
+            a["kind"],
+            a["target"],
+            _outcome(a),
+            clock(a["called_at_s"]),
+            "" if a["planned"] else "on the way",
+            a["reason"],
+        )
+        for a in i["actions"]
+    ]
+    table("\nActions", ("action", "on", "came to", "called", "planned", "reason"), rows)
+
+
+def _place(name: str) -> int:
+    return TIME_KEYS.index(name) if name in TIME_KEYS else len(TIME_KEYS)
+
+
+def _outcome(action: dict[str, Any]) -> str:
+    if action["done_at_s"]:
+        since_s = action["done_at_s"] - (action["called_at_s"] or action["done_at_s"])
+        return f"done in {since_s:.2f} s" + (f", {action['calls']} calls" if action["calls"] > 1 else "")
+    if action["error"]:
+        return f"failed: {action['error']}"
+    return "called" if action["calls"] else "not called"

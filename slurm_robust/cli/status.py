@@ -1,0 +1,49 @@
+"""`srobust status`: what is going on."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options, table
+
+
+@click.command("status")
+@source_options
+def command(path: str | None, as_json: bool) -> None:
+    """What is going on: the daemon, supervised jobs, rooms, open incidents."""
+    state = load_state(load_config(path))
+    if as_json:
+        print_json(state)
+        return
+    breaker = state["breaker"]
+    word = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
+    age = duration(time.time() - state["at_s"])
+    click.echo(f"cluster {state['cluster']}   mode {state['mode']}   as of {age} ago   breaker {word}")
+    rooms: dict[str, list[str]] = {}
+    for node in state["nodes"]:
+        rooms.setdefault(node["room"], []).append(node["name"])
+    from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
+
+    order = ("active", "standby", "seat", "quarantine", "drained", "idle")
+    table("\nNodes", ("room", "number", "nodes"), [(r, len(rooms[r]), fold(rooms[r])) for r in order if r in rooms])
+    columns = ("job", "user", "name", "nodes", "attempt", "step", "says", "incident")
+    rows = [
+        (
+            j["job"],
+            j["user"],
+            j["name"],
+            j["nodes"],
+            j["restart_count"],
+            j["step"] if j["step"] >= 0 else "",
+            j["claim"],
+            j["incident"],
+        )
+        for j in state["jobs"]
+    ]
+    table("\nSupervised jobs", columns, rows)
+    live = [i for i in state["incidents"] if i["state"] != "closed"]
+    shown = live or state["incidents"][:5]
+    lines = [(clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], i["reason"]) for i in shown]
+    table("\nOpen incidents" if live else "\nLast incidents", ("opened", "id", "job", "outcome", "reason"), lines)

@@ -1,0 +1,75 @@
+"""The daemon's breaker: counts what went out with our prefix, trips, and is reset by a person through the journal."""
+
+from __future__ import annotations
+
+from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.journal import Journal
+from slurm_robust.daemon.ledger import Ledger
+from slurm_robust.policy.breaker import over_limit
+from slurm_robust.policy.rooms import drained_by_us
+
+OPEN_KEY, RESET_KEY, SEEN_KEY = "breaker_open", "breaker_reset_at_s", "drains_seen"
+
+
+def request_reset(journal: Journal, at_s: float, who: str) -> None:
+    """What `srobust breaker reset` writes; a running daemon sees it at its next look, another one when it starts."""
+    with journal.transaction():
+        journal.put(RESET_KEY, repr(at_s))
+        journal.put(OPEN_KEY, "")
+        journal.event(at_s, "info", "breaker.reset", f"reset by {who}")
+
+
+class Breaker:
+    """Says whether nodes may be taken out."""
+
+    def __init__(self, core: Core, ledger: Ledger) -> None:
+        self.core, self.ledger = core, ledger
+
+    @property
+    def why_open(self) -> str:
+        """Why it is open, or an empty text where it is closed."""
+        return self.core.journal.get(OPEN_KEY)
+
+    def _limit(self, more: frozenset[str], *, planned: bool) -> str:
+        core = self.core
+        partitions: dict[str, set[str]] = {}
+        for node in core.world.nodes.values():
+            for name in node.partitions:
+                partitions.setdefault(name, set()).add(node.name)
+        return over_limit(
+            self.ledger.drains(),
+            {name: frozenset(members) for name, members in partitions.items()},
+            core.config.breaker,
+            now_s=core.now_s(),
+            reset_at_s=float(core.journal.get(RESET_KEY, "0")),
+            more=more,
+            planned=planned,
+        )
+
+    def allows(self, nodes: frozenset[str]) -> bool:
+        """True where these may be taken out; where that would be too much, the breaker opens."""
+        if not self.why_open and (why := self._limit(nodes, planned=True)):
+            self._open(f"refused to take out {', '.join(sorted(nodes))[:200]}: {why}")
+        return not self.why_open
+
+    def look(self) -> None:
+        """After each reading of the nodes: notice drains of ours, whoever of us made them, and trip where needed."""
+        core, known = self.core, self.ledger.open_drains()
+        # What was out before the very first start is history, not damage that is going on.
+        at_s = core.now_s() if core.journal.get(SEEN_KEY) else 0.0
+        for node in core.world.nodes.values():
+            if drained_by_us(node) and node.name not in known:
+                self.ledger.drained(node.name, at_s, node.reason)
+                core.alert("node.drained", f"{node.name}: {node.reason}")
+            elif node.name in known and not node.drained:
+                self.ledger.drain_ended(node.name, core.now_s())
+                core.info("node.back", f"{node.name} is back in service")
+        core.journal.put(SEEN_KEY, "1")
+        if not self.why_open and (why := self._limit(frozenset(), planned=False)):
+            self._open(why)
+
+    def _open(self, why: str) -> None:
+        self.core.journal.put(OPEN_KEY, why)
+        self.core.alert(
+            "breaker.open", f"{why}; nothing is drained or quarantined until a person types: srobust breaker reset"
+        )

@@ -1,0 +1,142 @@
+"""What every part of the daemon shares: configuration, journal, Slurm, what Slurm last showed, and the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+from slurm_robust.config import Config
+from slurm_robust.daemon.journal import Journal
+from slurm_robust.model import Mode
+from slurm_robust.policy.recover import Cluster
+from slurm_robust.slurm.client import Job, Node, Reservation, SlurmClient
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("srobustd")
+
+
+@dataclass
+class World:
+    """What Slurm showed when it was last asked, and when that was (seconds since the epoch; 0 for never)."""
+
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    jobs: Mapping[int, Job] = field(default_factory=dict)
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    nodes_at_s: float = 0.0
+    jobs_at_s: float = 0.0
+    reservations_at_s: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """True once everything was read."""
+        return bool(self.nodes_at_s and self.jobs_at_s and self.reservations_at_s)
+
+    def cluster(self) -> Cluster:
+        """For the planner."""
+        return Cluster(self.nodes, tuple(self.jobs.values()), tuple(self.reservations.values()))
+
+
+class Ration:
+    """At most `count` of something in `window_s`, for each key, in bounded memory."""
+
+    def __init__(self, count: int, window_s: float, keys: int = 1024) -> None:
+        self.count, self.window_s, self.keys = count, window_s, keys
+        self._used: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def take(self, key: str, now_s: float) -> bool:
+        """True where one more is within the ration, which is then used."""
+        used = self._used.setdefault(key, deque())
+        self._used.move_to_end(key)
+        while len(self._used) > self.keys:
+            self._used.popitem(last=False)
+        while used and used[0] <= now_s - self.window_s:
+            used.popleft()
+        if len(used) >= self.count:
+            return False
+        used.append(now_s)
+        return True
+
+
+class Core:
+    """Shared by the daemon's parts. Everything runs in one loop; only Slurm calls leave it, for a thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        client: SlurmClient,
+        journal: Journal,
+        *,
+        account: str,
+        mode: Mode,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.config, self.client, self.journal = config, client, journal
+        self.account = account
+        self.mode = mode
+        self.now_s = clock
+        self.world = World()
+        self.cluster_name = config.cluster
+        self.calls = 0
+        self._said = Ration(6, 60.0)
+        self._said_in_all = Ration(120, 60.0)
+
+    @property
+    def acting(self) -> bool:
+        """True where plans are carried out; False where they are only written down."""
+        return self.mode is Mode.ACT
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask Slurm in a thread; errors come through."""
+        self.calls += 1
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+    async def read_nodes(self) -> None:
+        """Look at all nodes."""
+        found = await self.call(self.client.nodes)
+        self.world.nodes, self.world.nodes_at_s = {n.name: n for n in found}, self.now_s()
+
+    async def read_jobs(self) -> None:
+        """Look at all jobs."""
+        found = await self.call(self.client.jobs)
+        self.world.jobs, self.world.jobs_at_s = {j.ref.job_id: j for j in found}, self.now_s()
+
+    async def read_reservations(self) -> None:
+        """Look at all reservations."""
+        found = await self.call(self.client.reservations)
+        self.world.reservations, self.world.reservations_at_s = {r.name: r for r in found}, self.now_s()
+
+    def say(self, level: int, what: str, text: str, *, key: str = "") -> None:
+        """One line in the log, and the same in the journal's audit log.
+
+        Args:
+            level: As in `logging`.
+            what: One word for machines, `claim.refused`.
+            text: A sentence for people.
+            key: Lines with the same key come at most six times a minute: texts from outside must not fill disks.
+        """
+        now_s = self.now_s()
+        if key and not (self._said.take(f"{what} {key}", now_s) and self._said_in_all.take("all", now_s)):
+            return
+        plain = "".join(c if c.isprintable() else "?" for c in text)[:1000]
+        log.log(level, "%s: %s", what, plain)
+        self.journal.event(now_s, logging.getLevelName(level).lower(), what, plain)
+
+    def info(self, what: str, text: str, *, key: str = "") -> None:
+        """An event worth a line."""
+        self.say(logging.INFO, what, text, key=key)
+
+    def alert(self, what: str, text: str, *, key: str = "") -> None:
+        """Something that a person should look at."""
+        self.say(logging.WARNING, what, text, key=key)
+
+    def broken(self, error: Exception) -> None:
+        """An error of our own: said with its traceback, and gone on from."""
+        log.error("daemon.error: %s: %s", type(error).__name__, error, exc_info=error)
+        self.journal.event(self.now_s(), "error", "daemon.error", f"{type(error).__name__}: {error}")

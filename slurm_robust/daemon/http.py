@@ -1,0 +1,149 @@
+"""The read-only HTTP side: `/state.json`, `/metrics`, `/healthz`. A process of its own, without any right to Slurm.
+
+It learns what it shows from snapshots, a line each, on its standard input (or from the file `state.json`), gives up
+root before it listens, and ends when its input does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pwd
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from slurm_robust.model import TIME_KEYS
+
+LINE_LIMIT_BYTES = 64 * 1024 * 1024
+REREAD_S = 1.0
+
+
+class Shown:
+    """The last snapshot."""
+
+    def __init__(self) -> None:
+        self.text = "{}"
+        self.value: dict[str, Any] = {}
+
+    def take(self, text: str) -> None:
+        """Take a new one; what is no JSON object leaves the old one."""
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return
+        if isinstance(value, dict):
+            self.text, self.value = text, value
+
+
+def metrics(value: dict[str, Any], now_s: float) -> bytes:
+    """The snapshot in Prometheus' text format. Labels are rooms, outcomes and stages: never jobs, users or texts."""
+    registry = CollectorRegistry()
+
+    def gauge(name: str, words: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(f"srobust_{name}", words, labels, registry=registry)
+
+    gauge("snapshot_age_seconds", "Age of what is shown; large where the daemon is gone").set(
+        max(0.0, now_s - float(value.get("at_s", 0.0)))
+    )
+    gauge("acting", "1 where plans are carried out, 0 in observe mode").set(value.get("mode") == "act")
+    gauge("breaker_open", "1 where nothing is drained until a person resets the breaker").set(
+        bool(value.get("breaker", {}).get("open"))
+    )
+    gauge("slurm_calls", "Calls to Slurm since the daemon started").set(int(value.get("slurm_calls", 0)))
+    gauge("supervised_jobs", "Running jobs that supervise themselves").set(len(value.get("jobs", ())))
+    nodes = gauge("nodes", "Nodes in each room", ("room",))
+    for room in ("active", "standby", "seat", "quarantine", "drained", "idle"):
+        nodes.labels(room).set(sum(1 for n in value.get("nodes", ()) if n.get("room") == room))
+    missing = gauge("standby_missing", "Members missing to the wanted size", ("pool",))
+    for pool in value.get("standby", ()):
+        missing.labels(str(pool.get("name"))).set(int(pool.get("short", 0)))
+    recent = gauge("recent_incidents", "Of the newest hundred incidents, how many came to what", ("outcome",))
+    counts: dict[str, int] = {}
+    for incident in value.get("incidents", ()):
+        outcome = str(incident.get("outcome") or incident.get("state"))
+        counts[outcome] = counts.get(outcome, 0) + 1
+    for outcome, count in counts.items():
+        recent.labels(outcome).set(count)
+    stages = gauge("last_recovery_seconds", "Newest resumed incident: seconds from the decision", ("stage",))
+    done = [i for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed")]
+    if done:
+        times = done[0].get("times", {})
+        start_s = times.get("accepted", 0.0)
+        for stage in TIME_KEYS:
+            if times.get(stage, 0.0) >= start_s > 0:
+                stages.labels(stage).set(times[stage] - start_s)
+    return generate_latest(registry)
+
+
+def application(shown: Shown) -> web.Application:
+    """The three pages; anything else is 404, any method but GET and HEAD is 405."""
+
+    async def state(_: web.Request) -> web.Response:
+        return web.Response(text=shown.text, content_type="application/json")
+
+    async def prometheus(_: web.Request) -> web.Response:
+        return web.Response(body=metrics(shown.value, time.time()), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def healthz(_: web.Request) -> web.Response:
+        fresh = time.time() - float(shown.value.get("at_s", 0.0)) < 60
+        return web.Response(
+            text="ok\n" if fresh else "the daemon has said nothing for a minute\n", status=200 if fresh else 503
+        )
+
+    app = web.Application(client_max_size=1024)
+    app.router.add_get("/state.json", state)
+    app.router.add_get("/metrics", prometheus)
+    app.router.add_get("/healthz", healthz)
+    return app
+
+
+def drop_rights() -> None:
+    """Give up root, and every variable that leads to Slurm."""
+    for name in list(os.environ):
+        if name.startswith(("SLURM", "SROBUST", "MUNGE")):
+            del os.environ[name]
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.setgroups([])
+        os.setgid(nobody.pw_gid)
+        os.setuid(nobody.pw_uid)
+
+
+async def serve(host: str, port: int, state_file: Path | None) -> None:
+    """Listen until the input ends; with `state_file`, for ever."""
+    shown = Shown()
+    runner = web.AppRunner(application(shown), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, host, port)
+    await site.start()
+    try:
+        if state_file is None:
+            await _from_stdin(shown)
+        else:
+            await _from_file(shown, state_file)
+    finally:
+        await runner.cleanup()
+
+
+async def _from_stdin(shown: Shown) -> None:
+    reader = asyncio.StreamReader(limit=LINE_LIMIT_BYTES)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        shown.take(line.decode("utf-8", "replace"))
+
+
+async def _from_file(shown: Shown, path: Path) -> None:
+    while True:
+        # Not there yet, or unreadable for a while: what is shown grows old, and says so.
+        with contextlib.suppress(OSError):
+            shown.take(await asyncio.to_thread(path.read_text, encoding="utf-8"))
+        await asyncio.sleep(REREAD_S)

@@ -1,0 +1,262 @@
+"""Reads what jobs say of themselves in their Comment, as untrusted text, and turns an accepted claim into a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_robust import claim as protocol
+from slurm_robust.claim import Claim, ClaimError
+from slurm_robust.daemon.actor import Actor
+from slurm_robust.daemon.breaker import Breaker
+from slurm_robust.daemon.core import Core, Ration
+from slurm_robust.daemon.journal import CLOSED, RUNNING, IncidentRow, Journal
+from slurm_robust.daemon.ledger import Ledger, Quarantine
+from slurm_robust.daemon.recoveries import Recoveries
+from slurm_robust.model import TIME_KEYS, Action, ActionKind
+from slurm_robust.nodecheck.leave import parse_leave
+from slurm_robust.policy.recover import CLAIM, NODE_LOST, OWNER, Recovery, Refusal, Usage, check_claim, plan, plan_owner
+from slurm_robust.slurm.client import Job
+from slurm_robust.slurm.errors import SlurmError
+
+DAY_S = 86400.0
+MARK = "[[srobust:"
+YIELD_S = 6.0
+"""How long a user's own daemon waits for the answer of a site's daemon that is alive."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a job said last, so that the same words are weighed once."""
+
+    comment: str
+    restart: int
+    claim: Claim | None
+
+
+def incident_key(job: Job, incident: str) -> str:
+    """Unique name of an incident: the attempt's own, since incident names are chosen by the job."""
+    return f"{job.ref.job_id}.r{job.restart_count}.{job.start_at_s}.{incident}"
+
+
+def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float) -> Usage:
+    """Seats given so far, for the caps."""
+    since_s = now_s - DAY_S
+    return Usage(
+        active=sum(1 for f in recoveries.open.values() if f.recovery.seat),
+        user_day=journal.seats_since(since_s, user=job.user),
+        job_day=journal.seats_since(since_s, job_id=job.ref.job_id),
+    )
+
+
+class Intake:
+    """Listens to all jobs, or to one user's own."""
+
+    def __init__(
+        self,
+        core: Core,
+        actor: Actor,
+        recoveries: Recoveries,
+        breaker: Breaker,
+        ledger: Ledger,
+        *,
+        as_user: bool = False,
+    ) -> None:
+        self.core, self.actor, self.recoveries, self.breaker, self.ledger = core, actor, recoveries, breaker, ledger
+        self.as_user = as_user
+        self._yielding: dict[str, float] = {}
+        self._heard: dict[int, Heard] = {}
+        self._answers = Ration(5, 3600.0)
+
+    @property
+    def supervised(self) -> dict[int, Claim]:
+        """Running jobs with a valid claim, by raw id."""
+        return {job_id: h.claim for job_id, h in self._heard.items() if h.claim is not None}
+
+    async def tick(self) -> None:
+        """Weigh what is new since the last look at the jobs."""
+        jobs = self.core.world.jobs
+        # What is remembered is bounded by the jobs that run now.
+        self._heard = {i: h for i, h in self._heard.items() if i in jobs and jobs[i].state == "RUNNING"}
+        for job in jobs.values():
+            if job.state != "RUNNING" or MARK not in job.comment or (self.as_user and job.user != self.core.account):
+                continue
+            heard = self._heard.get(job.ref.job_id)
+            if heard and (heard.comment, heard.restart) == (job.comment, job.restart_count):
+                continue
+            claim = self._parse(job)
+            try:
+                if claim is not None and claim.state == protocol.STATE_WANTS_REQUEUE:
+                    if self.as_user and await self._site_first(job, claim):
+                        continue
+                    await self._weigh(job, claim)
+                elif claim is not None:
+                    self._merge_times(job, claim)
+            except SlurmError as error:
+                # Not remembered as heard: weighed again at the next look.
+                self.core.alert("claim.waits", f"job {job.ref.address}: {error}", key=job.ref.address)
+                continue
+            self._heard[job.ref.job_id] = Heard(job.comment, job.restart_count, claim)
+
+    def _parse(self, job: Job) -> Claim | None:
+        try:
+            return protocol.parse(job.comment)
+        except ClaimError as error:
+            words = f"job {job.ref.address} of {job.user}: malformed claim, nothing done: {error}"
+            self.core.alert("claim.malformed", words, key=job.ref.address)
+            return None
+
+    async def _weigh(self, job: Job, claim: Claim) -> None:
+        core = self.core
+        if not claim.incident:
+            words = f"job {job.ref.address} of {job.user}: a claim without an incident, nothing done"
+            core.alert("claim.malformed", words, key=job.ref.address)
+            return
+        key = incident_key(job, claim.incident)
+        if claim.restart != job.restart_count or core.journal.incident(key) is not None:
+            return  # of an earlier attempt, or weighed before: one incident once
+        decision = await self._decide(job, claim)
+        if isinstance(decision, Refusal):
+            await self._refuse(job, claim, key, decision.reason)
+            return
+        row = self._row(job, claim, key, decision)
+        if not core.acting:
+            self._observe(row, decision)
+            return
+        if (other := self.recoveries.of_job(job.ref.job_id)) is not None:
+            self.recoveries.supersede(other.row.key, f"the job itself asked ({claim.incident})")
+        for action in decision.actions:
+            if action.kind is ActionKind.QUARANTINE:
+                self.ledger.quarantine(
+                    Quarantine(
+                        action.target, key, job.ref.job_id, claim.lineage, decision.reason, core.now_s(), core.now_s()
+                    )
+                )
+        self.recoveries.start(row)
+
+    def _refusal(self, job: Job, claim: Claim) -> Refusal | None:
+        """Why this claim may not stand, as far as that can be told without asking Slurm."""
+        core = self.core
+        if (other := self.recoveries.of_job(job.ref.job_id)) is not None and other.recovery.kind != NODE_LOST:
+            return Refusal(f"the job is on its way back already ({other.row.id})")
+        if refusal := check_claim(job, claim, usage_of(core.journal, self.recoveries, job, core.now_s()), core.config):
+            return refusal
+        drains = core.config.quarantine.claims == "drain" and core.acting
+        if claim.evict and (self.breaker.why_open or (drains and not self.breaker.allows(frozenset(claim.evict)))):
+            return Refusal(f"the breaker is open: {self.breaker.why_open}"[:200])
+        return None
+
+    async def _decide(self, job: Job, claim: Claim) -> Recovery | Refusal:
+        core = self.core
+        if refusal := self._refusal(job, claim):
+            return refusal
+        # The batched reading is up to seconds old, and has no exclusions: everything is looked at anew before deciding.
+        now_job = await core.call(core.client.job, job.ref)
+        if now_job is None or (now_job.restart_count, now_job.comment) != (job.restart_count, job.comment):
+            return Refusal("the job has moved on meanwhile")
+        why = claim.why or "the job asked to be requeued"
+        if self.as_user:
+            return plan_owner(now_job, claim.evict, why)
+        await core.read_nodes()
+        await core.read_reservations()
+        now_s, room = core.now_s(), core.config.quarantine.claims
+        return self._refusal(now_job, claim) or plan(
+            CLAIM,
+            now_job,
+            claim.evict,
+            why,
+            cluster=core.world.cluster(),
+            config=core.config,
+            now_s=now_s,
+            room=room,
+            incident=claim.incident,
+        )
+
+    def _row(self, job: Job, claim: Claim, key: str, decision: Recovery | None) -> IncidentRow:
+        core = self.core
+        times = {k: v for k, v in claim.times.items() if k in TIME_KEYS and 0 < v < core.now_s() + 60}
+        return IncidentRow(
+            key=key,
+            id=claim.incident,
+            job_id=job.ref.job_id,
+            job=job.ref.address,
+            user=job.user,
+            cluster=core.cluster_name,
+            restart=job.restart_count,
+            start_at_s=job.start_at_s,
+            kind=OWNER if self.as_user else CLAIM,
+            mode=core.mode.value,
+            opened_at_s=core.now_s(),
+            lineage=claim.lineage,
+            verdict={
+                "conclusion": claim.conclusion,
+                "confidence": claim.confidence,
+                "why": claim.why,
+                "suspects": list(claim.evict),
+                "step": claim.step,
+            },
+            recovery=decision,
+            times={**times, "accepted": core.now_s()} if decision else times,
+            seat=decision is not None and bool(decision.seat),
+        )
+
+    def _observe(self, row: IncidentRow, decision: Recovery) -> None:
+        reason = f"observed only: {decision.reason}"
+        self._close(row, "observed", reason)
+        self.core.info("plan.observed", f"{row.key}: would have acted: {decision.reason}")
+
+    async def _refuse(self, job: Job, claim: Claim, key: str, reason: str) -> None:
+        core, address = self.core, job.ref.address
+        core.alert("claim.refused", f"job {address} of {job.user}: {reason}", key=address)
+        # A job that floods us gets no more than a few rows and answers an hour; the rest is only counted by the log.
+        if not self._answers.take(address, core.now_s()):
+            return
+        self._close(self._row(job, claim, key, None), "refused", reason)
+        if core.acting and not self.as_user:
+            answer = {"state": "refused", "incident": claim.incident}
+            await self.actor.perform(key, Action(ActionKind.ANSWER, address, reason, answer))
+
+    def _close(self, row: IncidentRow, outcome: str, reason: str) -> None:
+        self.core.journal.add_incident(row)
+        self.core.journal.update_incident(
+            row.key, state=CLOSED, outcome=outcome, reason=reason, closed_at_s=self.core.now_s(), seat=0
+        )
+
+    async def _site_first(self, job: Job, claim: Claim) -> bool:
+        """A user's own daemon leaves a claim to the site's, where that one lives: its leave stands on the nodes."""
+        core, now_s = self.core, self.core.now_s()
+        try:
+            answer = protocol.parse_answer(job.admin_comment)
+        except ClaimError:
+            answer = None
+        if answer is not None and answer.incident == claim.incident:
+            return True
+        key = incident_key(job, claim.incident)
+        if key not in self._yielding:
+            await core.read_nodes()
+            site = any(parse_leave(n.comment, now_s) for n in core.world.nodes.values() if n.name in job.nodes)
+            self._yielding = {key: now_s + (YIELD_S if site else 0.0), **dict(list(self._yielding.items())[:255])}
+        return now_s < self._yielding[key]
+
+    def _merge_times(self, job: Job, claim: Claim) -> None:
+        """A later attempt tells when it was where; its first new step closes the incident."""
+        core = self.core
+        if not claim.incident or claim.restart != job.restart_count:
+            return
+        found = core.journal.incidents(
+            "job_id = ? AND id = ? AND state = ?", (job.ref.job_id, claim.incident, RUNNING), 1
+        )
+        if not found or found[0].restart >= job.restart_count:
+            return
+        row = found[0]
+        fresh = {
+            k: v for k, v in claim.times.items() if k in TIME_KEYS and row.opened_at_s - DAY_S < v < core.now_s() + 60
+        }
+        # What the daemon saw with its own eyes stays.
+        fresh = {k: v for k, v in fresh.items() if k not in ("stopped", "running") or k not in row.times}
+        core.journal.update_incident(row.key, times=fresh)
+        if "first_new_step" in fresh:
+            reason = f"resumed, step {claim.step} reached" if claim.step >= 0 else "resumed"
+            core.journal.update_incident(
+                row.key, state=CLOSED, outcome="resumed", reason=reason, closed_at_s=core.now_s()
+            )
+            core.info("incident.closed", f"{row.key}: {reason}")

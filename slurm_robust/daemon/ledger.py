@@ -1,0 +1,106 @@
+"""The journal's books on nodes: quarantines, strikes, drains."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from slurm_robust.daemon.journal import Journal
+from slurm_robust.policy.breaker import Drain
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A suspect, kept away from everyone until it was checked.
+
+    Attributes:
+        tries: Rechecks that could not tell.
+        recheck_job: Job id of the recheck under way, None where there is none.
+        word: What it waits for, or what the last recheck said.
+    """
+
+    node: str
+    incident: str
+    job_id: int
+    lineage: str
+    why: str
+    since_s: float
+    next_try_at_s: float
+    tries: int = 0
+    recheck_job: int | None = None
+    recheck_at_s: float | None = None
+    word: str = ""
+
+
+class Ledger:
+    """Reads and writes them."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.db: sqlite3.Connection = journal.db
+
+    def quarantines(self) -> list[Quarantine]:
+        """All nodes in quarantine."""
+        columns = ", ".join(Quarantine.__dataclass_fields__)
+        rows = self.db.execute(f"SELECT {columns} FROM quarantines ORDER BY node")  # noqa: S608 (our own names)
+        return [Quarantine(**dict(r)) for r in rows]
+
+    def quarantine(self, q: Quarantine) -> None:
+        """Put a node in; one that is there already stays as it is."""
+        self.db.execute(
+            "INSERT OR IGNORE INTO quarantines(node, incident, job_id, lineage, why, since_s, next_try_at_s) "
+            "VALUES(?,?,?,?,?,?,?)",
+            (q.node, q.incident, q.job_id, q.lineage, q.why, q.since_s, q.next_try_at_s),
+        )
+
+    def rechecking(self, node: str, job_id: int | None, at_s: float | None, word: str) -> None:
+        """Note the recheck that is under way."""
+        self.db.execute(
+            "UPDATE quarantines SET recheck_job = ?, recheck_at_s = ?, word = ? WHERE node = ?",
+            (job_id, at_s, word, node),
+        )
+
+    def could_not_tell(self, node: str, next_try_at_s: float, word: str) -> None:
+        """Note a recheck without a result; the next one comes at that time."""
+        self.db.execute(
+            "UPDATE quarantines SET tries = tries + 1, recheck_job = NULL, recheck_at_s = NULL, next_try_at_s = ?, "
+            "word = ? WHERE node = ?",
+            (next_try_at_s, word, node),
+        )
+
+    def leave(self, node: str) -> None:
+        """Take a node out."""
+        self.db.execute("DELETE FROM quarantines WHERE node = ?", (node,))
+
+    def strike(self, q: Quarantine, at_s: float, why: str) -> None:
+        """Count a strike: suspected by a job, and passed its check."""
+        self.db.execute("INSERT INTO strikes VALUES(?,?,?,?,?,?)", (q.node, q.job_id, q.lineage, at_s, why, q.incident))
+
+    def strikes(self, node: str, since_s: float) -> int:
+        """Strikes of a node that count: one training that suspects it again and again is one voice.
+
+        A lineage is the job's own word, so a job cannot speak with many; nor can a training by many jobs.
+        """
+        query = (
+            "SELECT count(DISTINCT job_id) AS jobs, count(DISTINCT lineage) AS lineages FROM strikes "
+            "WHERE node = ? AND at_s >= ?"
+        )
+        row = self.db.execute(query, (node, since_s)).fetchone()
+        return min(int(row["jobs"]), int(row["lineages"]))
+
+    def drains(self) -> list[Drain]:
+        """Drains with our prefix that count for the breaker: still there, or ended later than it looks back."""
+        return [Drain(r["node"], r["at_s"]) for r in self.db.execute("SELECT node, at_s FROM drains")]
+
+    def open_drains(self) -> dict[str, str]:
+        """Nodes out of service by our doing, and why."""
+        rows = self.db.execute("SELECT node, reason FROM drains WHERE ended_at_s IS NULL")
+        return {r["node"]: r["reason"] for r in rows}
+
+    def drained(self, node: str, at_s: float, reason: str) -> None:
+        """A node was seen out of service with a reason of ours."""
+        self.db.execute("INSERT INTO drains VALUES(?,?,?,NULL)", (node, at_s, reason))
+
+    def drain_ended(self, node: str, at_s: float) -> None:
+        """A person brought it back."""
+        self.db.execute("UPDATE drains SET ended_at_s = ? WHERE node = ? AND ended_at_s IS NULL", (at_s, node))

@@ -1,0 +1,60 @@
+"""The journal's tables, and how an older file becomes a newer one."""
+
+from __future__ import annotations
+
+import sqlite3
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE incidents(
+        key TEXT PRIMARY KEY,           -- attempt and incident: incident names are the job's own choice
+        id TEXT NOT NULL,
+        job_id INTEGER NOT NULL, job TEXT NOT NULL, user TEXT NOT NULL, lineage TEXT NOT NULL,
+        cluster TEXT NOT NULL, restart INTEGER NOT NULL, start_at_s INTEGER NOT NULL,
+        kind TEXT NOT NULL, mode TEXT NOT NULL,
+        state TEXT NOT NULL,            -- open, running, closed
+        outcome TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '',
+        opened_at_s REAL NOT NULL, closed_at_s REAL,
+        verdict TEXT NOT NULL, recovery TEXT, times TEXT NOT NULL, report TEXT NOT NULL DEFAULT '',
+        seat INTEGER NOT NULL DEFAULT 0, abort TEXT NOT NULL DEFAULT '');
+    CREATE INDEX incidents_by_job ON incidents(job_id, id);
+    CREATE INDEX incidents_by_time ON incidents(opened_at_s);
+    CREATE TABLE actions(
+        incident TEXT NOT NULL, seq INTEGER NOT NULL, kind TEXT NOT NULL, target TEXT NOT NULL,
+        reason TEXT NOT NULL, args TEXT NOT NULL, planned INTEGER NOT NULL,
+        calls INTEGER NOT NULL DEFAULT 0, called_at_s REAL, done_at_s REAL, error TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY(incident, seq));
+    CREATE TABLE quarantines(
+        node TEXT PRIMARY KEY, incident TEXT NOT NULL, job_id INTEGER NOT NULL, lineage TEXT NOT NULL,
+        why TEXT NOT NULL, since_s REAL NOT NULL, tries INTEGER NOT NULL DEFAULT 0, next_try_at_s REAL NOT NULL,
+        recheck_job INTEGER, recheck_at_s REAL, word TEXT NOT NULL DEFAULT '');
+    CREATE TABLE strikes(
+        node TEXT NOT NULL, job_id INTEGER NOT NULL, lineage TEXT NOT NULL, at_s REAL NOT NULL,
+        why TEXT NOT NULL, incident TEXT NOT NULL);
+    CREATE INDEX strikes_by_node ON strikes(node, at_s);
+    CREATE TABLE drains(node TEXT NOT NULL, at_s REAL NOT NULL, reason TEXT NOT NULL, ended_at_s REAL);
+    CREATE TABLE events(at_s REAL NOT NULL, level TEXT NOT NULL, what TEXT NOT NULL, text TEXT NOT NULL);
+    CREATE TABLE kv(key TEXT PRIMARY KEY, value TEXT NOT NULL);
+    """,
+)
+"""Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""
+
+
+class JournalError(Exception):
+    """The journal cannot be used; says which file, why, and what to do."""
+
+
+def migrate(db: sqlite3.Connection, name: str) -> None:
+    """Bring an opened file to the newest version, in one transaction a step.
+
+    Raises:
+        JournalError: the file was written by a newer version.
+    """
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(MIGRATIONS):
+        raise JournalError(
+            f"{name}: journal version {version} is newer than this program's {len(MIGRATIONS)}; "
+            "install the newer slurm_robust again, or move the file away"
+        )
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        db.executescript(f"BEGIN IMMEDIATE;{script};PRAGMA user_version = {number};COMMIT;")

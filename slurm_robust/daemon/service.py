@@ -1,0 +1,137 @@
+"""The loop of `srobustd`: looks at Slurm about once a second, more often only while something is going on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from itertools import cycle
+
+from slurm_robust.daemon.actor import Actor
+from slurm_robust.daemon.breaker import Breaker
+from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.intake import Intake
+from slurm_robust.daemon.leave import LeaveKeeper
+from slurm_robust.daemon.ledger import Ledger
+from slurm_robust.daemon.nodewatch import NodeWatch
+from slurm_robust.daemon.quarantine import QuarantineKeeper
+from slurm_robust.daemon.recoveries import Recoveries
+from slurm_robust.daemon.standby import StandbyKeeper
+from slurm_robust.slurm.errors import SlurmError
+
+BUSY_INTERVAL_S = 0.1
+"""Between two looks at a recovery under way."""
+WATCHFUL_INTERVAL_S = 0.5
+"""Between two calls while a node is in quarantine, or silent under a job."""
+CYCLE = ("jobs", "nodes", "jobs", "jobs", "reservations", "jobs")
+"""What is read, one a second: claims are what waits."""
+DAY_S = 86400.0
+
+
+class Daemon:
+    """The daemon: the site's, or (`as_user`) one user's own, which knows claims and requeues and nothing else."""
+
+    def __init__(self, core: Core, *, as_user: bool = False) -> None:
+        self.core = core
+        self.as_user = as_user
+        self.ledger = Ledger(core.journal)
+        self.actor = Actor(core)
+        self.breaker = Breaker(core, self.ledger)
+        self.recoveries = Recoveries(core, self.actor, self.breaker)
+        self.intake = Intake(core, self.actor, self.recoveries, self.breaker, self.ledger, as_user=as_user)
+        self.nodewatch = NodeWatch(core, self.intake, self.recoveries)
+        self.quarantine = QuarantineKeeper(core, self.actor, self.breaker, self.ledger)
+        self.standby = StandbyKeeper(core, self.ledger)
+        self.leave = LeaveKeeper(core, self.breaker)
+        self._cycle = cycle(CYCLE)
+        self._stop = asyncio.Event()
+        self._forget_at_s = 0.0
+        self.after_look: list[Callable[[], Awaitable[None]]] = []
+        """Called after each look: markers, snapshots."""
+
+    def stop(self) -> None:
+        """End after the step under way."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Until told to stop; Slurm being away, or an error of our own, only makes it wait and look again."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        core = self.core
+        core.info("daemon.start", f"mode {core.mode.value}, journal {core.journal.path}, as {core.account}")
+        self.recoveries.load()
+        trouble_s = 0.0
+        while not self._stop.is_set():
+            try:
+                await self._look()
+                trouble_s = 0.0
+            except SlurmError as error:
+                trouble_s = min(10.0, trouble_s * 2 or 0.5)
+                core.alert("slurm.away", f"{error}; looking again in {trouble_s:g} s", key="away")
+            except Exception as error:  # noqa: BLE001 (an error of ours must not leave jobs without their daemon)
+                trouble_s = min(30.0, trouble_s * 2 or 1.0)
+                core.broken(error)
+            await self._pause(trouble_s or self._interval_s())
+        core.info("daemon.stop", "stopped; what is under way is taken up at the next start")
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except asyncio.TimeoutError:
+            return
+
+    def _interval_s(self) -> float:
+        idle_s = self.core.config.daemon.idle_interval_s
+        if self.recoveries.open:
+            return min(BUSY_INTERVAL_S, idle_s)
+        if self.quarantine.busy or self.nodewatch.suspicious:
+            return min(WATCHFUL_INTERVAL_S, idle_s)
+        return idle_s
+
+    async def _look(self) -> None:
+        core, world = self.core, self.core.world
+        if not core.cluster_name:
+            core.cluster_name = await core.call(core.client.cluster_name)
+        due = self._due()
+        if due == "jobs":
+            await core.read_jobs()
+            await self.intake.tick()
+        elif due == "nodes":
+            await core.read_nodes()
+            self.breaker.look()
+            await self.leave.tick()
+        elif due == "reservations":
+            await core.read_reservations()
+        if self.as_user:
+            await self.recoveries.tick()
+        elif world.complete:
+            if due == "nodes":
+                await self.nodewatch.tick()
+            await self.recoveries.tick()
+            await self.quarantine.tick()
+            await self.standby.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
+        for hook in self.after_look:
+            await hook()
+        self._forget()
+
+    def _due(self) -> str:
+        """What to read now. With recoveries under way nothing, but for what has become a second old."""
+        world, now_s = self.core.world, self.core.now_s()
+        ages = {
+            "jobs": now_s - world.jobs_at_s,
+            "nodes": now_s - world.nodes_at_s,
+            "reservations": now_s - world.reservations_at_s,
+        }
+        if self.as_user:
+            return "jobs" if ages["jobs"] >= self.core.config.daemon.idle_interval_s else ""
+        if not world.complete or self.recoveries.open or self.quarantine.busy or self.nodewatch.suspicious:
+            oldest = max(ages, key=lambda name: ages[name])
+            return oldest if ages[oldest] >= 1.0 else ""
+        return next(self._cycle)
+
+    def _forget(self) -> None:
+        now_s = self.core.now_s()
+        if now_s >= self._forget_at_s:
+            self._forget_at_s = now_s + 3600.0
+            self.core.journal.forget_before(now_s - self.core.config.daemon.retention_days * DAY_S)

@@ -1,0 +1,66 @@
+"""Puts a daemon together and runs it: one for each state folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from slurm_robust.config import Config
+from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.journal import Journal
+from slurm_robust.daemon.service import Daemon
+from slurm_robust.daemon.snapshot import take
+from slurm_robust.daemon.window import Window
+from slurm_robust.model import Mode
+from slurm_robust.slurm.factory import connect
+
+
+class StartError(Exception):
+    """The daemon cannot start here; says why, and what to do."""
+
+
+def lock(state_dir: Path) -> int:
+    """Make sure that no other daemon works with this journal; the lock goes with the process.
+
+    Raises:
+        StartError: another one runs.
+    """
+    path = state_dir / "lock"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}; choose another daemon.state_dir, or --state-dir") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise StartError(f"{path}: another daemon runs with this journal (systemctl status srobustd)") from None
+    return handle
+
+
+async def run(config: Config, *, account: str, mode: Mode, state_dir: Path, as_user: bool) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        StartError: another daemon runs with this journal.
+        JournalError: the journal cannot be used.
+    """
+    handle = lock(state_dir)
+    journal = Journal.open(state_dir)
+    try:
+        core = Core(config, connect(config.slurm), journal, account=account, mode=mode)
+        daemon = Daemon(core, as_user=as_user)
+        window = None
+        if not as_user:
+            # Other users' `srobust status` reads the state from here; the journal itself stays closed to them.
+            window = Window(core, state_dir, lambda: take(daemon))
+            daemon.after_look.append(window.tick)
+        try:
+            await daemon.run()
+        finally:
+            if window is not None:
+                await window.close()
+    finally:
+        journal.close()
+        os.close(handle)

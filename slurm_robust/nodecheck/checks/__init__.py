@@ -1,0 +1,1 @@
+"""The checks: one module each, each with one object `check`."""

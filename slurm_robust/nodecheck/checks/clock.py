@@ -1,0 +1,72 @@
+"""Is the clock kept in step?
+
+MUNGE refuses credentials of a clock that is minutes off; logs stop to line up long before.
+"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_STA_UNSYNC = 0x0040
+_STA_NANO = 0x2000
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """The kernel's clock discipline (adjtimex(2), read only); offset in µs."""
+    if not context.real_root:
+        return {"here": False}
+    import ctypes  # noqa: PLC0415 (only this probe's own process pays for it)
+
+    class Timex(ctypes.Structure):
+        """`struct timex` as far as it is read; the kernel writes 208 bytes on 64-bit machines."""
+
+        _fields_ = (
+            ("modes", ctypes.c_uint),
+            ("offset", ctypes.c_long),
+            ("freq", ctypes.c_long),
+            ("maxerror", ctypes.c_long),
+            ("esterror", ctypes.c_long),
+            ("status", ctypes.c_int),
+            ("rest", ctypes.c_byte * 256),
+        )
+
+    timex = Timex()
+    libc = ctypes.CDLL(None, use_errno=True)
+    state = libc.adjtimex(ctypes.byref(timex))
+    if state < 0:
+        return {"here": True, "errno": ctypes.get_errno()}
+    offset_us = timex.offset / 1000 if timex.status & _STA_NANO else float(timex.offset)
+    return {"here": True, "errno": 0, "status": timex.status, "offset_us": offset_us, "max_error_us": timex.maxerror}
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: a job may well run with a clock that is off, and many healthy containers keep none."""
+    if not facts["here"]:
+        return Finding(Status.SKIP, "not_here", "a saved tree has no clock")
+    if facts["errno"]:
+        return Finding(
+            Status.SKIP, "no_adjtimex", f"adjtimex is not allowed here (errno {facts['errno']})", evidence=facts
+        )
+    offset_ms = facts["offset_us"] / 1000
+    if facts["status"] & _STA_UNSYNC:
+        return Finding(Status.WARN, "unsynchronised", "the clock is not kept in step", "start chronyd or ntpd", facts)
+    if abs(offset_ms) > options["warn_offset_ms"]:
+        sentence = f"the clock is {offset_ms:+.1f} ms off"
+        return Finding(Status.WARN, "clock_off", sentence, "`chronyc tracking`", facts)
+    return Finding(Status.PASS, "synchronised", f"the clock is {offset_ms:+.3f} ms off", evidence=facts)
+
+
+check = Check(
+    name="clock",
+    question="Is the clock kept in step?",
+    reads="adjtimex(2), nothing is set",
+    cost="one call, 5 ms for loading ctypes",
+    stages=("periodic", "full"),
+    probe=probe,
+    judge=judge,
+    options={
+        "warn_offset_ms": Option(50.0, "offset in ms above which it warns", "ours; chrony keeps a LAN below 1 ms")
+    },
+)

@@ -1,0 +1,87 @@
+"""Are all GPUs there that the node should have, and those that this job was given?
+
+Counted from the driver's own files; NVML is not asked here.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_NVIDIA = "0x10de"
+_GPU_CLASSES = ("0x0300", "0x0302")  # PCI classes of VGA and 3D controllers
+
+
+def _on_bus(context: Context) -> int:
+    """GPUs of NVIDIA on the PCI bus, whatever driver has them."""
+    found = 0
+    for device in context.path("/sys/bus/pci/devices").glob("*"):
+        if read_text(device / "vendor", 16).strip() == _NVIDIA:
+            found += read_text(device / "class", 16).startswith(_GPU_CLASSES)
+    return found
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Count GPUs as the driver, the bus and /dev have them."""
+    bound = context.path("/proc/driver/nvidia/gpus")
+    pattern = str(context.root / str(options["device_glob"]).lstrip("/")).replace("%n", context.node)
+    # A site writes this pattern whole, from the root: glob's own business, not Path's.
+    names = glob.glob(pattern)  # noqa: PTH207
+    return {
+        "driver": context.path("/proc/driver/nvidia/version").is_file(),
+        "bound": len(list(bound.iterdir())) if bound.is_dir() else 0,
+        "on_bus": _on_bus(context),
+        "devices": sorted(name for name in map(os.path.basename, names) if name[-1:].isdigit()),
+        "mig": any(context.path("/proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*")),
+        "job_gpus": list(context.job_gpus),
+    }
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails where fewer are there than the site expects, or than this job was given.
+
+    The driver's own list is believed before /dev: device files appear at the first use of a GPU. With a `device_glob`
+    of the site's own (GPUs that are no NVIDIA driver's), the files count.
+    """
+    own_files = options["device_glob"] != _DEFAULT_GLOB
+    expected: int = options["expected"]
+    count = len(facts["devices"]) if own_files else max(facts["bound"], len(facts["devices"]))
+    evidence = {**facts, "expected": expected}
+    if not own_files and not facts["driver"] and not expected:
+        return Finding(Status.SKIP, "no_driver", "no NVIDIA driver is loaded", evidence=evidence)
+    remedy = "drain; look for the missing GPU in `lspci -d 10de:` and the kernel log; power-cycle"
+    if expected and count < expected:
+        return Finding(Status.FAIL, "gpu_missing", f"{count} of {expected} GPUs are there", remedy, evidence)
+    if facts["job_gpus"] and not facts["mig"] and count < len(facts["job_gpus"]):
+        given = len(facts["job_gpus"])
+        sentence = f"the job was given {given} GPUs and the node has {count}"
+        return Finding(Status.FAIL, "job_gpu_missing", sentence, remedy, evidence)
+    if not own_files and facts["driver"] and facts["on_bus"] > count:
+        sentence = f"{facts['on_bus']} GPUs are on the bus, the driver has {count}"
+        return Finding(Status.WARN, "gpu_unbound", sentence, "read `dmesg | grep NVRM`", evidence)
+    if expected and count > expected:
+        sentence = f"{count} GPUs are there, {expected} are expected"
+        return Finding(Status.WARN, "gpu_surplus", sentence, "correct nodecheck.options.gpu_count.expected", evidence)
+    return Finding(Status.PASS, "gpus_present", f"{count} GPUs are there", evidence=evidence)
+
+
+_DEFAULT_GLOB = "/dev/nvidia[0-9]*"
+check = Check(
+    name="gpu_count",
+    question="Are all GPUs there that the node should have, and those that this job was given?",
+    reads="/proc/driver/nvidia, /sys/bus/pci/devices/*/{vendor,class}, /dev/nvidia*, SLURM_JOB_GPUS",
+    cost="a few hundred small reads, 1–5 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    options={
+        "expected": Option(0, "GPUs the node must have; 0 does not say", "ours: only the site knows its nodes"),
+        "device_glob": Option(
+            _DEFAULT_GLOB, "device files to count; `%n` is the node's name", "NVIDIA's driver names its devices so"
+        ),
+    },
+)

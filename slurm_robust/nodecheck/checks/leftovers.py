@@ -1,0 +1,82 @@
+"""Do processes of finished jobs still run here?"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Options
+
+_STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
+_MAX_ENVIRON_BYTES = 128 << 10
+_MAX_TOLD = 20
+
+
+def _environ(folder: Path) -> dict[str, str]:
+    try:
+        with (folder / "environ").open("rb") as file:
+            raw = file.read(_MAX_ENVIRON_BYTES)
+    except OSError:
+        return {}  # it ended, or it is not ours to read
+    if b"SLURM_JOB_ID=" not in raw:
+        return {}
+    return dict(part.decode("utf-8", "replace").partition("=")[::2] for part in raw.split(b"\0") if b"=" in part)
+
+
+def _of_task(env: dict[str, str], node: str) -> str:
+    """The job id where this is a task's environment on this node, else empty.
+
+    A client (`srun`, an `salloc` shell) knows the job but no node; a prolog or epilog of any job on a shared node knows
+    both, and tells itself by SLURM_SCRIPT_CONTEXT.
+    """
+    if env.get("SLURMD_NODENAME") != node or "SLURM_SCRIPT_CONTEXT" in env:
+        return ""
+    if not ({"SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_ID"} & env.keys()):
+        return ""
+    job = env.get("SLURM_JOB_ID", "")
+    return job if job.isdigit() else ""
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Tasks by job, and the jobs that have a live slurmstepd."""
+    tasks: list[dict[str, Any]] = []
+    alive: set[str] = set()
+    readable = 0
+    for folder in context.path("/proc").glob("[1-9]*"):
+        command = read_text(folder / "cmdline", 4096).replace("\0", " ").strip()
+        if stepd := _STEPD.match(command):
+            alive.add(stepd[1])
+            continue
+        env = _environ(folder)
+        readable += 1
+        if (job := _of_task(env, context.node)) and folder.name != str(os.getpid()):
+            tasks.append({"pid": int(folder.name), "job": int(job), "command": command[:80]})
+    return {"tasks": tasks, "alive": sorted(int(job) for job in alive), "job": context.job_id, "processes": readable}
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: a process may be on its way out, and what it holds is for other checks to see."""
+    running = {*facts["alive"], facts["job"]}
+    left = [task for task in facts["tasks"] if task["job"] not in running]
+    if not left:
+        return Finding(Status.PASS, "no_leftovers", "no process of a finished job")
+    jobs = sorted({task["job"] for task in left})
+    told = ", ".join(str(job) for job in jobs[:5]) + (", …" if len(jobs) > 5 else "")
+    sentence = f"{len(left)} processes of finished jobs ({told}) still run here"
+    remedy = "look at them with `ps`; end them, or reboot where they sit in the kernel (state D)"
+    return Finding(Status.WARN, "leftover_processes", sentence, remedy, {"processes": left[:_MAX_TOLD]})
+
+
+check = Check(
+    name="leftovers",
+    question="Do processes of finished jobs still run here?",
+    reads="/proc/*/environ and /proc/*/cmdline; jobs with a live slurmstepd count as running",
+    cost="two small reads a process, 5–50 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+)

@@ -1,0 +1,61 @@
+"""Does the node have the memory that Slurm and the site think it has?"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_LINE = re.compile(r"^(\w+): +(\d+) kB$", re.MULTILINE)
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """The figures of /proc/meminfo, in kB as the kernel has them."""
+    table = {name: int(value) for name, value in _LINE.findall(read_text(context.path("/proc/meminfo")))}
+    wanted = ("MemTotal", "MemAvailable", "HardwareCorrupted")
+    facts: Facts = {name: table[name] for name in wanted if name in table}
+    facts["real_memory_mb"] = context.real_memory_mb
+    return facts
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails where a module's worth of memory is missing."""
+    if "MemTotal" not in facts:
+        return Finding(Status.UNKNOWN, "no_meminfo", "/proc/meminfo names no MemTotal", "is /proc mounted?", facts)
+    total_mb = facts["MemTotal"] // 1024
+    expected_mb = options["expected_mb"] or facts["real_memory_mb"]
+    if expected_mb and total_mb < expected_mb * options["min_share"]:
+        sentence = f"the node has {total_mb} MiB of memory, {expected_mb} are expected"
+        return Finding(
+            Status.FAIL, "memory_missing", sentence, "look for a failed module: `dmidecode -t memory`", facts
+        )
+    if facts.get("HardwareCorrupted", 0) > 0:
+        sentence = f"{facts['HardwareCorrupted']} kB of memory are bad and set aside"
+        return Finding(Status.WARN, "memory_corrupted", sentence, "have the memory looked at if it grows", facts)
+    available = facts.get("MemAvailable")
+    if available is not None and available < facts["MemTotal"] * options["warn_available_share"]:
+        sentence = f"{available // 1024} of {total_mb} MiB of memory are available"
+        return Finding(Status.WARN, "memory_low", sentence, "look for leftovers of finished jobs", facts)
+    return Finding(Status.PASS, "memory_present", f"{total_mb} MiB of memory", evidence=facts)
+
+
+check = Check(
+    name="memory",
+    question="Does the node have the memory that Slurm and the site think it has?",
+    reads="/proc/meminfo",
+    cost="one read, under 1 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    options={
+        "expected_mb": Option(0, "MiB the node must have; 0 takes `--real-memory-mb`, or does not say", "ours"),
+        "min_share": Option(
+            0.95,
+            "share of the expected memory below which it fails",
+            "the kernel keeps about 2 % for itself; one module of 16 is 6 %",
+        ),
+        "warn_available_share": Option(0.02, "available share below which it warns", "ours"),
+    },
+)

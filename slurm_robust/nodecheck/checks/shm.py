@@ -1,0 +1,96 @@
+"""Is /dev/shm there, large enough, and not full of what finished jobs left?"""
+
+from __future__ import annotations
+
+import os
+
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_MIB = 1 << 20
+_MAX_FILES = 20_000
+
+
+def _running_uids(context: Context) -> set[int]:
+    uids = set()
+    for entry in context.path("/proc").glob("[1-9]*"):
+        try:
+            uids.add(entry.stat().st_uid)
+        except OSError:  # noqa: PERF203 (each may end between being seen and being asked)
+            continue
+    return uids
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Size and fill of /dev/shm, and files whose owners run nothing here."""
+    folder = context.path("/dev/shm")
+    if not folder.is_dir():
+        return {"there": False}
+    info = os.statvfs(folder)
+    owners: dict[int, list[int]] = {}
+    seen = 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            seen += 1
+            try:
+                entry = os.lstat(os.path.join(base, name))  # noqa: PTH118 (thousands of files: no Path for each)
+            except OSError:
+                continue
+            count_bytes = owners.setdefault(entry.st_uid, [0, 0])
+            count_bytes[0] += 1
+            count_bytes[1] += entry.st_blocks * 512
+        if seen > _MAX_FILES:
+            break
+    running = _running_uids(context)
+    orphans = {uid: found for uid, found in owners.items() if uid != 0 and uid not in running}
+    return {
+        "there": True,
+        "total_mb": info.f_blocks * info.f_frsize // _MIB,
+        "free_mb": info.f_bavail * info.f_frsize // _MIB,
+        "orphan_uids": sorted(orphans),
+        "orphan_files": sum(found[0] for found in orphans.values()),
+        "orphan_mb": sum(found[1] for found in orphans.values()) // _MIB,
+    }
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails only below the sizes that the site asks for; fullness and leftovers are told."""
+    if not facts["there"]:
+        return Finding(
+            Status.WARN, "no_shm", "/dev/shm is missing", "mount a tmpfs on /dev/shm: PyTorch and NCCL need it"
+        )
+    total, free = facts["total_mb"], facts["free_mb"]
+    if total < options["min_size_mb"]:
+        sentence = f"/dev/shm has {total} MiB, {options['min_size_mb']} are expected"
+        return Finding(Status.FAIL, "shm_small", sentence, "remount it: `mount -o remount,size=… /dev/shm`", facts)
+    if free < options["min_free_mb"]:
+        sentence = f"/dev/shm has {free} of {total} MiB free, {options['min_free_mb']} are needed"
+        return Finding(Status.FAIL, "shm_full", sentence, "remove what finished jobs left there", facts)
+    # tmpfs without a limit says 0 of 0.
+    if total and free < total * (1 - options["warn_used_share"]):
+        sentence = f"/dev/shm has {free} of {total} MiB free"
+        return Finding(Status.WARN, "shm_filling", sentence, "look with `du -a /dev/shm`", facts)
+    if facts["orphan_mb"] >= options["warn_leftover_mb"]:
+        sentence = f"{facts['orphan_mb']} MiB in /dev/shm belong to users who run nothing here"
+        return Finding(Status.WARN, "shm_leftovers", sentence, "remove what finished jobs left there", facts)
+    return Finding(Status.PASS, "shm_usable", f"/dev/shm has {free} of {total} MiB free", evidence=facts)
+
+
+check = Check(
+    name="shm",
+    question="Is /dev/shm there, large enough, and not full of what finished jobs left?",
+    reads="statvfs(2) and the files of /dev/shm, the owners of /proc/*",
+    cost="one stat a file and a process, 1–5 ms",
+    stages=("prolog", "epilog", "periodic", "full"),
+    probe=probe,
+    judge=judge,
+    options={
+        "min_size_mb": Option(0, "MiB that /dev/shm must have; 0 does not say", "ours: containers often have 64 MiB"),
+        "min_free_mb": Option(0, "MiB that must be free; 0 does not say", "ours: a neighbour's job may use it rightly"),
+        "warn_used_share": Option(0.9, "share in use above which it warns", "ours"),
+        "warn_leftover_mb": Option(
+            1024, "MiB of leftovers above which it warns", "ours: what NCCL and loaders use a rank"
+        ),
+    },
+)

@@ -1,0 +1,179 @@
+"""`srobust check`, and the prolog's way to it that loads no click: arguments, output, exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import syslog
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from slurm_robust import config as configuration
+from slurm_robust.config import Config, ConfigError
+from slurm_robust.nodecheck import registry, runner
+from slurm_robust.nodecheck.context import STAGES, Context, job_gpus_of, job_of, node_name
+from slurm_robust.nodecheck.finding import Fitness, Report
+
+EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
+_EXITS = {Fitness.FIT: EXIT_FIT, Fitness.UNFIT: EXIT_UNFIT, Fitness.UNKNOWN: EXIT_UNKNOWN}
+_FOOT = """exit code: 0 fit, 1 unfit, 2 wrong usage or configuration, 3 could not tell
+example:   srobust check --stage full --json
+           srobust check --only xid --kmsg /var/log/kern.log"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see: {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
+    made = _Parser(
+        prog="srobust check",
+        description="Is this node fit to train?",
+        epilog=_FOOT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("--stage", choices=STAGES, default="full", help="which checks (default: full, all of them)")
+    made.add_argument("--only", action="append", default=[], metavar="A,B", help="exactly these checks")
+    made.add_argument("--root", metavar="DIR", help="look for /proc, /sys and /dev below DIR; nothing is remembered")
+    made.add_argument("--kmsg", metavar="FILE", help="a saved kernel log instead of this node's; nothing is remembered")
+    made.add_argument("--config", metavar="FILE", help="robust.yaml to use")
+    made.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    made.add_argument("--list", action="store_true", help="what each check reads, costs and takes for wrong")
+    made.add_argument("--clear-xid", metavar="GPU", help="forget latched XIDs of this GPU (0000:9b:00), or of `all`")
+    made.add_argument("--real-memory-mb", type=int, default=0, metavar="MB", help="Slurm's RealMemory of this node")
+    made.add_argument("--tell-slurm", action="store_true", help="write the verdict into this job's Comment")
+    # For prolog, epilog and health check: exit code 20 means "exit 1", everything else "exit 0".
+    made.add_argument("--gate", action="store_true", help=argparse.SUPPRESS)
+    return made
+
+
+def main(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        The exit code.
+    """
+    env = os.environ if env is None else env
+    args = parser().parse_args(argv)
+    try:
+        config = configuration.load(args.config)
+        if args.gate:
+            _own(args.config)
+        return _run(args, config, env)
+    except (ConfigError, registry.CheckError) as error:
+        print(f"srobust check: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _own(explicit: str | None) -> None:
+    """Refuse, as root, a configuration that others may write: it names files and commands that root then uses.
+
+    Raises:
+        ConfigError: it is not root's own.
+    """
+    path = configuration.find(explicit)
+    if path is None or os.geteuid() != 0:
+        return
+    info = path.stat()
+    if info.st_uid != 0 or info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid != 0):
+        raise ConfigError(f"{path}: others may write it; chown root:root and chmod go-w it")
+
+
+def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> int:
+    chosen = config.nodecheck
+    if args.list:
+        _list(config, as_json=args.json)
+        return EXIT_FIT
+    node = node_name(env)
+    saved = args.root is not None or args.kmsg is not None
+    context = Context(
+        node=node,
+        stage=args.stage,
+        root=Path(_named(args.root or chosen.root, node)),
+        kmsg=Path(_named(args.kmsg or chosen.kmsg, node)),
+        cache_dir=None if saved else Path(_named(chosen.cache_dir, node)),
+        job_id=job_of(env),
+        job_gpus=job_gpus_of(env),
+        real_memory_mb=max(0, args.real_memory_mb),
+    )
+    if args.clear_xid is not None:
+        return _clear(context, args.clear_xid, config)
+    only = [name for part in args.only for name in part.split(",") if name]
+    for name in chosen.options:
+        registry.get(name)
+    checks = registry.select(args.stage, only, chosen.disable)
+    if args.gate and not chosen.enabled:
+        return EXIT_FIT
+    report = runner.run(checks, context, chosen.options, chosen.deadline_s)
+    if args.gate:
+        return _gate(report, config, context)
+    _print(report, as_json=args.json)
+    if args.tell_slurm:
+        from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a plain check knows nothing of Slurm)
+
+        if problem := gate.tell_job(report, config, env):
+            print(f"srobust check: {problem}", file=sys.stderr)
+    return _EXITS[report.verdict]
+
+
+def _gate(report: Report, config: Config, context: Context) -> int:
+    if report.verdict is Fitness.FIT:
+        return EXIT_FIT
+    from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a fit node never pays for Slurm)
+
+    return gate.act(report, config, _log(f"srobust-{context.stage}", context.job_id))
+
+
+def _named(path: str, node: str) -> str:
+    return path.replace("%n", node)
+
+
+def _log(name: str, job_id: int | None) -> Callable[[str], None]:
+    """Writes one line to stderr (slurmd's log keeps it) and to syslog."""
+    about = f" job {job_id}:" if job_id is not None else ""
+
+    def log(line: str) -> None:
+        text = f"{name}:{about} {line}"
+        print(text, file=sys.stderr)
+        syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_WARNING, text)
+
+    return log
+
+
+def _clear(context: Context, gpu: str, config: Config) -> int:
+    from slurm_robust.nodecheck.checks import xid  # noqa: PLC0415
+
+    try:
+        gone = xid.clear(context, gpu, xid.check.settings(config.nodecheck.options.get("xid", {})))
+    except OSError as error:
+        print(f"srobust check: nothing was cleared: {error.strerror}", file=sys.stderr)
+        return EXIT_UNKNOWN
+    print(f"{context.node}: {gone} latched XID{'' if gone == 1 else 's'} cleared for {gpu}")
+    return EXIT_FIT
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report.to_json(), ensure_ascii=False))
+        return
+    print(f"{report.node}: {report.verdict.value} ({report.stage})")
+    for result in report.results:
+        finding = result.finding
+        print(f"  {finding.status.value:7} {result.name:11} {finding.sentence}")
+        if finding.remedy and finding.status.value in ("fail", "warn", "unknown"):
+            print(f"  {'':19} → {finding.remedy}")
+
+
+def _list(config: Config, *, as_json: bool) -> None:
+    from slurm_robust.nodecheck import explain  # noqa: PLC0415 (no check needs it)
+
+    checks = registry.select("full")
+    print(json.dumps(explain.as_json(checks), ensure_ascii=False) if as_json else explain.as_text(checks))
+    if config.nodecheck.disable and not as_json:
+        print(f"\nswitched off here (nodecheck.disable): {', '.join(config.nodecheck.disable)}")

@@ -1,0 +1,126 @@
+"""What prolog, epilog and health check do with a report: let the job start, or drain this node by the daemon's leave.
+
+A fit node costs no call to Slurm. An unfit one costs one read, and one drain where the read gave leave; both within
+`nodecheck.leave_timeout_s`. Whatever goes wrong on the way lets the job start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from slurm_robust.config import Config, SlurmConfig
+from slurm_robust.model import REASON_PREFIX, JobRef, Mode
+from slurm_robust.nodecheck.finding import Fitness, Report, shorten
+from slurm_robust.nodecheck.leave import parse_leave
+from slurm_robust.slurm.client import Node, SlurmClient
+
+EXIT_REFUSE = 20
+"""The check's exit code by which the scripts know to exit 1; no crash of Python or of a shell ends with it."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do.
+
+    Attributes:
+        refuse: The script exits 1: in a prolog the job is put back and runs elsewhere.
+        drain_reason: Drain this node with it first; empty leaves the node as it is.
+        line: For the log; empty where there is nothing to say.
+    """
+
+    refuse: bool
+    drain_reason: str
+    line: str
+
+
+def decide(report: Report, mode: Mode, node: Node | None, now_s: float) -> Decision:
+    """What an unfit node's report comes to, given how Slurm sees the node (None: Slurm does not know it).
+
+    A node that is drained already stays as it is, whoever did it, and no job is started on it: the reason that stands
+    there is kept, and a job that was on its way before the drain goes elsewhere. A reason of somebody else on a node
+    that is not drained is respected too: then nothing is done.
+    """
+    said = shorten(report.sentence, 160)
+    if mode is not Mode.ACT:
+        return Decision(False, "", f"observe: would drain {report.node}: {said}")
+    if node is None:
+        return Decision(False, "", f"{report.node} is unfit, and Slurm knows no such node: {said}")
+    until_s = parse_leave(node.comment, now_s)
+    if until_s is None:
+        return Decision(False, "", f"{report.node} is unfit, and srobustd gives no leave to drain it: {said}")
+    if node.drained:
+        # Only a prolog has a job to keep away.
+        refuse = report.stage == "prolog"
+        return Decision(refuse, "", f"{report.node} is unfit, and drained already ({node.reason}): {said}")
+    if node.reason and not node.reason.startswith(REASON_PREFIX):
+        return Decision(False, "", f"{report.node} is unfit, and has a reason of somebody's ({node.reason}): {said}")
+    reason = shorten(f"{REASON_PREFIX} {report.sentence}")
+    return Decision(True, reason, f"draining {report.node}: {said}")
+
+
+Connect = Callable[[SlurmConfig], SlurmClient]
+
+
+def _connect(config: SlurmConfig) -> SlurmClient:
+    from slurm_robust.slurm.commands import CommandClient  # noqa: PLC0415 (only an unfit node pays for it)
+
+    return CommandClient(config)
+
+
+def act(report: Report, config: Config, log: Callable[[str], None], connect: Connect = _connect) -> int:
+    """Carry the decision out; never raises.
+
+    Returns:
+        `EXIT_REFUSE` where the script must exit 1, else 0.
+    """
+    if report.verdict is Fitness.FIT:
+        return 0
+    if report.verdict is Fitness.UNKNOWN:
+        log(f"{report.node}: could not tell, the job may start: {report.sentence}")
+        return 0
+    if config.mode is not Mode.ACT:
+        log(decide(report, config.mode, None, 0.0).line)
+        return 0
+    end_s = time.monotonic() + config.nodecheck.leave_timeout_s
+    try:
+        node = connect(_until(config.slurm, end_s)).node(report.node)
+        decision = decide(report, config.mode, node, time.time())
+        log(decision.line)
+        if decision.drain_reason:
+            connect(_until(config.slurm, end_s)).drain(report.node, decision.drain_reason)
+    except Exception as error:  # noqa: BLE001 (a fault of ours or of Slurm never holds a launch)
+        log(f"{report.node} is unfit, and Slurm could not be asked or told ({error}): {report.sentence}")
+        return 0
+    return EXIT_REFUSE if decision.refuse and report.stage != "periodic" else 0
+
+
+def _until(config: SlurmConfig, end_s: float) -> SlurmConfig:
+    """The same with what is left of the time as the deadline of one command."""
+    return msgspec.structs.replace(config, timeout_s=max(0.1, end_s - time.monotonic()))
+
+
+def tell_job(report: Report, config: Config, env: Mapping[str, str], connect: Connect = _connect) -> str:
+    """Write the verdict into the surrounding job's Comment, for the daemon's recheck.
+
+    Returns:
+        What went wrong, in words; empty where it was written.
+    """
+    job, array, task = (env.get(f"SLURM_{name}", "") for name in ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID"))
+    if not job.isdigit():
+        return "SLURM_JOB_ID names no job: --tell-slurm is for use inside one"
+    in_array = array.isdigit() and task.isdigit()
+    ref = JobRef(int(job), int(array), int(task)) if in_array else JobRef(int(job))
+    try:
+        connect(config.slurm).update_job(ref, comment=comment_of(report))
+    except Exception as error:  # noqa: BLE001 (best effort; the exit code says the verdict as well)
+        return f"the job's comment could not be written: {error}"
+    return ""
+
+
+def comment_of(report: Report) -> str:
+    """The verdict as it stands in a recheck job's Comment."""
+    return f"srobust-check: {report.verdict.value}: {shorten(report.sentence)}"

@@ -1,0 +1,38 @@
+"""The daemon's leave to drain: a marker that it keeps in a node's Comment, beside an admin's own words.
+
+`[[srobust-leave until=1763686800]]` says that until then (seconds since the epoch) prolog, epilog and health check may
+drain this node. The daemon renews it while its breaker is closed and lets it lapse otherwise, so a dead daemon, an open
+breaker and a site without a daemon all come to the same: no leave. Standard library only, nothing here acts.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_LEAVE_S = 86_400.0
+"""A leave that reaches further ahead than a day is not believed: it would outlive the daemon that gave it."""
+
+_MARKER = re.compile(r"\s*\[\[srobust-leave until=(\d{1,12})\]\]")
+
+
+def parse_leave(comment: str, now_s: float) -> float | None:
+    """Until when this comment gives leave, seconds since the epoch; None where it gives none now.
+
+    Of several markers the last counts. One that is malformed, over, or further ahead than `MAX_LEAVE_S` is none.
+    """
+    found = _MARKER.findall(comment)
+    if not found:
+        return None
+    until_s = float(found[-1])
+    return until_s if now_s < until_s <= now_s + MAX_LEAVE_S else None
+
+
+def render_leave(until_s: float | None, comment: str = "") -> str:
+    """The comment with this marker instead of any that is in it; without one where `until_s` is None.
+
+    An admin's own words in `comment` stay as they are.
+    """
+    words = _MARKER.sub("", comment).strip()
+    if until_s is None:
+        return words
+    return f"{words} [[srobust-leave until={int(until_s)}]]".lstrip()

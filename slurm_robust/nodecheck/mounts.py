@@ -1,0 +1,55 @@
+"""The mount table, `/proc/self/mountinfo` (format: proc_pid_mountinfo(5))."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One mount.
+
+    Attributes:
+        read_only: This mount (a read-only bind mount of a writable file system counts).
+        super_read_only: The file system itself, as after an error.
+    """
+
+    path: str
+    fstype: str
+    source: str
+    read_only: bool
+    super_read_only: bool
+
+
+def parse(text: str) -> list[Mount]:
+    """Read the table; lines that are not of its shape are passed over."""
+    table = []
+    for line in text.splitlines():
+        left, separator, right = line.partition(" - ")
+        ours, theirs = left.split(" "), right.split(" ")
+        if not separator or len(ours) < 6 or len(theirs) < 3:
+            continue
+        table.append(
+            Mount(
+                path=_plain(ours[4]),
+                fstype=theirs[0],
+                source=_plain(theirs[1]),
+                read_only="ro" in ours[5].split(","),
+                super_read_only="ro" in theirs[2].split(","),
+            )
+        )
+    return table
+
+
+def at(table: Sequence[Mount], path: str) -> Mount | None:
+    """The mount whose mount point is exactly `path`; the one on top where several lie there."""
+    wanted = path.rstrip("/") or "/"
+    return next((mount for mount in reversed(table) if mount.path == wanted), None)
+
+
+def _plain(text: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)

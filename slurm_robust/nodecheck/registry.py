@@ -1,0 +1,122 @@
+"""The checks by name: what each reads, what it costs, and how its answer comes about."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.finding import Finding
+
+Facts = dict[str, Any]
+Options = Mapping[str, Any]
+
+
+class CheckError(ValueError):
+    """A check or an option that does not exist, or a value of the wrong type; the message says which."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A check's setting, `nodecheck.options.<check>.<name>` in robust.yaml.
+
+    Attributes:
+        default: Value where the site says nothing; its type is the type that is accepted.
+        meaning: What it does, with the unit.
+        source: Where the default comes from.
+    """
+
+    default: Any
+    meaning: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check: a probe that reads, and a pure function that judges.
+
+    Attributes:
+        name: A word; what `--only` and `nodecheck.disable` take.
+        question: What it asks, in a sentence.
+        reads: The files and calls it reads.
+        cost: What one look costs, in words.
+        stages: Where it runs.
+        probe: Reads facts (plain JSON values). Runs in a process of its own, may block, fail or crash.
+        judge: Facts and options to a finding; pure.
+        remember: Facts and options to the state kept for the next look, or None to keep what is there; pure.
+        deadline_s: The check's own deadline, None for `nodecheck.deadline_s`.
+    """
+
+    name: str
+    question: str
+    reads: str
+    cost: str
+    stages: tuple[str, ...]
+    probe: Callable[[Context, Options], Facts]
+    judge: Callable[[Facts, Options], Finding]
+    options: Mapping[str, Option] = field(default_factory=dict)
+    remember: Callable[[Facts, Options], Facts | None] | None = None
+    deadline_s: float | None = None
+
+    def settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """The defaults with the site's choices laid over them.
+
+        Raises:
+            CheckError: an option that this check does not have, or a value of the wrong type.
+        """
+        settings = {name: option.default for name, option in self.options.items()}
+        for name, value in chosen.items():
+            if name not in settings:
+                known = ", ".join(settings) or "none"
+                raise CheckError(f"nodecheck.options.{self.name}.{name}: no such option (it has: {known})")
+            settings[name] = self._typed(name, value, settings[name])
+        return settings
+
+    def _typed(self, name: str, value: Any, default: Any) -> Any:
+        if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if type(value) is not type(default):
+            raise CheckError(
+                f"nodecheck.options.{self.name}.{name}: {value!r} is no {type(default).__name__} "
+                f"(the default is {default!r})"
+            )
+        return value
+
+
+NAMES = ("xid", "gpu_count", "filesystem", "shm", "memory", "clock", "kernel_log", "leftovers", "ethernet")
+"""Every check, in the order of reports. Each is the object `check` of the module of that name in `checks/`."""
+
+
+def get(name: str) -> Check:
+    """One check.
+
+    Raises:
+        CheckError: there is none of that name; the message offers the nearest.
+    """
+    if name not in NAMES:
+        import difflib  # noqa: PLC0415 (only a mistyped name pays for it)
+
+        near = difflib.get_close_matches(name, NAMES, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(NAMES)}"
+        raise CheckError(f"no check is called {name!r}: {hint}")
+    check: Check = importlib.import_module(f"slurm_robust.nodecheck.checks.{name}").check
+    return check
+
+
+def select(stage: str, only: Iterable[str] = (), disable: Iterable[str] = ()) -> list[Check]:
+    """The checks of a stage, or exactly those named in `only`, without the disabled ones.
+
+    Raises:
+        CheckError: a name in `only` or `disable` that does not exist.
+    """
+    if stage not in STAGES:
+        raise CheckError(f"no stage is called {stage!r}: there are {', '.join(STAGES)}")
+    named = list(only)
+    switched_off = set(disable)
+    for name in [*named, *switched_off]:
+        if name not in NAMES:
+            get(name)
+    chosen = [get(name) for name in NAMES if (not named or name in named) and name not in switched_off]
+    return chosen if named else [check for check in chosen if stage in check.stages]

@@ -1,0 +1,74 @@
+"""Run checks and bring their findings together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from slurm_robust.nodecheck import state
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.isolate import Outcome, run_all
+from slurm_robust.nodecheck.registry import Check
+
+_ASK = "run `srobust check --only {name} --json` on the node; if it stays, report it as a bug of slurm_robust"
+
+
+def run(
+    checks: Sequence[Check], context: Context, chosen: Mapping[str, Mapping[str, Any]], deadline_s: float
+) -> Report:
+    """Run the checks, each probe in a process of its own and all at once.
+
+    Args:
+        checks: What `registry.select` gave.
+        context: Where and what to look at.
+        chosen: The site's options, by check.
+        deadline_s: For each check that has none of its own.
+
+    Raises:
+        CheckError: an option that does not exist or has the wrong type; nothing was run then.
+    """
+    settings = {check.name: check.settings(chosen.get(check.name, {})) for check in checks}
+    tasks = {}
+    for check in checks:
+        seconds = check.deadline_s or deadline_s
+        own = replace(context, deadline_s=seconds)
+        tasks[check.name] = (partial(check.probe, own, settings[check.name]), seconds)
+    outcomes = run_all(tasks)
+    results = []
+    for check in checks:
+        outcome = outcomes[check.name]
+        finding = _finding(check, outcome, settings[check.name], tasks[check.name][1])
+        results.append(Result(check.name, finding, outcome.duration_s * 1000))
+        if check.remember is not None and not outcome.error and context.cache_dir is not None:
+            _remember(check, outcome.value, settings[check.name], context)
+    return Report(context.node, context.stage, tuple(results))
+
+
+def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], seconds: float) -> Finding:
+    if outcome.timed_out:
+        sentence = f"{check.name} did not answer within {seconds:g} s"
+        return Finding(
+            Status.UNKNOWN, "probe_timeout", sentence, f"look for a dead mount or a hung driver: {check.reads}"
+        )
+    if outcome.error:
+        sentence = f"{check.name} could not look: {outcome.error}"
+        return Finding(Status.UNKNOWN, "probe_error", sentence, _ASK.format(name=check.name))
+    try:
+        return check.judge(outcome.value, settings)
+    except Exception as error:  # noqa: BLE001 (a fault of ours is never a verdict on the node)
+        sentence = f"{check.name} could not judge: {type(error).__name__}: {error}"
+        return Finding(Status.UNKNOWN, "judge_error", sentence, _ASK.format(name=check.name), {"facts": outcome.value})
+
+
+def _remember(check: Check, facts: Any, settings: Mapping[str, Any], context: Context) -> None:
+    assert check.remember is not None
+    assert context.cache_dir is not None
+    try:
+        kept = check.remember(facts, settings)
+    except Exception:  # noqa: BLE001 (the finding already says what is wrong with these facts)
+        return
+    if kept is not None:
+        state.save(context.cache_dir, check.name, kept)

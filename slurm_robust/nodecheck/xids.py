@@ -1,0 +1,171 @@
+"""NVIDIA's XID codes: what each means, who is at fault, what to do, and what that makes of the node.
+
+Codes, meanings and immediate actions are those of NVIDIA's own catalogue
+(https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, Ampere and newer, as of driver 580), with the
+older listing (https://docs.nvidia.com/deploy/xid-errors/, r535 and before) for codes that the catalogue calls unused.
+What makes a node unfit is ours: a code whose documented action is a reset, a reboot or a repair **and** which no
+application can bring about by itself. Where an application can (109, 155, …) it is a warning, and the driver's own
+word decides: it logs 154 when the GPU does need a reset.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+
+class Fault(str, enum.Enum):
+    """Who is at fault, as far as the code alone can say."""
+
+    HARDWARE = "hardware"
+    DRIVER = "driver"
+    APPLICATION = "application"
+    NONE = "none"
+
+
+class Act(str, enum.Enum):
+    """What to do about it."""
+
+    NONE = "none"
+    RESTART_APP = "restart the application"
+    RESET = "reset the GPU"
+    REBOOT = "reboot the node"
+    REPAIR = "drain and repair"
+    LOOK = "look into it"
+
+
+class Grade(str, enum.Enum):
+    """What it makes of the node: `fail` latches, `warn` is told, `note` is only evidence."""
+
+    FAIL = "fail"
+    WARN = "warn"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Xid:
+    """A code of the catalogue."""
+
+    code: int
+    name: str
+    fault: Fault
+    act: Act
+    grade: Grade
+
+
+_H, _D, _A, _N = Fault.HARDWARE, Fault.DRIVER, Fault.APPLICATION, Fault.NONE
+_FAIL, _WARN, _NOTE = Grade.FAIL, Grade.WARN, Grade.NOTE
+
+_ROWS: tuple[tuple[int, str, Fault, Act, Grade], ...] = (
+    (8, "GPU stopped processing (channel idle timeout)", _A, Act.RESTART_APP, _NOTE),
+    (11, "invalid or corrupted push buffer stream", _A, Act.RESTART_APP, _NOTE),
+    (13, "graphics engine exception", _A, Act.RESTART_APP, _NOTE),
+    (25, "invalid or illegal push buffer stream", _A, Act.RESTART_APP, _NOTE),
+    (31, "GPU memory page fault", _A, Act.RESTART_APP, _NOTE),
+    (32, "invalid or corrupted push buffer stream", _A, Act.RESTART_APP, _NOTE),
+    (37, "driver firmware error (unknown method)", _A, Act.NONE, _NOTE),
+    (38, "driver firmware error (watchdog)", _D, Act.LOOK, _WARN),
+    (43, "GPU stopped processing (the application's channel was reset)", _A, Act.NONE, _NOTE),
+    (44, "graphics engine fault during context switch", _D, Act.LOOK, _WARN),
+    (45, "preemptive cleanup after an earlier error", _A, Act.NONE, _NOTE),
+    (46, "GPU stopped processing (GPU timeout)", _D, Act.RESET, _FAIL),
+    (48, "double-bit ECC error", _H, Act.RESET, _FAIL),
+    (54, "auxiliary power is not connected", _H, Act.REPAIR, _FAIL),
+    (57, "video memory interface could not be programmed", _H, Act.LOOK, _WARN),
+    (58, "unstable video memory interface", _H, Act.LOOK, _WARN),
+    (60, "video processor exception", _A, Act.RESTART_APP, _NOTE),
+    (61, "internal micro-controller breakpoint", _D, Act.LOOK, _WARN),
+    (62, "internal micro-controller halt", _H, Act.RESET, _FAIL),
+    (63, "memory row remapped or page retired", _H, Act.NONE, _NOTE),
+    (64, "memory row could not be remapped or page retired", _H, Act.REPAIR, _FAIL),
+    (66, "illegal access by the driver", _D, Act.LOOK, _WARN),
+    (67, "illegal access by the driver", _D, Act.LOOK, _WARN),
+    (68, "video decoder exception", _A, Act.RESTART_APP, _NOTE),
+    (69, "graphics engine class error", _A, Act.RESTART_APP, _NOTE),
+    (74, "NVLink error", _H, Act.RESET, _FAIL),
+    (78, "vGPU could not be started", _D, Act.LOOK, _WARN),
+    (79, "GPU has fallen off the bus", _H, Act.REBOOT, _FAIL),
+    (80, "corrupted data sent to the GPU", _A, Act.RESTART_APP, _NOTE),
+    (92, "high rate of single-bit ECC errors", _H, Act.LOOK, _WARN),
+    (93, "InfoROM wear limit exceeded", _D, Act.LOOK, _WARN),
+    (94, "contained memory error", _H, Act.RESTART_APP, _WARN),
+    (95, "uncontained memory error", _H, Act.RESET, _FAIL),
+    (106, "management test message", _N, Act.NONE, _NOTE),
+    (107, "management test message", _N, Act.NONE, _NOTE),
+    (108, "NVLink remote translation error", _A, Act.NONE, _NOTE),
+    (109, "context switch timeout", _A, Act.RESET, _WARN),
+    (110, "security fault", _H, Act.RESET, _FAIL),
+    (119, "GSP did not answer a remote call", _D, Act.RESET, _FAIL),
+    (120, "GSP error", _D, Act.RESET, _FAIL),
+    (121, "chip-to-chip link error", _H, Act.LOOK, _WARN),
+    (136, "NVLink training failed", _H, Act.RESET, _FAIL),
+    (137, "NVLink privilege error (illegal access to a peer)", _A, Act.NONE, _NOTE),
+    (139, "optical-flow engine error", _A, Act.RESTART_APP, _NOTE),
+    (140, "unrecovered ECC error", _H, Act.RESET, _FAIL),
+    (141, "CUDA fast path error", _D, Act.LOOK, _WARN),
+    (143, "GPU initialisation error", _H, Act.RESET, _FAIL),
+    (151, "key rotation error", _D, Act.REBOOT, _FAIL),
+    (154, "GPU recovery action changed", _N, Act.RESET, _WARN),
+    (155, "NVLink error defined by software", _A, Act.RESET, _WARN),
+    (156, "memory resource retired", _H, Act.RESET, _WARN),
+    (157, "memory resource could not be retired", _H, Act.LOOK, _WARN),
+    (158, "fatal GPU timeout", _H, Act.RESET, _FAIL),
+    (159, "coherent-interconnect error without data", _D, Act.LOOK, _WARN),
+    (160, "memory channel retired", _H, Act.LOOK, _WARN),
+    (161, "memory channel could not be retired", _H, Act.LOOK, _WARN),
+    (162, "power smoothing engaged again", _N, Act.NONE, _NOTE),
+    (163, "power smoothing disengaged", _N, Act.NONE, _NOTE),
+    (164, "power smoothing near the end of its life", _H, Act.LOOK, _WARN),
+    (165, "power smoothing at the end of its life", _H, Act.LOOK, _WARN),
+    (167, "fatal PCIe timeout", _H, Act.REBOOT, _FAIL),
+    (168, "reduced GPU memory capacity", _H, Act.LOOK, _WARN),
+    (169, "security micro-controller halt", _H, Act.LOOK, _WARN),
+    (171, "uncorrectable error in DRAM (goes with 48)", _H, Act.LOOK, _WARN),
+    (172, "uncorrectable error in SRAM (goes with 48)", _H, Act.LOOK, _WARN),
+)
+
+_COPY_ENGINES = (*range(39, 42), *range(70, 73), *range(75, 78), 85, *range(126, 136))
+_VIDEO_ENGINES = (82, 83, 84, 86, 88, 89, *range(96, 106), 142)
+_NVLINK5 = {144: "SAW", 145: "RLW", 146: "TLW", 147: "TREX", 148: "NVLPW_CTRL", 149: "NETIR", 150: "MSE"}
+
+CATALOGUE: dict[int, Xid] = {
+    **{row[0]: Xid(*row) for row in _ROWS},
+    **{code: Xid(code, "copy engine exception", _A, Act.RESTART_APP, _NOTE) for code in _COPY_ENGINES},
+    **{code: Xid(code, "video engine exception", _A, Act.RESTART_APP, _NOTE) for code in _VIDEO_ENGINES},
+    **{code: Xid(code, f"NVLink 5 error ({unit})", _H, Act.RESET, _WARN) for code, unit in _NVLINK5.items()},
+}
+"""Every code whose meaning NVIDIA documents."""
+
+_FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
+_NON_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
+_RECOVERY = re.compile(r"changed from .*? to 0x[0-9a-f]+ \(([^)]{1,60})\)|changed to \(?(\w[\w ]{0,40})", re.IGNORECASE)
+_WANTS_RESET = re.compile(r"reset|reboot|\bflr\b", re.IGNORECASE)
+
+
+def lookup(code: int) -> Xid:
+    """The code's entry; one for a code that is not documented warns and accuses nobody."""
+    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's catalogue", Fault.NONE, Act.LOOK, Grade.WARN)
+
+
+def recovery_action(message: str) -> str:
+    """The action that a 154 line names (`None`, `GPU Reset Required`, …), empty where it names none."""
+    match = _RECOVERY.search(message)
+    return (match[1] or match[2]).strip() if match else ""
+
+
+def grade(code: int, message: str) -> Grade:
+    """What this line makes of the node.
+
+    Two codes say it in their words: 154 names the action that the driver now wants, `None` among them, and the NVLink 5
+    family (144–150) says `Fatal` or `Nonfatal` (its registers are not decoded here).
+    """
+    if code == 154:
+        action = recovery_action(message)
+        if action.lower() == "none":
+            return Grade.NOTE
+        return Grade.FAIL if _WANTS_RESET.search(action) else Grade.WARN
+    if code in _NVLINK5:
+        fatal = _FATAL.search(_NON_FATAL.sub("", message))
+        return Grade.FAIL if fatal else Grade.WARN
+    return lookup(code).grade

@@ -1,0 +1,260 @@
+"""The next step of a recovery, from what Slurm shows now. Pure, and looking at levels, not at edges.
+
+Nothing here remembers how far a recovery came: each call looks at Slurm anew, so a daemon that was killed, or a
+controller that forgot what it had agreed to, only means that the missing step is taken (again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_robust.model import REASON_PREFIX, Action, ActionKind
+from slurm_robust.policy.recover import CLAIM, NODE_LOST, OWNER, Recovery
+from slurm_robust.policy.rooms import drained_by_us, foreign, quarantine_name
+from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.values import expand
+
+ENDED = frozenset(
+    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")
+)
+HELD_UP_AFTER_S = 2.5
+"""A suspect that alone holds up the job's end this long, when all survivors have let go, is set DOWN."""
+HELD_UP_BY_ALL_AFTER_S = 45.0
+"""The same where no survivor shows how long an end takes here: Slurm's default KillWait (30 s) and an epilog."""
+GIVE_UP_AFTER_S = 3600.0
+STAYS_UP_AFTER_DOWN_S = 15.0
+"""A job still running this long after its node went DOWN was submitted with --no-kill."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What Slurm shows now, and how long it has.
+
+    Attributes:
+        job: None where Slurm does not know it (any more).
+        occupied: Nodes on which other jobs run or end.
+        called: Actions that were called at least once, by kind.
+        abort: Why the recovery is given up, in words; empty while it is not.
+        told: The answer's state that the job's AdminComment shows for this incident, or empty.
+        completing_s: Since when the job is ending; `alone_s`: since when only suspects hold that up.
+        pointed_s: Since when the pending job is pointed at its seat.
+        lost_s: Since when all lost nodes are DOWN while the job still runs.
+        age_s: Of the recovery.
+        settled: A whole second passed since the job was seen ended: credentials have that resolution, and one issued
+            in the second of the old one's revocation is refused by slurmd.
+    """
+
+    job: Job | None
+    reservations: Mapping[str, Reservation]
+    nodes: Mapping[str, Node]
+    occupied: frozenset[str] = frozenset()
+    called: frozenset[ActionKind] = frozenset()
+    abort: str = ""
+    told: str = ""
+    completing_s: float = 0.0
+    alone_s: float = 0.0
+    pointed_s: float = 0.0
+    lost_s: float = 0.0
+    age_s: float = 0.0
+    settled: bool = True
+    start_timeout_s: float = 120.0
+    may_take_out: bool = True
+
+
+@dataclass(frozen=True)
+class Do:
+    """Carry out this action, then look again."""
+
+    action: Action
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until Slurm moves."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Stop trying, and tidy up; the recovery is then stepped on with `abort` set."""
+
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Over, with nothing of ours left behind: `running`, `ended`, `came_back`, `went_on` or `aborted`."""
+
+    outcome: str
+    reason: str
+
+
+Step = Do | Wait | GiveUp | Finish
+
+
+def pointed(r: Recovery, job: Job) -> bool:
+    """True where the pending job has its exclusions and its seat, and no old request for nodes."""
+    return job.reservation == r.seat and not job.req_nodes and set(expand(r.exclude)) <= set(expand(job.exclude or ""))
+
+
+def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one rung, one answer)
+    """What to do now for this recovery."""
+    job = view.job
+    if job is None or job.state in ENDED:
+        state = job.state if job is not None else "gone"
+        return _tidy(r, view) or Finish("ended", f"the job ended by itself ({state})")
+    if view.abort:
+        return _abandon(r, view, job)
+    if view.age_s > GIVE_UP_AFTER_S:
+        return GiveUp("aborted", f"not back after {GIVE_UP_AFTER_S / 60:.0f} min")
+    if job.completing or job.state == "COMPLETING":
+        return _while_completing(r, view, job)
+    if job.state == "PENDING":
+        return _while_pending(r, view, job)
+    if job.state != "RUNNING":
+        return Wait(f"the job is {job.state}")
+    if job.restart_count > r.restart:
+        return _tidy(r, view) or Finish("running", "the job runs again")
+    if r.kind == NODE_LOST:
+        return _while_node_is_silent(r, view)
+    return _rooms(r, view) or _seat(r, view) or _answer(r, view) or _do(r, ActionKind.REQUEUE)
+
+
+def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
+    for action in r.actions:
+        if action.kind == kind and (not target or action.target == target):
+            return Do(action)
+    return Do(Action(kind, target or r.job.address, r.reason))
+
+
+def _rooms(r: Recovery, view: View) -> Step | None:
+    for action in r.actions:
+        node = view.nodes.get(action.target)
+        if action.kind not in (ActionKind.QUARANTINE, ActionKind.DRAIN) or node is None or foreign(node):
+            continue
+        if not view.may_take_out or node.drained:
+            continue
+        if action.kind == ActionKind.DRAIN or quarantine_name(node.name) not in view.reservations:
+            return Do(action)
+    return None
+
+
+def _seat(r: Recovery, view: View) -> Step | None:
+    if not r.seat:
+        return None
+    seat = view.reservations.get(r.seat)
+    # A seat of the same job with other nodes is left over from an earlier decision, and is changed.
+    if seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes):
+        return None
+    return _do(r, ActionKind.CREATE_SEAT)
+
+
+def _answer(r: Recovery, view: View) -> Step | None:
+    return _do(r, ActionKind.ANSWER) if r.kind == CLAIM and view.told != "accepted" else None
+
+
+def _tidy(r: Recovery, view: View) -> Step | None:
+    """Nothing of ours may stay: the job out of its seat, the seat deleted."""
+    if not r.seat:
+        return None
+    if view.job is not None and view.job.state not in ENDED and view.job.reservation == r.seat:
+        return _do(r, ActionKind.LEAVE_SEAT)
+    return _do(r, ActionKind.DELETE_SEAT) if r.seat in view.reservations else None
+
+
+def _abandon(r: Recovery, view: View, job: Job) -> Step:
+    if tidy := _tidy(r, view):
+        return tidy
+    waits = job.state == "RUNNING" and not job.completing and job.restart_count == r.restart
+    if r.kind == CLAIM and waits and view.told == "accepted":
+        # It was told to wait for us; now it must help itself.
+        incident = _do(r, ActionKind.ANSWER).action.args.get("incident", "")
+        return Do(Action(ActionKind.ANSWER, r.job.address, view.abort, {"state": "refused", "incident": incident}))
+    return Finish("aborted", view.abort)
+
+
+def _while_completing(r: Recovery, view: View, job: Job) -> Step:
+    holding = set(job.nodes)  # of a job that ends, Slurm shows the nodes that have not let go
+    suspects = {n for n in holding if n in r.bad or (n in view.nodes and "NOT_RESPONDING" in view.nodes[n].flags)}
+    if not holding or suspects != holding:
+        return Wait(f"ending on {len(holding)} node(s)")
+    for name in sorted(holding):
+        node = view.nodes.get(name)
+        if node is None or foreign(node) or node.state == "DOWN" or name in view.occupied or not view.may_take_out:
+            continue
+        silent = "NOT_RESPONDING" in node.flags
+        limit_s = HELD_UP_AFTER_S if r.kept or silent else HELD_UP_BY_ALL_AFTER_S
+        if view.alone_s >= limit_s and r.kind != OWNER:
+            reason = f"{REASON_PREFIX} held up the end of job {r.job.address} for {view.completing_s:.0f} s"
+            return Do(Action(ActionKind.SET_DOWN, name, reason))
+    return Wait(f"only the suspects {', '.join(sorted(holding))} hold up the job's end")
+
+
+def _while_pending(r: Recovery, view: View, job: Job) -> Step:
+    if wrong := _not_ours(r, view, job):
+        return wrong
+    if r.kind == OWNER:
+        missing = not set(expand(r.exclude)) <= set(expand(job.exclude or "")) or bool(job.req_nodes)
+        again = missing or job.reason == "BeginTime"
+    else:
+        if step := _drain_lost(r, view) or _rooms(r, view) or _seat(r, view):
+            return step
+        again = not pointed(r, job) or job.reason == "BeginTime"
+    if again and view.settled:
+        return _do(r, ActionKind.POINT_JOB_AT_SEAT)
+    return Wait(f"waiting to start: {job.reason}")
+
+
+def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
+    if r.kind != NODE_LOST and ActionKind.REQUEUE not in view.called:
+        return GiveUp("aborted", "somebody else requeued the job: its delay is theirs")
+    if r.kind == NODE_LOST and not any(view.nodes[n].drained for n in r.bad if n in view.nodes):
+        return GiveUp("aborted", "the job was requeued, and not because of its node")
+    if job.reason.startswith(("JobHeld", "launch_failed")) or "held" in job.reason.lower():
+        return GiveUp("aborted", f"the job is held ({job.reason}): a person releases it (scontrol release)")
+    if view.pointed_s > view.start_timeout_s:
+        return GiveUp("not_started", f"no start within {view.start_timeout_s:.0f} s; Slurm says: {job.reason}")
+    return None
+
+
+def _drain_lost(r: Recovery, view: View) -> Step | None:
+    """A node that died before our eyes does not come back unasked."""
+    if r.kind != NODE_LOST or not view.may_take_out:
+        return None
+    for node in (view.nodes[n] for n in r.bad if n in view.nodes):
+        if node.state == "DOWN" and not foreign(node) and not drained_by_us(node):
+            reason = f"{REASON_PREFIX} stopped responding while job {r.job.address} ran on it"
+            return Do(Action(ActionKind.DRAIN, node.name, reason))
+    return None
+
+
+def _while_node_is_silent(r: Recovery, view: View) -> Step:
+    lost = [view.nodes[n] for n in r.bad if n in view.nodes]
+    if not any(n.drained or "NOT_RESPONDING" in n.flags for n in lost):
+        return _tidy(r, view) or Finish("came_back", "its node answers again")
+    if view.lost_s > STAYS_UP_AFTER_DOWN_S:
+        return _tidy(r, view) or Finish("went_on", "the job went on without the node (--no-kill)")
+    return _seat(r, view) or Wait("waiting for Slurm to give the node up")
+
+
+def shown(r: Recovery, action: Action, view: View) -> bool:
+    """True where Slurm shows that the action took effect."""
+    job, node = view.job, view.nodes.get(action.target)
+    running = job is not None and job.state == "RUNNING" and not job.completing and job.restart_count > r.restart
+    checks = {
+        ActionKind.QUARANTINE: lambda: quarantine_name(action.target) in view.reservations,
+        ActionKind.DRAIN: lambda: node is not None and node.drained,
+        ActionKind.SET_DOWN: lambda: node is not None and node.state == "DOWN",
+        ActionKind.CREATE_SEAT: lambda: r.seat in view.reservations,
+        ActionKind.ANSWER: lambda: view.told == action.args.get("state"),
+        ActionKind.REQUEUE: lambda: job is not None and job.restart_count > r.restart,
+        ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, job)),
+        ActionKind.WAIT_RUNNING: lambda: running,
+        ActionKind.LEAVE_SEAT: lambda: job is None or job.reservation != r.seat,
+        ActionKind.DELETE_SEAT: lambda: r.seat not in view.reservations,
+    }
+    check = checks.get(action.kind)
+    return check is not None and check()

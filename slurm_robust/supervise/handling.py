@@ -1,0 +1,309 @@
+"""What is done about silence, a dead rank, or an srun that ended badly: evidence, verdict, plan, act."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slurm_robust import claim
+from slurm_robust.model import Conclusion, Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.policy.decide import decide
+from slurm_robust.supervise import attempts, incident, recovery
+from slurm_robust.supervise.investigate import Investigator
+from slurm_robust.supervise.situation import Facts, describe
+from slurm_robust.supervise.srunargs import relaunch
+from slurm_robust.supervise.suspicion import Assessment, Level
+
+if TYPE_CHECKING:
+    from slurm_robust.supervise.supervisor import Supervisor
+
+_GRACE_S = 1.0
+"""From the first rank's death to the judgement: the others' last words are on their way."""
+_PAUSE_S = 0.1
+
+
+class Handling:
+    """The incidents of one supervisor."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._s = supervisor
+        self._restarts_in_place = 0
+        self._failures: list[tuple[str, tuple[str, ...]]] = []
+
+    # -- the book ---------------------------------------------------------------------------------------------------
+
+    def _open(self, fault_at_s: float) -> incident.Record:
+        s = self._s
+        if s.record is not None:
+            s.record.notes.append("The attempt that followed failed before its first new step.")
+            self.save(s.record)
+        now = time.time()
+        name = f"{s.context.name.replace('+', '_')}-r{s.context.job.restart_count}-{int(now)}"
+        s.record = incident.Record(name, s.context.name, s.present.fleet.attempt or s.context.attempt_id.key, now)
+        s.record.stamp("fault", fault_at_s)
+        s.record.stamp("suspected", now)
+        return s.record
+
+    def reopen(self, name: str) -> incident.Record | None:
+        """Go on with the incident that the attempt before this one left open."""
+        record = None
+        with contextlib.suppress(OSError):
+            record = incident.load((self._s.folder.path / name / "incident.json").read_bytes())
+        if record is None or "first_new_step" in record.times:
+            return None
+        record.stamp("running")
+        return record
+
+    def save(self, record: incident.Record) -> None:
+        """Write the incident's page and its twin for tools."""
+        self._s.folder.write(f"{record.id}/incident.json", record.to_json())
+        self._s.folder.write(f"{record.id}/report.md", record.page())
+
+    def _investigator(self, record: incident.Record) -> Investigator:
+        s = self._s
+        return Investigator(
+            s.config.supervise,
+            s.agents.tell,
+            s.present.fleet,
+            folder=s.folder,
+            record=record,
+            scene=s.present.scene,
+        )
+
+    # -- what happened ----------------------------------------------------------------------------------------------
+
+    async def silent(self, found: Assessment) -> int | None:
+        """Capture, wait, capture again; act only on a pattern that explains the waiting, or past the limit."""
+        s = self._s
+        record = self._open(time.time() - found.silent_s)
+        s.folder.tell("suspected", f"silence suspected: {found.why}", ranks=found.ranks, incident=record.id)
+        record.signals.append(Signal(SignalKind.SILENCE, time.time(), "progress", found.why))
+        inquiry = self._investigator(record)
+        await inquiry.capture()
+        said = ""
+        while True:
+            first = len(inquiry.captures) == 1
+            if await self._over(s.config.supervise.corroborate_after_s if first else s.config.supervise.recapture_s):
+                self._drop(record)
+                return None
+            await inquiry.capture()
+            verdict = inquiry.judge()
+            found = s.present.assess(s.config.supervise)
+            if found.level is Level.QUIET:
+                self._drop(record)
+                return None
+            plan = self._decide(verdict, record, overdue=found.level is Level.OVERDUE)
+            if plan.road is not Road.ALERT_ONLY:
+                return await self._carry_out(record, verdict, plan)
+            if plan.reason != said:
+                said = plan.reason
+                s.folder.tell("waiting", plan.reason, incident=record.id)
+            self.save(record)
+
+    async def _over(self, pause_s: float) -> bool:
+        """Wait; True as soon as the silence is over one way or another."""
+        s = self._s
+        deadline = time.monotonic() + pause_s
+        while time.monotonic() < deadline:
+            await asyncio.sleep(_PAUSE_S)
+            await s.glance()
+            gone = s.channel is not None and s.channel.gone.is_set()
+            if gone or s.ended is not None or s.present.scene.exits:
+                return True
+            if s.present.assess(s.config.supervise).level is Level.QUIET:
+                return True
+        return False
+
+    def _drop(self, record: incident.Record) -> None:
+        """The silence ended by itself, or by something worse that is looked at next."""
+        s = self._s
+        record.outcome = "It went on by itself; nothing was done."
+        if not s.present.scene.exits and s.ended is None:
+            s.folder.tell("cleared", "training moves again; nothing was done", incident=record.id)
+        self.save(record)
+        s.record = None
+
+    async def died(self) -> int | None:
+        """A rank died: hear the others' last words, take their stacks, judge."""
+        s = self._s
+        await self._gather_exits()
+        if s.present.cancelled:
+            s.present.scene.exits.clear()  # somebody cancelled the step; srun's end follows
+            return None
+        first = min(s.present.scene.exits.values(), key=lambda e: e.at_s)
+        record = self._open(first.at_s)
+        how = f"signal {first.signal}" if first.signal else f"exit code {first.exit_code}"
+        s.folder.tell("suspected", f"rank {first.rank} on {first.node} ended with {how}", incident=record.id)
+        record.signals.append(Signal(SignalKind.RANK_EXITED, first.at_s, "srun", how, first.node, first.rank))
+        inquiry = self._investigator(record)
+        if s.present.fleet.alive and s.ended is None:
+            await inquiry.capture()
+        verdict = inquiry.judge()
+        return await self._carry_out(record, verdict, self._decide(verdict, record, overdue=True))
+
+    async def ended(self, code: int) -> int | None:
+        """Srun has ended: well, badly, or because somebody wanted it."""
+        s = self._s
+        if code == 0:
+            if s.record is not None:
+                await s.resumed(s.record, max(s.present.step, s.start.step))
+            step = s.present.step
+            s.folder.tell("finished", f"finished at step {step}" if step >= 0 else "finished", step=step)
+            await s.context.say(state=claim.STATE_DONE, step=step)
+            return 0
+        fault_at_s = s.present.last_sign_s
+        await self._gather_exits()
+        if s.present.cancelled:
+            s.folder.tell("cancelled", f"the step was cancelled; exit code {code}")
+            return code
+        if not s.present.scene.exits:
+            s.present.whole_exit(code)
+        s.present.add_last_lines()
+        record = self._open(fault_at_s)
+        s.folder.tell("suspected", f"the training step ended with exit code {code}", incident=record.id)
+        verdict = self._investigator(record).judge()
+        return await self._carry_out(record, verdict, self._decide(verdict, record, overdue=True))
+
+    async def _gather_exits(self) -> None:
+        s = self._s
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline and len(s.present.scene.exits) < s.present.fleet.world:
+            await asyncio.sleep(_PAUSE_S)
+            await s.glance()
+        s.present.add_last_lines()
+
+    # -- deciding and acting ----------------------------------------------------------------------------------------
+
+    def fruitless_after(self, step: int) -> int:
+        """Attempts in a row without a new step, this one included, where it came as far as `step`."""
+        return 0 if step > self._s.reached else self._s.context.claim.fruitless + 1
+
+    def _decide(self, verdict: Verdict, record: incident.Record, *, overdue: bool) -> Plan:
+        s = self._s
+        record.plan = decide(
+            describe(
+                verdict,
+                Facts(
+                    config=s.config,
+                    job=s.context.job,
+                    fleet=s.present.fleet,
+                    command=s.command,
+                    can_relaunch=s.channel is not None and s.command is not None,
+                    evicted=frozenset(s.evicted),
+                    silent_nodes=tuple(s.silent_nodes),
+                    restarts_in_place=self._restarts_in_place,
+                    failures=tuple(self._failures),
+                    fruitless=self.fruitless_after(s.present.step),
+                    overdue=overdue,
+                    exit_code=s.ended,
+                ),
+            )
+        )
+        return record.plan
+
+    async def _carry_out(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
+        s = self._s
+        s.folder.tell("verdict", f"{verdict.conclusion.value}: {verdict.reason}", incident=record.id)
+        for suspect in verdict.suspects:
+            ranks = ",".join(map(str, suspect.ranks))
+            text = f"suspect: rank {ranks} on {suspect.node} ({suspect.confidence:.2f}): {suspect.why}"
+            s.folder.tell("suspect", text, node=suspect.node, ranks=suspect.ranks, incident=record.id)
+        record.stamp("decided")
+        if not s.acting:
+            s.folder.tell("observed", f"observe mode: would take {plan.road.value}: {plan.reason}", incident=record.id)
+            record.outcome = "Observe mode: nothing was done."
+            return self._leave_alone(record, s.config.supervise.action_limit_s)
+        s.folder.tell("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
+        self.save(record)
+        if plan.road is Road.ALERT_ONLY:
+            record.outcome = "Alert only: nothing was done."
+            return self._leave_alone(record, s.config.supervise.recapture_s)
+        return await self._act(record, verdict, plan)
+
+    def _leave_alone(self, record: incident.Record, quiet_s: float) -> int | None:
+        """Do nothing; what is said of the same silence again would be the same, so not for a while."""
+        s = self._s
+        self.save(record)
+        s.record = None
+        s.present.scene.exits.clear()
+        s.present.quiet_until_s = time.time() + quiet_s
+        return s.ended
+
+    async def _act(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
+        s = self._s
+        fruitless, demotion = self.fruitless_after(s.present.step), self._demotion()
+        s.reached = max(s.reached, s.present.step)
+        self._failures.append((signature(verdict), plan.evict))
+        await recovery.end_step(s.context, s.channel, s.present.fleet, s.folder, s.config.supervise)
+        record.stamp("stopped")
+        if demotion:
+            s.folder.tell("checkpoint", attempts.demote(s.start, demotion))
+        s.context.claim = replace(s.context.claim, fruitless=fruitless, step=s.reached, resume_step=s.start.step)
+        if plan.road is Road.STOP:
+            return await self._stop(record, plan)
+        if plan.road in (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION) and s.channel is not None:
+            return await self._relaunch(record, verdict, plan)
+        return await self._requeue(record, verdict, plan)
+
+    def _demotion(self) -> str:
+        """Why the checkpoint of this attempt is not to be used again; empty where it is."""
+        s = self._s
+        if s.start.path is None or s.present.step > s.start.step:
+            return ""
+        before = s.context.claim
+        failed = before.fruitless + 1 if before.resume_step == s.start.step else 1
+        if failed < s.config.checkpoint.demote_after_failed_starts:
+            return ""
+        return f"{failed} attempts died before their first step from it"
+
+    async def _stop(self, record: incident.Record, plan: Plan) -> int:
+        s = self._s
+        code = plan.exit_code if plan.exit_code is not None else s.ended if s.ended is not None else 1
+        record.outcome = f"Stopped for good, exit code {code}."
+        s.folder.tell("stopped", f"stopped, exit code {code}: {plan.reason}", incident=record.id)
+        self.save(record)
+        await s.context.say(state=claim.STATE_DONE, incident=record.id, why=plan.reason, times=dict(record.times))
+        return code
+
+    async def _requeue(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int:
+        s = self._s
+        self.save(record)
+        return await recovery.requeue(
+            s.context, s.folder, s.config.supervise, record=record, verdict=verdict, plan=plan
+        )
+
+    async def _relaunch(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
+        s = self._s
+        assert s.command is not None
+        used = len({r.node for r in s.present.fleet.ranks.values()}) or len(s.nodes)
+        reachable = [n for n in s.nodes if n not in s.silent_nodes and n not in plan.evict]
+        dirty = await recovery.clean(s.agents, s.present.fleet, reachable, s.config.supervise)
+        for node, why in dirty.items():
+            s.folder.tell("suspect", f"suspect: {node} did not get clean: {why}", node=node, incident=record.id)
+        s.evicted |= {*plan.evict, *dirty}
+        if len(s.nodes) < used:
+            evict = tuple(sorted({*plan.evict, *dirty}))
+            reason = f"{plan.reason}; no spare node is left in the allocation"
+            return await self._requeue(record, verdict, replace(plan, road=Road.SEAT, evict=evict, reason=reason))
+        if plan.road is Road.RESTART_IN_PLACE:
+            self._restarts_in_place += 1
+        extra = attempts.fresh_rendezvous(s.environment, s.attempt_name(s.launches + 1), s.nodes)
+        s.launch(relaunch(s.command, s.evicted, used), extra)
+        record.stamp("running")
+        text = f"training step started anew on {used} of {','.join(s.nodes)}"
+        s.folder.tell("relaunched", text, incident=record.id, evicted=sorted(s.evicted))
+        self.save(record)
+        await s.context.say(incident=record.id)
+        return None
+
+
+def signature(verdict: Verdict) -> str:
+    """Two failures with the same signature are the same failure, wherever they happened."""
+    if verdict.conclusion is Conclusion.USER_CODE:
+        return f"user_code: {verdict.reason[:120]}"
+    whys = sorted({re.sub(r"\d+", "N", s.why)[:80] for s in verdict.suspects})
+    return f"{verdict.conclusion.value}: {'; '.join(whys)}"

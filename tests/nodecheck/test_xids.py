@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust.nodecheck import xids
+from slurm_robust.nodecheck.xids import Act, Fault, Grade
+
+APPLICATION = [8, 11, 13, 25, 31, 32, 37, 39, 40, 41, 43, 45, 60, 68, 69, 70, 80, 82, 96, 108, 126, 135, 137, 139]
+BROKEN = [46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 151, 158]
+
+
+@pytest.mark.parametrize("code", APPLICATION)
+def test_what_an_application_can_do_is_never_a_fault_of_the_node(code: int) -> None:
+    """Application-class codes are notes, whatever stands in their message."""
+    assert xids.lookup(code).fault is Fault.APPLICATION
+    assert xids.grade(code, "fatal error, reset required") is Grade.NOTE
+
+
+@pytest.mark.parametrize("code", BROKEN)
+def test_documented_resets_reboots_and_repairs_make_a_node_unfit(code: int) -> None:
+    """Codes whose documented action is a reset or more, and that no application causes."""
+    entry = xids.lookup(code)
+    assert xids.grade(code, "") is Grade.FAIL
+    assert entry.act in (Act.RESET, Act.REBOOT, Act.REPAIR)
+    assert entry.fault in (Fault.HARDWARE, Fault.DRIVER)
+
+
+def test_no_entry_of_the_catalogue_fails_an_application() -> None:
+    """The rule of the module holds for each entry, not only for those named here."""
+    wrong = [x.code for x in xids.CATALOGUE.values() if x.grade is Grade.FAIL and x.fault is Fault.APPLICATION]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("code", "grade"), [(63, Grade.NOTE), (92, Grade.WARN), (94, Grade.WARN), (109, Grade.WARN)])
+def test_repaired_contained_or_ambiguous_memory_errors_do_not_drain(code: int, grade: Grade) -> None:
+    """A row remapped, a high rate of corrected errors, a contained error, a context switch timeout: told at most."""
+    assert xids.grade(code, "") is grade
+
+
+@pytest.mark.parametrize(
+    ("message", "grade"),
+    [
+        ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", Grade.NOTE),
+        ("GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", Grade.NOTE),
+        ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", Grade.FAIL),
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", Grade.FAIL),
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)", Grade.FAIL),
+        ("GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", Grade.FAIL),
+        ("GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", Grade.WARN),
+        ("something of a newer driver", Grade.WARN),
+    ],
+)
+def test_154_is_what_its_words_say(message: str, grade: Grade) -> None:
+    """`changed to None` is a recovery and no fault (gcm took it for one); a wanted reset or reboot is a fault."""
+    assert xids.grade(154, message) is grade
+
+
+@pytest.mark.parametrize(
+    ("message", "grade"),
+    [
+        ("RLW_REMAP Nonfatal XC1 i0 Link 07 (0x00000004 0x00000004 0x0)", Grade.WARN),
+        ("NETIR_LINK_EVT Non-fatal XC0 i0 Link 08 (0x0)", Grade.WARN),
+        ("NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x0)", Grade.FAIL),
+        ("", Grade.WARN),
+    ],
+)
+def test_nvlink_5_errors_fail_only_where_they_call_themselves_fatal(message: str, grade: Grade) -> None:
+    """144–150 carry their severity in the message."""
+    assert xids.grade(149, message) is grade
+
+
+@given(st.integers(0, 9999), st.text(max_size=200))
+def test_every_code_has_an_entry_and_unknown_ones_accuse_nobody(code: int, message: str) -> None:
+    """A code that is not documented warns, and never makes a node unfit."""
+    assert xids.lookup(code).code == code
+    if code not in xids.CATALOGUE:
+        assert xids.grade(code, message) is Grade.WARN
