@@ -5,6 +5,7 @@ nor its symbols reach the daemon.
 
 What goes by Slurm's commands all the same:
 
+* `node`: it is asked by prologs, which have no time to start a process that stays;
 * `submit`, `signal`: pyslurm has no `sbatch` options, and finds no steps where it should;
 * `requeue`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a bare number, and one task of an
   array carries the array's own;

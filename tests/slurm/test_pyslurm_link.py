@@ -21,6 +21,7 @@ from slurm_robust.slurm.errors import (
     SlurmUnavailableError,
 )
 from slurm_robust.slurm.pyslurm_backend import PyslurmClient
+from slurm_robust.slurm.pyslurm_worker import exit_code
 
 Make = Callable[[str], PyslurmClient]
 
@@ -107,6 +108,24 @@ def test_what_pyslurm_has_not_goes_by_the_commands(fake: Make) -> None:
     client = fake("")
     assert client.reservations() == []
     client.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "printed", "derived", "meant"),
+    [
+        ("COMPLETED", "0:0", "0:0", "0:0"),
+        ("PENDING", "0:126", "0:126", "0:0"),
+        ("FAILED", "3:126", "0:126", "3:0"),
+        ("COMPLETED", "0:9", "0:9", "0:0"),
+        ("FAILED", "0:9", "0:9", "0:9"),
+        ("FAILED", "3:9", "0:9", "3:0"),
+        ("FAILED", "1:9", "1:0", "0:9"),
+        ("CANCELLED", "0:15", "0:0", "0:15"),
+    ],
+)
+def test_an_exit_code_without_what_a_step_left_in_it(state: str, printed: str, derived: str, meant: str) -> None:
+    """Seen with 22.5.x: the two codes of one job run into each other."""
+    assert exit_code(state, printed, derived) == meant
 
 
 @pytest.mark.parametrize(
