@@ -15,7 +15,7 @@ import msgspec
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.seal import SEAL_NAME, base, beside, contents
+from slurm_robust.checkpoint.seals import SEAL_NAME, base, beside, contents
 
 EXIT_NOT_VERIFIED = 1
 EXIT_COULD_NOT_TELL = 3

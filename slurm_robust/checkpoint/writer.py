@@ -12,10 +12,9 @@ from typing import IO, Any, cast
 
 import msgspec
 
-from slurm_robust.checkpoint import files
-from slurm_robust.checkpoint import seal as seals
+from slurm_robust.checkpoint import files, seals
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seal import FileSeal
+from slurm_robust.checkpoint.seals import FileSeal
 
 _SHOW = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
 
