@@ -68,8 +68,7 @@ class Situation:
     Attributes:
         verdict: What localisation came to.
         allocation_nodes: All nodes of the job.
-        training_node_count: Nodes that an attempt needs.
-        training_nodes: Those of this attempt; empty means all but the healthy spares.
+        training_nodes: Those that this attempt trains on; the next one needs as many.
         healthy_spares: Nodes of the allocation that are unused and answer.
         dead_nodes: Nodes that Slurm calls down, or that did not get clean after SIGKILL.
         batch_node: Where the batch script runs; when it is dead, nothing inside the allocation goes on.
@@ -90,8 +89,7 @@ class Situation:
 
     verdict: Verdict
     allocation_nodes: tuple[str, ...]
-    training_node_count: int
-    training_nodes: tuple[str, ...] = ()
+    training_nodes: tuple[str, ...]
     healthy_spares: tuple[str, ...] = ()
     dead_nodes: tuple[str, ...] = ()
     batch_node: str = ""
@@ -108,11 +106,6 @@ class Situation:
     action_limit_reached: bool = False
     job: JobFacts = field(default_factory=JobFacts)
     mode: Mode = Mode.ACT
-
-    @property
-    def used_nodes(self) -> frozenset[str]:
-        """Nodes that this attempt trains on."""
-        return frozenset(self.training_nodes or self.allocation_nodes) - frozenset(self.healthy_spares)
 
 
 def decide(situation: Situation) -> Plan:
@@ -134,7 +127,7 @@ def _due(s: Situation) -> bool:
 
     Past the limit too, nothing is done to a job in which something was seen to move (*no culprit*): people are told.
     """
-    if s.ended or set(s.dead_nodes) & s.used_nodes:
+    if s.ended or set(s.dead_nodes) & set(s.training_nodes):
         return True
     if s.action_limit_reached:
         return s.verdict.conclusion is not Conclusion.NONE
@@ -152,9 +145,8 @@ def _own_end(s: Situation) -> Plan | None:
     if s.verdict.conclusion is Conclusion.USER_CODE:
         return Plan(Road.STOP, f"{_told(s)}; no node is blamed", exit_code=_own_code(s))
     if s.ended and s.verdict.conclusion is Conclusion.NONE and not _at_fault(s):
-        return Plan(
-            Road.STOP, f"{_told(s)}; nothing to recover from", exit_code=0 if s.exit_code is None else s.exit_code
-        )
+        code = EXIT_STOPPED_FOR_GOOD if s.exit_code is None else s.exit_code
+        return Plan(Road.STOP, f"{_told(s)}; nothing to recover from", exit_code=code)
     return None
 
 
@@ -234,8 +226,9 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
     named = evict & s.excluded_named
     if named:
         return f"the command or the environment names {min(named)}"
-    left = len(((s.used_nodes | set(s.healthy_spares)) & set(s.allocation_nodes)) - evict)
-    return "" if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
+    left = len(((set(s.training_nodes) | set(s.healthy_spares)) & set(s.allocation_nodes)) - evict)
+    needed = len(s.training_nodes)
+    return "" if left >= needed else f"{left} healthy nodes for {needed}"
 
 
 def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
