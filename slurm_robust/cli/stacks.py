@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from slurm_robust import config as site
-from slurm_robust.localize.report import render_tree
+from slurm_robust.localize.fold import render_tree
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect

@@ -27,8 +27,10 @@ SURE = Patience(2, 2.0)
 """Stopped or dead: it cannot go on by itself. Two looks, since py-spy or a debugger may stop a process for a moment."""
 BLOCKED = Patience(2, 4.0)
 """Every thread that matters waits for another: a loader's deadlock."""
+HELD = Patience(3, 8.0)
+"""A lock below Python, no processor time and no bytes moved in the whole tree: acted on within ten seconds."""
 LIKELY = Patience(3, 20.0)
-"""A timer, a native lock, or native code: longer than the usual cap of retries with back-off (20 s)."""
+"""A timer, or native code: longer than the usual cap of retries with back-off (20 s)."""
 SLOW = Patience(3, 120.0)
 """Storage, network, D state: what the kernel itself calls a hung task (hung_task_timeout_secs)."""
 
@@ -54,7 +56,7 @@ class Blocking:
 
 _BY_WAIT: dict[Wait, tuple[Patience, float]] = {
     Wait.LOCK: (BLOCKED, 0.85),
-    Wait.NATIVE_LOCK: (LIKELY, 0.8),
+    Wait.NATIVE_LOCK: (HELD, 0.8),
     Wait.SLEEP: (LIKELY, 0.75),
     Wait.NONE: (LIKELY, 0.75),
     Wait.CHILD: (SLOW, 0.7),

@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from slurm_robust.checkpoint.demotion import demote as mark_demoted
@@ -15,6 +16,8 @@ from slurm_robust.checkpoint.find import latest
 _PORTS = range(20000, 32000)
 """Below Linux's ephemeral ports, above what services use."""
 _FLIGHT_RECORDER_EVENTS = "2000"
+_TORCH_SEEN = (2, 13)
+"""The oldest torch on which the warning about the old names was seen."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +75,28 @@ def environment(base: Mapping[str, str], attempt: str, lineage: str, start: Star
         env["SROBUST_RESUME_PATH"] = str(start.path) if start.path is not None else ""
         env["SROBUST_RESUME_STEP"] = str(start.step)
     stem = str(dumps / f"{attempt}-rank-")
-    # PyTorch renamed these; both names are set, so that the version does not matter.
     wanted = {
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": _FLIGHT_RECORDER_EVENTS,
         "TORCH_FR_BUFFER_SIZE": _FLIGHT_RECORDER_EVENTS,
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": stem,
         "TORCH_FR_DUMP_TEMP_FILE": stem,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/tmp/srobust-{attempt}-",  # noqa: S108 (a pipe, on the rank's own node)
     }
+    # PyTorch renamed these, and newer versions warn on every rank where the old name is set too.
+    if not torch_knows_new_names():
+        wanted["TORCH_NCCL_TRACE_BUFFER_SIZE"] = _FLIGHT_RECORDER_EVENTS
+        wanted["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = stem
     env.update({k: v for k, v in wanted.items() if k not in base})
     return env
+
+
+def torch_knows_new_names() -> bool:
+    """Whether the torch beside this package is one that was seen to read TORCH_FR_*; False where none is beside it."""
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return False
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _TORCH_SEEN
 
 
 def fresh_rendezvous(base: Mapping[str, str], attempt: str, nodes: Sequence[str]) -> dict[str, str]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slurm_robust import claim
-from slurm_robust.model import Conclusion, Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.model import Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
-from slurm_robust.supervise import attempts, incident, recovery
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.supervise import attempts, incident, lineage, recovery
 from slurm_robust.supervise.investigate import Investigator
-from slurm_robust.supervise.situation import Facts, describe
+from slurm_robust.supervise.situation import Facts, describe, signature
 from slurm_robust.supervise.srunargs import relaunch
 from slurm_robust.supervise.suspicion import Assessment, Level
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _GRACE_S = 1.0
 """From the first rank's death to the judgement: the others' last words are on their way."""
 _PAUSE_S = 0.1
+_EARLY_CAPTURES = 7
+"""Looked at often for the first half minute, in which most hangs are told from pauses; then now and then."""
 
 
 class Handling:
@@ -31,8 +33,7 @@ class Handling:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._s = supervisor
-        self._restarts_in_place = 0
-        self._failures: list[tuple[str, tuple[str, ...]]] = []
+        self._lineage = lineage.load(supervisor.folder, supervisor.context.claim.lineage)
 
     # -- the book ---------------------------------------------------------------------------------------------------
 
@@ -86,8 +87,8 @@ class Handling:
         await inquiry.capture()
         said = ""
         while True:
-            first = len(inquiry.captures) == 1
-            if await self._over(s.config.supervise.corroborate_after_s if first else s.config.supervise.recapture_s):
+            early = len(inquiry.captures) < _EARLY_CAPTURES
+            if await self._over(s.config.supervise.corroborate_after_s if early else s.config.supervise.recapture_s):
                 self._drop(record)
                 return None
             await inquiry.capture()
@@ -96,7 +97,7 @@ class Handling:
             if found.level is Level.QUIET:
                 self._drop(record)
                 return None
-            plan = self._decide(verdict, record, overdue=found.level is Level.OVERDUE)
+            plan = await self._decide(verdict, record, overdue=found.level is Level.OVERDUE, ended=False)
             if plan.road is not Road.ALERT_ONLY:
                 return await self._carry_out(record, verdict, plan)
             if plan.reason != said:
@@ -143,7 +144,8 @@ class Handling:
         if s.present.fleet.alive and s.ended is None:
             await inquiry.capture()
         verdict = inquiry.judge()
-        return await self._carry_out(record, verdict, self._decide(verdict, record, overdue=True))
+        plan = await self._decide(verdict, record, overdue=False, ended=True)
+        return await self._carry_out(record, verdict, plan)
 
     async def ended(self, code: int) -> int | None:
         """Srun has ended: well, badly, or because somebody wanted it."""
@@ -153,7 +155,7 @@ class Handling:
                 await s.resumed(s.record, max(s.present.step, s.start.step))
             step = s.present.step
             s.folder.tell("finished", f"finished at step {step}" if step >= 0 else "finished", step=step)
-            await s.context.say(state=claim.STATE_DONE, step=step)
+            await s.context.say(state=claim.STATE_DONE, step=step, fruitless=0)
             return 0
         fault_at_s = s.present.last_sign_s
         await self._gather_exits()
@@ -166,7 +168,8 @@ class Handling:
         record = self._open(fault_at_s)
         s.folder.tell("suspected", f"the training step ended with exit code {code}", incident=record.id)
         verdict = self._investigator(record).judge()
-        return await self._carry_out(record, verdict, self._decide(verdict, record, overdue=True))
+        plan = await self._decide(verdict, record, overdue=False, ended=True)
+        return await self._carry_out(record, verdict, plan)
 
     async def _gather_exits(self) -> None:
         s = self._s
@@ -182,28 +185,48 @@ class Handling:
         """Attempts in a row without a new step, this one included, where it came as far as `step`."""
         return 0 if step > self._s.reached else self._s.context.claim.fruitless + 1
 
-    def _decide(self, verdict: Verdict, record: incident.Record, *, overdue: bool) -> Plan:
+    async def _decide(self, verdict: Verdict, record: incident.Record, *, overdue: bool, ended: bool) -> Plan:
         s = self._s
-        record.plan = decide(
-            describe(
-                verdict,
-                Facts(
-                    config=s.config,
-                    job=s.context.job,
-                    fleet=s.present.fleet,
-                    command=s.command,
-                    can_relaunch=s.channel is not None and s.command is not None,
-                    evicted=frozenset(s.evicted),
-                    silent_nodes=tuple(s.silent_nodes),
-                    restarts_in_place=self._restarts_in_place,
-                    failures=tuple(self._failures),
-                    fruitless=self.fruitless_after(s.present.step),
-                    overdue=overdue,
-                    exit_code=s.ended,
-                ),
-            )
+        facts = Facts(
+            config=s.config,
+            job=s.context.job,
+            fleet=s.present.fleet,
+            command=s.command if s.channel is not None else None,
+            environment=s.environment,
+            nodes=s.nodes,
+            silent_nodes=s.silent_nodes,
+            dead_nodes=await self._dead_nodes(),
+            earlier=self._lineage.failures if s.present.step <= s.reached else (),
+            restarts_in_place=self._lineage.restarts_in_place if s.present.step <= s.reached else 0,
+            fruitless=self.fruitless_after(s.present.step),
+            overdue=overdue,
+            ended=ended,
+            exit_code=self._own_code(),
         )
+        record.plan = decide(describe(verdict, facts))
         return record.plan
+
+    def _own_code(self) -> int | None:
+        """The program's own exit code: srun's, or that of the first rank that ended while others still run."""
+        if self._s.ended is not None:
+            return self._s.ended
+        first = min(self._s.present.scene.exits.values(), key=lambda e: e.at_s, default=None)
+        if first is None:
+            return None
+        return 128 + first.signal if first.signal else first.exit_code
+
+    async def _dead_nodes(self) -> list[str]:
+        """Silent nodes that Slurm, too, has lost; where it cannot be asked, none."""
+        s = self._s
+        if not s.silent_nodes:
+            return []
+        try:
+            nodes = await asyncio.to_thread(s.context.client.nodes)
+        except SlurmError as error:
+            s.folder.tell("note", f"Slurm could not be asked about {','.join(s.silent_nodes)}: {error}")
+            return []
+        lost = {n.name for n in nodes if n.state == "DOWN" or "NOT_RESPONDING" in n.flags}
+        return [n for n in s.silent_nodes if n in lost]
 
     async def _carry_out(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
         s = self._s
@@ -236,9 +259,15 @@ class Handling:
     async def _act(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
         s = self._s
         fruitless, demotion = self.fruitless_after(s.present.step), self._demotion()
-        s.reached = max(s.reached, s.present.step)
-        self._failures.append((signature(verdict), plan.evict))
-        await recovery.end_step(s.context, s.channel, s.present.fleet, s.folder, s.config.supervise)
+        if s.present.step > s.reached:
+            s.reached = s.present.step
+            self._lineage = lineage.Lineage(self._lineage.id)
+        nodes = tuple(sorted({x.node for x in verdict.suspects if x.node}))
+        self._lineage = self._lineage.after(signature(verdict), nodes, in_place=plan.road is Road.RESTART_IN_PLACE)
+        lineage.save(s.folder, self._lineage)
+        await recovery.end_step(
+            s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
+        )
         record.stamp("stopped")
         if demotion:
             s.folder.tell("checkpoint", attempts.demote(s.start, demotion))
@@ -273,7 +302,7 @@ class Handling:
         s = self._s
         self.save(record)
         return await recovery.requeue(
-            s.context, s.folder, s.config.supervise, record=record, verdict=verdict, plan=plan
+            s.context, s.agents, s.folder, s.config.supervise, record=record, verdict=verdict, plan=plan
         )
 
     async def _relaunch(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
@@ -289,8 +318,6 @@ class Handling:
             evict = tuple(sorted({*plan.evict, *dirty}))
             reason = f"{plan.reason}; no spare node is left in the allocation"
             return await self._requeue(record, verdict, replace(plan, road=Road.SEAT, evict=evict, reason=reason))
-        if plan.road is Road.RESTART_IN_PLACE:
-            self._restarts_in_place += 1
         extra = attempts.fresh_rendezvous(s.environment, s.attempt_name(s.launches + 1), s.nodes)
         s.launch(relaunch(s.command, s.evicted, used), extra)
         record.stamp("running")
@@ -299,11 +326,3 @@ class Handling:
         self.save(record)
         await s.context.say(incident=record.id)
         return None
-
-
-def signature(verdict: Verdict) -> str:
-    """Two failures with the same signature are the same failure, wherever they happened."""
-    if verdict.conclusion is Conclusion.USER_CODE:
-        return f"user_code: {verdict.reason[:120]}"
-    whys = sorted({re.sub(r"\d+", "N", s.why)[:80] for s in verdict.suspects})
-    return f"{verdict.conclusion.value}: {'; '.join(whys)}"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import archive
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture, RankExit
+from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.judge import judge
-from slurm_robust.localize.report import render_tree
-from slurm_robust.model import Signal, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record
@@ -20,6 +20,7 @@ from slurm_robust.supervise.incident import Record
 SILENT_AGENT_S = 7.0
 """Three heartbeats: an agent not heard of for longer does not answer."""
 _POLL_S = 0.02
+_KEPT_CAPTURES = 8
 _GRACE_S = 1.0
 """For agents slower than the capture's own limit, before they count as missing."""
 
@@ -98,12 +99,16 @@ class Investigator:
         evidence = Evidence(
             world_size=max(fleet.world, len(fleet.ranks)),
             rank_nodes=fleet.rank_nodes,
-            captures=tuple(self.captures[-5:]),
+            captures=tuple(self.captures[-_KEPT_CAPTURES:]),
             exits=tuple(self._scene.exits.values()),
             node_signals=(*self._scene.signals, *silent),
             layout=layout,
         )
-        verdict = judge(evidence)
+        try:
+            verdict = judge(evidence)
+        except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)
+            self._folder.tell("note", f"the evidence could not be weighed: {error!r}; please report this")
+            verdict = Verdict(Conclusion.UNDETERMINED, f"the evidence could not be weighed ({type(error).__name__})")
         self._record.verdict = verdict
         self._record.stamp("localised")
         return verdict

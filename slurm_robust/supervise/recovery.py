@@ -19,14 +19,29 @@ from slurm_robust.supervise.job import JobContext
 
 _POLL_S = 0.02
 _SRUN_KILLED_S = 3.0
+_AGENTS_KILL_S = 1.0
 
 
 async def end_step(
-    context: JobContext, channel: Channel | None, fleet: Fleet, folder: Folder, config: SuperviseConfig
+    context: JobContext,
+    channel: Channel | None,
+    agents: Agents,
+    fleet: Fleet,
+    *,
+    folder: Folder,
+    config: SuperviseConfig,
 ) -> None:
-    """End the training step at once. The evidence has been taken: SIGTERM and its KillWait would only cost time."""
+    """End the training step at once. The evidence has been taken: SIGTERM and its KillWait would only cost time.
+
+    The agents kill first, every process of every rank at once: a slurmstepd that finds its processes gone ends its
+    step without the second that it otherwise waits for them. Slurm's own kill follows for what no agent reaches.
+    """
     if channel is not None and channel.ended is not None:
         return
+    if fleet.attempt:
+        agents.tell("clean", id=0, attempt=fleet.attempt, timeout_s=config.kill_clean_timeout_s)
+        if channel is not None and await channel.wait_ended(_AGENTS_KILL_S):
+            return
     for step_id in fleet.step_ids:
         try:
             await asyncio.to_thread(context.client.signal, context.ref, "KILL", step_id)
@@ -61,6 +76,7 @@ async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: Supe
 
 async def requeue(
     context: JobContext,
+    agents: Agents,
     folder: Folder,
     config: SuperviseConfig,
     *,
@@ -73,6 +89,8 @@ async def requeue(
     The claim goes into the job's Comment. Where no daemon takes it, the job requeues itself, plainly. It does not
     return while a requeue is wanted: the script's next lines would run, and the job would end.
     """
+    # A watch step whose srun is killed by the requeue takes seconds to end, and the job with it.
+    await agents.stop()
     if plan.road is Road.SEAT:
         suspect = max((s.confidence for s in verdict.suspects), default=0.0) if verdict else 0.0
         written = await context.say(

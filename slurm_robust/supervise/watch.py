@@ -73,7 +73,6 @@ def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float) -> list
         "--no-kill",
         "--kill-on-bad-exit=0",
         "--wait=0",
-        "--unbuffered",
         "--job-name=srobust-watch",
         "--input=all",
         "--output=all",
