@@ -68,7 +68,8 @@ class Situation:
     Attributes:
         verdict: What localisation came to.
         allocation_nodes: All nodes of the job.
-        training_nodes: Those that this attempt trains on; the next one needs as many.
+        training_node_count: Nodes that an attempt needs.
+        training_nodes: Those of this attempt; empty means all but the healthy spares.
         healthy_spares: Nodes of the allocation that are unused and answer.
         dead_nodes: Nodes that Slurm calls down, or that did not get clean after SIGKILL.
         batch_node: Where the batch script runs; when it is dead, nothing inside the allocation goes on.
@@ -89,7 +90,8 @@ class Situation:
 
     verdict: Verdict
     allocation_nodes: tuple[str, ...]
-    training_nodes: tuple[str, ...]
+    training_node_count: int
+    training_nodes: tuple[str, ...] = ()
     healthy_spares: tuple[str, ...] = ()
     dead_nodes: tuple[str, ...] = ()
     batch_node: str = ""
@@ -106,6 +108,11 @@ class Situation:
     action_limit_reached: bool = False
     job: JobFacts = field(default_factory=JobFacts)
     mode: Mode = Mode.ACT
+
+    @property
+    def used_nodes(self) -> frozenset[str]:
+        """Nodes that this attempt trains on."""
+        return frozenset(self.training_nodes or self.allocation_nodes) - frozenset(self.healthy_spares)
 
 
 def decide(situation: Situation) -> Plan:
@@ -127,7 +134,7 @@ def _due(s: Situation) -> bool:
 
     Past the limit too, nothing is done to a job in which something was seen to move (*no culprit*): people are told.
     """
-    if s.ended or set(s.dead_nodes) & set(s.training_nodes):
+    if s.ended or set(s.dead_nodes) & s.used_nodes:
         return True
     if s.action_limit_reached:
         return s.verdict.conclusion is not Conclusion.NONE
@@ -226,9 +233,9 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
     named = evict & s.excluded_named
     if named:
         return f"the command or the environment names {min(named)}"
-    left = len(((set(s.training_nodes) | set(s.healthy_spares)) & set(s.allocation_nodes)) - evict)
-    needed = len(s.training_nodes)
-    return "" if left >= needed else f"{left} healthy nodes for {needed}"
+    # Nodes neither in use nor healthy may hide among the used ones where those were not given: they do not count.
+    left = s.training_node_count - len(evict & s.used_nodes) + len(set(s.healthy_spares) - evict)
+    return "" if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
 
 
 def _too_many(s: Situation, faults: dict[str, str]) -> Plan:

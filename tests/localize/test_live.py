@@ -45,7 +45,9 @@ class Data(Dataset):
         return 10_000
     def __getitem__(self, index):
         if rank == 1 and index >= 80:
-            threading.Event().wait()
+            lock = threading.Lock()
+            with lock:
+                lock.acquire()
         return torch.ones(8)
 
 def evaluate(model):
@@ -107,7 +109,8 @@ def _process(process: psutil.Process) -> Process:
     name = " ".join(process.cmdline())
     wchan = (proc / "wchan").read_text()
     moved = io.read_chars + io.write_chars
-    return Process(process.pid, process.ppid(), state, name, cpu_s, moved, wchan, threads, error)
+    counted = process.num_threads()
+    return Process(process.pid, process.ppid(), state, name, cpu_s, moved, wchan, threads, error, counted)
 
 
 @contextlib.contextmanager

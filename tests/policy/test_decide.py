@@ -24,7 +24,7 @@ FINISHED = Verdict(Conclusion.NONE, "every rank ended with exit code 0")
 
 def situation(verdict: Verdict, **more: object) -> Situation:
     """Five nodes, four of them train, the fifth is a healthy spare; the daemon answers."""
-    base = Situation(verdict, NODES, NODES[:4], healthy_spares=("n5",), batch_node="n1", daemon=True)
+    base = Situation(verdict, NODES, 4, NODES[:4], healthy_spares=("n5",), batch_node="n1", daemon=True)
     return replace(base, **more)  # type: ignore[arg-type]
 
 
@@ -73,6 +73,12 @@ def test_unhealthy_spare_does_not_count() -> None:
     """A fifth node that does not answer is no place to go."""
     plan = decide(situation(culprit("n2"), healthy_spares=()))
     assert plan.road is Road.SEAT
+
+
+def test_training_nodes_not_given() -> None:
+    """Where only their number is known, a node that neither trains nor answers does not count as a place to go."""
+    assert decide(situation(culprit("n2"), healthy_spares=(), training_nodes=())).road is Road.SEAT
+    assert decide(situation(culprit("n2"), training_nodes=())).road is Road.SPARE_IN_ALLOCATION
 
 
 def test_dead_spare_disturbs_nobody() -> None:
@@ -236,7 +242,8 @@ situations = st.builds(
     Situation,
     verdicts,
     st.just(NODES),
-    st.lists(st.sampled_from(NODES), min_size=1, unique=True).map(tuple),
+    st.integers(1, 5),
+    some_nodes,
     some_nodes,
     some_nodes,
     names,
@@ -280,7 +287,7 @@ def test_whatever_the_situation(s: Situation) -> None:
     if s.fruitless >= s.fruitless_limit:
         assert plan.road is Road.ALERT_ONLY or (plan.road, plan.exit_code) == (Road.STOP, 93)
     if plan.road is Road.SPARE_IN_ALLOCATION:
-        assert len(set(NODES) - set(plan.evict)) >= len(s.training_nodes)
+        assert len(set(NODES) - set(plan.evict)) >= s.training_node_count
         assert not set(plan.evict) & s.excluded_named
 
 
