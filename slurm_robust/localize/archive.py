@@ -5,7 +5,7 @@ An archive is gzipped JSON, content-addressed, so that a hundred data loaders th
     {"v": 1, "node": "n1", "at_s": 1700000000.0, "round": 1,
      "ranks": [{"rank": 0, "progress": {"step": 7, "phase": "train", "age_s": 3.2} | null,
                 "processes": [{"pid": 1, "ppid": 0, "state": "S", "command": "python train.py", "cpu_s": 2.0,
-                               "io_bytes": 10, "wchan": "", "error": "", "stack": "<hash>" | null}]}],
+                               "io_bytes": 10, "wchan": "", "error": "", "os_threads": 9, "stack": "<hash>" | null}]}],
      "stacks": {"<hash>": [{"name": "MainThread", "main": true, "os_thread_id": 1, "active": false, "owns_gil": false,
                             "frames": [["function", "file", 12], …outermost first]}]}}
 
@@ -61,6 +61,7 @@ class _Process(msgspec.Struct, frozen=True):
     io_bytes: int = -1
     wchan: Word = ""
     error: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    os_threads: int = -1
     stack: str | None = None
 
 
@@ -156,6 +157,7 @@ def _rank(raw: _Rank, node: str, stacks: dict[str, tuple[Thread, ...]]) -> RankC
                 process.wchan,
                 threads,
                 error,
+                process.os_threads,
             )
         )
     progress = None
@@ -184,7 +186,7 @@ def encode(archive: NodeArchive) -> bytes:
     return gzip.compress(json.dumps({**body, "ranks": ranks, "stacks": stacks}).encode(), mtime=0)
 
 
-_PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error")
+_PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads")
 
 
 def _as_json(thread: Thread) -> dict[str, object]:

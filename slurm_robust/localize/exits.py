@@ -18,6 +18,8 @@ CLEAR_LEAD_S = 1.0
 """Two looks of an agent."""
 
 _NODE_GONE = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING, SignalKind.AGENT_SILENT)
+_WITH_ITS_NODE = (Cause.HARDWARE, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
+"""Ends that a node's own end explains; whoever could still say something else had a node to say it on."""
 _ROOTS = (Cause.HARDWARE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 
 # Set by hand for the first version: an order of trust, not yet frequencies measured on a campaign.
@@ -37,7 +39,7 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
     failed = [(e, f) for e, f in findings if f.cause is not Cause.FINISHED]
     if not failed:
         return _finished(evidence, [e for e, _ in findings])
-    on_gone = sorted({e.node for e, f in failed if e.node in gone and f.cause is not Cause.USER_CODE})
+    on_gone = sorted({e.node for e, f in failed if e.node in gone and f.cause in _WITH_ITS_NODE})
     if on_gone and _earliest_on(on_gone, failed):
         return _node_gone(evidence, on_gone, gone, failed)
     roots = [(e, f) for e, f in failed if f.cause in _ROOTS]

@@ -7,6 +7,7 @@ to be seen and nothing to have moved; *moving* ends suspicion; *unsure* is neith
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -121,14 +122,15 @@ def _stack_key(process: Process, thread: Thread) -> tuple[object, ...]:
     return labels(frames)
 
 
-def _others_key(process: Process) -> frozenset[tuple[int, tuple[str, ...]]]:
+def _others_key(process: Process) -> Counter[tuple[str, ...]]:
+    # Without their ids: an archive keeps one of several equal stacks, with the ids of whichever came first.
     main = main_thread(process.threads)
-    keys = set()
+    keys: Counter[tuple[str, ...]] = Counter()
     for thread in process.threads:
         frames = own_frames(thread.frames)
         if thread is not main and frames and not is_bystander_thread(frames):
-            keys.add((thread.os_thread_id, labels(frames)))
-    return frozenset(keys)
+            keys[labels(frames)] += 1
+    return keys
 
 
 def _counters(before: Process, after: Process, elapsed_s: float, *, is_rank: bool) -> _Finding:

@@ -47,11 +47,9 @@ def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
     """Silent nodes, how they are known to be, and whether that is certain."""
     signals = evidence.node_signals
     down = {s.node: s.detail or "down" for s in signals if s.kind is SignalKind.NODE_DOWN}
-    hints = {
-        s.node: s.detail or s.kind.value
-        for s in signals
-        if s.kind in (SignalKind.NODE_NOT_RESPONDING, SignalKind.AGENT_SILENT)
-    }
+    # An agent's silence is what `missing_nodes` says too; only Slurm's own trouble with the node adds to it.
+    hints = {s.node: s.detail or s.kind.value for s in signals if s.kind is SignalKind.NODE_NOT_RESPONDING}
+    quiet = {s.node: s.detail or s.kind.value for s in signals if s.kind is SignalKind.AGENT_SILENT}
     absent: Counter[str] = Counter()
     for capture in evidence.captures[-2:]:
         absent.update(set(capture.missing_nodes))
@@ -65,8 +63,8 @@ def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
             silent[node] = (f"its agent did not answer in {absent[node]} of the last captures{also}", True)
         elif node in now:
             silent[node] = ("its agent did not answer once", False)
-        elif node in hints and not evidence.captures:
-            silent[node] = (hints[node], False)
+        elif not evidence.captures and (node in hints or node in quiet):
+            silent[node] = (hints.get(node) or quiet[node], False)
     return silent
 
 

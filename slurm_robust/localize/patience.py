@@ -79,9 +79,11 @@ def blocking(rank: RankCapture) -> Blocking:
 
 def _alive(rank: RankCapture, training: Process) -> Blocking:
     where = place(training)
-    if where.slow_by_nature and where.kind is not Kind.LOADER:
+    announced = rank.progress.phase if rank.progress is not None else "train"
+    slow = where.slow_by_nature if announced == "train" else f"the phase {announced}"
+    if slow and where.kind is not Kind.LOADER:
         # Checkpoints, evaluation, compilation, start-up: D state and stillness belong to slow storage there.
-        return Blocking(f"it is in {where.slow_by_nature} at {where.label}", None, False, 0.3)
+        return Blocking(f"it is in {slow} at {where.label}", None, False, 0.3)
     if (stuck := uninterruptible(rank)) is not None:
         wchan = f", waiting in the kernel's {stuck.wchan}" if stuck.wchan.strip("0") else ""
         return Blocking(f"process {stuck.pid} is uninterruptible (D){wchan}", SLOW, True, 0.85)
@@ -124,8 +126,16 @@ def _loader(rank: RankCapture, training: Process, where: Place) -> Blocking:
 def _worker_wait(worker: Process, found: Place) -> Wait:
     if found.kind is Kind.UNKNOWN:
         return Wait.NONE
-    # A Python lock may be released by a thread that is at work below Python.
-    return found.wait if found.wait is not Wait.LOCK or all_threads_wait(worker) else Wait.NATIVE_LOCK
+    if found.wait is Wait.LOCK and not all_threads_wait(worker):
+        # A Python lock may be released by a thread that is at work below Python.
+        return Wait.NATIVE_LOCK
+    if found.wait is Wait.NATIVE_LOCK and worker.os_threads == len(worker.threads):
+        # No native thread is there to release it: it is a plain lock, and only Python's threads could.
+        return Wait.LOCK if all_threads_wait(worker, but_main=True) else Wait.NATIVE_LOCK
+    if found.wait is Wait.NATIVE_LOCK and worker.os_threads > len(worker.threads):
+        # A native pool that it waits for: reading, decoding, fetching.
+        return Wait.NONE
+    return found.wait
 
 
 def _held(what: str, found: Place, wait: Wait) -> Blocking:

@@ -119,9 +119,11 @@ def uninterruptible(rank: RankCapture) -> Process | None:
     return None
 
 
-def all_threads_wait(process: Process) -> bool:
+def all_threads_wait(process: Process, *, but_main: bool = False) -> bool:
     """Every thread of it waits visibly (lock, queue, accept): none is at work where Python cannot be seen."""
     for thread in process.threads:
+        if but_main and thread.main:
+            continue
         frames = own_frames(thread.frames)
         if not frames or thread.name in _IDLE_THREADS or is_bystander_thread(frames):
             continue

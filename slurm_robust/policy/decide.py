@@ -152,9 +152,8 @@ def _own_end(s: Situation) -> Plan | None:
     if s.verdict.conclusion is Conclusion.USER_CODE:
         return Plan(Road.STOP, f"{_told(s)}; no node is blamed", exit_code=_own_code(s))
     if s.ended and s.verdict.conclusion is Conclusion.NONE and not _at_fault(s):
-        return Plan(
-            Road.STOP, f"{_told(s)}; nothing to recover from", exit_code=0 if s.exit_code is None else s.exit_code
-        )
+        code = EXIT_STOPPED_FOR_GOOD if s.exit_code is None else s.exit_code
+        return Plan(Road.STOP, f"{_told(s)}; nothing to recover from", exit_code=code)
     return None
 
 
@@ -234,7 +233,8 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
     named = evict & s.excluded_named
     if named:
         return f"the command or the environment names {min(named)}"
-    left = len(((s.used_nodes | set(s.healthy_spares)) & set(s.allocation_nodes)) - evict)
+    # Nodes neither in use nor healthy may hide among the used ones where those were not given: they do not count.
+    left = s.training_node_count - len(evict & s.used_nodes) + len(set(s.healthy_spares) - evict)
     return "" if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
 
 

@@ -102,16 +102,17 @@ def process(
     wchan: str = "",
     command: str = "python train.py",
     side: Iterable[Thread] = (),
+    os_threads: int = -1,
 ) -> Process:
     """One process whose main thread has this stack (None: it could not be read)."""
     threads = (Thread(stack, "MainThread", pid, main=True), *side) if stack is not None else ()
     error = "" if threads else "permission denied"
-    return Process(pid, 1, state, command, cpu_s, io_bytes, wchan, threads, error)
+    return Process(pid, 1, state, command, cpu_s, io_bytes, wchan, threads, error, os_threads)
 
 
-def rank(number: int, *processes: Process, node: str = "", step: int | None = 20) -> RankCapture:
+def rank(number: int, *processes: Process, node: str = "", step: int | None = 20, phase: str = "train") -> RankCapture:
     """A rank on node `n<number>` unless another is named."""
-    progress = None if step is None else Progress(step)
+    progress = None if step is None else Progress(step, phase)
     return RankCapture(number, node or f"n{number}", processes, progress)
 
 

@@ -125,6 +125,13 @@ def test_node_gone_with_its_ranks() -> None:
     assert verdict.corroborated
 
 
+def test_a_victim_on_a_node_whose_agent_died() -> None:
+    """A rank that could still say that it lost a peer had a living node; the killed one is the root."""
+    exits = (died(3, 100.0, 1, 0, *GLOO_LOST), died(1, 100.2, None, 9))
+    verdict = judge(Evidence(4, NODES, exits=exits, node_signals=(signal(SignalKind.AGENT_SILENT, "n3"),)))
+    assert [s.node for s in verdict.suspects] == ["n1"]
+
+
 def test_cancelled() -> None:
     """SIGTERM to all: scancel, preemption, the time limit."""
     exits = tuple(died(n, 100.0, None, 15) for n in range(4))

@@ -7,6 +7,7 @@ from localize_scenes import (
     BACKWARD,
     BARRIER,
     EVALUATE,
+    FEEDER,
     IMPORT,
     LOADER_WAIT,
     MAIN,
@@ -146,6 +147,20 @@ def test_silent_agent_twice() -> None:
     assert not once.corroborated
 
 
+def test_an_agents_silence_is_counted_once() -> None:
+    """The supervisor reports a missing answer as a signal too; that does not make it two."""
+    nodes = {n: f"n{n}" for n in range(4)}
+    once = evidence(
+        capture(1000.0, *PEERS, waiting(1)),
+        capture(1005.0, *PEERS, missing=["n1"]),
+        nodes=nodes,
+        signals=[signal(SignalKind.AGENT_SILENT, "n1")],
+    )
+    assert not judge(once).corroborated
+    both = replace(once, node_signals=(signal(SignalKind.NODE_NOT_RESPONDING, "n1"),))
+    assert judge(both).corroborated
+
+
 def test_node_down_without_captures() -> None:
     """Slurm's word is enough."""
     verdict = judge(Evidence(2, {0: "n0", 1: "n1"}, node_signals=(signal(SignalKind.NODE_DOWN, "n1", "DOWN"),)))
@@ -277,14 +292,15 @@ def _unmoved(suspect: RankCapture, minutes: int = 10) -> Evidence:
         rank(1, process(frames(*MAIN, "sync /home/u/a.py:3", "Popen._wait subprocess.py:2000"), wchan="do_wait")),
         rank(1, process(frames(*MAIN, "download_weights /home/u/a.py:3", "result concurrent/futures/_base.py:451"))),
         rank(1, process(frames(*MAIN, "_compile torch/_dynamo/convert_frame.py:9", "wait threading.py:327"))),
+        rank(1, process(USER_LOCK), phase="checkpoint"),
+        rank(1, process(USER_LOCK), phase="evaluate"),
         rank(1, process(USER, state="t")),
         rank(1, process(None)),
         in_loader(1, process(None, command="pt_data_worker")),
     ],
     ids=["save", "save in D state", "sleeping store", "evaluate", "evaluate in C++", "evaluate with a pool", "import",
-         "import over NFS", "retry sleep", "native pool", "http", "child process", "download", "compile", "debugger",
-         "no stack",
-         "loader without a stack"],
+         "import over NFS", "retry sleep", "native pool", "http", "child process", "download", "compile",
+         "announced checkpoint", "announced evaluation", "debugger", "no stack", "loader without a stack"],
 )  # fmt: skip
 def test_never_by_stacks_alone(suspect: RankCapture) -> None:
     """Checkpoints, evaluation, start-up and the program's own calls may stand still for ten minutes."""
@@ -297,14 +313,16 @@ def test_never_by_stacks_alone(suspect: RankCapture) -> None:
         (process(WORKER_LOCK), 4),
         (process(WORKER_NATIVE), 20),
         (process(WORKER_NATIVE, wchan="hrtimer_nanosleep"), 20),
-        (process(WORKER_NATIVE, wchan="futex_do_wait"), 20),
+        (process(WORKER_NATIVE, wchan="futex_do_wait", side=[FEEDER], os_threads=2), 4),
+        (process(WORKER_NATIVE, wchan="futex_do_wait"), 8),
+        (process(WORKER_NATIVE, wchan="futex_do_wait", side=[FEEDER], os_threads=9), 20),
         (process(WORKER_NATIVE, wchan="folio_wait_bit_common"), 120),
         (process(WORKER_NATIVE, wchan="fuse_dev_do_read"), 120),
         (process(WORKER_HTTP), 120),
         (process(WORKER_NATIVE, state="D", wchan="nfs_wait_bit_killable"), 120),
         (process((*WORKER_NATIVE, Frame("download_shard", "/home/u/data.py", 9))), 120),
     ],
-    ids=["lock", "native", "sleep", "futex", "page", "fuse", "http", "nfs", "download"],
+    ids=["lock", "native", "sleep", "plain lock", "futex", "native pool", "page", "fuse", "http", "nfs", "download"],
 )
 def test_patience_with_a_loader(worker: Process, patient_s: int) -> None:
     """A loader's stillness counts the later the more likely it is slow storage, a download or a retry."""

@@ -105,6 +105,12 @@ def test_a_side_thread_that_moves_is_unsure() -> None:
     assert moved(process(USER, side=[bar[0]]), process(USER, side=[bar[1]])) is Motion.STILL
 
 
+def test_thread_ids_are_not_compared() -> None:
+    """An archive stores one of several equal stacks, with the thread ids of whichever process came first."""
+    sides = [Thread((Frame("pump", "/home/u/io.py", 1),), "pump", tid) for tid in (7, 8)]
+    assert moved(process(USER, side=[sides[0]]), process(USER, side=[sides[1]])) is Motion.STILL
+
+
 def test_stopped_is_still_without_a_stack() -> None:
     """A stopped process needs no stack to be known to stand."""
     stopped = process(None, state="T")

@@ -117,8 +117,11 @@ def test_any_text(text: str) -> None:
         assert parse_text(text)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(
-    st.sampled_from(["frames", "name", "filename", "line", "os_thread_id", "pid", "thread_name"]), x), max_leaves=20))  # fmt: skip
+KEYS = st.sampled_from(["frames", "name", "filename", "line", "os_thread_id", "pid", "thread_name"])
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+
+
+@given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=20))
 def test_any_json(value: object) -> None:
     """JSON of another shape is a `DumpError`, never another exception."""
     with contextlib.suppress(DumpError):
