@@ -95,6 +95,10 @@ class Intake:
                 # Not remembered as heard: weighed again at the next look.
                 self.core.alert("claim.waits", f"job {job.ref.address}: {error}", key=job.ref.address)
                 continue
+            if self.recoveries.of_job(job.ref.job_id) is not None and claim is not None and claim.incident:
+                # Said while its recovery is still tidying up: read again once that is done.
+                self._heard[job.ref.job_id] = Heard("", job.restart_count, claim)
+                continue
             self._heard[job.ref.job_id] = Heard(job.comment, job.restart_count, claim)
 
     def _parse(self, job: Job) -> Claim | None:

@@ -85,8 +85,8 @@ class QuarantineKeeper:
             reason = f"{REASON_PREFIX} suspect of {q.incident}"
             await self.actor.perform(q.incident, Action(ActionKind.QUARANTINE, q.node, reason, {"reservation": name}))
         elif there.end_at_s - core.now_s() < minutes * 30:
-            age_min = math.ceil((core.now_s() - there.start_at_s) / 60)
-            await core.call(core.client.update_reservation, name, duration_min=age_min + minutes)
+            reason = f"{REASON_PREFIX} still suspected"
+            await self.actor.perform(q.incident, Action(ActionKind.QUARANTINE, q.node, reason, {"reservation": name}))
         else:
             return False
         await core.read_reservations()

@@ -61,7 +61,7 @@ class Following:
         """Kinds of action that were called at least once, in this life of the daemon or an earlier one."""
         return frozenset(ActionKind(a.kind) for a in core.journal.actions(self.row.key) if a.calls)
 
-    def view(self, job: Job | None, core: Core, *, may_take_out: bool) -> View:
+    def view(self, job: Job | None, core: Core, *, may_take_out: bool, in_quarantine: frozenset[str]) -> View:
         """What the policy looks at."""
         now_s = core.now_s()
 
@@ -91,6 +91,8 @@ class Following:
             settled=int(now_s) > int(self.ended_at_s),
             start_timeout_s=core.config.seat.start_timeout_s,
             may_take_out=may_take_out,
+            in_quarantine=in_quarantine,
+            now_s=now_s,
         )
 
 
@@ -146,7 +148,8 @@ class Recoveries:
         for _ in range(STEPS_AT_ONCE):
             job = await core.call(core.client.job, f.recovery.job)
             f.watch(job, core)
-            view = f.view(job, core, may_take_out=not self.breaker.why_open)
+            kept_away = frozenset(q.node for q in self.breaker.ledger.quarantines())
+            view = f.view(job, core, may_take_out=not self.breaker.why_open, in_quarantine=kept_away)
             self._stamp(f, view)
             step = next_step(f.recovery, view)
             if self._too_much(step):

@@ -22,6 +22,8 @@ HELD_UP_AFTER_S = 2.5
 """A suspect that alone holds up the job's end this long, when all survivors have let go, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
 """The same where no survivor shows how long an end takes here: Slurm's default KillWait (30 s) and an epilog."""
+RENEW_BELOW_S = 60.0
+"""A seat that is still needed is renewed when less than this is left of it."""
 GIVE_UP_AFTER_S = 3600.0
 STAYS_UP_AFTER_DOWN_S = 15.0
 """A job still running this long after its node went DOWN was submitted with --no-kill."""
@@ -41,6 +43,9 @@ class View:
         pointed_s: Since when the pending job is pointed at its seat.
         lost_s: Since when all lost nodes are DOWN while the job still runs.
         age_s: Of the recovery.
+        start_timeout_s: A seat whose job does not start in this time is let go.
+        may_take_out: False while the breaker is open.
+        in_quarantine: Suspects that still are; those that passed their check meanwhile are not put back.
         settled: A whole second passed since the job was seen ended: credentials have that resolution, and one issued
             in the second of the old one's revocation is refused by slurmd.
     """
@@ -60,6 +65,8 @@ class View:
     settled: bool = True
     start_timeout_s: float = 120.0
     may_take_out: bool = True
+    in_quarantine: frozenset[str] = frozenset()
+    now_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,8 @@ def _rooms(r: Recovery, view: View) -> Step | None:
             continue
         if not view.may_take_out or node.drained:
             continue
-        if action.kind == ActionKind.DRAIN or quarantine_name(node.name) not in view.reservations:
+        missing = node.name in view.in_quarantine and quarantine_name(node.name) not in view.reservations
+        if action.kind == ActionKind.DRAIN or missing:
             return Do(action)
     return None
 
@@ -146,8 +154,10 @@ def _seat(r: Recovery, view: View) -> Step | None:
     if not r.seat:
         return None
     seat = view.reservations.get(r.seat)
-    # A seat of the same job with other nodes is left over from an earlier decision, and is changed.
-    if seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes):
+    # A seat of the same job with other nodes is left over from an earlier decision, and is changed; one that ends soon
+    # is made to last: seats are short, so that the nodes are free again soon after a daemon that died for good.
+    lasts = seat is not None and seat.end_at_s - view.now_s > RENEW_BELOW_S
+    if seat is not None and lasts and set(expand(seat.nodes)) == set(r.seat_nodes):
         return None
     return _do(r, ActionKind.CREATE_SEAT)
 
@@ -179,6 +189,8 @@ def _abandon(r: Recovery, view: View, job: Job) -> Step:
 def _while_completing(r: Recovery, view: View, job: Job) -> Step:
     holding = set(job.nodes)  # of a job that ends, Slurm shows the nodes that have not let go
     suspects = {n for n in holding if n in r.bad or (n in view.nodes and "NOT_RESPONDING" in view.nodes[n].flags)}
+    if seat := _seat(r, view):
+        return seat
     if not holding or suspects != holding:
         return Wait(f"ending on {len(holding)} node(s)")
     for name in sorted(holding):

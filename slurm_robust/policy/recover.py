@@ -29,6 +29,8 @@ from slurm_robust.slurm.parse import expand, fold
 
 SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP")
+SEAT_LASTS_MIN = 3
+"""Seats are made this short, a bit longer than Slurm's own delay after a requeue, and renewed while they are needed."""
 MIN_RUN_S = 600.0
 """Before a maintenance window, a job is only started again where it can run this long."""
 WINDOW_MARGIN_S = 60.0
@@ -206,7 +208,7 @@ def plan(
         return Refusal(
             f"reservation {window.name} begins in {max(0, window.start_at_s - now_s) / 60:.0f} min on its nodes"
         )
-    seat_min = config.seat.duration_min
+    seat_min = min(config.seat.duration_min, SEAT_LASTS_MIN)
     limit_min = None if left_s is None else max(1, math.ceil(left_s / 60))
     words = why
     if window is not None:

@@ -25,7 +25,7 @@ def lost(scene: Scene, node: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("which", ["batch", "other"])
 def test_lost_node_without_a_word(scene: Scene, which: str) -> None:
-    """A node under a supervised job dies, be it the batch node: the job runs on others before anybody else takes them."""
+    """A node under a supervised job dies, be it the batch node: the job gets others before anybody else does."""
     scene.start(standby={"size": 1})
     wait_until(scene.ours, 10, "a standby pool")
     job = scene.submit("-N3", "--exclusive")
