@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_robust.claim import ClaimError, parse_answer
+from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, parse, parse_answer
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
@@ -68,12 +68,15 @@ class Following:
         def since(at_s: float) -> float:
             return now_s - at_s if at_s else 0.0
 
-        told = ""
         try:
             answer = parse_answer(job.admin_comment) if job else None
             told = answer.state if answer and answer.incident == self.row.id else ""
         except ClaimError:
-            pass  # somebody else's words in AdminComment: we have not told the job anything yet
+            told = ""  # somebody else's words in AdminComment: we have not told the job anything yet
+        try:
+            claim = parse(job.comment) if job else None
+        except ClaimError:
+            claim = None
         return View(
             job=job,
             reservations=core.world.reservations,
@@ -91,6 +94,7 @@ class Following:
             settled=int(now_s) > int(self.ended_at_s),
             start_timeout_s=core.config.seat.start_timeout_s,
             may_take_out=may_take_out,
+            asks=claim is not None and claim.state == STATE_WANTS_REQUEUE and claim.incident == self.row.id,
             in_quarantine=in_quarantine,
             now_s=now_s,
         )
@@ -138,7 +142,7 @@ class Recoveries:
                 await self._advance(following)
             except SlurmError as error:
                 # Not heard, or not understood: nothing is concluded from that, the next look decides.
-                following.retry_at_s = self.core.now_s() + 0.5
+                following.retry_at_s = max(following.retry_at_s, self.core.now_s() + 0.5)
                 self.core.alert("recovery.waits", f"{following.row.key}: {error}", key=following.row.key)
 
     async def _advance(self, f: Following) -> None:

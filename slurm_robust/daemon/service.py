@@ -134,4 +134,5 @@ class Daemon:
         now_s = self.core.now_s()
         if now_s >= self._forget_at_s:
             self._forget_at_s = now_s + 3600.0
+            self.core.journal.close_running(now_s - DAY_S, now_s)
             self.core.journal.forget_before(now_s - self.core.config.daemon.retention_days * DAY_S)
