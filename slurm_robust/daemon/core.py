@@ -17,6 +17,7 @@ from slurm_robust.daemon.journal import Journal
 from slurm_robust.model import Mode
 from slurm_robust.policy.rooms import Cluster
 from slurm_robust.slurm.client import Job, Node, Reservation, SlurmClient
+from slurm_robust.slurm.errors import SlurmTimeoutError, SlurmUnavailableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,6 +92,7 @@ class Core:
         self.world = World()
         self.cluster_name = config.cluster
         self.calls = 0
+        self.away_at_s = 0.0
         self._said = Ration(6, 60.0)
         self._said_in_all = Ration(120, 60.0)
 
@@ -102,7 +104,11 @@ class Core:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask Slurm in a thread; errors come through."""
         self.calls += 1
-        return await asyncio.to_thread(function, *args, **kwargs)
+        try:
+            return await asyncio.to_thread(function, *args, **kwargs)
+        except (SlurmUnavailableError, SlurmTimeoutError):
+            self.away_at_s = self.now_s()
+            raise
 
     async def read_nodes(self) -> None:
         """Look at all nodes."""

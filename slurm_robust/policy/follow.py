@@ -109,6 +109,13 @@ def pointed(r: Recovery, job: Job) -> bool:
     return job.reservation == r.seat and not job.req_nodes and set(expand(r.exclude)) <= set(expand(job.exclude or ""))
 
 
+def forgotten(r: Recovery, job: Job) -> bool:
+    """True where Slurm shows a time before the recovery's end, though the job was seen running again."""
+    earlier = job.state == "RUNNING" and job.restart_count <= r.restart
+    halfway = job.state == "PENDING" and job.restart_count == r.restart + 1
+    return earlier or halfway or bool(r.seat and job.reservation == r.seat)
+
+
 def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one rung, one answer)
     """What to do now for this recovery."""
     job = view.job
