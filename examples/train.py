@@ -266,6 +266,7 @@ def main() -> None:
     progress.mark("checkpoint_loaded")
     trainer.train()
     trainer.say("finished")
+    progress.set_phase("idle")  # what follows is no training: taking it down may last longer than a step
     dist.destroy_process_group()
 
 

@@ -97,7 +97,7 @@ def _show(i: dict[str, Any]) -> None:
         rows.append((name, clock(at_s), f"+{at_s - last_s:.3f} s", f"{at_s - times[0][0]:.3f} s"))
         last_s = at_s
     table("\nTimes", ("what", "when", "after the last", "since the first"), rows)
-    rows = [
+    lines = [
         (
             a["kind"],
             a["target"],
@@ -108,7 +108,7 @@ def _show(i: dict[str, Any]) -> None:
         )
         for a in i["actions"]
     ]
-    table("\nActions", ("action", "on", "came to", "called", "planned", "reason"), rows)
+    table("\nActions", ("action", "on", "came to", "called", "planned", "reason"), lines)
 
 
 def _place(name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -90,8 +91,11 @@ class Actor:
 
     async def _reserve(self, name: str, nodes: str, user: str, minutes: int, flags: tuple[str, ...]) -> None:
         client = self.core.client
-        if name in self.core.world.reservations:
-            await self.core.call(client.update_reservation, name, nodes=nodes)
+        there = self.core.world.reservations.get(name)
+        if there is not None:
+            # Slurm counts a duration from the reservation's start.
+            age_min = math.ceil(max(0.0, self.core.now_s() - there.start_at_s) / 60)
+            await self.core.call(client.update_reservation, name, nodes=nodes, duration_min=age_min + minutes)
         else:
             await self.core.call(client.create_reservation, name, nodes, (user,), minutes, flags)
 

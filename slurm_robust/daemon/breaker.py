@@ -7,7 +7,10 @@ from slurm_robust.daemon.journal import Journal
 from slurm_robust.daemon.ledger import Ledger
 from slurm_robust.policy.breaker import over_limit
 from slurm_robust.policy.rooms import drained_by_us
+from slurm_robust.slurm.client import Node
 
+SAVED_AFTER_S = 60.0
+"""slurmctld has surely saved a drain after this long; one that is gone then was ended by a person."""
 OPEN_KEY, RESET_KEY, SEEN_KEY = "breaker_open", "breaker_reset_at_s", "drains_seen"
 
 
@@ -24,6 +27,8 @@ class Breaker:
 
     def __init__(self, core: Core, ledger: Ledger) -> None:
         self.core, self.ledger = core, ledger
+        self.lost: dict[str, str] = {}
+        """Drains that slurmctld forgot when it was killed, node → reason: to be done again."""
 
     @property
     def why_open(self) -> str:
@@ -61,12 +66,20 @@ class Breaker:
             if drained_by_us(node) and node.name not in known:
                 self.ledger.drained(node.name, at_s, node.reason)
                 core.alert("node.drained", f"{node.name}: {node.reason}")
+            elif node.name in known and not node.drained and self._forgotten(node):
+                self.lost[node.name] = known[node.name]
             elif node.name in known and not node.drained:
                 self.ledger.drain_ended(node.name, core.now_s())
                 core.info("node.back", f"{node.name} is back in service")
         core.journal.put(SEEN_KEY, "1")
         if not self.why_open and (why := self._limit(frozenset(), planned=False)):
             self._open(why)
+
+    def _forgotten(self, node: Node) -> bool:
+        """True where slurmctld went away right after the drain, and nobody has touched the node since."""
+        drains = [d.at_s for d in self.ledger.drains() if d.node == node.name and d.out]
+        away_at_s = self.core.away_at_s
+        return not node.reason and any(at_s <= away_at_s <= at_s + SAVED_AFTER_S for at_s in drains)
 
     def _open(self, why: str) -> None:
         self.core.journal.put(OPEN_KEY, why)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import sqlite3
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
@@ -13,13 +15,19 @@ from typing import ParamSpec, TypeVar
 from slurm_robust.config import Config
 from slurm_robust.daemon.journal import Journal
 from slurm_robust.model import Mode
-from slurm_robust.policy.recover import Cluster
+from slurm_robust.policy.rooms import Cluster
 from slurm_robust.slurm.client import Job, Node, Reservation, SlurmClient
+from slurm_robust.slurm.errors import SlurmTimeoutError, SlurmUnavailableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("srobustd")
+
+
+def printable(text: str) -> str:
+    """Text from outside, without anything that a terminal would take for a command."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 @dataclass
@@ -84,6 +92,7 @@ class Core:
         self.world = World()
         self.cluster_name = config.cluster
         self.calls = 0
+        self.away_at_s = 0.0
         self._said = Ration(6, 60.0)
         self._said_in_all = Ration(120, 60.0)
 
@@ -95,7 +104,11 @@ class Core:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask Slurm in a thread; errors come through."""
         self.calls += 1
-        return await asyncio.to_thread(function, *args, **kwargs)
+        try:
+            return await asyncio.to_thread(function, *args, **kwargs)
+        except (SlurmUnavailableError, SlurmTimeoutError):
+            self.away_at_s = self.now_s()
+            raise
 
     async def read_nodes(self) -> None:
         """Look at all nodes."""
@@ -124,7 +137,7 @@ class Core:
         now_s = self.now_s()
         if key and not (self._said.take(f"{what} {key}", now_s) and self._said_in_all.take("all", now_s)):
             return
-        plain = "".join(c if c.isprintable() else "?" for c in text)[:1000]
+        plain = printable(text)[:1000]
         log.log(level, "%s: %s", what, plain)
         self.journal.event(now_s, logging.getLevelName(level).lower(), what, plain)
 
@@ -139,4 +152,6 @@ class Core:
     def broken(self, error: Exception) -> None:
         """An error of our own: said with its traceback, and gone on from."""
         log.error("daemon.error: %s: %s", type(error).__name__, error, exc_info=error)
-        self.journal.event(self.now_s(), "error", "daemon.error", f"{type(error).__name__}: {error}")
+        # It may be the journal that is broken, on a full disk: then nothing is done either, since plans come first.
+        with contextlib.suppress(sqlite3.Error):
+            self.journal.event(self.now_s(), "error", "daemon.error", f"{type(error).__name__}: {error}")

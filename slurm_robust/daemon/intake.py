@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from slurm_robust import claim as protocol
 from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
-from slurm_robust.daemon.core import Core, Ration
+from slurm_robust.daemon.core import Core, Ration, printable
 from slurm_robust.daemon.journal import CLOSED, RUNNING, IncidentRow, Journal
 from slurm_robust.daemon.ledger import Ledger, Quarantine
 from slurm_robust.daemon.recoveries import Recoveries
@@ -46,6 +47,12 @@ def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float) -
         user_day=journal.seats_since(since_s, user=job.user),
         job_day=journal.seats_since(since_s, job_id=job.ref.job_id),
     )
+
+
+def report_folder(job: Job) -> str:
+    """Where the wrapper puts its report: beside the job's output file. A job's own words, to be shown only."""
+    parent = PurePosixPath(job.std_out).parent if job.std_out.startswith("/") else PurePosixPath(job.work_dir or "/")
+    return printable(str(parent / f"slurm-robust-{job.ref.job_id}"))
 
 
 class Intake:
@@ -94,6 +101,10 @@ class Intake:
             except SlurmError as error:
                 # Not remembered as heard: weighed again at the next look.
                 self.core.alert("claim.waits", f"job {job.ref.address}: {error}", key=job.ref.address)
+                continue
+            if self.recoveries.of_job(job.ref.job_id) is not None and claim is not None and claim.incident:
+                # Said while its recovery is still tidying up: read again once that is done.
+                self._heard[job.ref.job_id] = Heard("", job.restart_count, claim)
                 continue
             self._heard[job.ref.job_id] = Heard(job.comment, job.restart_count, claim)
 
@@ -196,6 +207,7 @@ class Intake:
             },
             recovery=decision,
             times={**times, "accepted": core.now_s()} if decision else times,
+            report=report_folder(job),
             seat=decision is not None and bool(decision.seat),
         )
 
@@ -240,11 +252,12 @@ class Intake:
     def _merge_times(self, job: Job, claim: Claim) -> None:
         """A later attempt tells when it was where; its first new step closes the incident."""
         core = self.core
-        if not claim.incident or claim.restart != job.restart_count:
+        if claim.restart != job.restart_count or not claim.times:
             return
-        found = core.journal.incidents(
-            "job_id = ? AND id = ? AND state = ?", (job.ref.job_id, claim.incident, RUNNING), 1
-        )
+        # The loss of a node was nobody's claim: the next attempt's times are its times too.
+        where = "job_id = ? AND state = ? AND (id = ? OR (kind = ? AND restart = ?))"
+        values = (job.ref.job_id, RUNNING, claim.incident, NODE_LOST, job.restart_count - 1)
+        found = core.journal.incidents(where, values, 1)
         if not found or found[0].restart >= job.restart_count:
             return
         row = found[0]

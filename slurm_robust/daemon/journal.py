@@ -244,6 +244,11 @@ class Journal:
         """Add a line to the audit log."""
         self.db.execute("INSERT INTO events VALUES(?, ?, ?, ?)", (at_s, level, what, text[:2000]))
 
+    def close_running(self, opened_before_s: float, now_s: float) -> None:
+        """Close incidents whose job runs again, but never told of a new step (it is not supervised, say)."""
+        query = "UPDATE incidents SET state = ?, closed_at_s = ? WHERE state = ? AND opened_at_s < ?"
+        self.db.execute(query, (CLOSED, now_s, RUNNING, opened_before_s))
+
     def forget_before(self, at_s: float) -> None:
         """Drop what is older than the site wants to keep."""
         with self.transaction():

@@ -89,8 +89,9 @@ class Ledger:
         return min(int(row["jobs"]), int(row["lineages"]))
 
     def drains(self) -> list[Drain]:
-        """Drains with our prefix that count for the breaker: still there, or ended later than it looks back."""
-        return [Drain(r["node"], r["at_s"]) for r in self.db.execute("SELECT node, at_s FROM drains")]
+        """Drains with our prefix, also those that a person ended since."""
+        rows = self.db.execute("SELECT node, at_s, ended_at_s FROM drains")
+        return [Drain(r["node"], r["at_s"], r["ended_at_s"] is None) for r in rows]
 
     def open_drains(self) -> dict[str, str]:
         """Nodes out of service by our doing, and why."""

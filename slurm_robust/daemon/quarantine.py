@@ -44,6 +44,7 @@ class QuarantineKeeper:
         """Look at every node in quarantine; a failure with one does not hold up the others."""
         if not self.core.acting:
             return
+        await self._drain_again()
         for q in self.ledger.quarantines():
             node = self.core.world.nodes.get(q.node)
             if node is None:
@@ -53,6 +54,18 @@ class QuarantineKeeper:
                 await self._look(q, node)
             except SlurmError as error:
                 self.core.alert("quarantine.waits", f"{q.node}: {error}", key=q.node)
+
+    async def _drain_again(self) -> None:
+        """What slurmctld forgot when it was killed."""
+        while self.breaker.lost:
+            node, reason = self.breaker.lost.popitem()
+            action = Action(ActionKind.DRAIN, node, reason)
+            self.core.alert("drain.forgotten", f"{node}: slurmctld forgot its drain, done again: {reason}")
+            try:
+                await self.actor.perform(f"drain.{node}", action)
+            except SlurmError:
+                self.breaker.lost[node] = reason
+                return
 
     async def _look(self, q: Quarantine, node: Node) -> None:
         core = self.core
@@ -85,8 +98,8 @@ class QuarantineKeeper:
             reason = f"{REASON_PREFIX} suspect of {q.incident}"
             await self.actor.perform(q.incident, Action(ActionKind.QUARANTINE, q.node, reason, {"reservation": name}))
         elif there.end_at_s - core.now_s() < minutes * 30:
-            age_min = math.ceil((core.now_s() - there.start_at_s) / 60)
-            await core.call(core.client.update_reservation, name, duration_min=age_min + minutes)
+            reason = f"{REASON_PREFIX} still suspected"
+            await self.actor.perform(q.incident, Action(ActionKind.QUARANTINE, q.node, reason, {"reservation": name}))
         else:
             return False
         await core.read_reservations()

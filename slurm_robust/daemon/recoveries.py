@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_robust.claim import ClaimError, parse_answer
+from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, parse, parse_answer
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.journal import CLOSED, OPEN, RUNNING, ActionRow, IncidentRow
 from slurm_robust.model import Action, ActionKind
-from slurm_robust.policy.follow import Do, Finish, GiveUp, Step, View, next_step, shown
+from slurm_robust.policy.follow import Do, Finish, GiveUp, Step, View, forgotten, next_step, shown
 from slurm_robust.policy.recover import Recovery
 from slurm_robust.policy.rooms import busy_nodes
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 
 STEPS_AT_ONCE = 16
+LINGER_S = 60.0
+"""How long after its end a recovery is looked back at: slurmctld saves its state every few seconds."""
 TRIES = 4
 """A step that Slurm refused this often is given up; one that Slurm could not hear is tried for as long as it takes."""
 
@@ -35,6 +37,7 @@ class Following:
     lost_since_s: float = 0.0
     refusals: int = 0
     retry_at_s: float = 0.0
+    finished_at_s: float = 0.0
 
     def watch(self, job: Job | None, core: Core) -> None:
         """Start and stop the watches by what Slurm shows."""
@@ -61,19 +64,22 @@ class Following:
         """Kinds of action that were called at least once, in this life of the daemon or an earlier one."""
         return frozenset(ActionKind(a.kind) for a in core.journal.actions(self.row.key) if a.calls)
 
-    def view(self, job: Job | None, core: Core, *, may_take_out: bool) -> View:
+    def view(self, job: Job | None, core: Core, *, may_take_out: bool, in_quarantine: frozenset[str]) -> View:
         """What the policy looks at."""
         now_s = core.now_s()
 
         def since(at_s: float) -> float:
             return now_s - at_s if at_s else 0.0
 
-        told = ""
         try:
             answer = parse_answer(job.admin_comment) if job else None
             told = answer.state if answer and answer.incident == self.row.id else ""
         except ClaimError:
-            pass  # somebody else's words in AdminComment: we have not told the job anything yet
+            told = ""  # somebody else's words in AdminComment: we have not told the job anything yet
+        try:
+            claim = parse(job.comment) if job else None
+        except ClaimError:
+            claim = None
         return View(
             job=job,
             reservations=core.world.reservations,
@@ -91,6 +97,9 @@ class Following:
             settled=int(now_s) > int(self.ended_at_s),
             start_timeout_s=core.config.seat.start_timeout_s,
             may_take_out=may_take_out,
+            asks=claim is not None and claim.state == STATE_WANTS_REQUEUE and claim.incident == self.row.id,
+            in_quarantine=in_quarantine,
+            now_s=now_s,
         )
 
 
@@ -100,9 +109,13 @@ class Recoveries:
     def __init__(self, core: Core, actor: Actor, breaker: Breaker) -> None:
         self.core, self.actor, self.breaker = core, actor, breaker
         self.open: dict[str, Following] = {}
+        self._lingering: dict[str, Following] = {}
 
     def load(self) -> None:
-        """Take up again what an earlier life of the daemon left open."""
+        """Take up again what an earlier life of the daemon left open, or ended just now."""
+        for row in self.core.journal.incidents("state != ? AND opened_at_s > ?", (OPEN, self.core.now_s() - LINGER_S)):
+            if row.recovery is not None and row.outcome in ("running", "resumed"):
+                self._lingering[row.key] = Following(row, row.recovery)
         for row in self.core.journal.incidents("state = ?", (OPEN,)):
             if row.recovery is not None and row.mode == self.core.mode.value:
                 self.open[row.key] = Following(row, row.recovery)
@@ -129,6 +142,7 @@ class Recoveries:
 
     async def tick(self) -> None:
         """Bring every recovery as far as it gets now."""
+        self._look_back()
         for following in list(self.open.values()):
             if self.core.now_s() < following.retry_at_s:
                 continue
@@ -136,8 +150,24 @@ class Recoveries:
                 await self._advance(following)
             except SlurmError as error:
                 # Not heard, or not understood: nothing is concluded from that, the next look decides.
-                following.retry_at_s = self.core.now_s() + 0.5
+                following.retry_at_s = max(following.retry_at_s, self.core.now_s() + 0.5)
                 self.core.alert("recovery.waits", f"{following.row.key}: {error}", key=following.row.key)
+
+    def _look_back(self) -> None:
+        """A controller killed seconds after the job ran again may have forgotten all of it: then it is done again."""
+        core = self.core
+        for f in list(self._lingering.values()):
+            job = core.world.jobs.get(f.row.job_id)
+            if core.now_s() > max(f.row.opened_at_s, f.finished_at_s) + LINGER_S:
+                del self._lingering[f.row.key]
+                continue
+            seat = f.recovery.seat in core.world.reservations and core.world.reservations_at_s > f.finished_at_s
+            back = job is not None and core.world.jobs_at_s > f.finished_at_s and forgotten(f.recovery, job)
+            if seat or back:
+                del self._lingering[f.row.key]
+                core.journal.update_incident(f.row.key, state=OPEN, outcome="", reason="", closed_at_s=None)
+                self.open[f.row.key] = Following(f.row, f.recovery)
+                core.alert("recovery.forgotten", f"{f.row.key}: Slurm is back before the recovery; it is done again")
 
     async def _advance(self, f: Following) -> None:
         core = self.core
@@ -146,7 +176,8 @@ class Recoveries:
         for _ in range(STEPS_AT_ONCE):
             job = await core.call(core.client.job, f.recovery.job)
             f.watch(job, core)
-            view = f.view(job, core, may_take_out=not self.breaker.why_open)
+            kept_away = frozenset(q.node for q in self.breaker.ledger.quarantines())
+            view = f.view(job, core, may_take_out=not self.breaker.why_open, in_quarantine=kept_away)
             self._stamp(f, view)
             step = next_step(f.recovery, view)
             if self._too_much(step):
@@ -215,6 +246,9 @@ class Recoveries:
                 changes["closed_at_s"] = self.core.now_s()
             self.core.journal.update_incident(f.row.key, **changes)
             self.open.pop(f.row.key, None)
+            if back:
+                f.finished_at_s = self.core.now_s()
+                self._lingering[f.row.key] = f
             say = self.core.info if back or outcome in ("ended", "came_back", "went_on") else self.core.alert
             took_s = f.row.times.get("running", 0.0) - f.row.times.get("accepted", 0.0)
             say("recovery." + outcome, f"{f.row.key}: {reason}{f', {took_s:.1f} s after the decision' if back else ''}")

@@ -17,6 +17,7 @@ from slurm_robust.daemon.nodewatch import NodeWatch
 from slurm_robust.daemon.quarantine import QuarantineKeeper
 from slurm_robust.daemon.recoveries import Recoveries
 from slurm_robust.daemon.standby import StandbyKeeper
+from slurm_robust.daemon.sweeper import Sweeper
 from slurm_robust.slurm.errors import SlurmError
 
 BUSY_INTERVAL_S = 0.1
@@ -42,6 +43,7 @@ class Daemon:
         self.nodewatch = NodeWatch(core, self.intake, self.recoveries)
         self.quarantine = QuarantineKeeper(core, self.actor, self.breaker, self.ledger)
         self.standby = StandbyKeeper(core, self.ledger)
+        self.sweeper = Sweeper(core, self.ledger, self.recoveries)
         self.leave = LeaveKeeper(core, self.breaker)
         self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
@@ -103,6 +105,7 @@ class Daemon:
             await self.leave.tick()
         elif due == "reservations":
             await core.read_reservations()
+            await self.sweeper.tick()
         if self.as_user:
             await self.recoveries.tick()
         elif world.complete:
@@ -134,4 +137,5 @@ class Daemon:
         now_s = self.core.now_s()
         if now_s >= self._forget_at_s:
             self._forget_at_s = now_s + 3600.0
+            self.core.journal.close_running(now_s - DAY_S, now_s)
             self.core.journal.forget_before(now_s - self.core.config.daemon.retention_days * DAY_S)

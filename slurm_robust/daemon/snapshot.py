@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_robust import __version__
+from slurm_robust.daemon.core import printable
 from slurm_robust.daemon.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.policy.rooms import QUARANTINE_PREFIX, drained_by_us, foreign
 from slurm_robust.slurm.client import Job, Node
@@ -167,7 +168,7 @@ def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
     return {
         "job": job.ref.address,
         "user": job.user,
-        "name": job.name,
+        "name": printable(job.name),
         "partition": job.partition,
         "nodes": fold(job.nodes),
         "restart_count": job.restart_count,

@@ -16,10 +16,11 @@ from slurm_robust.config import BreakerConfig
 
 @dataclass(frozen=True)
 class Drain:
-    """A node that went out of service by our doing (any part of ours), seen at `at_s`."""
+    """A node that went out of service by our doing (any part of ours), seen at `at_s`; `out` while it still is."""
 
     node: str
     at_s: float
+    out: bool = True
 
 
 def over_limit(
@@ -43,6 +44,7 @@ def over_limit(
         more: Nodes about to be drained; empty to judge what is already there.
         planned: False to judge what is there: then reaching a bound is allowed and only passing it is not.
     """
+    drains = list(drains)
     counted = {d.node for d in drains if d.at_s > reset_at_s and d.at_s > now_s - config.window_s}
     taken = counted | more
     if len(taken) > config.max_drains and (not planned or more - counted):
@@ -50,9 +52,9 @@ def over_limit(
             f"{len(taken)} nodes would be out within {config.window_s:.0f} s, and breaker.max_drains is "
             f"{config.max_drains}"
         )
-    since_reset = {d.node for d in drains if d.at_s > reset_at_s} | more
+    out_now = {d.node for d in drains if d.at_s > reset_at_s and d.out} | more
     for name, members in sorted(partitions.items()):
-        out = since_reset & members
+        out = out_now & members
         # A small partition may always lose one, or nothing could ever be done there.
         allowed = max(1, math.floor(config.max_partition_share * len(members))) if config.max_partition_share else 0
         if len(out) > allowed and (not planned or out & more - counted):

@@ -22,6 +22,8 @@ HELD_UP_AFTER_S = 2.5
 """A suspect that alone holds up the job's end this long, when all survivors have let go, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
 """The same where no survivor shows how long an end takes here: Slurm's default KillWait (30 s) and an epilog."""
+RENEW_BELOW_S = 60.0
+"""A seat that is still needed is renewed when less than this is left of it."""
 GIVE_UP_AFTER_S = 3600.0
 STAYS_UP_AFTER_DOWN_S = 15.0
 """A job still running this long after its node went DOWN was submitted with --no-kill."""
@@ -41,6 +43,10 @@ class View:
         pointed_s: Since when the pending job is pointed at its seat.
         lost_s: Since when all lost nodes are DOWN while the job still runs.
         age_s: Of the recovery.
+        start_timeout_s: A seat whose job does not start in this time is let go.
+        may_take_out: False while the breaker is open.
+        asks: The job's claim still stands in its comment.
+        in_quarantine: Suspects that still are; those that passed their check meanwhile are not put back.
         settled: A whole second passed since the job was seen ended: credentials have that resolution, and one issued
             in the second of the old one's revocation is refused by slurmd.
     """
@@ -60,6 +66,9 @@ class View:
     settled: bool = True
     start_timeout_s: float = 120.0
     may_take_out: bool = True
+    asks: bool = True
+    in_quarantine: frozenset[str] = frozenset()
+    now_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,13 @@ def pointed(r: Recovery, job: Job) -> bool:
     return job.reservation == r.seat and not job.req_nodes and set(expand(r.exclude)) <= set(expand(job.exclude or ""))
 
 
+def forgotten(r: Recovery, job: Job) -> bool:
+    """True where Slurm shows a time before the recovery's end, though the job was seen running again."""
+    earlier = job.state == "RUNNING" and job.restart_count <= r.restart
+    halfway = job.state == "PENDING" and job.restart_count == r.restart + 1
+    return earlier or halfway or bool(r.seat and job.reservation == r.seat)
+
+
 def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one rung, one answer)
     """What to do now for this recovery."""
     job = view.job
@@ -120,6 +136,9 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one 
         return _tidy(r, view) or Finish("running", "the job runs again")
     if r.kind == NODE_LOST:
         return _while_node_is_silent(r, view)
+    if not view.asks:
+        # It helped itself while no daemon was there.
+        return GiveUp("aborted", "the job does not ask any more")
     return _rooms(r, view) or _seat(r, view) or _answer(r, view) or _do(r, ActionKind.REQUEUE)
 
 
@@ -137,7 +156,8 @@ def _rooms(r: Recovery, view: View) -> Step | None:
             continue
         if not view.may_take_out or node.drained:
             continue
-        if action.kind == ActionKind.DRAIN or quarantine_name(node.name) not in view.reservations:
+        missing = node.name in view.in_quarantine and quarantine_name(node.name) not in view.reservations
+        if action.kind == ActionKind.DRAIN or missing:
             return Do(action)
     return None
 
@@ -146,8 +166,10 @@ def _seat(r: Recovery, view: View) -> Step | None:
     if not r.seat:
         return None
     seat = view.reservations.get(r.seat)
-    # A seat of the same job with other nodes is left over from an earlier decision, and is changed.
-    if seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes):
+    # A seat of the same job with other nodes is left over from an earlier decision, and is changed; one that ends soon
+    # is made to last: seats are short, so that the nodes are free again soon after a daemon that died for good.
+    lasts = seat is not None and seat.end_at_s - view.now_s > RENEW_BELOW_S
+    if seat is not None and lasts and set(expand(seat.nodes)) == set(r.seat_nodes):
         return None
     return _do(r, ActionKind.CREATE_SEAT)
 
@@ -169,8 +191,8 @@ def _abandon(r: Recovery, view: View, job: Job) -> Step:
     if tidy := _tidy(r, view):
         return tidy
     waits = job.state == "RUNNING" and not job.completing and job.restart_count == r.restart
-    if r.kind == CLAIM and waits and view.told == "accepted":
-        # It was told to wait for us; now it must help itself.
+    if r.kind == CLAIM and waits and view.asks and view.told != "refused":
+        # It waits for us; now it must help itself.
         incident = _do(r, ActionKind.ANSWER).action.args.get("incident", "")
         return Do(Action(ActionKind.ANSWER, r.job.address, view.abort, {"state": "refused", "incident": incident}))
     return Finish("aborted", view.abort)
@@ -179,6 +201,8 @@ def _abandon(r: Recovery, view: View, job: Job) -> Step:
 def _while_completing(r: Recovery, view: View, job: Job) -> Step:
     holding = set(job.nodes)  # of a job that ends, Slurm shows the nodes that have not let go
     suspects = {n for n in holding if n in r.bad or (n in view.nodes and "NOT_RESPONDING" in view.nodes[n].flags)}
+    if seat := _seat(r, view):
+        return seat
     if not holding or suspects != holding:
         return Wait(f"ending on {len(holding)} node(s)")
     for name in sorted(holding):

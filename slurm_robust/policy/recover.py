@@ -7,28 +7,28 @@ about two minutes is the dead man's switch), pointed at its seats, and let go on
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from slurm_robust.claim import Claim
 from slurm_robust.config import Config
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef, Road
 from slurm_robust.policy.rooms import (
     OURS,
-    QUARANTINE_PREFIX,
-    busy_nodes,
-    class_of,
+    Cluster,
+    candidates,
     foreign,
-    idle,
     in_reservations,
     merge,
     quarantine_name,
 )
-from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.values import expand, fold
 
 SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP")
+SEAT_LASTS_MIN = 3
+"""Seats are made this short, a bit longer than Slurm's own delay after a requeue, and renewed while they are needed."""
 MIN_RUN_S = 600.0
 """Before a maintenance window, a job is only started again where it can run this long."""
 WINDOW_MARGIN_S = 60.0
@@ -37,15 +37,6 @@ WINDOW_MARGIN_S = 60.0
 CLAIM = "claim"
 NODE_LOST = "node_lost"
 OWNER = "owner"
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """What slurmctld showed, read just now."""
-
-    nodes: Mapping[str, Node]
-    jobs: Sequence[Job]
-    reservations: Sequence[Reservation]
 
 
 @dataclass(frozen=True)
@@ -136,33 +127,6 @@ def check_caps(usage: Usage, config: Config) -> Refusal | None:
     return None
 
 
-def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:
-    """Nodes that can stand in for the lost: standby first, then idle ones that nobody holds; same hardware class.
-
-    Those that a coming reservation touches before `until_s` come last.
-    """
-    held = cluster.reservations
-    ours_taken = in_reservations(held, config.seat.prefix) | in_reservations(held, QUARANTINE_PREFIX)
-    pools = in_reservations(held, config.standby.prefix)
-    others = in_reservations(r for r in held if not r.name.startswith(OURS) and r.start_at_s <= until_s)
-    reserved = in_reservations(r for r in held if r.name != job.reservation)
-    busy = busy_nodes(cluster.jobs)
-    kinds = {class_of(cluster.nodes[n], job.partition) for n in lost if n in cluster.nodes}
-    out: list[tuple[bool, bool, str]] = []
-    for node in cluster.nodes.values():
-        fits = job.partition in node.partitions and (not kinds or class_of(node, job.partition) in kinds)
-        if (
-            not fits
-            or node.name in {*job.nodes, *ours_taken, *expand(job.exclude or "")}
-            or node.name in busy
-            or not idle(node)
-        ):
-            continue
-        if node.name in pools or (node.name not in reserved and "RESERVED" not in node.flags):
-            out.append((node.name in others, node.name not in pools, node.name))
-    return [name for _, _, name in sorted(out)]
-
-
 def plan(
     kind: str,
     job: Job,
@@ -206,7 +170,7 @@ def plan(
         return Refusal(
             f"reservation {window.name} begins in {max(0, window.start_at_s - now_s) / 60:.0f} min on its nodes"
         )
-    seat_min = config.seat.duration_min
+    seat_min = min(config.seat.duration_min, SEAT_LASTS_MIN)
     limit_min = None if left_s is None else max(1, math.ceil(left_s / 60))
     words = why
     if window is not None:
@@ -306,4 +270,4 @@ def _with_actions(r: Recovery, cluster: Cluster, room: str, incident: str) -> Re
     ]
     if room == "quarantine":
         actions += [Action(ActionKind.RECHECK, name, "a claim is a claim: check the node in full") for name in aside]
-    return Recovery(**{**{f: getattr(r, f) for f in r.__dataclass_fields__}, "actions": tuple(actions)})
+    return replace(r, actions=tuple(actions))

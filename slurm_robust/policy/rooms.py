@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm_robust.config import Config
 from slurm_robust.model import REASON_PREFIX
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.values import expand, fold
@@ -16,6 +17,15 @@ OURS = "srobust-"
 """Every reservation of ours begins with this."""
 SLURMS_OWN_REASONS = ("Not responding",)
 """What slurmctld writes by itself when a node falls silent; no person said it."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What slurmctld showed, read just now."""
+
+    nodes: Mapping[str, Node]
+    jobs: Sequence[Job]
+    reservations: Sequence[Reservation]
 
 
 def foreign(node: Node) -> bool:
@@ -76,6 +86,33 @@ def busy_nodes(jobs: Iterable[Job], but: frozenset[int] = frozenset()) -> frozen
     return frozenset(
         n for j in jobs if j.ref.job_id not in but for n in j.nodes if j.state == "RUNNING" or j.completing
     )
+
+
+def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:
+    """Nodes that can stand in for the lost: standby first, then idle ones that nobody holds; same hardware class.
+
+    Those that a coming reservation touches before `until_s` come last.
+    """
+    held = cluster.reservations
+    ours_taken = in_reservations(held, config.seat.prefix) | in_reservations(held, QUARANTINE_PREFIX)
+    pools = in_reservations(held, config.standby.prefix)
+    others = in_reservations(r for r in held if not r.name.startswith(OURS) and r.start_at_s <= until_s)
+    reserved = in_reservations(r for r in held if r.name != job.reservation)
+    busy = busy_nodes(cluster.jobs)
+    kinds = {class_of(cluster.nodes[n], job.partition) for n in lost if n in cluster.nodes}
+    out: list[tuple[bool, bool, str]] = []
+    for node in cluster.nodes.values():
+        fits = job.partition in node.partitions and (not kinds or class_of(node, job.partition) in kinds)
+        if (
+            not fits
+            or node.name in {*job.nodes, *ours_taken, *expand(job.exclude or "")}
+            or node.name in busy
+            or not idle(node)
+        ):
+            continue
+        if node.name in pools or (node.name not in reserved and "RESERVED" not in node.flags):
+            out.append((node.name in others, node.name not in pools, node.name))
+    return [name for _, _, name in sorted(out)]
 
 
 @dataclass(frozen=True)

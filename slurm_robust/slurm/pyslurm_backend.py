@@ -5,6 +5,7 @@ nor its symbols reach the daemon.
 
 What goes by Slurm's commands all the same:
 
+* `node`: it is asked by prologs, which have no time to start a process that stays;
 * `submit`, `signal`: pyslurm has no `sbatch` options, and finds no steps where it should;
 * `requeue`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a bare number, and one task of an
   array carries the array's own;
@@ -21,7 +22,7 @@ from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
 from slurm_robust.slurm import checked
 from slurm_robust.slurm.client import Job, Node, Reservation
-from slurm_robust.slurm.commands import CommandClient
+from slurm_robust.slurm.commands import CommandClient, same
 from slurm_robust.slurm.pyslurm_link import Link
 from slurm_robust.slurm.pyslurm_worker import Unable
 
@@ -66,19 +67,21 @@ class PyslurmClient(CommandClient):
 
     def job(self, job: JobRef) -> Job | None:
         """One job, exactly; None where Slurm does not know it (any more)."""
+        found = self._find(job)
+        return self._with_exclude(found) if found and found.exclude is None else found
+
+    def _find(self, job: JobRef) -> Job | None:
         array = job.array_job_id is not None and job.array_task_id is not None
-        asked = job.array_job_id if array and job.array_job_id is not None else job.job_id
+        asked = job.array_job_id if array else job.job_id
         try:
             found = self._link.ask(list[Job], "job_and_siblings", f"read job {job.address}", job_id=asked)
         except Unable:
-            return super().job(job)
+            return super()._find(job)
         for one in found:
-            if array and (one.ref.array_job_id, one.ref.array_task_id) == (job.array_job_id, job.array_task_id):
-                return one
-            if not array and one.ref.job_id == job.job_id:
+            if same(one.ref, job):
                 return one
         # One task of an array's pending rest has no record of its own yet; squeue can tell it apart.
-        return super().job(job) if array and found else None
+        return super()._find(job) if array and found else None
 
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""

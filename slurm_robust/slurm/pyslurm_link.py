@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from typing import IO, Any, TypeVar
 
 import msgspec
@@ -22,14 +23,45 @@ from slurm_robust.slurm.pyslurm_worker import Reply, Request, Unable
 T = TypeVar("T")
 
 
+class _Worker:
+    """The process and its three pipes."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by end)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slurm_robust.slurm.pyslurm_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.stderr,
+            env=env,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+        self.stderr.seek(0)
+        return self.stderr.read()[-400:].decode("utf-8", "replace")
+
+    def end(self) -> None:
+        """Kill it and whatever it started, and close the pipes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for pipe in (self.process.stdin, self.process.stdout, self.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self.process.wait()
+
+
 class Link:
     """The worker process, started when needed and ended past a deadline. Calls from several threads take turns."""
 
     def __init__(self, config: SlurmConfig) -> None:
         self._config = config
         self._turn = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._stderr: IO[bytes] | None = None
+        self._worker: _Worker | None = None
+        self._at_loss: weakref.finalize[[], Link] | None = None
 
     def ask(self, kind: type[T], call: str, what: str, **args: Any) -> T:
         """One request, one reply.
@@ -63,7 +95,7 @@ class Link:
         )
 
     def _exchange(self, line: bytes, what: str, deadline: float) -> Reply:
-        child = self._child or self._start()
+        child = (self._worker or self._start()).process
         assert child.stdin is not None
         assert child.stdout is not None
         try:
@@ -92,42 +124,22 @@ class Link:
         return bytes(said)
 
     def _died(self, what: str) -> errors.SlurmError:
-        words = b""
-        if self._stderr is not None:
-            self._stderr.seek(0)
-            words = self._stderr.read()[-400:]
+        words = self._worker.last_words() if self._worker else ""
         self._end()
-        known = errors.from_text(what, words.decode("utf-8", "replace"))
+        known = errors.from_text(what, words)
         return known if isinstance(known, errors.SlurmUnavailableError) else errors.SlurmError(what, known.text)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> _Worker:
         env = process.scrubbed(os.environ, self._config.conf) | {
             "LC_ALL": "C",
             # The worker runs in / and finds the same packages as this process.
             "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),  # noqa: PTH100
         }
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by _end)
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "slurm_robust.slurm.pyslurm_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env=env,
-            cwd="/",
-            start_new_session=True,
-        )
-        return self._child
+        self._worker = _Worker(env)
+        self._at_loss = weakref.finalize(self, self._worker.end)
+        return self._worker
 
     def _end(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-            child.wait()
-        if self._stderr is not None:
-            self._stderr.close()
-            self._stderr = None
+        self._worker = None
+        if self._at_loss is not None:
+            self._at_loss()

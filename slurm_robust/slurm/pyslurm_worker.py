@@ -209,10 +209,27 @@ def _job(said: dict[str, Any]) -> Job:
         priority=said["priority"] or 0,
         gres=said["tres_per_node"] or "",
         features=_flat(said["features"]),
-        exit_code=said["exit_code"] or "0:0",
+        exit_code=exit_code(state, said["exit_code"] or "0:0", said["derived_ec"] or "0:0"),
         std_out=said["std_out"] or "",
         work_dir=said["work_dir"] or "",
     )
+
+
+def exit_code(state: str, printed: str, derived: str) -> str:
+    """The exit code that pyslurm's older functions meant.
+
+    They leave in `exit_code` what they found in `derived_ec` (the highest of the steps) one line before: a signal
+    where the script exited, an exit status where a signal ended it.
+    """
+    status, sig = (int(part) for part in printed.split(":"))
+    derived_sig = int(derived.split(":")[1])
+    if sig > 64:  # no signal: a step's code that was never set
+        sig = 0
+    elif sig and status:
+        status, sig = (status, 0) if sig == derived_sig else (0, sig)
+    elif sig and sig == derived_sig and state == "COMPLETED":
+        sig = 0
+    return f"{status}:{sig}"
 
 
 _ENDED = frozenset(

@@ -76,7 +76,8 @@ class Scene:
     def configure(self, **sections: Any) -> Path:
         """Write a robust.yaml for the next daemon: the cluster's own, with these sections changed."""
         raw = yaml.safe_load(self.cluster.layout.robust_yaml.read_text())
-        raw["daemon"]["http"] = {"enabled": False}
+        raw["daemon"] |= {"http": {"enabled": False}, "idle_interval_s": 0.25}
+        raw["quarantine"] = {"recheck_command": ["/bin/true"]}
         for name, value in sections.items():
             raw[name] = {**raw.get(name, {}), **value} if isinstance(value, dict) else value
         path = self.state_dir.parent / f"{self.state_dir.name}.yaml"

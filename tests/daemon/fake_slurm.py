@@ -1,0 +1,240 @@
+"""A Slurm of a few lines, for planners and for the daemon's loop: its clock is the test's, and it can forget."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
+from slurm_robust.slurm.values import expand, fold
+
+REQUEUE_DELAY_S = 121
+
+
+@dataclass
+class State:
+    """What slurmctld keeps, and loses when it is killed before it saved."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    jobs: dict[int, Job] = field(default_factory=dict)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+
+
+class FakeSlurm:
+    """`SlurmClient`, in memory."""
+
+    def __init__(self, nodes: int = 6, recheck_exit: str = "0:0") -> None:
+        self.now_s = 1_000_000.0
+        self.state = State({f"n{i}": Node(f"n{i}", "IDLE", partitions=("main",)) for i in range(1, nodes + 1)})
+        self.saved = copy.deepcopy(self.state)
+        self.recheck_exit = recheck_exit
+        self.acts: list[str] = []
+        self.down = False
+        self.failures = 0
+
+    # --- time and mishaps
+
+    def pass_s(self, seconds: float) -> None:
+        """Time goes on: ends end, starts start, reservations expire."""
+        self.now_s += seconds
+        state = self.state
+        state.reservations = {k: r for k, r in state.reservations.items() if r.end_at_s > self.now_s}
+        for job in list(state.jobs.values()):
+            if job.completing and all(
+                "NOT_RESPONDING" not in state.nodes[n].flags or state.nodes[n].state == "DOWN" for n in job.nodes
+            ):
+                later = replace(job, state="PENDING", completing=False, nodes=(), reason="BeginTime")
+                state.jobs[job.ref.job_id] = later
+            elif job.state == "RUNNING" and job.name.startswith("srobust-recheck") and self.now_s >= job.start_at_s + 1:
+                ended = "COMPLETED" if self.recheck_exit == "0:0" else "FAILED"
+                state.jobs[job.ref.job_id] = replace(job, state=ended, exit_code=self.recheck_exit, nodes=())
+            elif job.state == "PENDING":
+                self._try_start(job)
+        busy = {n for j in state.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
+        for name, node in state.nodes.items():
+            if node.state != "DOWN":
+                state.nodes[name] = replace(node, state="ALLOCATED" if name in busy else "IDLE")
+
+    def _try_start(self, job: Job) -> None:
+        if job.start_at_s > self.now_s:
+            return
+        state = self.state
+        busy = {n for j in state.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
+        # As Slurm does: a reservation gone from under a job leaves it waiting for one that will not come back.
+        seat = state.reservations.get(job.reservation)
+        if job.reservation and seat is None:
+            job = replace(job, reservation="")
+        reserved = {n for r in state.reservations.values() if r.name != job.reservation for n in expand(r.nodes)}
+        own = set(expand(seat.nodes)) if seat else set()
+        free = [
+            n.name
+            for n in state.nodes.values()
+            if n.usable and n.name not in busy and (n.name in own or n.name not in reserved)
+        ]
+        asked = set(expand(job.req_nodes))
+        free = [n for n in free if n not in expand(job.exclude or "") and (not asked or n in asked)]
+        free.sort(key=lambda n: (n not in own, n))
+        if len(free) < job.num_nodes:
+            state.jobs[job.ref.job_id] = replace(job, reason="Resources")
+            return
+        nodes = tuple(free[: job.num_nodes])
+        state.jobs[job.ref.job_id] = replace(job, state="RUNNING", nodes=nodes, reason="", start_at_s=int(self.now_s))
+
+    def save(self) -> None:
+        """Slurmctld writes its state files."""
+        self.saved = copy.deepcopy(self.state)
+
+    def forget(self) -> None:
+        """Slurmctld is killed, and starts from what it had saved."""
+        self.state = copy.deepcopy(self.saved)
+        self.failures = 1
+
+    def run_job(self, nodes: tuple[str, ...], **more: object) -> Job:
+        """A job that runs."""
+        job_id = len(self.state.jobs) + 1
+        start_at_s = int(self.now_s)
+        job = Job(
+            JobRef(job_id), "RUNNING", "ann", 1000, "main", nodes=nodes, num_nodes=len(nodes), start_at_s=start_at_s
+        )
+        self.state.jobs[job_id] = replace(job, priority=1, **more)  # type: ignore[arg-type]
+        return self.state.jobs[job_id]
+
+    def _act(self, what: str) -> None:
+        if self.down:
+            raise SlurmUnavailableError(what, "Unable to contact slurm controller (connect failure)")
+        self.acts.append(what)
+
+    # --- SlurmClient
+
+    def nodes(self) -> list[Node]:
+        self._ask()
+        return list(self.state.nodes.values())
+
+    def jobs(self) -> list[Job]:
+        self._ask()
+        return [replace(j, exclude=None) for j in self.state.jobs.values()]
+
+    def job(self, job: JobRef) -> Job | None:
+        self._ask()
+        return self.state.jobs.get(job.job_id)
+
+    def reservations(self) -> list[Reservation]:
+        self._ask()
+        return list(self.state.reservations.values())
+
+    def _ask(self) -> None:
+        if self.down or self.failures:
+            self.failures = 0
+            raise SlurmUnavailableError("read", "Unable to contact slurm controller (connect failure)")
+
+    def cluster_name(self) -> str:
+        return "fake"
+
+    def drain(self, nodes: str, reason: str) -> None:
+        self._act(f"drain {nodes}")
+        for name in expand(nodes):
+            node = self.state.nodes[name]
+            self.state.nodes[name] = replace(node, flags=node.flags | {"DRAIN"}, reason=reason)
+
+    def set_down(self, nodes: str, reason: str) -> None:
+        self._act(f"set_down {nodes}")
+        for name in expand(nodes):
+            self.state.nodes[name] = replace(self.state.nodes[name], state="DOWN", reason=reason)
+
+    def resume(self, nodes: str) -> None:
+        self._act(f"resume {nodes}")
+
+    def set_node_comment(self, nodes: str, comment: str) -> None:
+        self._act(f"comment {nodes}")
+        for name in expand(nodes):
+            self.state.nodes[name] = replace(self.state.nodes[name], comment=comment)
+
+    def requeue(self, job: JobRef) -> None:
+        self._act(f"requeue {job.address}")
+        old = self.state.jobs[job.job_id]
+        if old.state != "RUNNING":
+            raise SlurmRefusedError("requeue", "Job is pending execution")
+        self.state.jobs[job.job_id] = replace(
+            old,
+            state="COMPLETING",
+            completing=True,
+            restart_count=old.restart_count + 1,
+            start_at_s=int(self.now_s) + REQUEUE_DELAY_S,
+        )
+
+    def update_job(
+        self,
+        job: JobRef,
+        *,
+        comment: str | None = None,
+        admin_comment: str | None = None,
+        exclude: str | None = None,
+        req_nodes: str | None = None,
+        reservation: str | None = None,
+        start_now: bool = False,
+        time_limit_min: int | None = None,
+    ) -> None:
+        self._act(f"update {job.address}")
+        old = self.state.jobs[job.job_id]
+        if old.state == "RUNNING" and exclude is not None:
+            raise SlurmRefusedError("update", "Requested operation not supported on running job")
+        if reservation and reservation not in self.state.reservations:
+            raise SlurmNotFoundError("update", "Requested reservation is invalid")
+        values = {
+            "comment": comment,
+            "admin_comment": admin_comment,
+            "exclude": exclude,
+            "req_nodes": req_nodes,
+            "reservation": reservation,
+            "time_limit_s": time_limit_min * 60 if time_limit_min else None,
+            "start_at_s": int(self.now_s) if start_now else None,
+            "reason": "" if start_now else None,
+        }
+        changes = {name: value for name, value in values.items() if value is not None}
+        self.state.jobs[job.job_id] = replace(old, **changes)  # type: ignore[arg-type]
+
+    def create_reservation(
+        self, name: str, nodes: str, users: tuple[str, ...], duration_min: int, flags: tuple[str, ...]
+    ) -> None:
+        self._act(f"create {name}")
+        if name in self.state.reservations:
+            raise SlurmRefusedError("create", "Requested reservation is invalid")
+        end_at_s = int(self.now_s) + duration_min * 60
+        self.state.reservations[name] = Reservation(
+            name, nodes, users, frozenset(flags), int(self.now_s), end_at_s, "ACTIVE"
+        )
+
+    def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
+        self._act(f"change {name}")
+        old = self.state.reservations[name]
+        end_at_s = old.end_at_s if duration_min is None else old.start_at_s + duration_min * 60
+        self.state.reservations[name] = replace(old, nodes=nodes or old.nodes, end_at_s=end_at_s)
+
+    def delete_reservation(self, name: str) -> None:
+        self._act(f"delete {name}")
+        if name not in self.state.reservations:
+            raise SlurmNotFoundError("delete", "Requested reservation is invalid")
+        if any(j.reservation == name and j.state in ("RUNNING", "PENDING") for j in self.state.jobs.values()):
+            raise SlurmRefusedError("delete", "Requested reservation is in use")
+        del self.state.reservations[name]
+
+    def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
+        self._act("submit")
+        said = dict(word.removeprefix("--").partition("=")[::2] for word in args)
+        job_id = len(self.state.jobs) + 1
+        job = Job(JobRef(job_id), "PENDING", "root", 0, "main", name=said["job-name"], num_nodes=1, requeueable=False)
+        self.state.jobs[job_id] = replace(job, reservation=said["reservation"], req_nodes=said["nodelist"], exclude="")
+        return JobRef(job_id)
+
+    def cancel(self, job: JobRef) -> None:
+        self._act(f"cancel {job.address}")
+        old = self.state.jobs[job.job_id]
+        self.state.jobs[job.job_id] = replace(old, state="CANCELLED", nodes=())
+
+    def signal(self, job: JobRef, signal: str, step: str | None = None) -> None:
+        self._act(f"signal {job.address}")
+
+
+__all__ = ["FakeSlurm", "fold"]

@@ -1,0 +1,100 @@
+"""kill -9 at the worst moments: of the daemon between any two actions, of slurmctld in the middle of a recovery."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from daemon_scene import Scene
+from helpers import wait_until
+
+pytestmark = pytest.mark.slurm
+
+ACTIONS = (
+    "plan",
+    "quarantine",
+    "create_seat",
+    "answer",
+    "requeue",
+    "point_job_at_seat",
+    "leave_seat",
+    "delete_seat",
+    "recheck",
+    "release_quarantine",
+)
+"""Every action of a recovery with a passed recheck, in its order, and the moment after the plan was written."""
+
+
+@pytest.mark.parametrize("last", ACTIONS)
+def test_daemon_killed_after_each_action(scene: Scene, last: str) -> None:
+    """Dead for good: the job runs or comes back by itself, unheld, and every reservation of ours is a short one.
+
+    Started again: the job runs on other nodes, the node is checked, and nothing of ours is left.
+    """
+    daemon = scene.start(crash_after=last)
+    job = scene.submit("-N2", "--exclusive")
+    suspect = scene.watched(job).nodes[1]
+    scene.claim(job, [suspect])
+    assert daemon.wait(30) == -signal.SIGKILL, scene.tail()
+
+    left = scene.job(job)
+    assert left.priority > 0
+    assert left.state in ("RUNNING", "PENDING", "COMPLETING")
+    if left.state == "PENDING":
+        assert left.reason in ("", "BeginTime", "Resources", "Priority")
+        assert left.start_at_s <= time.time() + 130
+    longest_s = 10 * 60  # seat.duration_min
+    assert all(r.end_at_s <= time.time() + longest_s + 5 for r in scene.ours().values())
+
+    scene.start()
+    after = scene.running(job, restart=1)
+    assert suspect not in after.nodes
+    scene.await_incident(job, outcome="resumed")
+    wait_until(lambda: not scene.ours(), 20, "nothing of ours is left")
+    assert not scene.node(suspect).drained
+    assert scene.job(job).reservation == ""
+    assert scene.job(job).restart_count == 1
+
+
+def test_daemon_dead_for_good_after_the_requeue(scene: Scene) -> None:
+    """Killed right after the requeue and never started again: Slurm's own delay passes, and the job runs."""
+    cluster = scene.cluster
+    daemon = scene.start(crash_after="requeue")
+    job = scene.submit("-N2", "--exclusive")
+    suspect = scene.watched(job).nodes[1]
+    scene.claim(job, [suspect])
+    assert daemon.wait(30) == -signal.SIGKILL
+    wait_until(lambda: scene.job(job).state == "PENDING", 20, "requeued")
+    assert scene.job(job).reason == "BeginTime"
+    # What remains is a matter of time, two minutes of Slurm's and three of the seat's: skipped, not waited for.
+    cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+    for name, reservation in scene.ours().items():
+        assert reservation.end_at_s <= time.time() + 605
+        cluster.run(["scontrol", "update", f"reservationname={name}", "endtime=now+2seconds"])
+    scene.running(job, restart=1)
+    wait_until(lambda: not scene.ours(), 10, "they have expired")
+
+
+@pytest.mark.parametrize("moment", ["create_seat", "requeue", "point_job_at_seat"])
+def test_slurmctld_killed_in_the_middle(scene: Scene, moment: str) -> None:
+    """Slurmctld loses what it had agreed to: the daemon sees that, does it again, and the job runs on other nodes."""
+    scene.start()
+    job = scene.submit("-N2", "--exclusive")
+    suspect = scene.watched(job).nodes[1]
+    # What was before must be in its state files, or it would be Slurm that lost the job.
+    saved = scene.cluster.layout.state / "slurmctld" / "job_state"
+    since_s = time.time()
+    wait_until(lambda: saved.exists() and saved.stat().st_mtime > since_s, 20, "slurmctld saved its jobs")
+    scene.claim(job, [suspect])
+    wait_until(lambda: f"action.{moment}" in scene.log.read_text(), 20, moment, poll_s=0.002)
+    scene.cluster.kill_slurmctld()
+    wait_until(lambda: "slurm.away" in scene.log.read_text() or "waits" in scene.log.read_text(), 30, "noticed")
+    scene.cluster.start_slurmctld()
+    wait_until(
+        lambda: (j := scene.job(job)).state == "RUNNING" and j.restart_count >= 1 and suspect not in j.nodes,
+        60,
+        f"job {job} runs again\n{scene.tail()}",
+    )
+    wait_until(lambda: not scene.ours(), 30, "nothing of ours is left")
+    assert scene.job(job).reservation == ""

@@ -1,0 +1,282 @@
+"""The daemon's loop against a simulated Slurm: any mishap at any moment, and the end is always the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_robust.claim import Claim, parse_answer, render
+from slurm_robust.config import Config, parse
+from slurm_robust.daemon.actor import CrashPoint
+from slurm_robust.daemon.breaker import request_reset
+from slurm_robust.daemon.core import Core, Ration
+from slurm_robust.daemon.journal import Journal
+from slurm_robust.daemon.ledger import Ledger, Quarantine
+from slurm_robust.daemon.service import Daemon
+from slurm_robust.model import Mode
+from slurm_robust.slurm.errors import SlurmError
+
+
+class KilledError(BaseException):
+    """kill -9."""
+
+
+class Dies(CrashPoint):
+    """Dies after so many more actions."""
+
+    def __init__(self, actions: int) -> None:
+        super().__init__("")
+        self.left = actions
+
+    def after(self, what: str) -> None:
+        """Count, and die."""
+        self.left -= 1
+        if self.left == 0:
+            raise KilledError
+
+
+class World:
+    """A simulated Slurm, a journal, and lives of the daemon."""
+
+    def __init__(self, folder: Path, slurm: FakeSlurm, config: Config, mode: Mode = Mode.ACT) -> None:
+        self.slurm, self.config, self.mode = slurm, config, mode
+        self.journal = Journal.open(folder)
+        self.daemon = self.live()
+
+    def live(self) -> Daemon:
+        """A new life of the daemon."""
+        core = Core(
+            self.config, self.slurm, self.journal, account="root", mode=self.mode, clock=lambda: self.slurm.now_s
+        )
+        self.daemon = Daemon(core)
+        self.daemon.recoveries.load()
+        return self.daemon
+
+    async def look(self) -> None:
+        """One look, with Slurm's errors taken as the loop takes them."""
+        try:
+            await self.daemon._look()
+        except SlurmError:
+            return
+        except KilledError:
+            self.live()
+
+    def run(self, seconds: float, step_s: float = 0.5) -> None:
+        """Let time pass, with a look every step."""
+
+        async def passing() -> None:
+            for _ in range(round(seconds / step_s)):
+                self.slurm.pass_s(step_s)
+                await self.look()
+
+        asyncio.run(passing())
+
+    def claim(self, job_id: int, evict: tuple[str, ...], incident: str = "i1", **more: object) -> None:
+        """The job asks."""
+        job = self.slurm.state.jobs[job_id]
+        said = Claim("wants", f"line-{job_id}", restart=job.restart_count, incident=incident, evict=evict, why="hang")
+        self.slurm.state.jobs[job_id] = replace(job, comment=render(replace(said, **more)))  # type: ignore[arg-type]
+
+    def outcomes(self) -> list[str]:
+        """What the incidents came to, oldest first."""
+        return [row.outcome for row in reversed(self.journal.incidents())]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Six nodes, the defaults but for the mode."""
+    made = World(tmp_path, FakeSlurm(), Config())
+    yield made
+    made.journal.close()
+
+
+mishaps = st.lists(
+    st.one_of(
+        st.tuples(st.just("die"), st.integers(1, 8)),
+        st.tuples(st.just("forget"), st.integers(0, 3)),
+        st.tuples(st.just("save"), st.just(0)),
+        st.tuples(st.just("away"), st.integers(1, 4)),
+        st.tuples(st.just("wait"), st.integers(1, 6)),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(mishaps, st.booleans())
+def test_whatever_dies_the_job_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, int]], fit: bool
+) -> None:
+    """The daemon killed after any action, slurmctld back to any earlier state: the job runs elsewhere, all tidy."""
+    slurm = FakeSlurm(recheck_exit="0:0" if fit else "1:0")
+    world = World(tmp_path_factory.mktemp("loop"), slurm, Config())
+    try:
+        job = slurm.run_job(("n1", "n2", "n3"))
+        world.run(6)
+        world.claim(job.ref.job_id, ("n2",))
+        slurm.save()
+        for kind, number in events:
+            if kind == "die":
+                world.daemon.actor.crash = Dies(number)
+            elif kind == "forget":
+                slurm.forget()
+            elif kind == "save":
+                slurm.save()
+            elif kind == "away":
+                slurm.down = True
+                world.run(number)
+                slurm.down = False
+            world.run(number)
+        world.run(300)
+        after = slurm.state.jobs[job.ref.job_id]
+        assert after.state == "RUNNING"
+        assert after.restart_count >= 1
+        assert "n2" not in after.nodes
+        assert after.reservation == ""
+        assert not slurm.state.reservations
+        assert world.outcomes() == ["running"]
+        assert not Ledger(world.journal).quarantines()
+        assert slurm.state.nodes["n2"].drained is not fit
+        if fit:
+            assert Ledger(world.journal).strikes("n2", 0) >= 1
+    finally:
+        world.journal.close()
+
+
+def test_claims_drain_takes_the_node_out_at_once(tmp_path: Path) -> None:
+    """A site of one tenant drains on the claim, with its words; there is no recheck."""
+    slurm = FakeSlurm()
+    world = World(tmp_path, slurm, parse("quarantine: {claims: drain}"))
+    slurm.run_job(("n1", "n2"))
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(20)
+    assert slurm.state.nodes["n2"].reason == "srobust: hang"
+    assert slurm.state.jobs[1].nodes == ("n1", "n3")
+    assert "submit" not in slurm.acts
+    world.journal.close()
+
+
+def test_het_jobs_are_only_alerted_on(world: World) -> None:
+    """A component of a het job is answered, and nothing else."""
+    world.slurm.run_job(("n1", "n2"), hetjob_id=7)
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(10)
+    assert world.outcomes() == ["refused"]
+    assert not world.slurm.state.reservations
+    answer = parse_answer(world.slurm.state.jobs[1].admin_comment)
+    assert answer is not None
+    assert "het" in answer.why
+
+
+def test_job_that_helped_itself_is_left_alone(world: World) -> None:
+    """The daemon dies after its plan, the job stops asking; the next life of the daemon gives the plan up."""
+    world.slurm.run_job(("n1", "n2"))
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.daemon.actor.crash = Dies(3)
+    world.slurm.save()
+    world.run(1.5)
+    job = world.slurm.state.jobs[1]
+    world.slurm.state.jobs[1] = replace(job, comment=render(Claim("watching", "line-1", step=9)))
+    world.run(60)
+    assert world.slurm.state.jobs[1].restart_count == 0
+    assert world.outcomes() == ["aborted"]
+    # The suspect is checked all the same, once the job has left it.
+    assert list(world.slurm.state.reservations) == ["srobust-quarantine-n2"]
+
+
+def test_recheck_that_cannot_tell_is_tried_again_then_given_back(tmp_path: Path) -> None:
+    """Unknown is not unhealthy: five rechecks without a result, then back with a strike and an alert."""
+    slurm = FakeSlurm(recheck_exit="3:0")
+    world = World(tmp_path, slurm, Config())
+    slurm.run_job(("n1", "n2"))
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(900, step_s=1.0)
+    assert slurm.acts.count("submit") == 5
+    assert not slurm.state.nodes["n2"].drained
+    assert not slurm.state.reservations
+    assert Ledger(world.journal).strikes("n2", 0) == 1
+    world.journal.close()
+
+
+def test_quarantine_is_renewed_while_the_daemon_lives(tmp_path: Path) -> None:
+    """A quarantine longer than its reservation is kept up, never for longer than the seat's duration ahead."""
+    slurm = FakeSlurm()
+    world = World(tmp_path, slurm, Config())
+    slurm.run_job(("n2",), user="ben")  # the recheck waits for this job to end
+    Ledger(world.journal).quarantine(Quarantine("n2", "k", 1, "l", "why", slurm.now_s, slurm.now_s))
+    for _ in range(40):
+        world.run(60, step_s=5.0)
+        held = slurm.state.reservations["srobust-quarantine-n2"]
+        assert slurm.now_s < held.end_at_s <= slurm.now_s + 660
+    world.journal.close()
+
+
+def test_breaker_counts_prolog_drains_and_is_reset(tmp_path: Path) -> None:
+    """Drains that the prolog made count too; open, claims are refused; reset, they are taken again."""
+    slurm = FakeSlurm(nodes=12)
+    world = World(tmp_path, slurm, parse("breaker: {max_drains: 2, max_partition_share: 1.0}"))
+    slurm.run_job(("n1", "n2"))
+    world.run(6)
+    for name in ("n7", "n8", "n9"):
+        slurm.drain(name, "srobust: XID 79")
+    world.run(10)
+    assert world.daemon.breaker.why_open
+    assert not any("srobust-leave" in n.comment for n in slurm.state.nodes.values())
+    world.claim(1, ("n2",))
+    world.run(5)
+    assert world.outcomes() == ["refused"]
+    request_reset(world.journal, slurm.now_s, "ann")
+    world.claim(1, ("n2",), incident="i2")
+    world.run(20)
+    assert world.outcomes() == ["refused", "running"]
+    assert all("srobust-leave" in n.comment for n in slurm.state.nodes.values())
+    world.journal.close()
+
+
+def test_own_words_of_administrators_stay_on_the_nodes(world: World) -> None:
+    """The leave stands beside what an administrator wrote."""
+    node = world.slurm.state.nodes["n3"]
+    world.slurm.state.nodes["n3"] = replace(node, comment="rack 7, ticket 12")
+    world.run(6)
+    assert world.slurm.state.nodes["n3"].comment.startswith("rack 7, ticket 12 [[srobust-leave until=")
+    calls = world.slurm.acts.count("comment n3")
+    world.run(600, step_s=5.0)
+    assert world.slurm.acts.count("comment n3") <= calls + 2
+
+
+def test_standby_pool_is_kept(tmp_path: Path) -> None:
+    """The pool is made, refilled when a member drains, renewed before it ends, and never takes a node in use."""
+    slurm = FakeSlurm()
+    world = World(tmp_path, slurm, parse("standby: {size: 2, duration_days: 1}"))
+    slurm.run_job(("n1", "n2", "n3"))
+    world.run(30)
+    (pool,) = slurm.state.reservations.values()
+    assert pool.nodes == "n[5-6]"
+    slurm.drain("n6", "fan")
+    world.run(30)
+    (pool,) = slurm.state.reservations.values()
+    assert pool.nodes == "n[4-5]"
+    world.run(3 * 86400, step_s=600.0)
+    (pool,) = slurm.state.reservations.values()
+    assert pool.end_at_s > slurm.now_s
+    world.journal.close()
+
+
+def test_ration_is_bounded() -> None:
+    """A flood of keys costs no memory, and a key gets its ration again after the window."""
+    ration = Ration(2, 10.0, keys=8)
+    assert [ration.take("a", at_s) for at_s in (0, 1, 2, 11, 12)] == [True, True, False, True, True]
+    for number in range(100):
+        ration.take(f"k{number}", 20)
+    assert len(ration._used) == 8

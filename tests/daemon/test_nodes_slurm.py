@@ -1,0 +1,82 @@
+"""Nodes that die or freeze, with and without a word of the wrapper."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+from daemon_scene import Scene
+from helpers import wait_until
+
+pytestmark = pytest.mark.slurm
+
+
+@contextlib.contextmanager
+def lost(scene: Scene, node: str) -> Iterator[None]:
+    """A node without power, back afterwards."""
+    scene.cluster.kill_slurmd(node)
+    try:
+        yield
+    finally:
+        scene.cluster.start_slurmd(node)
+        scene.cluster.wait_ready([node])
+
+
+@pytest.mark.parametrize("which", ["batch", "other"])
+def test_lost_node_without_a_word(scene: Scene, which: str) -> None:
+    """A node under a supervised job dies, be it the batch node: the job gets others before anybody else does."""
+    scene.start(standby={"size": 1})
+    wait_until(scene.ours, 10, "a standby pool")
+    job = scene.submit("-N3", "--exclusive")
+    before = scene.watched(job)
+    competitor = scene.submit("-N2", "--exclusive", script="sleep 600")
+    dead = before.batch_host if which == "batch" else next(n for n in before.nodes if n != before.batch_host)
+    with lost(scene, dead):
+        wait_until(lambda: f"srobust-seat-{job}" in scene.ours(), 30, f"seats held ahead\n{scene.tail()}")
+        after = scene.running(job, restart=1, timeout_s=60)
+        assert dead not in after.nodes
+        assert scene.job(competitor).state == "PENDING"
+        wait_until(lambda: scene.node(dead).reason.startswith("srobust: stopped responding"), 20, "drained, witnessed")
+        incident = scene.await_incident(job, kind="node_lost", outcome="running")
+        assert incident["verdict"]["suspects"] == [dead]
+        assert f"srobust-seat-{job}" not in scene.ours()
+
+
+def test_node_that_comes_back_costs_nothing(scene: Scene) -> None:
+    """A node is silent for a while and answers again: the seats held ahead are let go, the job never noticed."""
+    scene.start(standby={"size": 1})
+    job = scene.submit("-N2", "--exclusive")
+    node = next(n for n in scene.watched(job).nodes if n != scene.job(job).batch_host)
+    scene.cluster.freeze_slurmd(node)
+    try:
+        # Before Slurm gives it up, but after it noticed.
+        wait_until(lambda: "NOT_RESPONDING" in scene.node(node).flags, 30, "silent")
+    finally:
+        scene.cluster.thaw_slurmd(node)
+    wait_until(lambda: "NOT_RESPONDING" not in scene.node(node).flags, 30, "answers")
+    wait_until(lambda: not [n for n in scene.ours() if "seat" in n], 20, "no seat is held")
+    now = scene.job(job)
+    assert (now.state, now.restart_count) == ("RUNNING", 0)
+    assert not scene.node(node).drained
+
+
+def test_frozen_suspect_does_not_hold_up_its_own_eviction(scene: Scene) -> None:
+    """The suspect's slurmd is frozen: it is set DOWN, the job runs elsewhere, and the node ends drained."""
+    scene.start(standby={"size": 1})
+    wait_until(scene.ours, 10, "a standby pool")
+    job = scene.submit("-N3", "--exclusive")
+    before = scene.watched(job)
+    suspect = next(n for n in before.nodes if n != before.batch_host)
+    scene.cluster.freeze_slurmd(suspect)
+    try:
+        scene.claim(job, [suspect])
+        after = scene.running(job, restart=1)
+        assert suspect not in after.nodes
+        incident = scene.await_incident(job, outcome="resumed")
+        assert "set_down" in [a.kind for a in incident["actions"]]
+        wait_until(lambda: "DRAIN" in scene.node(suspect).flags, 60, f"drained\n{scene.tail()}")
+        assert scene.node(suspect).reason.startswith("srobust: held up the end")
+    finally:
+        scene.cluster.thaw_slurmd(suspect)
+        scene.cluster.wait_ready([suspect])

@@ -1,0 +1,46 @@
+"""The breaker's arithmetic."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust.config import BreakerConfig
+from slurm_robust.policy.breaker import Drain, over_limit
+
+HUNDRED = {"main": frozenset(f"n{i}" for i in range(100))}
+
+
+def test_count_in_the_window() -> None:
+    """The ninth drain within the window is too much; drains that are older do not count."""
+    config = BreakerConfig()
+    eight = [Drain(f"n{i}", 1000.0) for i in range(8)]
+    assert over_limit(eight, HUNDRED, config, now_s=1100, planned=False) == ""
+    assert "max_drains" in over_limit(eight, HUNDRED, config, now_s=1100, more=frozenset(("n50",)))
+    assert over_limit(eight, HUNDRED, config, now_s=1100, more=frozenset(("n3",))) == ""
+    assert over_limit(eight, HUNDRED, config, now_s=1100 + 3600, more=frozenset(("n50",))) == ""
+
+
+def test_share_of_a_partition() -> None:
+    """More than the share of one partition is too much, also when it went slowly; ended drains do not count."""
+    config = BreakerConfig(max_drains=100)
+    rack = {"rack": frozenset(f"r{i}" for i in range(10)), **HUNDRED}
+    two = [Drain("r0", 10.0), Drain("r1", 20.0)]
+    more = frozenset(("r2",))
+    assert "partition rack" in over_limit(two, rack, config, now_s=1e6, more=more)
+    assert over_limit([two[0], Drain("r1", 20.0, out=False)], rack, config, now_s=1e6, more=more) == ""
+
+
+def test_small_partition_may_lose_one() -> None:
+    """A fifth of three nodes is less than one: one may go nevertheless, and not a second."""
+    three = {"small": frozenset(("a", "b", "c"))}
+    assert over_limit([], three, BreakerConfig(), now_s=10, more=frozenset("a")) == ""
+    assert over_limit([Drain("a", 5.0)], three, BreakerConfig(), now_s=10, more=frozenset("b"))
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.floats(0, 5000)), max_size=40), st.floats(5000, 6000))
+def test_a_reset_accepts_what_was_before(events: list[tuple[int, float]], reset_at_s: float) -> None:
+    """Whatever was drained before the reset, the next node may go."""
+    drains = [Drain(f"n{i}", at_s) for i, at_s in events]
+    why = over_limit(drains, HUNDRED, BreakerConfig(), now_s=6001, reset_at_s=reset_at_s, more=frozenset(("n7",)))
+    assert why == ""
