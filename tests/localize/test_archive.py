@@ -3,6 +3,7 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,21 @@ def test_folder_goes_on_with_what_is_usable(tmp_path: Path) -> None:
     assert len(saved.problems) == 3
     assert all(str(tmp_path) in problem for problem in saved.problems)
     assert saved.evidence.rank_nodes == {0: "n1", 1: "n1"}
+
+
+def test_folder_of_a_job(tmp_path: Path) -> None:
+    """Where a job's folder holds several incidents, the last is looked at, and that is said."""
+    for incident, at_s in (("i1", 100.0), ("i2", 200.0)):
+        for number in (1, 2):
+            place = tmp_path / incident / f"stacks-{number}"
+            place.mkdir(parents=True)
+            packed = encode(replace(SAMPLE, at_s=at_s + number, round=number))
+            (place / "n1.json.gz").write_bytes(packed)
+    saved = read_folder(tmp_path)
+    assert [c.at_s for c in saved.evidence.captures] == [201.0, 202.0]
+    assert "2 incidents" in saved.problems[0]
+    assert read_folder(tmp_path / "i1").problems == ()
+    assert len(read_folder(tmp_path / "i1").evidence.captures) == 2
 
 
 def test_folder_of_text_dumps(tmp_path: Path) -> None:
