@@ -186,7 +186,9 @@ def test_job_that_helped_itself_is_left_alone(world: World) -> None:
     world.slurm.save()
     world.run(1.5)
     job = world.slurm.state.jobs[1]
-    world.slurm.state.jobs[1] = replace(job, comment=render(Claim("watching", "line-1", step=9)))
+    world.slurm.state.jobs[1] = replace(
+        job, comment=render(Claim("watching", "line-1", step=9, at_s=world.slurm.now_s))
+    )
     world.run(60)
     assert world.slurm.state.jobs[1].restart_count == 0
     assert world.outcomes() == ["aborted"]
