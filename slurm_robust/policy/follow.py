@@ -18,7 +18,7 @@ from slurm_robust.slurm.parse import expand
 ENDED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")
 )
-HELD_UP_AFTER_S = 2.5
+HELD_UP_AFTER_S = 1.5
 """A suspect that alone holds up the job's end this long, when all survivors have let go, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
 """The same where no survivor shows how long an end takes here: Slurm's default KillWait (30 s) and an epilog."""
