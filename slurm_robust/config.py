@@ -53,8 +53,8 @@ class SuperviseConfig(_Section, frozen=True):
     """Suspected after factor × p99 of this attempt's own steps + floor."""
     min_steps: Count = 5
     """Steps seen before an attempt's own p99 counts."""
-    corroborate_after_s: Positive = 5.0
-    """From the first still capture to the one that may confirm it."""
+    corroborate_after_s: Positive = 4.2
+    """Between captures in the first half minute of a suspicion: two, three or more still ones may confirm it."""
     action_limit_s: Positive = 1800.0
     """Silence after which the job is acted on without a pattern that explains it."""
     startup_limit_s: Positive = 3600.0

@@ -77,6 +77,7 @@ _MADE_AT, _MADE = 144, struct.Struct("@dd")
 _LAYOUT_AT, _LAYOUT_MAX_BYTES = 256, 508
 _MARKS_AT, _MARK, _MARKS_MAX = 768, struct.Struct("@24sdd"), 32
 _TRAIN = PHASES.index("train")
+_YAMA_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _PR_SET_PTRACER = 0x59616D61
 _MFD_CLOEXEC, _MFD_NOEXEC_SEAL = 1, 8
 _READ_TRIES = 50
@@ -437,7 +438,7 @@ def _allow_tracer() -> None:
     global _prctl  # noqa: PLW0603 (looked up once: a fork handler should do little)
     try:
         if _prctl is None:
-            with open("/proc/sys/kernel/yama/ptrace_scope") as file:  # noqa: PTH123 (as in find)
+            with open(_YAMA_SCOPE) as file:  # noqa: PTH123 (as in find)
                 if file.read().strip() != "1":
                     _prctl = False
                     return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
-from slurm_robust.slurm.parse import expand
+from slurm_robust.slurm.values import expand
 
 REQUEUE_DELAY_S = 121
 

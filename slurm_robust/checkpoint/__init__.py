@@ -13,15 +13,15 @@ atomically, after what was written was read back. Without its seal a folder is n
 up seals, sizes and times of change; torch is imported by `save` and `load` alone.
 """
 
-from slurm_robust.checkpoint.demote import demote
+from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import Entry, Found, entries, latest
-from slurm_robust.checkpoint.load import load
-from slurm_robust.checkpoint.prune import Pruned, prune
+from slurm_robust.checkpoint.pruning import Pruned, prune
+from slurm_robust.checkpoint.reader import load
 from slurm_robust.checkpoint.resume import resume_from_env
-from slurm_robust.checkpoint.save import save
-from slurm_robust.checkpoint.seal import FileSeal, Seal, seal
-from slurm_robust.checkpoint.verify import Problem, Report, verify
+from slurm_robust.checkpoint.seals import FileSeal, Seal, seal
+from slurm_robust.checkpoint.verification import Problem, Report, verify
+from slurm_robust.checkpoint.writer import save
 
 __all__ = [
     "CheckpointError",

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_robust.checkpoint.demote import demotion
+from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seal import SEAL_NAME, Seal, step_in_name
-from slurm_robust.checkpoint.seal import read as read_seal
-from slurm_robust.checkpoint.verify import check
+from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, step_in_name
+from slurm_robust.checkpoint.seals import read as read_seal
+from slurm_robust.checkpoint.verification import check
 
 _FILE_SEAL_SUFFIX = f".{SEAL_NAME}"
 
@@ -44,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 def latest(directory: str | Path, *, deep: bool = False) -> Found:
     """The newest checkpoint in `directory` that may be resumed from.
 
-    Only as many are looked at as it takes. See `verify.check` for what is compared, and for `deep`.
+    Only as many are looked at as it takes. See `verification.check` for what is compared, and for `deep`.
 
     Raises:
         CheckpointError: the folder is there and cannot be listed. (One that is not there yet has no checkpoint.)

@@ -24,7 +24,7 @@ def command(path: str | None, as_json: bool) -> None:
     rooms: dict[str, list[str]] = {}
     for node in state["nodes"]:
         rooms.setdefault(node["room"], []).append(node["name"])
-    from slurm_robust.slurm.parse import fold  # noqa: PLC0415 (slow to load)
+    from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
 
     order = ("active", "standby", "seat", "quarantine", "drained", "idle")
     table("\nNodes", ("room", "number", "nodes"), [(r, len(rooms[r]), fold(rooms[r])) for r in order if r in rooms])

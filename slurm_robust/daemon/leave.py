@@ -9,7 +9,7 @@ from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
 from slurm_robust.nodecheck.leave import parse_leave, render_leave
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.slurm.parse import fold
+from slurm_robust.slurm.values import fold
 
 LASTS_S = 1200.0
 RENEW_BELOW_S = 660.0

@@ -16,7 +16,7 @@ from slurm_robust.policy.follow import ENDED
 from slurm_robust.policy.rooms import busy_nodes, drained_by_us, foreign, quarantine_name
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.slurm.parse import expand, fold
+from slurm_robust.slurm.values import expand, fold
 
 DAY_S = 86400.0
 TRIES = 5

@@ -13,7 +13,7 @@ from slurm_robust.daemon.core import printable
 from slurm_robust.daemon.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.policy.rooms import QUARANTINE_PREFIX, drained_by_us, foreign
 from slurm_robust.slurm.client import Job, Node
-from slurm_robust.slurm.parse import expand, fold
+from slurm_robust.slurm.values import expand, fold
 
 if TYPE_CHECKING:
     from slurm_robust.daemon.service import Daemon

@@ -8,7 +8,7 @@ from slurm_robust.model import ActionKind
 from slurm_robust.policy.rooms import OURS, Pool, plan_pools
 from slurm_robust.slurm.client import Reservation
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
-from slurm_robust.slurm.parse import expand, fold
+from slurm_robust.slurm.values import expand, fold
 
 EVERY_S = 10.0
 FLAGS = ("OVERLAP",)

@@ -16,21 +16,14 @@ import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from slurm_robust.devcluster import conf, daemons, files, machine, members, process, record
+from slurm_robust.devcluster.command import CommandError, run_as
 from slurm_robust.devcluster.conf import Settings
 from slurm_robust.devcluster.record import Record
 from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
 
 __all__ = ["CommandError", "DevCluster", "DevClusterError", "Spec"]
-
-
-class CommandError(subprocess.CalledProcessError):
-    """A command in the devcluster failed; says what it wrote."""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}\n{self.stdout or ''}{self.stderr or ''}"
 
 
 class DevCluster:
@@ -156,25 +149,8 @@ class DevCluster:
             subprocess.TimeoutExpired: it took too long.
         """
         values = self.env | dict(env or {})
-        more: dict[str, Any] = {"stdin": subprocess.DEVNULL} if input is None else {"input": input}
-        if user is not None:
-            account = pwd.getpwnam(user)
-            values |= {"USER": user, "LOGNAME": user, "HOME": account.pw_dir}
-            groups = os.getgrouplist(user, account.pw_gid)
-            more |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": groups}
-        done = subprocess.run(
-            [os.fspath(word) for word in args],
-            env=values,
-            cwd=cwd or self.layout.work,
-            timeout=timeout_s,
-            capture_output=True,
-            text=True,
-            check=False,
-            **more,
-        )
-        if check and done.returncode:
-            raise CommandError(done.returncode, done.args, done.stdout, done.stderr)
-        return done
+        where = cwd or self.layout.work
+        return run_as(args, user=user, env=values, cwd=where, timeout_s=timeout_s, check=check, text=input)
 
     def wait_ready(self, nodes: Iterable[str] | None = None, *, timeout_s: float = 30) -> None:
         """Wait until slurmctld answers and nodes are up and respond; a drained node counts as up.
@@ -264,8 +240,12 @@ class DevCluster:
         daemons.start(self.record, [daemons.slurmctld(self.record)])
 
     def start_daemon(self) -> None:
-        """Start srobustd; its log is `log/srobustd.log`."""
-        daemons.start(self.record, [daemons.srobustd(self.record)])
+        """Start srobustd, and wait until it has its state folder; its log is `log/srobustd.log`.
+
+        Raises:
+            DevClusterError: it runs already, or ended at once; carries the end of its log.
+        """
+        daemons.start_srobustd(self.record)
 
     def kill_daemon(self, sig: int = signal.SIGKILL, *, timeout_s: float = 10) -> None:
         """End srobustd by a signal, and wait until it has gone."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_robust import config
 from slurm_robust.devcluster import conf, files, machine, members, process, record
 from slurm_robust.devcluster.process import Command
 from slurm_robust.devcluster.record import Record
@@ -125,6 +126,17 @@ def start_munged(now: Record, *, timeout_s: float = 5) -> str:
             return f"munged made no socket in {timeout_s:g} s"
         time.sleep(POLL_S)
     return ""
+
+
+def start_srobustd(now: Record, *, timeout_s: float = 10) -> None:
+    """As `DevCluster.start_daemon`; one that takes longer than this is left to itself."""
+    start(now, [srobustd(now)])
+    state = Path(config.load(now.layout.robust_yaml).daemon.state_dir)
+    deadline_s = time.monotonic() + timeout_s
+    while not (state.is_dir() and any(state.iterdir())) and time.monotonic() < deadline_s:
+        if "srobustd" not in record.read(now.directory).live():
+            raise DevClusterError(f"srobustd ended at once:\n{_tail(now.layout.log / 'srobustd.log', 12)}")
+        time.sleep(POLL_S)
 
 
 def kill(now: Record, name: str, number: int, *, timeout_s: float = 10) -> None:

@@ -165,10 +165,14 @@ def launch(commands: list[Command]) -> list[Process]:
     Raises:
         DevClusterError: they could not be forked.
     """
+    if not commands:
+        return []
     items = [{"argv": c.argv, "env": dict(c.env), "log": str(c.log), "cwd": str(c.cwd)} for c in commands]
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _LAUNCHER],
         input=json.dumps(items),
+        # Should we be killed now, the launcher itself is found by the mark that it carries like its children.
+        env=dict(commands[0].env),
         capture_output=True,
         text=True,
         check=False,

@@ -50,6 +50,7 @@ class Process:
         io_bytes: Bytes read and written since its start (rchar + wchar); -1 where unknown.
         wchan: Where in the kernel it waits, where readable.
         error: Why there are no threads, where there are none.
+        os_threads: Number of its threads as the kernel counts them, native ones included; -1 where unknown.
     """
 
     pid: int
@@ -61,6 +62,7 @@ class Process:
     wchan: str = ""
     threads: tuple[Thread, ...] = ()
     error: str = ""
+    os_threads: int = -1
 
 
 @dataclass(frozen=True)

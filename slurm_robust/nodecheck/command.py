@@ -171,28 +171,9 @@ def _print(report: Report, *, as_json: bool) -> None:
 
 
 def _list(config: Config, *, as_json: bool) -> None:
+    from slurm_robust.nodecheck import explain  # noqa: PLC0415 (no check needs it)
+
     checks = registry.select("full")
-    if as_json:
-        print(json.dumps([_explain(check, config) for check in checks], ensure_ascii=False))
-        return
-    for check in checks:
-        off = " (switched off)" if check.name in config.nodecheck.disable else ""
-        print(f"{check.name}{off}: {check.question}")
-        print(f"  reads   {check.reads}\n  costs   {check.cost}\n  stages  {', '.join(check.stages)}")
-        for name, option in check.options.items():
-            print(f"  option  {name} = {option.default!r}: {option.meaning} [{option.source}]")
-
-
-def _explain(check: registry.Check, config: Config) -> dict[str, object]:
-    return {
-        "name": check.name,
-        "question": check.question,
-        "reads": check.reads,
-        "cost": check.cost,
-        "stages": list(check.stages),
-        "enabled": check.name not in config.nodecheck.disable,
-        "options": {
-            name: {"default": option.default, "meaning": option.meaning, "source": option.source}
-            for name, option in check.options.items()
-        },
-    }
+    print(json.dumps(explain.as_json(checks), ensure_ascii=False) if as_json else explain.as_text(checks))
+    if config.nodecheck.disable and not as_json:
+        print(f"\nswitched off here (nodecheck.disable): {', '.join(config.nodecheck.disable)}")

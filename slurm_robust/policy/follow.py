@@ -13,7 +13,7 @@ from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.recover import CLAIM, NODE_LOST, OWNER, Recovery
 from slurm_robust.policy.rooms import drained_by_us, foreign, quarantine_name
 from slurm_robust.slurm.client import Job, Node, Reservation
-from slurm_robust.slurm.parse import expand
+from slurm_robust.slurm.values import expand
 
 ENDED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")

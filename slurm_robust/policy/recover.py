@@ -23,7 +23,7 @@ from slurm_robust.policy.rooms import (
     quarantine_name,
 )
 from slurm_robust.slurm.client import Job, Reservation
-from slurm_robust.slurm.parse import expand, fold
+from slurm_robust.slurm.values import expand, fold
 
 SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP")

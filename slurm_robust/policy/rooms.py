@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from slurm_robust.config import Config
 from slurm_robust.model import REASON_PREFIX
 from slurm_robust.slurm.client import Job, Node, Reservation
-from slurm_robust.slurm.parse import expand, fold
+from slurm_robust.slurm.values import expand, fold
 
 QUARANTINE_PREFIX = "srobust-quarantine"
 OURS = "srobust-"

@@ -4,6 +4,9 @@ Every call blocks, has a deadline, and either did what it says or raises a `Slur
 carries Slurm's own words. That a call returned does not mean that the change will last: a controller killed seconds
 later forgets it. Whoever must be sure reads again (`slurm.actions.confirmed`).
 
+An error about a list of nodes does not mean that nothing was done: Slurm drains the nodes it knows and then complains
+about the one it does not, and resumes those that were drained and then complains about the one that was not.
+
 Whatever acts on a job names exactly one: a ref that stands for the pending rest of an array, or for part of a het job,
 is refused.
 """
@@ -137,10 +140,13 @@ class SlurmClient(Protocol):
         """Drain nodes (folded list). `reason` must begin with `srobust:`."""
 
     def set_down(self, nodes: str, reason: str) -> None:
-        """Set nodes DOWN, which ends what runs on them. `reason` must begin with `srobust:`."""
+        """Set nodes DOWN, which ends what runs on them. `reason` must begin with `srobust:`.
+
+        With `ReturnToService=2` this lasts only until the node's slurmd registers again: drain it too.
+        """
 
     def resume(self, nodes: str) -> None:
-        """Bring nodes back."""
+        """Bring nodes back; they are usable about a second later. Refused where one is neither drained nor down."""
 
     def set_node_comment(self, nodes: str, comment: str) -> None:
         """Write the nodes' comment (the breaker's marker for prolog and epilog)."""

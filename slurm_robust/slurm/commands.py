@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
-from slurm_robust.slurm import checked, parse, process
+from slurm_robust.slurm import checked, parse, process, values
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,
@@ -27,6 +27,13 @@ from slurm_robust.slurm.errors import (
 def _separator() -> str:
     # 16 of 52 letters, about 91 bits. Letters only: squeue reads leading digits as a field's width.
     return "".join(secrets.choice(string.ascii_letters) for _ in range(16))
+
+
+def same(one: JobRef, asked: JobRef) -> bool:
+    """True where both name the same job: by array and index where `asked` has them, by raw id else."""
+    if asked.array_job_id is not None and asked.array_task_id is not None:
+        return (one.array_job_id, one.array_task_id) == (asked.array_job_id, asked.array_task_id)
+    return one.job_id == asked.job_id
 
 
 class CommandClient:
@@ -60,21 +67,8 @@ class CommandClient:
 
     def job(self, job: JobRef) -> Job | None:
         """One job, exactly, `exclude` included (two calls); None where Slurm does not know it (any more)."""
-        array = job.array_job_id is not None and job.array_task_id is not None
-        only = ["-j", job.address, *(["--array"] if array else [])]
-        try:
-            found = self._squeue(f"read job {job.address}", only)
-            for one in found:
-                same = (
-                    (one.ref.array_job_id, one.ref.array_task_id) == (job.array_job_id, job.array_task_id)
-                    if array
-                    else one.ref.job_id == job.job_id
-                )
-                if same:
-                    return self._with_exclude(one)
-        except SlurmNotFoundError:
-            return None
-        return None
+        found = self._find(job)
+        return found and self._with_exclude(found)
 
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""
@@ -219,18 +213,29 @@ class CommandClient:
         said = self._read(what, ["squeue", "-h", "--all", "-t", "all", *only], layout)
         return parse.parse_jobs(said, separator)
 
-    def _with_exclude(self, job: Job) -> Job:
+    def _find(self, job: JobRef) -> Job | None:
+        array = job.array_job_id is not None and job.array_task_id is not None
+        try:
+            found = self._squeue(f"read job {job.address}", ["-j", job.address, *(["--array"] if array else [])])
+        except SlurmNotFoundError:
+            return None
+        return next((one for one in found if same(one.ref, job)), None)
+
+    def _with_exclude(self, job: Job) -> Job | None:
         address = str(job.ref.job_id)
-        # squeue's long formats have no excluded nodes in Slurm 22.05; its short one has, and is safe: two plain words.
-        said = self._read(
-            f"read excluded nodes of job {address}",
-            ["squeue", "-h", "--all", "-t", "all", "-j", address, "-o", "%A %x"],
-        )
+        # squeue's long formats have no excluded nodes in Slurm 22.05; its short one has, and slurmctld takes nothing
+        # but the names of nodes there.
+        argv = ["squeue", "-h", "--all", "-t", "all", "-j", address, "-o", "%A %x"]
+        try:
+            said = self._read(f"read excluded nodes of job {address}", argv)
+        except SlurmNotFoundError:
+            return None
         for line in said.splitlines():
             job_id, _, nodes = line.partition(" ")
             if job_id == address:
-                return replace(job, exclude=parse.plain(nodes.strip()))
-        return replace(job, exclude="")
+                values.expand(nodes.strip())
+                return replace(job, exclude=values.plain(nodes.strip()))
+        return None
 
     def _exact(self, job: JobRef, verb: str) -> str:
         """The address that means this job and no other.
@@ -239,7 +244,7 @@ class CommandClient:
             SlurmNotFoundError: Slurm does not know the job.
             SlurmRefusedError: the id stands for several: the rest of an array, or a het job.
         """
-        found = self.job(job)
+        found = self._find(job)
         if found is None:
             raise SlurmNotFoundError(f"{verb} job {job.address}", "Invalid job id specified")
         if found.hetjob_id:

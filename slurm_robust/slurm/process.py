@@ -64,8 +64,7 @@ def run(argv: list[str], *, timeout_s: float, env: Mapping[str, str], stdin: str
         out, err = child.communicate(stdin.encode("utf-8", "surrogateescape"), timeout=timeout_s)
     except subprocess.TimeoutExpired:
         _kill_group(child)
-        # Pipes can be held open by nobody now, so this returns at once.
-        out, err = child.communicate()
+        out, err = _rest(child)
         raise SlurmTimeoutError(
             f"{' '.join(argv[:3])} did not come back within {timeout_s:g} s; look at slurmctld with: scontrol ping",
             (err or out).decode("utf-8", "replace"),
@@ -75,6 +74,19 @@ def run(argv: list[str], *, timeout_s: float, env: Mapping[str, str], stdin: str
         child.wait()
         raise
     return Finished(child.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def _rest(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    try:
+        return child.communicate(timeout=1.0)
+    except subprocess.TimeoutExpired as late:
+        # A grandchild in a group of its own holds the pipes: what it says is not waited for.
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        child.wait()
+        return late.output or b"", late.stderr or b""
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:

@@ -23,8 +23,11 @@ IMPORTABLE = [name for name in BACKENDS if name == "commands" or importlib.util.
 
 @pytest.fixture(scope="session")
 def cluster(devcluster_factory: Callable[[Spec], DevCluster]) -> DevCluster:
-    """Four nodes; slurmctld that does not answer is noticed after three seconds instead of ten."""
-    extra = "MessageTimeout=3\nPartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE\n"
+    """Four nodes; slurmctld that does not answer is noticed after three seconds instead of ten.
+
+    With `ReturnToService=2`, the devcluster's own, a node set DOWN is back before anyone looks.
+    """
+    extra = "MessageTimeout=3\nReturnToService=1\nPartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE\n"
     extra += "PartitionName=short Nodes=ALL MaxTime=60 DefaultTime=5\n"
     return devcluster_factory(Spec(nodes=4, gpus_per_node=2, prolog=False, kill_wait_s=2, slurm_conf_extra=extra))
 

@@ -60,11 +60,17 @@ def test_a_job_is_read_with_what_its_owner_asked_for(client: SlurmClient, jobs: 
 
 
 def test_an_ended_job_is_still_read_with_its_exit_code(client: SlurmClient, jobs: Jobs) -> None:
-    """`exit 3` is 3:0; a batch script killed by signal 9 is 0:9."""
+    """`exit 3` is 3:0, a batch script killed by signal 9 is 0:9, also where a step ended otherwise."""
     failed = JobRef(jobs.submit(script="#!/bin/sh\nexit 3\n"))
     killed = JobRef(jobs.submit(script="#!/bin/sh\nkill -9 $$\n"))
     assert jobs.wait(failed, "FAILED").exit_code == "3:0"
+    stepped = JobRef(jobs.submit(script="#!/bin/sh\nsrun --overlap sh -c 'kill -9 $$'\nexit 4\n"))
+    survived = JobRef(jobs.submit(script="#!/bin/sh\nsrun --overlap sh -c 'exit 5'\nexit 0\n"))
     assert jobs.wait(killed, "FAILED").exit_code == "0:9"
+    assert jobs.wait(stepped, "FAILED").exit_code == "4:0"
+    assert jobs.wait(survived, "COMPLETED").exit_code == "0:0"
+    listed = {job.ref: job.exit_code for job in client.jobs()}
+    assert [listed[ref] for ref in (failed, killed, stepped, survived)] == ["3:0", "0:9", "4:0", "0:0"]
 
 
 def test_a_job_that_slurm_does_not_know_is_none(client: SlurmClient) -> None:

@@ -8,14 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import msgspec
 
-from slurm_robust.checkpoint import files
-from slurm_robust.checkpoint import seal as seals
+from slurm_robust.checkpoint import files, seals
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seal import FileSeal
+from slurm_robust.checkpoint.seals import FileSeal
 
 _SHOW = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
 
@@ -152,7 +151,7 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
         where = folder / name
         with temporary.open("wb") as file:
             digesting = _DigestingFile(file)
-            torch.save(dict(state), digesting)  # type: ignore[arg-type] (all it uses is write)
+            torch.save(dict(state), cast("IO[bytes]", digesting))  # all that it uses is write
             _reached("file written")
             file.flush()
             os.fsync(file.fileno())

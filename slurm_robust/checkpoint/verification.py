@@ -9,8 +9,8 @@ import msgspec
 
 from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seal import FileSeal, Seal, base, beside, contents, step_in_name
-from slurm_robust.checkpoint.seal import read as read_seal
+from slurm_robust.checkpoint.seals import FileSeal, Seal, base, beside, contents, step_in_name
+from slurm_robust.checkpoint.seals import read as read_seal
 from slurm_robust.checkpoint.structure import structural_problems
 
 VERIFIED_NAME = "verified.json"

@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.checkpoint import files
-from slurm_robust.checkpoint import seal as seals
-from slurm_robust.checkpoint.demote import demote
+from slurm_robust.checkpoint import files, seals
+from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.verify import mismatch
+from slurm_robust.checkpoint.verification import mismatch
 
 
 def load(path: str | Path, rank: int = 0, *, map_location: Any = "cpu", weights_only: bool = True) -> Any:

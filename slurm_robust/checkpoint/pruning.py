@@ -12,7 +12,7 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import Entry, entries
-from slurm_robust.checkpoint.seal import SEAL_NAME, beside
+from slurm_robust.checkpoint.seals import SEAL_NAME, beside
 
 _DOOMED_PREFIX = ".srobust-pruning-"
 

@@ -9,7 +9,7 @@ import msgspec
 
 from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seal import SEAL_NAME, beside
+from slurm_robust.checkpoint.seals import SEAL_NAME, beside
 
 DEMOTED_NAME = "demoted.json"
 

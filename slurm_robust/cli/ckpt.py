@@ -1,0 +1,259 @@
+"""`srobust ckpt`: seal, verify, list, choose and prune checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import msgspec
+
+from slurm_robust import checkpoint
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.files import OnBytes
+from slurm_robust.checkpoint.seals import SEAL_NAME, base, beside, contents
+
+EXIT_NOT_VERIFIED = 1
+EXIT_COULD_NOT_TELL = 3
+
+_EXITS = """
+\b
+Exit codes:
+  0  done, verified, found
+  1  not verified, not whole, none found
+  2  wrong usage
+  3  could not tell: something cannot be read or written
+"""
+
+_PATH = click.argument("path", type=click.Path(path_type=Path))
+_DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for tools.")
+
+
+@click.group(epilog=_EXITS)
+def command() -> None:
+    """Seal, verify and choose checkpoints, outside of any job.
+
+    A checkpoint is a folder or a single file. Its seal (seal.json) holds the size and xxh3-128 digest of every file;
+    one without a seal is never chosen.
+    """
+
+
+@command.command(epilog=_EXITS)
+@_PATH
+@click.option("--step", type=click.IntRange(min=0), help="Where the name does not tell it (step-100, iter_0000100).")
+@_JSON
+def seal(path: Path, step: int | None, as_json: bool) -> None:
+    """Seal a checkpoint that is already there, after a look at its structure.
+
+    Ends a demotion. Do not seal what is still being written.
+    """
+    with _told(), _bar(path, "sealing") as on_bytes:
+        new = checkpoint.seal(path, step, on_bytes=on_bytes)
+    if as_json:
+        _print_json(
+            {"path": str(path), "step": new.step, "files": len(new.files), "seal": str(beside(path, SEAL_NAME))}
+        )
+    else:
+        click.echo(f"{path}: sealed, step {new.step}, {_count(len(new.files))}, {_size(_bytes(new))}")
+
+
+@command.command(epilog=_EXITS)
+@_PATH
+@_JSON
+def verify(path: Path, as_json: bool) -> None:
+    """Read every byte of a checkpoint and compare it with its seal.
+
+    Without a seal only the files' own structure is looked at, and said so. For a folder of checkpoints all of them are
+    verified; `step` is then the newest that is sealed and whole.
+    """
+    with _told(), _bar(path, "verifying") as on_bytes:
+        report = _verify_all(path, on_bytes)
+    if as_json:
+        _print_json(report)
+    else:
+        how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
+        click.echo(f"{report.path}: " + (how if report.verified else "NOT verified"))
+        for problem in report.problems:
+            click.echo(f"  {problem.file or '(checkpoint)'}: {problem.what}")
+    sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
+
+
+@command.command(epilog=_EXITS)
+@_DIRECTORY
+@click.option("--deep", is_flag=True, help="Read back every byte that was not read since it was sealed.")
+@_JSON
+def latest(directory: Path, deep: bool, as_json: bool) -> None:
+    """Print the newest checkpoint to resume from, and why newer ones were passed over."""
+    with _told():
+        found = checkpoint.latest(directory, deep=deep)
+    if as_json:
+        _print_json(
+            {
+                "path": str(found.path) if found.path else None,
+                "step": found.step,
+                "passed_over": [{"path": str(path), "why": why} for path, why in found.passed_over],
+            }
+        )
+    else:
+        for path, why in found.passed_over:
+            click.echo(f"passed over {path}: {why}", err=True)
+        if found.path:
+            click.echo(str(found.path))
+        else:
+            click.echo(f"{directory}: no checkpoint to resume from; srobust ckpt list {directory}", err=True)
+    sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
+
+
+@command.command("list", epilog=_EXITS)
+@_DIRECTORY
+@_JSON
+def list_(directory: Path, as_json: bool) -> None:
+    """List the checkpoints of a folder, newest first."""
+    with _told():
+        found = checkpoint.entries(directory)
+    if as_json:
+        _print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
+        return
+    if not found:
+        click.echo(f"{directory}: no checkpoints")
+        return
+    _print_table(found)
+
+
+@command.command(epilog=_EXITS)
+@_DIRECTORY
+@click.option("--keep", type=click.IntRange(min=1), required=True, help="Verified checkpoints that stay.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, remove nothing.")
+@_JSON
+def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
+    """Keep the newest N verified checkpoints and remove what is older.
+
+    With fewer verified ones than N nothing is removed. What may still be written is left alone.
+    """
+    with _told():
+        done = checkpoint.prune(directory, keep, dry_run=dry_run)
+    if as_json:
+        _print_json(
+            {
+                "kept": [str(path) for path in done.kept],
+                "removed": [str(path) for path in done.removed],
+                "left": [{"path": str(path), "why": why} for path, why in done.left],
+                "dry_run": dry_run,
+            }
+        )
+        return
+    for path in done.kept:
+        click.echo(f"kept     {path}")
+    for path, why in done.left:
+        click.echo(f"left     {path}: {why}")
+    for path in done.removed:
+        click.echo(f"{'would remove' if dry_run else 'removed '} {path}")
+
+
+def _verify_all(path: Path, on_bytes: OnBytes | None) -> checkpoint.Report:
+    """One checkpoint's report, or those of a folder of checkpoints as one."""
+    inside = checkpoint.entries(path) if path.is_dir() and not beside(path, SEAL_NAME).exists() else []
+    if not inside:
+        return checkpoint.verify(path, on_bytes=on_bytes)
+    reports = [(entry.path.name, checkpoint.verify(entry.path, on_bytes=on_bytes)) for entry in inside]
+    problems = [
+        checkpoint.Problem(f"{name}/{problem.file}".rstrip("/"), problem.what)
+        for name, report in reports
+        for problem in report.problems
+    ]
+    return checkpoint.Report(
+        path=str(path),
+        verified=not problems,
+        sealed=all(report.sealed for _, report in reports),
+        step=max((report.step for _, report in reports if report.verified and report.sealed), default=-1),
+        problems=tuple(problems),
+    )
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Errors as one line on stderr; a wrong checkpoint is 1, what nobody could read or write is 3."""
+    try:
+        yield
+    except CheckpointError as error:
+        _fail(str(error), EXIT_COULD_NOT_TELL if isinstance(error.__cause__, OSError) else EXIT_NOT_VERIFIED)
+    except OSError as error:
+        _fail(str(error), EXIT_COULD_NOT_TELL)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    click.echo(f"srobust ckpt: {message}", err=True)
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _bar(path: Path, doing: str) -> Iterator[OnBytes | None]:
+    """A progress bar on stderr where a person watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 (scripts and prologs need not pay for it)
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
+
+    total = 0
+    with contextlib.suppress(OSError, CheckpointError):
+        total = sum((base(path) / name).stat().st_size for name in contents(path))
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(doing, total=total)
+        advance: Callable[..., None] = progress.advance
+        yield lambda size_bytes: advance(task, size_bytes)
+
+
+def _print_json(value: Any) -> None:
+    click.echo(msgspec.json.encode(value).decode())
+
+
+def _entry(entry: checkpoint.Entry) -> dict[str, Any]:
+    return {
+        "path": str(entry.path),
+        "step": entry.step,
+        "sealed": entry.sealed,
+        "problem": entry.problem,
+        "size_bytes": entry.size_bytes,
+        "created_at_s": entry.created_at_s,
+    }
+
+
+def _print_table(found: list[checkpoint.Entry]) -> None:
+    from rich.console import Console  # noqa: PLC0415 (as in _bar)
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("STEP", justify="right")
+    table.add_column("SIZE", justify="right")
+    table.add_column("WRITTEN")
+    table.add_column("STATE")
+    table.add_column("PATH", overflow="fold")
+    for entry in found:
+        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.created_at_s)) if entry.sealed else "-"
+        size = _size(entry.size_bytes) if entry.sealed else "-"
+        table.add_row(str(entry.step), size, written, entry.problem or "sealed, unchanged", str(entry.path))
+    # Lines are not to be broken for a pipe that has no width.
+    Console(width=None if sys.stdout.isatty() else 1000).print(table, markup=False)
+
+
+def _bytes(sealed: checkpoint.Seal) -> int:
+    return sum(file.size_bytes for file in sealed.files)
+
+
+def _count(files: int) -> str:
+    return f"{files} file{'' if files == 1 else 's'}"
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"

@@ -1,0 +1,58 @@
+"""A failure's signature: what makes it the same as an earlier one, on this node or on another."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from slurm_robust.localize.causes import Cause, find
+from slurm_robust.localize.evidence import Evidence
+from slurm_robust.localize.tree import rank_place, stopped
+from slurm_robust.model import Conclusion, SignalKind, Verdict
+from slurm_robust.policy.decide import Failure, FailureCause
+
+_BY_CAUSE = {
+    Cause.HARDWARE: FailureCause.NODE,
+    Cause.SIGNAL: FailureCause.EITHER,
+    Cause.VANISHED: FailureCause.EITHER,
+}
+
+
+def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
+    """What to compare with the lineage's earlier failures; None where nothing failed."""
+    if verdict.conclusion is Conclusion.NONE:
+        return None
+    nodes = tuple(sorted({suspect.node for suspect in verdict.suspects}))
+    told = _node_signature(evidence, nodes)
+    if told:
+        return Failure(told, nodes, FailureCause.NODE)
+    suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
+    findings = [(e, find(e)) for e in sorted(evidence.exits, key=lambda e: (e.at_s, e.rank))]
+    roots = [(e, f) for e, f in findings if f.cause not in (Cause.PEER_LOST, Cause.FINISHED)]
+    for ended, finding in [item for item in roots if item[0].rank in suspects] or roots:
+        cause = _BY_CAUSE.get(finding.cause, FailureCause.PROGRAM)
+        return Failure(f"died: {finding.signature}", nodes or (ended.node,), cause)
+    return Failure(_hang_signature(evidence, suspects), nodes, FailureCause.EITHER)
+
+
+def _node_signature(evidence: Evidence, nodes: tuple[str, ...]) -> str:
+    kinds = sorted({s.kind.value for s in evidence.node_signals if s.node in nodes and s.kind in _NODE_KINDS})
+    if kinds:
+        return f"node: {kinds[0]}"
+    if not evidence.captures:
+        return ""
+    last = evidence.captures[-1]
+    if set(nodes) & set(last.missing_nodes):
+        return "node: silent"
+    return "node: stopped process" if any(r.node in nodes and stopped(r) is not None for r in last.ranks) else ""
+
+
+_NODE_KINDS = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING, SignalKind.NODE_FAULT)
+
+
+def _hang_signature(evidence: Evidence, suspects: set[int]) -> str:
+    if not evidence.captures:
+        return "hang"
+    ranks = [r for r in evidence.captures[-1].ranks if not suspects or r.rank in suspects]
+    labels = Counter(rank_place(r).label for r in ranks)
+    where = labels.most_common(1)[0][0] if labels else ""
+    return f"hang at {where}" if where else "hang"

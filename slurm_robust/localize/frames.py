@@ -1,0 +1,81 @@
+"""Names of frames, made comparable: the same place has the same name on every rank and in every dump.
+
+py-spy writes whole paths in JSON and short ones in text; both come out alike here.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from slurm_robust.localize.evidence import Frame, Thread
+
+_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
+_STDLIB = re.compile(r".*/(?:python\d+\.zip|lib(?:64)?/(?:python|pypy)\d+\.\d+[a-z]*)/")
+_INDUCTOR = re.compile(r".*/torchinductor_[^/]+/.*")
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
+_GENERATED = re.compile(r"<(eval_with_key|ipython-input|stdin|string)[^>]*>(?:\.\d+)?")
+
+
+@lru_cache(maxsize=16384)
+def short_file(path: str) -> str:
+    """A path as people write it: `torch/utils/data/dataloader.py`, `threading.py`, `project/train.py`.
+
+    Installed packages and the standard library lose everything before the package; other files keep two parts.
+    """
+    path = path.replace("\\", "/")
+    if _INDUCTOR.match(path):
+        return "torchinductor/generated.py"
+    for installed in (_PACKAGES, _STDLIB):
+        match = installed.match(path)
+        if match:
+            return path[match.end() :]
+    path = _GENERATED.sub(r"<\1>", path)
+    return "/".join(path.rsplit("/", 2)[-2:]) if path.startswith("/") else path
+
+
+@lru_cache(maxsize=16384)
+def short_function(name: str) -> str:
+    """The function's own name: Python 3.11 and later qualify it with its class, earlier ones do not."""
+    name = name.rsplit("<locals>.", 1)[-1]
+    return name.rsplit(".", 1)[-1]
+
+
+@lru_cache(maxsize=16384)
+def _clean(name: str) -> str:
+    return _GENERATED.sub(r"<\1>", _ADDRESS.sub("0x…", name))
+
+
+def label(frame: Frame, lines: bool = True) -> str:
+    """`function (file:line)`, the form of `model.StackClass.stack`."""
+    where = short_file(frame.file)
+    return (
+        f"{_clean(frame.function)} ({where}:{frame.line})"
+        if lines and frame.line
+        else f"{_clean(frame.function)} ({where})"
+    )
+
+
+def labels(frames: tuple[Frame, ...], lines: bool = True) -> tuple[str, ...]:
+    """All frames as `label`, in their order."""
+    return tuple(label(frame, lines) for frame in frames)
+
+
+def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
+    """The main thread, or the only one, or None where it is not there."""
+    for thread in threads:
+        if thread.main:
+            return thread
+    return threads[0] if len(threads) == 1 else None
+
+
+def own_frames(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames that a process runs itself.
+
+    A forked child carries its parent's frames below its own; what it does begins at multiprocessing's `_bootstrap`.
+    """
+    for index in range(len(frames) - 1, -1, -1):
+        frame = frames[index]
+        if short_function(frame.function) == "_bootstrap" and short_file(frame.file) == "multiprocessing/process.py":
+            return frames[index:]
+    return frames

@@ -1,0 +1,88 @@
+"""Who is at fault? Evidence in, `Verdict` out; pure.
+
+Votes are asked in order of their strength, and the first that knows is followed: deaths (`exits`); processes that
+cannot go on by themselves (`stops`); ranks outside the collective that all others wait in (`waiting`); nodes that fell
+silent or report a fault (`nodes`). No vote says *undetermined*, and no node is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from slurm_robust.localize import fold
+from slurm_robust.localize.evidence import Evidence
+from slurm_robust.localize.exits import judge_exits
+from slurm_robust.localize.nodes import judge_faults, judge_silence
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stops import judge_stop_signals, judge_stops
+from slurm_robust.localize.waiting import judge_waiting
+from slurm_robust.model import Conclusion, Verdict
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """Weigh everything known about one incident.
+
+    Whatever the conclusion, `classes` holds the stacks of the last capture, and `missing` what was not there.
+    """
+    verdict = next((found for vote in _VOTES if (found := vote(evidence)) is not None), _NOTHING_KNOWN)
+    missing = dict.fromkeys((*verdict.missing, *_unseen(evidence)))
+    classes = fold.classes(evidence.captures[-1]) if evidence.captures else ()
+    return replace(verdict, classes=classes, missing=tuple(missing))
+
+
+def _moves(evidence: Evidence) -> Verdict | None:
+    """A rank completed a step, or changed its phase, between the last two captures."""
+    if len(evidence.captures) < 2:
+        return None
+    before, after = evidence.captures[-2:]
+    old = {r.rank: r.progress for r in before.ranks}
+    for rank in after.ranks:
+        was, now = old.get(rank.rank), rank.progress
+        if was is not None and now is not None and (was.step < now.step or was.phase != now.phase):
+            steps = f"from step {was.step} ({was.phase}) to step {now.step} ({now.phase})"
+            return Verdict(Conclusion.NONE, f"training moves: rank {rank.rank} went {steps}")
+    return None
+
+
+def _outside_the_collective(evidence: Evidence) -> Verdict | None:
+    found = judge_waiting(evidence)
+    return found if found is not None and found.conclusion is Conclusion.CULPRIT else None
+
+
+def _only_victims(evidence: Evidence) -> Verdict | None:
+    if not evidence.exits:
+        return None
+    reason = f"{name(e.rank for e in evidence.exits)} lost a peer, and no rank is known to have died first"
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=("the first death: exit codes or output of all ranks",))
+
+
+_NOTHING_KNOWN = Verdict(Conclusion.UNDETERMINED, "nothing was captured", missing=("stacks of the ranks",))
+_VOTES: tuple[Callable[[Evidence], Verdict | None], ...] = (
+    judge_exits,
+    _moves,
+    judge_stops,
+    _outside_the_collective,
+    judge_silence,
+    judge_faults,
+    judge_stop_signals,
+    _only_victims,
+    judge_waiting,
+)
+
+
+def _unseen(evidence: Evidence) -> tuple[str, ...]:
+    """Sentences for ranks and nodes that the last capture does not show."""
+    if not evidence.captures:
+        return ()
+    last = evidence.captures[-1]
+    seen = {r.rank for r in last.ranks} | {e.rank for e in evidence.exits}
+    absent = [r for r in range(evidence.world_size) if r not in seen]
+    blind = [r.rank for r in last.ranks if r.processes and not any(p.threads for p in r.processes)]
+    told = []
+    if absent:
+        told.append(f"no capture of {name(absent)}")
+    if blind:
+        why = next((p.error for r in last.ranks if r.rank == blind[0] for p in r.processes if p.error), "")
+        told.append(f"no stack of {name(blind)}" + (f" ({why[:80]})" if why else ""))
+    return tuple(told)

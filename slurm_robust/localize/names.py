@@ -1,0 +1,127 @@
+"""Names that tell what a stack does: files and functions of torch, of its neighbours, and of the kernel.
+
+Tables only; `place` reads them. A name that is missing here makes a verdict later, never wrong: unknown code is taken
+for the user's own, which is not acted on before the action limit.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+
+class Kind(str, enum.Enum):
+    """The part of a training program."""
+
+    COLLECTIVE = "collective"
+    BACKWARD = "backward"
+    """In autograd's native engine: it computes, or waits for a gradient reduction; motion tells which."""
+    SYNC = "sync"
+    """Waiting for the device: victim and culprit look alike here."""
+    LOADER = "loader"
+    CHECKPOINT = "checkpoint"
+    STARTUP = "startup"
+    COMPILE = "compile"
+    USER = "user"
+    IDLE = "idle"
+    """A helper that waits for work."""
+    UNKNOWN = "unknown"
+    """No stack."""
+
+
+class Wait(str, enum.Enum):
+    """What holds a thread."""
+
+    LOCK = "a lock or queue"
+    """A Python lock, condition, event or queue, seen in the frames."""
+    NATIVE_LOCK = "a native lock"
+    """A futex below native code: a plain lock, or a C++ pool at work."""
+    SLEEP = "a timer"
+    STORAGE = "storage"
+    NETWORK = "the network or a pipe"
+    CHILD = "a child process"
+    NONE = "native or user code"
+
+
+STARTUP_CALLS = frozenset(
+    {"init_process_group", "_new_process_group_helper", "new_group", "_new_group_with_tag", "_store_based_barrier",
+     "rendezvous", "init_device_mesh"}
+)  # fmt: skip
+WRAPPERS = ("torch/distributed/c10d_logger.py", "torch/_ops.py", "torch/utils/_contextlib.py", "torch/_compile.py",
+             "contextlib.py", "functools.py", "torch/_dynamo/eval_frame.py")  # fmt: skip
+
+TIGHT: tuple[tuple[Kind, str, str], ...] = (
+    (Kind.COLLECTIVE, "torch/distributed/distributed_c10d.py", r".*"),
+    (Kind.COLLECTIVE, "torch/distributed/_functional_collectives.py", r".*"),
+    (Kind.COLLECTIVE, "torch/distributed/nn/", r".*"),
+    (Kind.COLLECTIVE, "torch/distributed/utils.py", r"_verify_param_shape.*|_sync_.*"),
+    (Kind.COLLECTIVE, "torch/distributed/algorithms/join.py", r".*"),
+    (Kind.COLLECTIVE, "torch/nn/parallel/distributed.py", r"_sync_.*|_distributed_broadcast.*|_default_broadcast.*"),
+    (Kind.COLLECTIVE, "torch/distributed/fsdp/", r".*(gather|scatter|reduce|unshard|wait|sync|broadcast).*"),
+    (Kind.COLLECTIVE, "torch/distributed/_composable/", r".*(gather|scatter|reduce|unshard|wait|sync).*"),
+    (Kind.COLLECTIVE, "torch/distributed/pipelining/", r".*(wait|p2p|send|recv).*"),
+    (Kind.COLLECTIVE, "deepspeed/comm/", r".*"),
+    (Kind.COLLECTIVE, "deepspeed/runtime/pipe/p2p.py", r".*"),
+    (Kind.COLLECTIVE, "megatron/core/pipeline_parallel/p2p_communication.py", r".*"),
+    (Kind.COLLECTIVE, "megatron/core/tensor_parallel/mappings.py", r".*"),
+    (Kind.COLLECTIVE, "horovod/", r".*"),
+    (Kind.BACKWARD, "torch/autograd/graph.py", r"_engine_run_backward"),
+    (Kind.BACKWARD, "torch/autograd/__init__.py", r"backward|grad"),
+    (Kind.SYNC, "torch/cuda/", r"synchronize|wait_stream|wait_event|wait"),
+    (Kind.SYNC, "torch/accelerator/", r"synchronize"),
+    (Kind.SYNC, "torch/amp/grad_scaler.py", r".*"),
+    (Kind.SYNC, "torch/nn/utils/clip_grad.py", r".*"),
+)
+"""(kind, start of the file, pattern of functions); counts only for the innermost frame that is no wrapper."""
+
+LOOSE: tuple[tuple[Kind, str, str], ...] = (
+    (Kind.CHECKPOINT, "torch/distributed/checkpoint/", r".*"),
+    (Kind.CHECKPOINT, "torch/serialization.py", r".*"),
+    (Kind.CHECKPOINT, "safetensors/", r".*"),
+    (Kind.CHECKPOINT, "slurm_robust/checkpoint/", r".*"),
+    (Kind.STARTUP, "<frozen importlib", r".*"),
+    (Kind.STARTUP, "importlib/", r".*"),
+    (Kind.STARTUP, "torch/distributed/rendezvous.py", r".*"),
+    (Kind.STARTUP, "torch/distributed/elastic/", r".*"),
+    (Kind.COMPILE, "torch/_dynamo/convert_frame.py", r".*"),
+    (Kind.COMPILE, "torch/_inductor/async_compile.py", r".*"),
+    (Kind.COMPILE, "torch/_inductor/codecache.py", r".*"),
+    (Kind.COMPILE, "torch/_inductor/compile_worker/", r".*"),
+    (Kind.COMPILE, "torch/utils/cpp_extension.py", r".*"),
+    (Kind.COMPILE, "triton/compiler/", r".*"),
+    (Kind.COMPILE, "triton/runtime/autotuner.py", r".*"),
+    (Kind.LOADER, "torch/utils/data/", r".*"),
+    (Kind.LOADER, "torchdata/", r".*"),
+    (Kind.LOADER, "nvidia/dali/", r".*"),
+    (Kind.LOADER, "webdataset/", r".*"),
+    (Kind.LOADER, "streaming/base/", r".*"),
+)
+"""The same, counting wherever it stands on the way out: such code calls the user's."""
+
+SLOW_NAMES = re.compile(
+    r"checkpoint|ckpt|state_dict|save_(?:model|pretrained|weights)|(?:^|_)(?:eval|evaluate|evaluation|valid|validate|"
+    r"validation|infer|generate|test)(?:_|$)|download|upload|tokeniz|preprocess|warm_?up|compile|build_(?:index|dataset)",
+    re.IGNORECASE,
+)
+
+PRIMITIVES: tuple[tuple[Wait, tuple[str, ...]], ...] = (
+    (Wait.LOCK, ("threading.py", "queue.py", "multiprocessing/synchronize.py", "concurrent/futures/")),
+    (Wait.LOCK, ("multiprocessing/queues.py", "multiprocessing/connection.py", "multiprocessing/resource_sharer.py")),
+    (Wait.CHILD, ("subprocess.py", "multiprocessing/popen_fork.py", "multiprocessing/popen_spawn")),
+    (Wait.NETWORK, ("socket.py", "ssl.py", "http/", "urllib", "requests/", "httpx/", "httpcore/", "aiohttp/",
+                    "asyncio/", "botocore/", "boto3/", "s3fs/", "gcsfs/", "fsspec/", "google/cloud/", "grpc/",
+                    "huggingface_hub/",
+                    "redis/", "zmq/", "paramiko/", "smart_open/", "tenacity/", "backoff/")),
+    (Wait.STORAGE, ("gzip.py", "bz2.py", "lzma.py", "zipfile", "tarfile.py", "shutil.py", "pathlib", "glob.py", "os.py",
+                    "tempfile.py", "codecs.py", "pickle.py", "numpy/lib/", "PIL/", "h5py/", "zarr/", "pandas/io/",
+                    "pyarrow/", "lmdb/", "sqlite3/", "mmap", "tifffile/", "netCDF4/")),
+    (Wait.NONE, ("selectors.py", "signal.py")),
+)  # fmt: skip
+WCHAN: tuple[tuple[Wait, re.Pattern[str]], ...] = (
+    (Wait.NATIVE_LOCK, re.compile(r"futex")),
+    (Wait.SLEEP, re.compile(r"nanosleep")),
+    (Wait.CHILD, re.compile(r"^do_wait|kernel_wait")),
+    (Wait.STORAGE, re.compile(r"nfs|rpc_|folio|page|io_schedule|fuse|request_wait|^ll_|lustre|^cl_|osc_|xfs|ext4|btrfs|"
+                              r"jbd2|blk|bit_wait|writeback|^wb_|balance_dirty|ceph|gpfs|mmfs|inode|iomap|flock|lock_page")),
+    (Wait.NETWORK, re.compile(r"poll|select|pipe|unix_stream|sk_|tcp|inet|sock|wait_woken|skb")),
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""Sets of ranks as people write them: `0-2,5`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MAX_RANKS = 10_000_000
+
+
+def fold(ranks: Iterable[int]) -> str:
+    """`[5, 0, 1, 2]` → `0-2,5`; nothing → an empty text."""
+    parts: list[str] = []
+    first = last = -2
+    for rank in sorted(set(ranks)):
+        if rank == last + 1:
+            last = rank
+            continue
+        if last >= 0:
+            parts.append(f"{first}-{last}" if last > first else str(first))
+        first = last = rank
+    if last >= 0:
+        parts.append(f"{first}-{last}" if last > first else str(first))
+    return ",".join(parts)
+
+
+def unfold(text: str) -> tuple[int, ...]:
+    """`0-2,5` → `(0, 1, 2, 5)`.
+
+    Raises:
+        ValueError: not a set of ranks; says which part.
+    """
+    ranks: set[int] = set()
+    for part in text.split(",") if text else ():
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"not a rank or a range of ranks: {part[:40]!r} (expected 0-2,5)")
+        low = int(match[1])
+        high = int(match[2]) if match[2] else low
+        if high < low or high - low + len(ranks) > _MAX_RANKS:
+            raise ValueError(f"not a range of ranks: {part[:40]!r}")
+        ranks.update(range(low, high + 1))
+    return tuple(sorted(ranks))
+
+
+def name(ranks: Iterable[int]) -> str:
+    """`rank 5` or `ranks 0-2,5`, for sentences."""
+    members = sorted(set(ranks))
+    return f"rank {members[0]}" if len(members) == 1 else f"ranks {fold(members)}"

@@ -1,0 +1,56 @@
+"""A verdict for people and for tools: text for the incident report, and the object of `localize --json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_robust.localize.ranks import name, unfold
+from slurm_robust.model import Conclusion, Verdict
+
+_HEADLINES = {
+    Conclusion.CULPRIT: "culprit",
+    Conclusion.NONE: "no culprit",
+    Conclusion.USER_CODE: "the program's own error",
+    Conclusion.UNDETERMINED: "undetermined",
+}
+INNERMOST_FRAMES = 12
+"""Frames shown of a class: the outer ones are the same training loop again and again."""
+
+
+def to_json(verdict: Verdict) -> dict[str, Any]:
+    """The object that `localize --json` prints; keys are extended, never changed."""
+    return {
+        "conclusion": verdict.conclusion.value,
+        "reason": verdict.reason,
+        "corroborated": verdict.corroborated,
+        "suspects": [
+            {
+                "node": suspect.node,
+                "ranks": list(suspect.ranks),
+                "confidence": suspect.confidence,
+                "why": suspect.why,
+                "infrastructure": suspect.infrastructure,
+            }
+            for suspect in verdict.suspects
+        ],
+        "classes": [{"ranks": c.ranks, "stack": list(c.stack)} for c in verdict.classes],
+        "missing": list(verdict.missing),
+    }
+
+
+def to_text(verdict: Verdict) -> str:
+    """The verdict in words: conclusion, suspects, classes of ranks, and what was missing."""
+    sure = ", corroborated" if verdict.corroborated else ""
+    lines = [f"{_HEADLINES[verdict.conclusion]}{sure}: {verdict.reason}"]
+    for suspect in verdict.suspects:
+        kind = "" if suspect.infrastructure else ", nothing says that its node is at fault"
+        who = name(suspect.ranks) if suspect.ranks else "no rank"
+        lines.append(f"  suspect {suspect.node} ({who}), confidence {suspect.confidence:.2f}{kind}: {suspect.why}")
+    lines.extend(f"  missing: {what}" for what in verdict.missing)
+    for number, members in enumerate(verdict.classes, 1):
+        lines.append(f"  class {number}: {name(unfold(members.ranks))}")
+        hidden = len(members.stack) - INNERMOST_FRAMES
+        if hidden > 0:
+            lines.append(f"    … {hidden} outer frames")
+        lines.extend(f"    {frame}" for frame in members.stack[-INNERMOST_FRAMES:])
+    return "\n".join(lines)

@@ -1,0 +1,256 @@
+"""Who is not in the collective that all others wait in? Does what it does there explain their waiting?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
+from slurm_robust.localize.motion import BUSY_SHARE, Motion, Stillness, moving, stillness
+from slurm_robust.localize.names import Kind
+from slurm_robust.localize.patience import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
+from slurm_robust.localize.place import Place
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.tree import rank_place, rank_process
+from slurm_robust.model import Conclusion, Suspect, Verdict
+
+MAX_UNSEEN_SHARE = 0.1
+"""More ranks than this without a stack: one of them may be the source, so nothing is corroborated."""
+LAGGING_STEPS = 2
+"""Ranks in one collective may differ by one completed step; more is a rank left behind."""
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """The last capture, by what the ranks do."""
+
+    places: dict[int, Place]
+    waiting: tuple[int, ...]
+    outside: tuple[RankCapture, ...]
+    unseen: tuple[int, ...]
+    firm: bool
+    """Those that wait are known to wait for peers: not at work in the backward pass, not only at the device."""
+
+
+def judge_waiting(evidence: Evidence) -> Verdict | None:
+    """The verdict from who waits and who does not; None where the last capture shows none."""
+    if not evidence.captures or not evidence.captures[-1].ranks:
+        return None
+    last = evidence.captures[-1]
+    scene = _scene(evidence.captures, last)
+    if not scene.waiting:
+        return _nobody_waits(evidence, scene)
+    if not scene.outside:
+        return _all_wait(last, scene)
+    nodes = {r.node for r in last.ranks}
+    outside_nodes = {r.node for r in scene.outside}
+    if len(scene.outside) > len(scene.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2):
+        who = name(r.rank for r in scene.outside)
+        where = Counter(scene.places[r.rank].label for r in scene.outside).most_common(1)[0][0]
+        reason = (
+            f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where}): no node explains it"
+        )
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those ranks share: storage, input, code",))
+    return _minority(evidence, scene)
+
+
+def others_wait(evidence: Evidence, without: set[int]) -> bool:
+    """The last two captures, far enough apart, show all other ranks in a collective, none of them moving."""
+    if len(evidence.captures) < 2:
+        return False
+    before, last = evidence.captures[-2:]
+    others = [r for r in last.ranks if r.rank not in without]
+    earlier = {r.rank: rank_place(r) for r in before.ranks}
+    return (
+        last.at_s - before.at_s >= BLOCKED.span_s
+        and bool(others)
+        and _waits_firmly(evidence.captures, others)
+        and all(r.rank in earlier and earlier[r.rank].waits_for_peers for r in others)
+        and not moving((before, last), (r.rank for r in others))
+    )
+
+
+def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
+    places = {r.rank: rank_place(r) for r in last.ranks}
+    waiting = [r for r in last.ranks if places[r.rank].waits_for_peers]
+    firm = _waits_firmly(captures, waiting)
+    if not waiting:
+        waiting, firm = _at_common_place(last, places), False
+    members = {r.rank for r in waiting}
+    # A rank without a stack is still outside where something else tells what holds it (stopped, dead, gone).
+    unseen = tuple(r.rank for r in last.ranks if places[r.rank].kind is Kind.UNKNOWN and blocking(r).patience is None)
+    outside = tuple(r for r in last.ranks if r.rank not in members and r.rank not in unseen)
+    return _Scene(places, tuple(sorted(members)), outside, unseen, firm)
+
+
+def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> bool:
+    """All of these are known to wait for peers: in a collective, or in the backward pass without computing."""
+    earlier = {r.rank: r for r in captures[-2].ranks} if len(captures) > 1 else {}
+    for rank in ranks:
+        where, process = rank_place(rank), rank_process(rank)
+        if where.kind is Kind.COLLECTIVE:
+            continue
+        if where.kind is not Kind.BACKWARD or process is None:
+            return False
+        before = rank_process(earlier[rank.rank]) if rank.rank in earlier else None
+        if before is None or before.pid != process.pid or min(before.cpu_s, process.cpu_s) < 0:
+            if process.state != "S":
+                return False
+        elif process.cpu_s - before.cpu_s >= BUSY_SHARE * (captures[-1].at_s - captures[-2].at_s):
+            return False
+    return True
+
+
+def _at_common_place(last: Capture, places: dict[int, Place]) -> list[RankCapture]:
+    """Ranks at one line of the program, where they are more than half: `.item()` and its like wait in native code."""
+    labels = Counter(places[r.rank].label for r in last.ranks if places[r.rank].kind is Kind.USER)
+    if not labels:
+        return []
+    label, count = labels.most_common(1)[0]
+    return [r for r in last.ranks if places[r.rank].label == label] if count > len(last.ranks) / 2 else []
+
+
+def _nobody_waits(evidence: Evidence, scene: _Scene) -> Verdict:
+    kinds = Counter(place.slow_by_nature or place.kind.value for place in scene.places.values())
+    what, count = kinds.most_common(1)[0]
+    on_the_move = moving(evidence.captures, scene.places)
+    if on_the_move:
+        return Verdict(Conclusion.NONE, f"no rank waits for another, and {name(on_the_move)} move (most ranks: {what})")
+    reason = f"no rank waits in a collective: {count} of {len(scene.places)} are in {what}"
+    if len(evidence.captures) < 2:
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture: do they move?",))
+    return Verdict(
+        Conclusion.UNDETERMINED, f"{reason}, and none moves", missing=("what all ranks share: storage, input",)
+    )
+
+
+def _all_wait(last: Capture, scene: _Scene) -> Verdict:
+    if scene.unseen:
+        reason = f"every rank that was seen waits; {name(scene.unseen)} could not be seen"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(scene.unseen)}",))
+    behind = _left_behind(last)
+    if behind is not None:
+        return behind
+    labels = Counter(place.label for place in scene.places.values())
+    missing = ("flight recorder or NCCL RAS: who did not join", "pairwise tests of the nodes")
+    if len(labels) == 1:
+        reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot tell who holds them"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
+    told = "; ".join(
+        f"{name(r for r, p in scene.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common(4)
+    )
+    reason = (
+        f"all ranks wait, at different places ({told}): a wrong order of collectives in the program, or a lost message"
+    )
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
+
+
+def _left_behind(last: Capture) -> Verdict | None:
+    steps = {r.rank: r.progress.step for r in last.ranks if r.progress is not None}
+    if len(steps) < len(last.ranks) or not steps:
+        return None
+    most = Counter(steps.values()).most_common(1)[0][0]
+    behind = [r for r in last.ranks if steps[r.rank] <= most - LAGGING_STEPS]
+    if not behind or len({r.node for r in behind}) > max(1, len({r.node for r in last.ranks}) // 2):
+        return None
+    suspects = tuple(
+        Suspect(
+            node,
+            tuple(r.rank for r in behind if r.node == node),
+            0.5,
+            f"{name(r.rank for r in behind if r.node == node)} on {node} completed step "
+            f"{min(steps[r.rank] for r in behind if r.node == node)} while the others completed {most}",
+        )
+        for node in sorted({r.node for r in behind})
+    )
+    missing = ("flight recorder or NCCL RAS: who did not join",)
+    return Verdict(Conclusion.CULPRIT, "; ".join(s.why for s in suspects), suspects, missing=missing)
+
+
+def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
+    captures = evidence.captures
+    still_for = stillness(captures, [r.rank for r in scene.outside])
+    looks = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
+    peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
+    at_work = [r for r in scene.outside if looks[r.rank][1].moves]
+    if at_work:
+        return _at_work(at_work, scene, looks, peers)
+    if len(captures) < 2 and all(what.patience is None for what, _ in looks.values()):
+        # Only where something holds it is a rank a suspect at the first look: user code may just be slow there.
+        first = scene.outside[0]
+        who, what = name(r.rank for r in scene.outside), looks[first.rank][0].what
+        reason = f"{who} on {first.node} is outside the collective ({what}) {peers}; whether it moves is not known"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture",))
+    missing = [] if _peers_explained(captures, scene) else ["captures in which all others wait, one after the other"]
+    suspects = []
+    for node in sorted({r.node for r in scene.outside}):
+        here = [r for r in scene.outside if r.node == node]
+        surest = max(here, key=lambda r: _trust(*looks[r.rank], scene))
+        blocked, still = looks[surest.rank]
+        if not _trust(blocked, still, scene)[0]:
+            missing.append(_wanted(_needed(blocked, scene), still))
+        confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_FIRST_LOOK)
+        seen = f", unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
+        ranks = tuple(sorted(r.rank for r in here))
+        why = f"{name(ranks)} on {node}: {blocked.what}{seen}, {peers}"
+        suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure))
+    reason = "; ".join(s.why for s in suspects)
+    wanted = tuple(dict.fromkeys(missing))
+    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted)
+
+
+def _at_work(
+    at_work: list[RankCapture], scene: _Scene, looks: dict[int, tuple[Blocking, Stillness]], peers: str
+) -> Verdict:
+    rank = at_work[0]
+    last = looks[rank.rank][1].last
+    assert last is not None
+    who, where = name(r.rank for r in at_work), scene.places[rank.rank].label
+    if last.busy:
+        what = f"is busy outside the collective at {where} ({last.why})"
+        reason = f"{who} on {rank.node} {what} {peers}: slow, or an endless loop"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it comes to an end",))
+    return Verdict(Conclusion.NONE, f"{who} on {rank.node} moves outside the collective ({last.why}) {peers}")
+
+
+def _where(scene: _Scene) -> str:
+    return Counter(scene.places[r].label for r in scene.waiting).most_common(1)[0][0]
+
+
+def _needed(what: Blocking, scene: _Scene) -> Patience | None:
+    """How long this must last; longer where the others are only known to stand at a common place."""
+    if what.patience is None or scene.firm:
+        return what.patience
+    return max(what.patience, LIKELY, key=lambda p: p.span_s)
+
+
+def _trust(what: Blocking, still: Stillness, scene: _Scene) -> tuple[bool, int, float]:
+    needed = _needed(what, scene)
+    enough = needed is not None and still.captures >= needed.captures and still.span_s >= needed.span_s
+    return enough, still.captures, still.span_s
+
+
+def _wanted(needed: Patience | None, still: Stillness) -> str:
+    if needed is None:
+        return "anything beyond its stack that says that it will not go on by itself"
+    if still.last is not None and still.last.motion is Motion.UNSURE:
+        return f"certainty that it stands still ({still.last.why})"
+    so_far = f"so far {still.captures} over {still.span_s:.0f} s"
+    return f"{needed.captures} still captures over {needed.span_s:.0f} s ({so_far})"
+
+
+def _peers_explained(captures: tuple[Capture, ...], scene: _Scene) -> bool:
+    """All others waited in the last two captures already, and hardly any rank is unseen."""
+    if len(captures) < 2 or len(scene.unseen) > MAX_UNSEEN_SHARE * len(scene.places):
+        return False
+    before = {r.rank: rank_place(r) for r in captures[-2].ranks}
+    now = scene.places
+    for rank in scene.waiting:
+        if rank not in before:
+            return False
+        if scene.firm and not before[rank].waits_for_peers:
+            return False
+        if not scene.firm and before[rank].label != now[rank].label:
+            return False
+    return True

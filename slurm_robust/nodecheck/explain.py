@@ -1,0 +1,81 @@
+"""The checks explained, for `srobust check --list` and for docs/checks.md.
+
+`python -m slurm_robust.nodecheck.explain docs/checks.md` writes the generated half of that page anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_robust.nodecheck import registry, xids
+from slurm_robust.nodecheck.registry import Check
+
+MARK = "<!-- From here on written by `python -m slurm_robust.nodecheck.explain docs/checks.md`. -->"
+
+
+def as_json(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """One object a check, as `--list --json` prints them."""
+    return [
+        {
+            "name": check.name,
+            "question": check.question,
+            "reads": check.reads,
+            "cost": check.cost,
+            "stages": list(check.stages),
+            "options": {
+                name: {"default": option.default, "meaning": option.meaning, "source": option.source}
+                for name, option in check.options.items()
+            },
+        }
+        for check in checks
+    ]
+
+
+def as_text(checks: Sequence[Check]) -> str:
+    """For people, as `--list` prints it."""
+    lines = []
+    for check in checks:
+        lines += [f"{check.name}: {check.question}", f"  reads   {check.reads}", f"  costs   {check.cost}"]
+        lines.append(f"  stages  {', '.join(check.stages)}")
+        for name, option in check.options.items():
+            lines.append(f"  option  {name} = {json.dumps(option.default)}: {option.meaning} [{option.source}]")
+    return "\n".join(lines)
+
+
+def as_markdown(checks: Sequence[Check]) -> str:
+    """The generated half of docs/checks.md: each check, then the XIDs."""
+    lines = [MARK, ""]
+    for check in checks:
+        lines += [f"## `{check.name}`", "", check.question, "", f"* Reads: {check.reads}", f"* Costs: {check.cost}"]
+        lines += [f"* Stages: {', '.join(check.stages)}", ""]
+        if check.options:
+            lines += ["| option | default | meaning | where the default comes from |", "|---|---|---|---|"]
+            for name, option in check.options.items():
+                lines.append(f"| `{name}` | `{json.dumps(option.default)}` | {option.meaning} | {option.source} |")
+            lines.append("")
+    lines += ["## The XIDs", "", "| XID | meaning | at fault | what to do | for us |", "|---|---|---|---|---|"]
+    for code, entry in sorted(xids.CATALOGUE.items()):
+        lines.append(f"| {code} | {entry.name} | {entry.fault.value} | {entry.act.value} | {_grade(code)} |")
+    return "\n".join([*lines, ""])
+
+
+def _grade(code: int) -> str:
+    if code == 154:
+        return "**unfit** where it wants a reset or reboot; harmless where it says `None`; else warn"
+    if 144 <= code <= 150:
+        return "**unfit** where it says `Fatal`, else warn"
+    return {"fail": "**unfit**", "warn": "warn", "note": "harmless"}[xids.grade(code, "").value]
+
+
+def main(path: Path) -> None:
+    """Write the generated half of this page anew."""
+    written = path.read_text(encoding="utf-8").partition(MARK)[0]
+    path.write_text(written + as_markdown(registry.select("full")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,295 @@
+"""What should be done? A situation in, a plan out: no I/O, no clock, no randomness.
+
+The same function decides in the wrapper, in the daemon and in the simulator. Its rules, in this order:
+
+1. A job that cannot be addressed (het jobs) is only alerted on.
+2. While nothing ended, and neither a corroborated verdict nor the action limit calls for an action: wait.
+3. Attempts without a new step reached the limit: stop, exit 93.
+4. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
+5. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
+6. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
+7. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, Mode, Plan, Road, Verdict
+
+
+class FailureCause(str, enum.Enum):
+    """What can cause a failure that looks like this."""
+
+    NODE = "node"
+    """Only a node: it fell silent, reported a fault, stopped a process."""
+    EITHER = "either"
+    """A crash by a signal, a hang: node or program."""
+    PROGRAM = "program"
+    """An exit code, an exception, a memory limit: coming again on the same node says nothing about the node."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failure as it is compared with others of its lineage.
+
+    Attributes:
+        signature: The same text for the same failure: an exception's name, a signal, the place of a hang.
+        nodes: Where it showed: the suspects' nodes, or those of the ranks that died first.
+    """
+
+    signature: str
+    nodes: tuple[str, ...] = ()
+    cause: FailureCause = FailureCause.EITHER
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What Slurm lets be done with this job.
+
+    Attributes:
+        requeueable: Slurm's Requeue flag.
+        addressable: Exactly this job can be named to Slurm (an array task by its `ARRAY_TASK` name).
+        het_job: A component of a het job: never acted on.
+        survives_node_failure: `--no-kill`: the allocation outlives a dead node.
+    """
+
+    requeueable: bool = True
+    addressable: bool = True
+    het_job: bool = False
+    survives_node_failure: bool = False
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that a decision depends on.
+
+    Attributes:
+        verdict: What localisation came to.
+        allocation_nodes: All nodes of the job.
+        training_node_count: Nodes that an attempt needs.
+        training_nodes: Those of this attempt; empty means all but the healthy spares.
+        healthy_spares: Nodes of the allocation that are unused and answer.
+        dead_nodes: Nodes that Slurm calls down, or that did not get clean after SIGKILL.
+        batch_node: Where the batch script runs; when it is dead, nothing inside the allocation goes on.
+        excluded_named: Nodes that the command or the environment names: left out, the program would miss them.
+        ended: The attempt is known to have ended by itself: a rank failed, or the program returned. Ranks that merely
+            vanish may be finishing: that is the verdict's to say.
+        exit_code: The program's own, None while unknown.
+        failure: This failure's signature and place, None where there is none to compare.
+        earlier_failures: Those of this lineage since its last new step, oldest first.
+        restarts_in_place: Since the last new step.
+        fruitless: Attempts in a row without a new step, this one included where it made none.
+        fruitless_limit: `supervise.fruitless_attempts`.
+        daemon: The site's daemon answers: True, False, or None while that is not known.
+        user_daemon: The owner runs one for this job.
+        action_limit_reached: Silence lasted longer than the site allows without an explanation.
+        mode: Changes nothing in the plan: in `observe`, whoever receives it does nothing.
+    """
+
+    verdict: Verdict
+    allocation_nodes: tuple[str, ...]
+    training_node_count: int
+    training_nodes: tuple[str, ...] = ()
+    healthy_spares: tuple[str, ...] = ()
+    dead_nodes: tuple[str, ...] = ()
+    batch_node: str = ""
+    excluded_named: frozenset[str] = frozenset()
+    ended: bool = False
+    exit_code: int | None = None
+    failure: Failure | None = None
+    earlier_failures: tuple[Failure, ...] = ()
+    restarts_in_place: int = 0
+    fruitless: int = 0
+    fruitless_limit: int = 3
+    daemon: bool | None = None
+    user_daemon: bool = False
+    action_limit_reached: bool = False
+    job: JobFacts = field(default_factory=JobFacts)
+    mode: Mode = Mode.ACT
+
+    @property
+    def used_nodes(self) -> frozenset[str]:
+        """Nodes that this attempt trains on."""
+        return frozenset(self.training_nodes or self.allocation_nodes) - frozenset(self.healthy_spares)
+
+
+def decide(situation: Situation) -> Plan:
+    """Choose the road. `ALERT_ONLY` means: tell, and go on watching."""
+    if situation.job.het_job or not situation.job.addressable:
+        what = "a het job" if situation.job.het_job else "not addressable as one job"
+        return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_told(situation)}")
+    if not _due(situation):
+        return Plan(Road.ALERT_ONLY, f"waiting: {_told(situation)}{_wanted(situation)}")
+    for rule in (_fruitless, _own_end, _repeated_elsewhere):
+        plan = rule(situation)
+        if plan is not None:
+            return plan
+    return _leave_nodes(situation) or _no_node(situation)
+
+
+def _due(s: Situation) -> bool:
+    """Something ended, a node that trains is dead, or the verdict or the limit calls for an action.
+
+    The limit counts whatever the stacks say: an endless loop moves all the time and trains nothing.
+    """
+    if s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes:
+        return True
+    return s.verdict.conclusion is Conclusion.CULPRIT and s.verdict.corroborated
+
+
+def _fruitless(s: Situation) -> Plan | None:
+    if s.fruitless < s.fruitless_limit:
+        return None
+    reason = f"{s.fruitless} attempts in a row without a new step (limit {s.fruitless_limit}); last: {_told(s)}"
+    return Plan(Road.STOP, reason, exit_code=EXIT_STOPPED_FOR_GOOD)
+
+
+def _own_end(s: Situation) -> Plan | None:
+    if s.verdict.conclusion is Conclusion.USER_CODE:
+        return Plan(Road.STOP, f"{_told(s)}; no node is blamed", exit_code=_own_code(s))
+    if s.ended and s.verdict.conclusion is Conclusion.NONE and not _at_fault(s):
+        code = EXIT_STOPPED_FOR_GOOD if s.exit_code is None else s.exit_code
+        return Plan(Road.STOP, f"{_told(s)}; nothing to recover from", exit_code=code)
+    return None
+
+
+def _repeated_elsewhere(s: Situation) -> Plan | None:
+    """The same failure on other nodes is the program's (or the data's), whatever the single verdict says."""
+    if s.failure is None or not s.failure.nodes or s.failure.cause is FailureCause.NODE:
+        return None
+    if set(s.failure.nodes) & set(s.dead_nodes):
+        return None
+    for earlier in s.earlier_failures:
+        same = earlier.signature == s.failure.signature
+        if same and earlier.nodes and not set(earlier.nodes) & set(s.failure.nodes):
+            there, here = ", ".join(sorted(earlier.nodes)[:4]), ", ".join(sorted(s.failure.nodes)[:4])
+            reason = (
+                f"the same failure ({s.failure.signature}) came on {there} and now on {here}: the program's, no node's"
+            )
+            return Plan(Road.STOP, f"{reason}; {_told(s)}", exit_code=_own_code(s))
+    return None
+
+
+def _at_fault(s: Situation) -> dict[str, str]:
+    """Nodes of the allocation to leave, each with its reason."""
+    nodes: dict[str, str] = {}
+    for node in s.dead_nodes:
+        nodes[node] = f"{node} is dead or does not get clean"
+    if s.verdict.conclusion is Conclusion.CULPRIT:
+        for suspect in s.verdict.suspects:
+            again = _failed_there_before(s, suspect.node)
+            if suspect.infrastructure:
+                nodes.setdefault(suspect.node, f"{suspect.why} (confidence {suspect.confidence:.2f})")
+            elif again:
+                nodes.setdefault(suspect.node, f"{suspect.why}; the same failure again on {suspect.node}")
+    return {node: why for node, why in nodes.items() if node in s.allocation_nodes}
+
+
+def _failed_there_before(s: Situation, node: str) -> bool:
+    failure = s.failure
+    if failure is None or failure.cause is FailureCause.PROGRAM:
+        return False
+    return any(earlier.signature == failure.signature and node in earlier.nodes for earlier in s.earlier_failures)
+
+
+def max_evictions(nodes: int) -> int:
+    """Never more than half of the nodes (and one at least): what spans more is a cause that they share."""
+    return max(1, nodes // 2)
+
+
+def _leave_nodes(s: Situation) -> Plan | None:
+    faults = _at_fault(s)
+    if not faults:
+        return None
+    if len(faults) > max_evictions(len(s.allocation_nodes)):
+        return _too_many(s, faults)
+    evict = tuple(sorted(faults))
+    why = "; ".join(faults[node] for node in evict)
+    names = ", ".join(evict)
+    inside = _why_not_inside(s, set(evict))
+    if not inside:
+        spares = ", ".join(sorted(set(s.healthy_spares) - set(evict))[:8])
+        reason = f"{why}. Restart in the allocation without {names}" + (
+            f": spares are there ({spares})" if spares else ""
+        )
+        return Plan(Road.SPARE_IN_ALLOCATION, reason, evict)
+    if not s.job.requeueable:
+        return _cannot_requeue(s, why, names, inside)
+    road, how = _requeue_road(s)
+    return Plan(road, f"{why}. {how} without {names} (not inside the allocation: {inside})", evict)
+
+
+def _why_not_inside(s: Situation, evict: set[str]) -> str:
+    """Why the next attempt cannot run in this allocation without these nodes; empty where it can."""
+    dead = set(s.dead_nodes) & set(s.allocation_nodes)
+    if s.batch_node in dead:
+        return f"the batch script's own node {s.batch_node} is dead"
+    if dead and not s.job.survives_node_failure:
+        return f"Slurm ends the job with its dead node {min(dead)} (no --no-kill)"
+    named = evict & s.excluded_named
+    if named:
+        return f"the command or the environment names {min(named)}"
+    # Nodes neither in use nor healthy may hide among the used ones where those were not given: they do not count.
+    left = s.training_node_count - len(evict & s.used_nodes) + len(set(s.healthy_spares) - evict)
+    return "" if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
+
+
+def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
+    told = f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({', '.join(sorted(faults))[:200]})"
+    reason = f"{told}, more than half: a cause that they share, so none is evicted; {_told(s)}"
+    if not s.dead_nodes and s.restarts_in_place == 0:
+        return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")
+    if s.job.requeueable:
+        road, how = _requeue_road(s)
+        return Plan(road, f"{reason}. {how}; Slurm itself leaves out the nodes that are down")
+    return Plan(Road.STOP, f"{reason}. The job may not be requeued", exit_code=_own_code(s))
+
+
+def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
+    dead = set(s.dead_nodes) & set(s.allocation_nodes)
+    if not dead and s.restarts_in_place == 0:
+        reason = f"{why}. The job may not be requeued and has no place for it inside ({inside}): restart in place once"
+        return Plan(Road.RESTART_IN_PLACE, reason)
+    reason = f"{why}. No road without {names}: the job may not be requeued, and {inside}. Submit it with --requeue"
+    return Plan(Road.STOP, reason, exit_code=_own_code(s))
+
+
+def _requeue_road(s: Situation) -> tuple[Road, str]:
+    if s.daemon or (s.daemon is None and not s.user_daemon):
+        if s.daemon:
+            return Road.SEAT, "Requeue into a seat that the site's daemon holds"
+        return Road.SEAT, "Requeue into a seat, should the site's daemon answer"
+    if s.user_daemon:
+        return Road.OWNER_REQUEUE, "Requeue by the owner's own daemon"
+    return Road.PLAIN_REQUEUE, "Plain requeue (about two minutes; it cannot exclude a node, and its nodes may be taken)"
+
+
+def _no_node(s: Situation) -> Plan:
+    told = _told(s)
+    rank_only = s.verdict.conclusion is Conclusion.CULPRIT
+    why = "nothing says that a node is at fault" if rank_only else "no node is known to be at fault"
+    if s.restarts_in_place == 0:
+        return Plan(Road.RESTART_IN_PLACE, f"{told}; {why}: restart in place on the same nodes")
+    if s.job.requeueable and s.restarts_in_place == 1:
+        road, how = _requeue_road(s)
+        return Plan(road, f"{told}; {why}, and a restart in place did not help. {how}, no node named")
+    reason = f"{told}; {why}, and {s.restarts_in_place} restarts in place did not help"
+    return Plan(Road.STOP, reason, exit_code=_own_code(s))
+
+
+def _own_code(s: Situation) -> int:
+    """The program's own exit code; where it has none (it hung, or left with 0), the one that forbids a requeue."""
+    return s.exit_code or EXIT_STOPPED_FOR_GOOD
+
+
+def _told(s: Situation) -> str:
+    return s.verdict.reason or s.verdict.conclusion.value
+
+
+def _wanted(s: Situation) -> str:
+    if s.action_limit_reached:
+        return " (the action limit is reached, but what moves is not ended)"
+    missing = s.verdict.missing
+    return f" (acting needs {'; '.join(missing)}, or the action limit)" if missing else " (or until the action limit)"

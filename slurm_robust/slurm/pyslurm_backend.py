@@ -1,0 +1,214 @@
+"""The back end for sites that have pyslurm: no process a call, no text to read.
+
+pyslurm lives in a process of its own (`pyslurm_worker`), so that every call has a deadline and neither libslurm's exits
+nor its symbols reach the daemon.
+
+What goes by Slurm's commands all the same:
+
+* `node`: it is asked by prologs, which have no time to start a process that stays;
+* `submit`, `signal`: pyslurm has no `sbatch` options, and finds no steps where it should;
+* `requeue`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a bare number, and one task of an
+  array carries the array's own;
+* `update_job` and `set_node_comment` with an empty text: pyslurm cannot clear;
+* whatever the installed version has not (it was written for 22.5.x).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from slurm_robust.config import SlurmConfig
+from slurm_robust.model import JobRef
+from slurm_robust.slurm import checked
+from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.commands import CommandClient, same
+from slurm_robust.slurm.pyslurm_link import Link
+from slurm_robust.slurm.pyslurm_worker import Unable
+
+
+def _here() -> bool:
+    try:
+        return importlib.util.find_spec("pyslurm") is not None
+    except ValueError:
+        return False
+
+
+class PyslurmClient(CommandClient):
+    """`SlurmClient` by pyslurm, and by the commands where pyslurm cannot (listed in this module's docstring).
+
+    Raises:
+        ImportError: pyslurm is not installed here.
+    """
+
+    def __init__(self, config: SlurmConfig) -> None:
+        if not _here():
+            raise ImportError("No module named 'pyslurm'")
+        super().__init__(config)
+        self._link = Link(config)
+
+    def close(self) -> None:
+        """End pyslurm's process; the next call starts it again."""
+        self._link.close()
+
+    def nodes(self) -> list[Node]:
+        """All nodes, in one call."""
+        try:
+            return self._link.ask(list[Node], "nodes", "read nodes")
+        except Unable:
+            return super().nodes()
+
+    def jobs(self) -> list[Job]:
+        """All jobs that slurmctld holds, in one call; `exclude` included."""
+        try:
+            return self._link.ask(list[Job], "jobs", "read jobs")
+        except Unable:
+            return super().jobs()
+
+    def job(self, job: JobRef) -> Job | None:
+        """One job, exactly; None where Slurm does not know it (any more)."""
+        found = self._find(job)
+        return self._with_exclude(found) if found and found.exclude is None else found
+
+    def _find(self, job: JobRef) -> Job | None:
+        array = job.array_job_id is not None and job.array_task_id is not None
+        asked = job.array_job_id if array else job.job_id
+        try:
+            found = self._link.ask(list[Job], "job_and_siblings", f"read job {job.address}", job_id=asked)
+        except Unable:
+            return super()._find(job)
+        for one in found:
+            if same(one.ref, job):
+                return one
+        # One task of an array's pending rest has no record of its own yet; squeue can tell it apart.
+        return super()._find(job) if array and found else None
+
+    def reservations(self) -> list[Reservation]:
+        """All reservations, in one call."""
+        try:
+            return self._link.ask(list[Reservation], "reservations", "read reservations")
+        except Unable:
+            return super().reservations()
+
+    def cluster_name(self) -> str:
+        """The cluster's name; asked once."""
+        if not self._cluster_name:
+            try:
+                self._cluster_name = self._link.ask(str, "cluster_name", "read the cluster's name")
+            except Unable:
+                return super().cluster_name()
+        return self._cluster_name
+
+    def drain(self, nodes: str, reason: str) -> None:
+        """Drain nodes; `reason` must begin with `srobust:`."""
+        if not self._change_nodes("drain", nodes, state="DRAIN", reason=checked.reason(reason)):
+            super().drain(nodes, reason)
+
+    def set_down(self, nodes: str, reason: str) -> None:
+        """Set nodes DOWN; `reason` must begin with `srobust:`."""
+        if not self._change_nodes("set down", nodes, state="DOWN", reason=checked.reason(reason)):
+            super().set_down(nodes, reason)
+
+    def resume(self, nodes: str) -> None:
+        """Bring nodes back; refused where one of them is neither drained nor down."""
+        if not self._change_nodes("resume", nodes, state="RESUME"):
+            super().resume(nodes)
+
+    def set_node_comment(self, nodes: str, comment: str) -> None:
+        """Write the nodes' comment, one line; clearing goes by the command."""
+        if not comment or not self._change_nodes("write the comment of", nodes, comment=checked.line(comment)):
+            super().set_node_comment(nodes, comment)
+
+    def requeue(self, job: JobRef) -> None:
+        """Plain requeue; one task of an array goes by the command."""
+        job_id = self._number(job, "requeue")
+        if job_id is None or not self._done("requeue", f"requeue job {job_id}", job_id=job_id):
+            super().requeue(job)
+
+    def update_job(
+        self,
+        job: JobRef,
+        *,
+        comment: str | None = None,
+        admin_comment: str | None = None,
+        exclude: str | None = None,
+        req_nodes: str | None = None,
+        reservation: str | None = None,
+        start_now: bool = False,
+        time_limit_min: int | None = None,
+    ) -> None:
+        """Change a job in one call; clearing, and tasks of an array, go by the command."""
+        texts = (comment, admin_comment, exclude, req_nodes, reservation)
+        if "" not in texts:
+            changes: dict[str, Any] = {
+                "comment": comment and checked.free_text(comment),
+                "admin_comment": admin_comment and checked.free_text(admin_comment),
+                "excluded_nodes": exclude and [checked.node_list(exclude)],
+                "required_nodes": req_nodes and [checked.node_list(req_nodes)],
+                "reservations": reservation and [checked.name(reservation)],
+                "begin_time": "now" if start_now else None,
+                "time_limit": None if time_limit_min is None else checked.minutes(time_limit_min),
+            }
+            changes = {key: value for key, value in changes.items() if value is not None}
+            if not changes:
+                return
+            job_id = self._number(job, "update")
+            if job_id is not None and self._done("update_job", f"update job {job_id}", job_id=job_id, **changes):
+                return
+        super().update_job(
+            job,
+            comment=comment,
+            admin_comment=admin_comment,
+            exclude=exclude,
+            req_nodes=req_nodes,
+            reservation=reservation,
+            start_now=start_now,
+            time_limit_min=time_limit_min,
+        )
+
+    def cancel(self, job: JobRef) -> None:
+        """Cancel a job; one task of an array goes by the command."""
+        job_id = self._number(job, "cancel")
+        if job_id is None or not self._done("cancel", f"cancel job {job_id}", job_id=job_id):
+            super().cancel(job)
+
+    def create_reservation(
+        self, name: str, nodes: str, users: tuple[str, ...], duration_min: int, flags: tuple[str, ...]
+    ) -> None:
+        """Create a reservation that starts now."""
+        checked.flags(flags)
+        args = {"name": checked.name(name), "nodes": checked.node_list(nodes), "users": checked.names(users)}
+        more = {"duration_min": checked.minutes(duration_min), "flags": list(flags)}
+        if not self._done("create_reservation", f"create reservation {name}", **args, **more):
+            super().create_reservation(name, nodes, users, duration_min, flags)
+
+    def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
+        """Change a reservation; `nodes` is the whole new list, `duration_min` counts from its start."""
+        args = {
+            "name": checked.name(name),
+            "nodes": None if nodes is None else checked.node_list(nodes),
+            "duration_min": None if duration_min is None else checked.minutes(duration_min),
+        }
+        if not self._done("update_reservation", f"update reservation {name}", **args):
+            super().update_reservation(name, nodes=nodes, duration_min=duration_min)
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation; refused while a job stands in it."""
+        if not self._done("delete_reservation", f"delete reservation {name}", name=checked.name(name)):
+            super().delete_reservation(name)
+
+    def _change_nodes(self, verb: str, nodes: str, **changes: str) -> bool:
+        return self._done("update_nodes", f"{verb} {nodes}", nodes=checked.node_list(nodes), **changes)
+
+    def _number(self, job: JobRef, verb: str) -> int | None:
+        """The job's id where it is a plain job; None for a task of an array, which a bare number may not name."""
+        address = self._exact(job, verb)
+        return int(address) if address.isdigit() else None
+
+    def _done(self, call: str, what: str, **args: Any) -> bool:
+        """True where pyslurm did it; False where it cannot."""
+        try:
+            self._link.ask(type(None), call, what, **args)
+        except Unable:
+            return False
+        return True

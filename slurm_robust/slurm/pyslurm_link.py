@@ -1,0 +1,145 @@
+"""The line to the process that holds pyslurm: one request, one reply, a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from slurm_robust.config import SlurmConfig
+from slurm_robust.slurm import errors, process
+from slurm_robust.slurm.pyslurm_worker import Reply, Request, Unable
+
+T = TypeVar("T")
+
+
+class _Worker:
+    """The process and its three pipes."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by end)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slurm_robust.slurm.pyslurm_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.stderr,
+            env=env,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+        self.stderr.seek(0)
+        return self.stderr.read()[-400:].decode("utf-8", "replace")
+
+    def end(self) -> None:
+        """Kill it and whatever it started, and close the pipes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for pipe in (self.process.stdin, self.process.stdout, self.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self.process.wait()
+
+
+class Link:
+    """The worker process, started when needed and ended past a deadline. Calls from several threads take turns."""
+
+    def __init__(self, config: SlurmConfig) -> None:
+        self._config = config
+        self._turn = threading.Lock()
+        self._worker: _Worker | None = None
+        self._at_loss: weakref.finalize[[], Link] | None = None
+
+    def ask(self, kind: type[T], call: str, what: str, **args: Any) -> T:
+        """One request, one reply.
+
+        Raises:
+            SlurmError: what went wrong, or the deadline.
+            Unable: this pyslurm cannot do that.
+        """
+        deadline = time.monotonic() + self._config.timeout_s
+        if not self._turn.acquire(timeout=self._config.timeout_s):
+            raise self._late(what)
+        try:
+            reply = self._exchange(msgspec.json.encode(Request(call, what, args)) + b"\n", what, deadline)
+        finally:
+            self._turn.release()
+        if reply.kind == Unable.__name__:
+            raise Unable(reply.text)
+        if reply.kind:
+            raise getattr(errors, reply.kind)(reply.what, reply.text)
+        return msgspec.json.decode(reply.value, type=kind)
+
+    def close(self) -> None:
+        """End the worker."""
+        with self._turn:
+            self._end()
+
+    def _late(self, what: str) -> errors.SlurmTimeoutError:
+        return errors.SlurmTimeoutError(
+            f"{what}: pyslurm did not come back within {self._config.timeout_s:g} s; look at slurmctld with: "
+            "scontrol ping"
+        )
+
+    def _exchange(self, line: bytes, what: str, deadline: float) -> Reply:
+        child = (self._worker or self._start()).process
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(line)
+            child.stdin.flush()
+            said = self._line(child.stdout, what, deadline)
+        except BrokenPipeError:
+            raise self._died(what) from None
+        except BaseException:
+            # An answer that comes later would be taken for the next one's.
+            self._end()
+            raise
+        return msgspec.json.decode(said, type=Reply)
+
+    def _line(self, stdout: IO[bytes], what: str, deadline: float) -> bytes:
+        said = bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while not said.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise self._late(what)
+                piece = os.read(stdout.fileno(), 1 << 20)
+                if not piece:
+                    raise self._died(what)
+                said += piece
+        return bytes(said)
+
+    def _died(self, what: str) -> errors.SlurmError:
+        words = self._worker.last_words() if self._worker else ""
+        self._end()
+        known = errors.from_text(what, words)
+        return known if isinstance(known, errors.SlurmUnavailableError) else errors.SlurmError(what, known.text)
+
+    def _start(self) -> _Worker:
+        env = process.scrubbed(os.environ, self._config.conf) | {
+            "LC_ALL": "C",
+            # The worker runs in / and finds the same packages as this process.
+            "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),  # noqa: PTH100
+        }
+        self._worker = _Worker(env)
+        self._at_loss = weakref.finalize(self, self._worker.end)
+        return self._worker
+
+    def _end(self) -> None:
+        self._worker = None
+        if self._at_loss is not None:
+            self._at_loss()

@@ -1,0 +1,298 @@
+"""The process that holds pyslurm: one JSON request a line in, one JSON reply a line out.
+
+libslurm ends the process it lives in when its configuration is wrong, and pyslurm holds the interpreter's lock through
+every call. So it lives here, where both can be survived: whoever asks keeps a deadline and ends this process past it.
+
+Written for pyslurm 22.5.x: nodes and changes to jobs by its newer classes, jobs and reservations by its older
+functions. What an installed version has not is answered with `Unable`, and the commands do it instead.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+import msgspec
+
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.errors import SlurmError, SlurmMissingError, SlurmParseError, from_text
+from slurm_robust.slurm.values import epoch_s, expand, node_state
+
+
+class Unable(Exception):  # noqa: N818 (no fault: an answer)
+    """This pyslurm cannot do that."""
+
+
+class Request(msgspec.Struct):
+    """What to do; `what` names it in errors."""
+
+    call: str
+    what: str
+    args: dict[str, Any] = {}
+
+
+class Reply(msgspec.Struct):
+    """`kind` is empty where it went well, else an error's class name."""
+
+    kind: str = ""
+    what: str = ""
+    text: str = ""
+    value: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def _flat(values: list[str] | None) -> str:
+    # pyslurm splits node lists at every comma, also inside brackets.
+    return ",".join(values or ())
+
+
+class Worker:
+    """The calls, by name."""
+
+    def __init__(self, pyslurm: Any) -> None:
+        self._slurm = pyslurm
+
+    def _have(self, name: str) -> Any:
+        found = getattr(self._slurm, name, None)
+        if found is None:
+            raise Unable(name)
+        return found
+
+    def nodes(self) -> list[Node]:
+        """All nodes."""
+        return [_node(node) for node in self._have("Nodes").load().values()]
+
+    def update_nodes(self, nodes: str, **changes: str) -> None:
+        """Change nodes: state, reason, comment."""
+        kind = self._have("Node")
+        kind(nodes).modify(kind(**changes))
+
+    def jobs(self) -> list[Job]:
+        """All jobs."""
+        return [_job(said) for said in self._have("job")().get().values()]
+
+    def job_and_siblings(self, job_id: int) -> list[Job]:
+        """A job, or every task of an array; unknown to Slurm: none."""
+        try:
+            return [_job(said) for said in self._have("job")().find_id(str(job_id))]
+        except ValueError as error:
+            if "Invalid job id" in str(error):
+                return []
+            raise
+
+    def requeue(self, job_id: int) -> None:
+        """Plain requeue."""
+        self._have("Job")(job_id).requeue()
+
+    def update_job(self, job_id: int, **changes: Any) -> None:
+        """Change a job."""
+        self._have("Job")(job_id).modify(self._have("JobSubmitDescription")(**changes))
+
+    def cancel(self, job_id: int) -> None:
+        """Cancel a job; not by `Job.cancel`, which reports the last error of an earlier call."""
+        try:
+            self._have("slurm_kill_job")(job_id, int(signal.SIGKILL), 0)
+        except ValueError as error:
+            if "already" not in str(error):
+                raise
+
+    def reservations(self) -> list[Reservation]:
+        """All reservations."""
+        now_s = time.time()
+        return [_reservation(name, said, now_s) for name, said in self._have("reservation")().get().items()]
+
+    def create_reservation(self, name: str, nodes: str, users: str, duration_min: int, flags: list[str]) -> None:
+        """Create a reservation that starts now."""
+        bits = 0
+        for flag in flags:
+            bits |= self._flag(flag)
+        fields = {"name": name, "node_list": nodes, "users": users, "duration": duration_min, "flags": bits}
+        self._have("slurm_create_reservation")(fields | {"start_time": int(time.time())})
+
+    def _flag(self, flag: str) -> int:
+        short = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER_END": "NO_HOLD_JOBS"}.get(flag, flag)
+        bit = self._have(f"RESERVE_FLAG_{short}")
+        if not 0 < bit < 2**31:  # pyslurm passes flags through a C int
+            raise Unable(flag)
+        return int(bit)
+
+    def update_reservation(self, name: str, nodes: str | None, duration_min: int | None) -> None:
+        """Change a reservation."""
+        fields: dict[str, Any] = {"name": name, "start_time": -1}
+        if nodes is not None:
+            fields["node_list"] = nodes.encode("ascii")
+        if duration_min is not None:
+            fields["duration"] = duration_min
+        self._have("slurm_update_reservation")(fields)
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation."""
+        self._have("slurm_delete_reservation")(name)
+
+    def cluster_name(self) -> str:
+        """The cluster's name."""
+        config = getattr(self._have("slurmctld"), "Config", None)
+        if config is None:
+            raise Unable("slurmctld.Config")
+        return str(config.load().cluster)
+
+
+def _node(node: Any) -> Node:
+    state, flags = node_state(node.state)
+    if state == "ALLOCATED" and 0 < node.allocated_cpus < node.total_cpus:
+        state = "MIXED"  # slurmctld's clients tell the two apart, not slurmctld
+    return Node(
+        name=node.name,
+        state=state,
+        flags=flags,
+        reason=node.reason or "",
+        reason_user=(node.reason_user or "") if node.reason else "",
+        partitions=tuple(node.partitions or ()),
+        gres=",".join(f"{kind}:{count}" for kind, count in node.configured_gres.items()),
+        features=tuple(node.active_features or ()),
+        cpus=node.total_cpus or 0,
+        memory_mb=node.real_memory or 0,
+        boot_at_s=node.boot_time or 0,
+        comment=node.comment or "",
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _job_ref(said: dict[str, Any]) -> JobRef:
+    if said["array_job_id"]:
+        return JobRef(said["job_id"], said["array_job_id"], said["array_task_id"])
+    if said["het_job_id"]:
+        return JobRef(said["job_id"], het_offset=said["het_job_offset"] or 0)
+    return JobRef(said["job_id"])
+
+
+def _job(said: dict[str, Any]) -> Job:
+    state, _, flags = said["job_state"].replace(",", "+").partition("+")
+    limit = said["time_limit"]
+    unlimited = not isinstance(limit, int)
+    return Job(
+        ref=_job_ref(said),
+        state=state,
+        completing="COMPLETING" in (state, *flags.split("+")),
+        user=_user(said["user_id"]),
+        uid=said["user_id"],
+        partition=said["partition"] or "",
+        name=said["name"] or "",
+        nodes=expand(said["nodes"] or ""),
+        batch_host=said["batch_host"] or "",
+        num_nodes=said["num_nodes"],
+        reason="" if said["state_reason"] in (None, "None") else said["state_reason"],
+        comment=said["comment"] or "",
+        admin_comment=said["admin_comment"] or "",
+        reservation=said["resv_name"] or "",
+        exclude=_flat(said["exc_nodes"]),
+        req_nodes=_flat(said["req_nodes"]),
+        restart_count=said["restart_cnt"] or 0,
+        requeueable=bool(said["requeue"]),
+        start_at_s=_at(said["start_time"]),
+        submit_at_s=_at(said["submit_time"]),
+        # Slurm notes a year ahead where there is no limit.
+        end_at_s=0 if unlimited and state not in _ENDED else _at(said["end_time"]),
+        time_limit_s=None if unlimited else limit * 60,
+        hetjob_id=said["het_job_id"] or 0,
+        priority=said["priority"] or 0,
+        gres=said["tres_per_node"] or "",
+        features=_flat(said["features"]),
+        exit_code=exit_code(state, said["exit_code"] or "0:0", said["derived_ec"] or "0:0"),
+        std_out=said["std_out"] or "",
+        work_dir=said["work_dir"] or "",
+    )
+
+
+def exit_code(state: str, printed: str, derived: str) -> str:
+    """The exit code that pyslurm's older functions meant.
+
+    They leave in `exit_code` what they found in `derived_ec` (the highest of the steps) one line before: a signal
+    where the script exited, an exit status where a signal ended it.
+    """
+    status, sig = (int(part) for part in printed.split(":"))
+    derived_sig = int(derived.split(":")[1])
+    if sig > 64:  # no signal: a step's code that was never set
+        sig = 0
+    elif sig and status:
+        status, sig = (status, 0) if sig == derived_sig else (0, sig)
+    elif sig and sig == derived_sig and state == "COMPLETED":
+        sig = 0
+    return f"{status}:{sig}"
+
+
+_ENDED = frozenset(
+    {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
+)
+
+
+def _at(value: Any) -> int:
+    return value if isinstance(value, int) else epoch_s(str(value or ""))
+
+
+def _reservation(name: str, said: dict[str, Any], now_s: float) -> Reservation:
+    return Reservation(
+        name=name,
+        nodes=said["node_list"] or "",
+        users=tuple(said["users"] or ()),
+        flags=frozenset((said["flags"] or "").split(",")) - {""},
+        start_at_s=said["start_time"],
+        end_at_s=said["end_time"],
+        state="ACTIVE" if said["start_time"] <= now_s < said["end_time"] else "INACTIVE",
+    )
+
+
+def answer(worker: Worker, request: Request, errors: tuple[type[Exception], ...]) -> Reply:
+    """Carry out one request; whatever goes wrong is a reply too."""
+    call: Callable[..., Any] = getattr(worker, request.call)
+    try:
+        return Reply(value=msgspec.Raw(msgspec.json.encode(call(**request.args))))
+    except Unable as missing:
+        return Reply("Unable", request.what, str(missing))
+    except SlurmError as error:
+        return Reply(type(error).__name__, request.what, str(error))
+    except errors as error:
+        # pyslurm's older functions raise ValueError(words, number), its newer ones RPCError(words).
+        said = from_text(request.what, str(error.args[0] if error.args else error))
+        return Reply(type(said).__name__, said.what, said.text)
+    except (KeyError, TypeError, AttributeError, UnicodeError) as error:
+        return Reply(SlurmParseError.__name__, request.what, f"{type(error).__name__}: {error}")
+
+
+def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
+    """Answer until there are no more requests."""
+    try:
+        import pyslurm  # noqa: PLC0415 (runs slurm_init: here only, once there is somebody to tell)
+    except (ImportError, OSError) as error:
+        for _ in requests:
+            replies.write(msgspec.json.encode(Reply(SlurmMissingError.__name__, "import pyslurm", str(error))) + b"\n")
+            replies.flush()
+        return
+    worker = Worker(pyslurm)
+    errors = (ValueError, pyslurm.PyslurmError) if hasattr(pyslurm, "PyslurmError") else (ValueError,)
+    for line in requests:
+        reply = answer(worker, msgspec.json.decode(line, type=Request), errors)
+        replies.write(msgspec.json.encode(reply) + b"\n")
+        replies.flush()
+
+
+def main() -> None:
+    """Entry point: requests on stdin; stdout is kept for replies, whatever libslurm prints goes to stderr."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as replies:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        serve(sys.stdin.buffer, replies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Single values as Slurm's commands print them: times, durations, node lists, states.
+
+Text that this code does not know raises `SlurmParseError` and is never guessed at.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable
+
+from slurm_robust.slurm.errors import SlurmParseError
+
+NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None", "NONE", "none", "Unknown", "NOT_SET", "n/s"})
+"""How Slurm's commands print that there is no value."""
+
+STATE_SUFFIXES = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWERING_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_ISSUED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+"""What the sign behind a node's state means (`idle*`)."""
+
+SHORT_STATES = {
+    "DRAINED": ("IDLE", "DRAIN"),
+    "DRAINING": ("ALLOCATED", "DRAIN"),
+    "FAILING": ("ALLOCATED", "FAIL"),
+    "FAIL": ("IDLE", "FAIL"),
+    "MAINT": ("IDLE", "MAINTENANCE"),
+    "RESERVED": ("IDLE", "RESERVED"),
+    "COMPLETING": ("ALLOCATED", "COMPLETING"),
+    "PLANNED": ("IDLE", "PLANNED"),
+    "REBOOT": ("IDLE", "REBOOT_ISSUED"),
+}
+"""`sinfo` prints one word for some pairs of base state and flag."""
+
+SHORT_FLAGS = {"MAINT": "MAINTENANCE", "NO_RESPOND": "NOT_RESPONDING", "REBOOT": "REBOOT_ISSUED"}
+
+_NODE_LIST = re.compile(r"[A-Za-z0-9._\[\]-]+(?:,[A-Za-z0-9._\[\]-]+)*\Z")
+
+
+def nothing(text: str) -> bool:
+    """True where Slurm means that there is no value."""
+    return text in NOTHING
+
+
+def plain(text: str) -> str:
+    """The text, or an empty one where Slurm means that there is none."""
+    return "" if text in NOTHING else text
+
+
+def epoch_s(text: str) -> int:
+    """A point in time as seconds since the epoch; 0 where there is none.
+
+    Raises:
+        SlurmParseError: neither a number, an ISO time, nor one of Slurm's words for none.
+    """
+    if re.fullmatch(r"[0-9]{1,11}", text):
+        return int(text)
+    if nothing(text):
+        return 0
+    try:
+        at = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise SlurmParseError("not a time", text[:80]) from None
+    return max(0, int((at if at.tzinfo else at.replace(tzinfo=dt.timezone.utc)).timestamp()))
+
+
+def duration_s(text: str) -> int | None:
+    """`1-02:03:04`, `2:03:04`, `3:04`, `5` (minutes) in seconds; None for `UNLIMITED`, `Partition_Limit` and the like.
+
+    Raises:
+        SlurmParseError: none of these.
+    """
+    if text in ("UNLIMITED", "INFINITE", "Partition_Limit", "INVALID") or nothing(text):
+        return None
+    match = re.fullmatch(r"(?:([0-9]{1,6})-)?([0-9]{1,8})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", text)
+    if match is None:
+        raise SlurmParseError("not a duration", text[:80])
+    days, first, second, third = match.groups()
+    if days is not None:  # days-hours[:minutes[:seconds]]
+        return ((int(days) * 24 + int(first)) * 60 + int(second or 0)) * 60 + int(third or 0)
+    if third is not None:  # hours:minutes:seconds
+        return (int(first) * 60 + int(second)) * 60 + int(third)
+    return int(first) * 60 + int(second or 0)  # minutes[:seconds]
+
+
+def expand(node_list: str) -> tuple[str, ...]:
+    """`n[1-3,7]` as names, in Slurm's order; nothing for an empty list.
+
+    Raises:
+        SlurmParseError: not a node list.
+    """
+    if nothing(node_list):
+        return ()
+    if not _NODE_LIST.match(node_list):
+        raise SlurmParseError("not a node list", node_list[:80])
+    if "[" not in node_list:
+        return tuple(node_list.split(","))
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # noqa: PLC0415 (slow to load)
+
+    try:
+        return tuple(str(name) for name in NodeSet(node_list, resolver=RESOLVER_NOGROUP))
+    except NodeSetException as error:
+        raise SlurmParseError(f"not a node list ({error})", node_list[:80]) from None
+
+
+def fold(names: Iterable[str]) -> str:
+    """Names as a folded list, `n[1-3,7]`, the way Slurm takes it."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415 (slow to load)
+
+    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+
+
+def node_state(text: str) -> tuple[str, frozenset[str]]:
+    """Base state and flags of `MIXED+DRAIN+NOT_RESPONDING*`, `idle*`, `drained`, `down~`.
+
+    Raises:
+        SlurmParseError: not a state.
+    """
+    flags: set[str] = set()
+    word = text.strip().upper()
+    while word and word[-1] in STATE_SUFFIXES:
+        flags.add(STATE_SUFFIXES[word[-1]])
+        word = word[:-1]
+    parts = word.split("+")
+    if not all(re.fullmatch(r"[A-Z_]+", part) for part in parts):
+        raise SlurmParseError("not a node state", text[:80])
+    base = parts[0]
+    if base in SHORT_STATES:
+        base, flag = SHORT_STATES[base]
+        flags.add(flag)
+    flags.update(SHORT_FLAGS.get(part, part) for part in parts[1:])
+    return base, frozenset(flags)

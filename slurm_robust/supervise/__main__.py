@@ -1,0 +1,62 @@
+"""The supervisor process that `srobust run` starts: `python -m slurm_robust.supervise FD WORD…` (not for people)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from slurm_robust import config as site
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.factory import connect
+from slurm_robust.supervise import folder, job, options, output, srunargs
+from slurm_robust.supervise.channel import Channel
+from slurm_robust.supervise.supervisor import Supervisor
+
+
+async def supervise(fd: int, words: list[str]) -> int:
+    """Supervise what the launcher on the other end of `fd` runs.
+
+    A fault of ours before the launch ends this process: the launcher then runs the user's srun plainly.
+    """
+    command = srunargs.parse(words)
+    own = options.read(command.own, os.environ)
+    channel = Channel(fd)
+    await channel.open()
+    await channel.ready.wait()
+    config = own.applied(site.load(own.config))
+    context = await asyncio.to_thread(job.read, connect(config.slurm), job.ref_from_environment(os.environ))
+    files = output.own_output_files()
+    reported = context.output()
+    if not files and reported is not None:
+        files = [reported]
+    where = (
+        Path(own.folder) / f"slurm-robust-{context.name}"
+        if own.folder
+        else folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
+    )
+    supervisor = Supervisor(
+        context,
+        config,
+        folder.Folder(where),
+        channel=channel,
+        command=command,
+        checkpoint_dir=own.checkpoint_dir,
+        output_files=tuple(files),
+        layout=own.layout,
+    )
+    return await supervisor.run()
+
+
+def main() -> None:
+    """Entry point."""
+    try:
+        asyncio.run(supervise(int(sys.argv[1]), sys.argv[2:]))
+    except (site.ConfigError, job.NoJobError, SlurmError, srunargs.UsageError) as error:
+        sys.stderr.write(f"srobust: not supervised: {error}\n")
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

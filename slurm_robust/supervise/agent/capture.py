@@ -1,0 +1,163 @@
+"""Stacks of every process of every rank of this node, in parallel, bounded, each process left running.
+
+The archive is content-addressed: equal stacks are stored once. Its format is `localize/archive.py`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable
+
+from slurm_robust.supervise.agent import proc
+from slurm_robust.supervise.agent.ranks import Member, Rank
+
+_ONE_DUMP_S = 5.0
+_MAX_THREADS = 64
+_MAX_FRAMES = 200
+
+
+def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
+    """Run py-spy on one process.
+
+    `--nonblocking` because a blocking dump stops every thread, and can leave the target stopped when it is itself
+    killed. `--locals` never: it prints secrets.
+
+    Returns:
+        Its JSON, or the text of what went wrong.
+    """
+    command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    try:
+        env = dict(os.environ, RUST_BACKTRACE="0")
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, env=env)
+    except subprocess.TimeoutExpired:
+        return f"py-spy did not end within {timeout_s:.0f} s"
+    except OSError as error:
+        return f"py-spy cannot be started: {error}"
+    if done.returncode != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return (lines[0] if lines else f"py-spy exited with {done.returncode}")[:200]
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        return "py-spy printed something that is no JSON"
+
+
+def threads_of(dump: Any, pid: int) -> list[dict[str, Any]]:
+    """Turn py-spy's JSON into the archive's threads, outermost frame first.
+
+    A process's first thread carries its pid; the name MainThread is only there where `threading` was imported.
+    """
+    out = []
+    for t in dump[:_MAX_THREADS]:
+        frames = [[f.get("name", "?"), f.get("filename", ""), f.get("line") or 0] for f in t.get("frames", [])]
+        frames.reverse()
+        out.append(
+            {
+                "name": t.get("thread_name") or "",
+                "main": t.get("os_thread_id") == pid or t.get("thread_name") == "MainThread",
+                "os_thread_id": t.get("os_thread_id") or 0,
+                "active": bool(t.get("active")),
+                "owns_gil": bool(t.get("owns_gil")),
+                "frames": frames[-_MAX_FRAMES:],
+            }
+        )
+    return out
+
+
+def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> dict[str, Any]:
+    before = proc.stat(m.pid)
+    result = dump(m.pid)
+    after = proc.stat(m.pid)
+    if before and after and before.state != "T" and after.state == "T":
+        # py-spy can leave a process stopped (py-spy#390); one that was stopped before stays as it was.
+        os.kill(m.pid, signal.SIGCONT)
+    key: str | None = None
+    error = ""
+    if isinstance(result, str):
+        error = result
+    else:
+        threads = threads_of(result, m.pid)
+        # The id of a thread differs from rank to rank; what it does is what is compared.
+        text = json.dumps([dict(t, os_thread_id=0) for t in threads], sort_keys=True)
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        stacks.setdefault(key, threads)
+    now = after or before
+    return {
+        "pid": m.pid,
+        "ppid": m.ppid,
+        "state": before.state if before else "X",
+        "command": proc.command_line(m.pid) or m.command,
+        "cpu_s": now.cpu_s if now else -1.0,
+        "io_bytes": proc.io_bytes(m.pid),
+        "wchan": proc.wchan(m.pid),
+        "error": error,
+        "os_threads": now.threads if now else -1,
+        "stack": key,
+    }
+
+
+def _poke_flight_recorder(m: Member, rank: int) -> None:
+    """Ask a NCCL rank for its flight recorder: PyTorch dumps when its pipe is written to."""
+    if not m.dump_pipe:
+        return
+    try:
+        fd = os.open(f"{m.dump_pipe}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return  # no NCCL process group was made: there is nobody to read the pipe
+    try:
+        os.write(fd, b"1\n")
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def capture(
+    ranks: list[Rank],
+    progress: dict[int, Any],
+    *,
+    node: str,
+    round_number: int,
+    py_spy: str,
+    timeout_s: float,
+) -> dict[str, Any]:
+    """Take the stacks of every process of `ranks`.
+
+    Args:
+        ranks: As found now.
+        progress: rank → its entry of the archive (`step`, `phase`, `age_s`), where known.
+        node: This node's name.
+        round_number: Which capture of the incident this is.
+        py_spy: Path of py-spy.
+        timeout_s: For everything; a process not reached in time has an `error`.
+
+    Returns:
+        The archive as a JSON-able object.
+    """
+    started = time.time()
+    deadline = time.monotonic() + timeout_s
+
+    def dump(pid: int) -> Any:
+        left = deadline - time.monotonic()
+        if left <= 0.05:
+            return "no time was left for this process"
+        return py_spy_dump(py_spy, pid, min(_ONE_DUMP_S, left))
+
+    stacks: dict[str, Any] = {}
+    with ThreadPoolExecutor(max_workers=max(4, 2 * (os.cpu_count() or 1))) as pool:
+        jobs = []
+        for r in ranks:
+            _poke_flight_recorder(r.main, r.rank)
+            ordered = [r.main] + [m for m in r.tree if m.pid != r.main.pid]
+            jobs.append((r, [pool.submit(_process, m, dump, stacks) for m in ordered]))
+        entries = [
+            {"rank": r.rank, "progress": progress.get(r.rank), "processes": [f.result() for f in futures]}
+            for r, futures in jobs
+        ]
+    return {"v": 1, "node": node, "at_s": started, "round": round_number, "ranks": entries, "stacks": stacks}

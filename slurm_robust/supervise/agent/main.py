@@ -1,0 +1,255 @@
+"""The agent's loop: look at the ranks, say what changed, do what the supervisor asks.
+
+Says (all carry `n`, the node): `hello`, `rank` (found), `gone`, `p` (progress), `marks`, `state` (stopped,
+uninterruptible, or fine again), `hb` (alive), `cap` (a capture), `clean` (what is left of an ended attempt).
+Is told: `watch` (another attempt), `capture`, `clean`, `quit`. End of input ends it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+import zlib
+from typing import Any
+
+from slurm_robust import progress
+from slurm_robust.supervise.agent import proc, wire
+from slurm_robust.supervise.agent.capture import capture
+from slurm_robust.supervise.agent.ranks import Finder, Rank, Target, group
+
+_RESCAN_S = 1.0
+_HEARTBEAT_S = 2.0
+_CLEAN_POLL_S = 0.05
+_BAD_STATES = {"T": "T", "t": "T", "D": "D"}
+
+
+class Agent:
+    """One node's agent."""
+
+    def __init__(self, target: Target, tick_s: float, py_spy: str) -> None:
+        self.node = target.node
+        self.finder = Finder(target)
+        self.tick_s = tick_s
+        self.py_spy = py_spy
+        self.ranks: dict[int, Rank] = {}
+        self._records: dict[int, tuple[int, int]] = {}  # rank → (pid, file descriptor of its progress)
+        self._last: dict[int, Any] = {}
+        self._told: dict[int, tuple[int, int]] = {}
+        self._states: dict[int, str] = {}
+        self._pending: dict[int, str] = {}
+        self._number = 0
+        self._write_lock = threading.Lock()
+        self._said_at = 0.0
+
+    # -- saying ------------------------------------------------------------------------------------------------
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """Send one message; a supervisor that is gone ends the agent."""
+        with self._write_lock:
+            self._number += 1
+            message = {"t": kind, "n": self.node}
+            message.update(fields)
+            text = "".join(line + "\n" for line in wire.encode(self.node, self._number, message))
+            try:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            except (OSError, ValueError):
+                os._exit(0)
+            self._said_at = time.monotonic()
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def rescan(self) -> None:
+        """Find the ranks anew; report who came and who went."""
+        found = {r.rank: r for r in group(self.finder.members())}
+        for number, rank in found.items():
+            known = self.ranks.get(number)
+            if known is None or known.main.pid != rank.main.pid:
+                self._close(number)
+                self.say("rank", rank=number, pid=rank.main.pid, step_id=rank.step_id, world=rank.world, at=time.time())
+        for number in [n for n in self.ranks if n not in found]:
+            self.say("gone", rank=number, pid=self.ranks[number].main.pid, at=time.time())
+            self._close(number)
+            self._states.pop(number, None)
+        self.ranks = found
+
+    def _close(self, number: int) -> None:
+        pid_fd = self._records.pop(number, None)
+        if pid_fd is not None:
+            os.close(pid_fd[1])
+        self._last.pop(number, None)
+        self._told.pop(number, None)
+
+    def _record(self, rank: Rank) -> progress.Record | None:
+        held = self._records.get(rank.rank)
+        if held is not None:
+            return progress.read(held[1])
+        for member in (rank.main, *tuple(m for m in rank.tree if m.pid != rank.main.pid)):
+            # Going through /proc/PID/fd works across mount and PID namespaces.
+            path = progress.find(member.pid)
+            if path is None:
+                continue
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            record = progress.read(fd)
+            # A child that was forked without the hook inherits the descriptor, but not the right to speak.
+            if record is not None and record.pid == proc.namespace_pid(member.pid):
+                self._records[rank.rank] = (member.pid, fd)
+                return record
+            os.close(fd)
+        return None
+
+    def look(self) -> None:
+        """Report what changed in progress and process states since the last look."""
+        changed: list[Any] = []
+        for number, rank in self.ranks.items():
+            record = self._record(rank)
+            if record is not None:
+                entry = progress_entry(record)
+                if entry != self._last.get(number):
+                    self._last[number] = entry
+                    changed.append([number, *entry])
+                said = (len(record.marks), len(record.layout))
+                if said != self._told.get(number, (0, 0)):
+                    self._told[number] = said
+                    self.say("marks", rank=number, marks=record.marks, layout=record.layout)
+            self._look_state(number, rank)
+        for i in range(0, len(changed), 8):
+            self.say("p", r=changed[i : i + 8])
+
+    def _look_state(self, number: int, rank: Rank) -> None:
+        worst, pid = "", 0
+        for member in rank.tree:
+            stat = proc.stat(member.pid)
+            if stat and stat.state in _BAD_STATES and worst != "T":
+                worst, pid = _BAD_STATES[stat.state], member.pid
+        # Twice in a row: a process in D for one tick is reading a file.
+        if worst == self._pending.get(number, "") and worst != self._states.get(number, ""):
+            self._states[number] = worst
+            self.say("state", rank=number, s=worst, pid=pid, at=time.time())
+        self._pending[number] = worst
+
+    # -- being told --------------------------------------------------------------------------------------------
+
+    def told(self, message: dict[str, Any]) -> bool:
+        """Do what the supervisor asks; False where it is to end."""
+        kind = message["t"]
+        if kind == "quit":
+            return False
+        if kind == "watch":
+            self.finder.watch(str(message.get("attempt", "")))
+            for number in list(self.ranks):
+                self._close(number)
+            self.ranks.clear()
+            self._states.clear()
+        elif kind == "capture":
+            self.rescan()
+            # In a thread: heartbeats go on while py-spy works.
+            threading.Thread(target=self._capture, args=(message, list(self.ranks.values())), daemon=True).start()
+        elif kind == "clean":
+            threading.Thread(target=self._clean, args=(message,), daemon=True).start()
+        return True
+
+    def _capture(self, message: dict[str, Any], ranks: list[Rank]) -> None:
+        now = time.time()
+        known = {
+            n: {"step": e[0], "phase": e[1], "age_s": round(max(0.0, now - e[2]), 3)} for n, e in self._last.items()
+        }
+        archive = capture(
+            ranks,
+            known,
+            node=self.node,
+            round_number=int(message.get("round", 1)),
+            py_spy=self.py_spy,
+            timeout_s=float(message.get("timeout_s", 10.0)),
+        )
+        blob = base64.b64encode(zlib.compress(json.dumps(archive).encode(), 6)).decode()
+        self.say("cap", id=message.get("id"), blob=blob)
+
+    def _clean(self, message: dict[str, Any]) -> None:
+        """Wait until no process of an ended attempt is left; what outlives its step is killed, being an orphan."""
+        deadline = time.monotonic() + float(message.get("timeout_s", 10.0))
+        finder = Finder(self.finder.target._replace(attempt=str(message.get("attempt", ""))))
+        while True:
+            left = finder.members()
+            if not left or time.monotonic() > deadline:
+                break
+            for member in left:
+                try:
+                    os.kill(member.pid, signal.SIGKILL)
+                except OSError:
+                    continue
+            time.sleep(_CLEAN_POLL_S)
+        self.say("clean", id=message.get("id"), left=[m.pid for m in left][:50])
+
+    # -- living ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Live until the supervisor is gone or says so."""
+        self.say("hello", pid=os.getpid(), v=1)
+        os.set_blocking(0, False)
+        selector = selectors.DefaultSelector()
+        try:
+            selector.register(0, selectors.EVENT_READ)
+        except PermissionError:
+            return  # standard input is a file or /dev/null: nobody could ever talk to us
+        decoder, buffered = wire.Decoder(), b""
+        next_tick = next_scan = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= next_scan:
+                self.rescan()
+                next_scan = now + _RESCAN_S
+            if now >= next_tick:
+                self.look()
+                next_tick = now + self.tick_s
+            if now - self._said_at >= _HEARTBEAT_S:
+                self.say("hb", ranks=len(self.ranks))
+            for _ in selector.select(max(0.0, min(next_tick, next_scan) - time.monotonic())):
+                data = os.read(0, 65536)
+                if not data:
+                    return
+                *lines, buffered = (buffered + data).split(b"\n")
+                for line in lines:
+                    message = decoder.feed(line.decode("utf-8", "replace"))
+                    if message is not None and not self.told(message):
+                        return
+
+
+def progress_entry(record: progress.Record) -> list[Any]:
+    """What goes over the channel: step, phase, time of the last sign of life, calls, loss, grad norm, phase limit."""
+    return [
+        record.step,
+        record.phase,
+        round(max(record.step_at_s, record.phase_at_s, record.made_at_s), 3),
+        record.calls,
+        _finite(record.loss),
+        _finite(record.grad_norm),
+        _finite(record.phase_timeout_s),
+    ]
+
+
+def _finite(value: float | None) -> Any:
+    """JSON has no NaN; it travels as a text, since a NaN loss is news."""
+    if value is None or value - value == 0:
+        return value
+    return "nan" if math.isnan(value) else "inf"
+
+
+def main(argv: list[str]) -> None:
+    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY"])`; the rest is in Slurm's environment."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun decides about us, not a key on the user's terminal
+    job_id, attempt, tick_s, py_spy = argv
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
+    env = os.environ
+    target = Target(job_id, node, attempt, env.get("SLURM_STEP_ID", ""), env.get("SLURM_CLUSTER_NAME", ""))
+    Agent(target, float(tick_s), py_spy).run()

@@ -1,0 +1,111 @@
+"""What /proc says of one process. Every reader returns None (or an empty value) for a process that is gone."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_ENVIRON_MAX_BYTES = 1 << 20
+
+
+class Stat(NamedTuple):
+    """Fields of /proc/PID/stat that matter here. `start_ticks` tells a reused pid from the old process."""
+
+    command: str
+    state: str
+    ppid: int
+    cpu_s: float
+    start_ticks: int
+    threads: int
+
+
+def pids() -> list[int]:
+    """All processes that this namespace shows."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read(path: str, size: int = 4096) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, size)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def stat(pid: int) -> Stat | None:
+    """Command, state, parent, processor time and start of a process."""
+    raw = _read(f"/proc/{pid}/stat")
+    if not raw:
+        return None
+    # The command may hold spaces and brackets: it ends at the last one.
+    close = raw.rfind(b")")
+    fields = raw[close + 2 :].split()
+    if len(fields) < 20:
+        return None
+    command = raw[raw.find(b"(") + 1 : close].decode("utf-8", "replace")
+    cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
+    return Stat(command, fields[0].decode(), int(fields[1]), cpu_s, int(fields[19]), int(fields[17]))
+
+
+def owner(pid: int) -> int:
+    """Real user id of a process, -1 where it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
+
+
+def environ(pid: int) -> dict[str, str]:
+    """The environment a process was started with; empty where it may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            raw = f.read(_ENVIRON_MAX_BYTES)
+    except OSError:
+        return {}
+    out = {}
+    for item in raw.split(b"\0"):
+        key, sep, value = item.partition(b"=")
+        if sep:
+            out[key.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+    return out
+
+
+def io_bytes(pid: int) -> int:
+    """Bytes read and written so far by system calls, -1 where it may not be read."""
+    raw = _read(f"/proc/{pid}/io")
+    if not raw:
+        return -1
+    total = 0
+    for line in raw.split(b"\n"):
+        key, _, value = line.partition(b":")
+        if key in (b"rchar", b"wchar"):
+            total += int(value)
+    return total
+
+
+def wchan(pid: int) -> str:
+    """The kernel function that it waits in, empty where not told."""
+    raw = _read(f"/proc/{pid}/wchan", 128)
+    text = raw.decode("utf-8", "replace").strip("\0\n") if raw else ""
+    return "" if text == "0" else text
+
+
+def namespace_pid(pid: int) -> int:
+    """The process's id as it sees itself (containers have their own), or `pid` where not told."""
+    raw = _read(f"/proc/{pid}/status")
+    for line in (raw or b"").split(b"\n"):
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
+def command_line(pid: int) -> str:
+    """The command as typed, shortened."""
+    raw = _read(f"/proc/{pid}/cmdline", 512)
+    return " ".join((raw or b"").decode("utf-8", "replace").split("\0")).strip()[:200]

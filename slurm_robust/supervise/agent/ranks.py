@@ -1,0 +1,188 @@
+"""Which processes of this node are ranks of the watched step, and which belong to whose tree.
+
+One host may carry several (virtual) nodes, and nodes of several clusters, so a process counts only if its own
+SLURMD_NODENAME and SLURM_CLUSTER_NAME say so.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from slurm_robust.supervise.agent import proc
+
+_YOUNG_S = 5.0
+"""A process may still exec into something with another environment while it is younger than this."""
+
+_NOT_STEPS = frozenset(["", "4294967291", "4294967292", "4294967290"])
+"""Batch, extern and interactive steps, as newer Slurms number them in SLURM_STEP_ID."""
+
+
+class Target(NamedTuple):
+    """What is watched: a job's training step, named by attempt where `srobust run` started it.
+
+    Attributes:
+        attempt: Value of SROBUST_ATTEMPT, empty for a job that was never wrapped.
+        own_step: The watch step's own id, never a rank.
+    """
+
+    job_id: str
+    node: str
+    attempt: str
+    own_step: str
+    cluster: str = ""
+
+
+class Member(NamedTuple):
+    """A process of the watched step."""
+
+    pid: int
+    ppid: int
+    start_ticks: int
+    command: str
+    procid: int
+    rank: int
+    """RANK, -1 where the environment has none."""
+    step_id: str
+    world: int
+    dump_pipe: str
+
+
+class Rank(NamedTuple):
+    """A rank: its main process first, then every other process of its tree."""
+
+    rank: int
+    step_id: str
+    world: int
+    main: Member
+    tree: tuple[Member, ...]
+
+
+def _number(text: str | None, default: int = -1) -> int:
+    try:
+        return int(text or "")
+    except ValueError:
+        return default
+
+
+class Finder:
+    """Looks through /proc, reading each process's environment once."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._foreign: dict[int, int] = {}
+        self._mine: dict[int, Member] = {}
+
+    def watch(self, attempt: str) -> None:
+        """Turn to another attempt of the same job."""
+        self.target = self.target._replace(attempt=attempt)
+        self._foreign.clear()
+        self._mine.clear()
+
+    def members(self) -> list[Member]:
+        """Every process of the watched step on this node, now."""
+        me = os.getuid()
+        seen: set[int] = set()
+        out: list[Member] = []
+        uptime_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+        young_ticks = _YOUNG_S * os.sysconf("SC_CLK_TCK")
+        for pid in proc.pids():
+            if me != 0 and proc.owner(pid) != me:
+                continue
+            stat = proc.stat(pid)
+            if stat is None or stat.state in ("Z", "X"):
+                continue
+            seen.add(pid)
+            known = self._mine.get(pid)
+            young = uptime_ticks - stat.start_ticks < young_ticks
+            if known is not None and known.start_ticks == stat.start_ticks and not young:
+                out.append(known._replace(ppid=stat.ppid))
+                continue
+            if self._foreign.get(pid) == stat.start_ticks and not young:
+                continue
+            member = self._read(pid, stat)
+            if member is None:
+                self._foreign[pid] = stat.start_ticks
+                self._mine.pop(pid, None)
+            else:
+                self._mine[pid] = member
+                out.append(member)
+        for table in (self._foreign, self._mine):
+            for pid in [p for p in table if p not in seen]:
+                del table[pid]
+        return out
+
+    def _read(self, pid: int, stat: proc.Stat) -> Member | None:
+        env = proc.environ(pid)
+        target = self.target
+        step_id = env.get("SLURM_STEP_ID", "")
+        if (
+            env.get("SLURM_JOB_ID") != target.job_id
+            or env.get("SLURMD_NODENAME") != target.node
+            or (target.cluster and env.get("SLURM_CLUSTER_NAME", target.cluster) != target.cluster)
+            or "SLURM_PROCID" not in env
+            or step_id in _NOT_STEPS
+            or step_id == target.own_step
+            or env.get("SROBUST_WATCH")
+            or (target.attempt and env.get("SROBUST_ATTEMPT", target.attempt) != target.attempt)
+        ):
+            return None
+        return Member(
+            pid=pid,
+            ppid=stat.ppid,
+            start_ticks=stat.start_ticks,
+            command=stat.command,
+            procid=_number(env.get("SLURM_PROCID")),
+            rank=_number(env.get("RANK")),
+            step_id=step_id,
+            world=_number(env.get("WORLD_SIZE"), _number(env.get("SLURM_STEP_NUM_TASKS"))),
+            dump_pipe=env.get("TORCH_FR_DUMP_PIPE_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") or "",
+        )
+
+
+def group(members: list[Member]) -> list[Rank]:
+    """Sort the step's processes into ranks.
+
+    A process whose environment has RANK (torchrun's workers, or a script that sets it) roots a rank where its parent
+    has not the same RANK; a task without any such process is one rank, named by SLURM_PROCID.
+    """
+    by_pid = {m.pid: m for m in members}
+    with_rank = {m.procid for m in members if m.rank >= 0}
+    roots: list[tuple[int, Member]] = []
+    for m in members:
+        parent = by_pid.get(m.ppid)
+        if m.procid in with_rank:
+            if m.rank >= 0 and (parent is None or parent.rank != m.rank):
+                roots.append((m.rank, m))
+        elif parent is None or parent.procid != m.procid:
+            roots.append((m.procid, m))
+    ranks: dict[int, Rank] = {}
+    # The oldest root of a number is the rank; orphans of the same number (a loader whose parent died) join its tree.
+    for number, root in sorted(roots, key=lambda r: r[1].start_ticks):
+        tree = tuple(_descend(root, members))
+        if number in ranks:
+            ranks[number] = ranks[number]._replace(tree=ranks[number].tree + tree)
+        else:
+            ranks[number] = Rank(number, root.step_id, root.world, _main(tree), tree)
+    return [ranks[n] for n in sorted(ranks)]
+
+
+def _descend(root: Member, members: list[Member]) -> list[Member]:
+    children: dict[int, list[Member]] = {}
+    for m in members:
+        children.setdefault(m.ppid, []).append(m)
+    out, queue = [], [root]
+    while queue:
+        m = queue.pop(0)
+        out.append(m)
+        queue.extend(c for c in children.get(m.pid, []) if root.rank < 0 or c.rank == root.rank)
+    return out
+
+
+def _main(tree: tuple[Member, ...]) -> Member:
+    """The rank's own process: the first Python in the tree (a shell may stand above it), else the root."""
+    for m in tree:
+        if m.command.startswith(("python", "pt_main_thread")):
+            return m
+    return tree[0]

@@ -1,0 +1,85 @@
+"""The channel: one JSON object a line behind a mark, cut into numbered pieces where it is long.
+
+Slurm carries lines of up to about 1,000 bytes whole; longer ones are cut and interleave with those of other nodes.
+Both sides use this module. A line without the mark, or one that does not parse, is skipped and counted.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Iterator
+
+MARK = "~SR1 "
+PIECE_MARK = "~SRP1 "
+LINE_MAX_BYTES = 1000
+_CHUNK = 900
+MAX_PIECES = 65536
+"""About 56 MB: more than any node's capture, less than what would hurt the supervisor."""
+MAX_OPEN = 4096
+
+
+def encode(sender: str, number: int, message: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines (without newline) that carry `message`.
+
+    Args:
+        sender: Name of the node; no spaces.
+        number: Distinguishes the messages of one sender.
+        message: JSON-able; ASCII escapes are used, so a character is a byte.
+    """
+    body = json.dumps(message, separators=(",", ":"))
+    if len(MARK) + len(body) <= LINE_MAX_BYTES:
+        yield MARK + body
+        return
+    total = (len(body) + _CHUNK - 1) // _CHUNK
+    if total > MAX_PIECES:
+        raise ValueError(f"a message of {len(body)} bytes is too long for the channel")
+    for i in range(total):
+        yield f"{PIECE_MARK}{sender} {number} {i} {total} {body[i * _CHUNK : (i + 1) * _CHUNK]}"
+
+
+class Decoder:
+    """Puts lines together again. `skipped` counts the lines that were foreign or garbled."""
+
+    def __init__(self) -> None:
+        self.skipped = 0
+        self._open: dict[tuple[str, int], dict[int, str]] = {}
+
+    def feed(self, line: str) -> dict[str, Any] | None:
+        """Take one line; return a message where it completes one."""
+        line = line.rstrip("\r\n")
+        if line.startswith(MARK):
+            return self._parsed(line[len(MARK) :])
+        if not line.startswith(PIECE_MARK):
+            self.skipped += 1
+            return None
+        fields = line[len(PIECE_MARK) :].split(" ", 4)
+        try:
+            sender, number, index, total = fields[0], int(fields[1]), int(fields[2]), int(fields[3])
+            chunk = fields[4]
+        except (IndexError, ValueError):
+            self.skipped += 1
+            return None
+        if not 0 <= index < total <= MAX_PIECES:
+            self.skipped += 1
+            return None
+        pieces = self._open.setdefault((sender, number), {})
+        pieces[index] = chunk
+        if len(pieces) < total:
+            while len(self._open) > MAX_OPEN:  # pieces lost for good must not pile up
+                del self._open[next(iter(self._open))]
+            return None
+        del self._open[(sender, number)]
+        if sorted(pieces) != list(range(total)):
+            self.skipped += 1
+            return None
+        return self._parsed("".join(pieces[i] for i in range(total)))
+
+    def _parsed(self, body: str) -> dict[str, Any] | None:
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict) or not isinstance(message.get("t"), str):
+            self.skipped += 1
+            return None
+        return message

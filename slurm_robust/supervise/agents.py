@@ -1,0 +1,77 @@
+"""All agents of a job: one watch step, and a small one for each node whose agent fell silent, until it answers again.
+
+A watch step over every node would wait for a dead one; so a silent node gets its own, and the others are left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from slurm_robust.supervise.watch import WatchStep
+
+_HELLO_S = 15.0
+"""From the start of a watch step to its agents' first word."""
+
+
+class Agents:
+    """Starts agents where they are wanted, and speaks to all of them."""
+
+    def __init__(
+        self, job_id: int, tick_s: float, handler: Callable[[dict[str, Any]], None], log: Callable[[str], None]
+    ) -> None:
+        self._new: Callable[[], WatchStep] = functools.partial(WatchStep, job_id, tick_s, handler, log)
+        self._log = log
+        self._main = self._new()
+        self._extra: dict[str, tuple[WatchStep, float]] = {}
+        self._started_at = 0.0
+
+    @property
+    def skipped_lines(self) -> int:
+        """Foreign or garbled lines on the channel."""
+        return self._main.decoder.skipped + sum(w.decoder.skipped for w, _ in self._extra.values())
+
+    async def start(self, nodes: Sequence[str], attempt: str) -> None:
+        """Have agents on these nodes."""
+        await self._drop_extras()
+        self._started_at = time.monotonic()
+        await self._main.start(nodes, attempt)
+
+    async def stop(self) -> None:
+        """End all agents."""
+        await self._drop_extras()
+        await self._main.stop()
+
+    async def _drop_extras(self) -> None:
+        for watch, _ in self._extra.values():
+            await watch.stop()
+        self._extra.clear()
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Send a message to every agent."""
+        for watch in (self._main, *(w for w, _ in self._extra.values())):
+            watch.tell(kind, **fields)
+
+    def watch_attempt(self, attempt: str) -> None:
+        """Turn all agents to another attempt."""
+        for watch in (self._main, *(w for w, _ in self._extra.values())):
+            watch.watch_attempt(attempt)
+
+    async def look_after(self, nodes: Sequence[str], heard_at_s: Mapping[str, float], silent_s: float) -> list[str]:
+        """Start an agent of their own on nodes that fell silent; return the nodes that are silent all the same."""
+        now, wall = time.monotonic(), time.time()
+        silent = []
+        for node in nodes:
+            heard = heard_at_s.get(node)
+            quiet = wall - heard > silent_s if heard is not None else now - self._started_at > _HELLO_S
+            if not quiet:
+                continue
+            silent.append(node)
+            if node not in self._extra:
+                self._log(f"the agent of {node} is silent; another one is started there")
+                watch = self._new()
+                self._extra[node] = (watch, now)
+                await watch.start([node], self._main.attempt)
+        return silent

@@ -1,0 +1,140 @@
+"""What the agents have told: nodes heard from, ranks, their progress and states. A plain book, fed with messages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_robust.supervise.suspicion import RankProgress, StepTimes
+
+_MAX_ARCHIVE_BYTES = 256 << 20
+
+
+@dataclass
+class RankInfo:
+    """One rank of the present attempt; times are seconds since the epoch."""
+
+    rank: int
+    node: str
+    pid: int = 0
+    step_id: str = ""
+    found_at_s: float = 0.0
+    gone_at_s: float = 0.0
+    state: str = ""
+    state_pid: int = 0
+    progress: RankProgress | None = None
+    calls: int = 0
+    loss: float | str | None = None
+    marks: Mapping[str, float] = field(default_factory=dict)
+    layout: Mapping[str, int] = field(default_factory=dict)
+
+
+class Fleet:
+    """The agents' book for one attempt; a new attempt gets a new one."""
+
+    def __init__(self, attempt: str) -> None:
+        self.attempt = attempt
+        self.ranks: dict[int, RankInfo] = {}
+        self.heard_at_s: dict[str, float] = {}
+        self.world = 0
+        self.steps = StepTimes()
+        self.archives: dict[int, dict[str, bytes]] = {}
+        """capture → node → its archive, JSON; untrusted until `localize.archive` has read it."""
+        self.clean: dict[int, dict[str, list[int]]] = {}
+        self.garbled = 0
+
+    def feed(self, message: Mapping[str, Any], now_s: float) -> None:
+        """Take one agent's message; what makes no sense is counted and passed over."""
+        try:
+            self._feed(message, now_s)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            self.garbled += 1
+
+    def _feed(self, message: Mapping[str, Any], now_s: float) -> None:
+        kind, node = message["t"], str(message["n"])
+        self.heard_at_s[node] = now_s
+        if kind == "rank":
+            number = int(message["rank"])
+            self.world = max(self.world, int(message["world"]), number + 1)
+            known = self.ranks.get(number)
+            if known is None or known.pid != int(message["pid"]) or known.node != node:
+                self.ranks[number] = RankInfo(
+                    number, node, int(message["pid"]), str(message["step_id"]), float(message["at"])
+                )
+            else:
+                known.gone_at_s = 0.0
+        elif kind == "gone":
+            info = self.ranks.get(int(message["rank"]))
+            if info is not None and info.pid == int(message["pid"]) and not info.gone_at_s:
+                info.gone_at_s = float(message["at"])
+        elif kind == "p":
+            for entry in message["r"]:
+                self._progress(entry)
+        elif kind == "marks":
+            info = self.ranks[int(message["rank"])]
+            info.marks = {str(k): float(v) for k, v in message["marks"].items()}
+            info.layout = {str(k): int(v) for k, v in message["layout"].items()}
+        elif kind == "state":
+            info = self.ranks[int(message["rank"])]
+            info.state, info.state_pid = str(message["s"]), int(message["pid"])
+        elif kind == "cap":
+            self.archives.setdefault(int(message["id"]), {})[node] = _unpacked(message["blob"])
+        elif kind == "clean":
+            self.clean.setdefault(int(message["id"]), {})[node] = [int(p) for p in message["left"]]
+
+    def _progress(self, entry: list[Any]) -> None:
+        number, step, phase, at_s, calls, loss, _, timeout_s = entry
+        info = self.ranks[int(number)]
+        info.calls, info.loss = int(calls), loss
+        info.progress = RankProgress(
+            int(number), int(step), str(phase), float(at_s), None if timeout_s is None else float(timeout_s)
+        )
+        if info.calls > 0:
+            self.steps.saw(int(number), int(step), float(at_s))
+
+    # -- questions ---------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> list[RankInfo]:
+        """Ranks that are there."""
+        return [r for r in self.ranks.values() if not r.gone_at_s]
+
+    @property
+    def step(self) -> int:
+        """The step that every reporting rank has completed, -1 where none reports one."""
+        return min((r.progress.step for r in self.ranks.values() if r.progress is not None), default=-1)
+
+    @property
+    def last_sign_s(self) -> float:
+        """Time of the last sign of life of any rank, 0 where there was none."""
+        return max((r.progress.at_s for r in self.ranks.values() if r.progress is not None), default=0.0)
+
+    @property
+    def step_ids(self) -> list[str]:
+        """Ids of the steps that the ranks run in (one, but for odd scripts)."""
+        return sorted({r.step_id for r in self.ranks.values() if r.step_id})
+
+    @property
+    def rank_nodes(self) -> dict[int, str]:
+        """Rank → node."""
+        return {r.rank: r.node for r in self.ranks.values()}
+
+    def silent_nodes(self, nodes: tuple[str, ...], now_s: float, limit_s: float) -> list[str]:
+        """Nodes whose agent was heard of once and is silent for longer than the limit."""
+        return [n for n in nodes if n in self.heard_at_s and now_s - self.heard_at_s[n] > limit_s]
+
+    def mark(self, name: str) -> float:
+        """When the last rank passed a start-up mark, 0 where not all have."""
+        stamps = [r.marks.get(name, 0.0) for r in self.ranks.values()]
+        return max(stamps) if stamps and all(stamps) else 0.0
+
+
+def _unpacked(blob: str) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(base64.b64decode(blob), _MAX_ARCHIVE_BYTES)
+    except (binascii.Error, zlib.error) as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,137 @@
+"""The job that is supervised: who it is, what Slurm says of it, and its claim."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurm_robust import claim
+from slurm_robust.claim import Answer, Claim, ClaimError
+from slurm_robust.model import AttemptId, JobRef
+from slurm_robust.slurm.client import Job, SlurmClient
+from slurm_robust.slurm.errors import SlurmError
+
+_ANSWER_POLL_S = 0.25
+
+
+class NoJobError(Exception):
+    """There is no job to supervise; the message says what to type."""
+
+
+def ref_from_environment(env: Mapping[str, str]) -> JobRef:
+    """The job that this process runs in.
+
+    Raises:
+        NoJobError: it runs in none.
+    """
+    raw = env.get("SLURM_JOB_ID", "")
+    if not raw.isdigit():
+        raise NoJobError("this is not inside a Slurm job (SLURM_JOB_ID is not set); use it in an sbatch file or salloc")
+    array, task = env.get("SLURM_ARRAY_JOB_ID", ""), env.get("SLURM_ARRAY_TASK_ID", "")
+    if array.isdigit() and task.isdigit():
+        return JobRef(int(raw), int(array), int(task))
+    if env.get("SLURM_HET_SIZE", "").isdigit():
+        return JobRef(int(raw), het_offset=0)
+    return JobRef(int(raw))
+
+
+@dataclass
+class JobContext:
+    """A job, as far as its supervisor needs it.
+
+    Attributes:
+        previous: The claim that the attempt before left, None on a first run.
+        can_claim: Whether the Comment may be written (the owner's, protocol understood).
+    """
+
+    client: SlurmClient
+    cluster: str
+    job: Job
+    previous: Claim | None
+    claim: Claim
+    can_claim: bool = True
+
+    @property
+    def ref(self) -> JobRef:
+        """How Slurm's commands address it."""
+        return self.job.ref
+
+    @property
+    def attempt_id(self) -> AttemptId:
+        """This run of it."""
+        return AttemptId(self.cluster, self.ref.address, self.job.restart_count, self.job.start_at_s)
+
+    @property
+    def name(self) -> str:
+        """Its name in paths, as in `slurm-%A_%a.out`."""
+        return self.ref.address
+
+    @property
+    def resumed(self) -> bool:
+        """True where an earlier attempt of this job wanted a requeue, or was requeued by anyone."""
+        return self.previous is not None and self.previous.restart < self.job.restart_count
+
+    def output(self) -> Path | None:
+        """The job's output file, as far as Slurm tells."""
+        return Path(self.job.std_out) if self.job.std_out.startswith("/") and "%" not in self.job.std_out else None
+
+    async def say(self, **changes: object) -> bool:
+        """Write the claim with these changes; False where Slurm did not take it (training goes on)."""
+        self.claim = replace(self.claim, at_s=round(time.time(), 3), **changes)  # type: ignore[arg-type]
+        if not self.can_claim:
+            return False
+        try:
+            # Read anew each time: the user's words may have changed since.
+            now = await asyncio.to_thread(self.client.job, self.ref)
+            words = claim.split(now.comment)[0] if now is not None else ""
+            text = claim.render(self.claim, words)
+            await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
+        except (SlurmError, ClaimError):
+            return False
+        return True
+
+    async def answer(self, incident: str, timeout_s: float) -> Answer | None:
+        """Wait for the daemon's answer to this incident; None where none came."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                job = await asyncio.to_thread(self.client.job, self.ref)
+                found = claim.parse_answer(job.admin_comment) if job is not None else None
+            except (SlurmError, ClaimError):
+                found = None
+            if found is not None and found.incident == incident:
+                return found
+            await asyncio.sleep(_ANSWER_POLL_S)
+        return None
+
+
+def read(client: SlurmClient, ref: JobRef) -> JobContext:
+    """Ask Slurm about the job.
+
+    Raises:
+        NoJobError: Slurm does not know it.
+        SlurmError: Slurm cannot be asked.
+    """
+    job = client.job(ref)
+    if job is None:
+        raise NoJobError(f"Slurm does not know job {ref.address}; see: squeue -u $USER")
+    can_claim = True
+    try:
+        previous = claim.parse(job.comment)
+    except ClaimError:
+        previous, can_claim = None, False  # a newer version's: not ours to overwrite
+    mine = Claim(
+        state=claim.STATE_WATCHING,
+        lineage=previous.lineage if previous else secrets.token_hex(6),
+        restart=job.restart_count,
+        incident=previous.incident if previous else "",
+        fruitless=previous.fruitless if previous else 0,
+        step=previous.step if previous else -1,
+    )
+    can_claim = can_claim and job.uid == os.getuid()
+    return JobContext(client, client.cluster_name(), job, previous, mine, can_claim)

@@ -1,0 +1,85 @@
+"""The `--robust…` options of `srobust run`, as typed values. The SPANK plugin offers the same under the same names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from slurm_robust.config import Config
+from slurm_robust.model import Mode
+from slurm_robust.supervise.srunargs import UsageError
+
+USAGE = """\
+usage: srobust run [srun options] [--robust[=on|observe|off]] [--robust-…=…] [--] CMD [ARG…]
+
+  --robust=MODE                 on: act; observe: watch and report only; off: plain srun (default: the site's)
+  --robust-checkpoint-dir=DIR   look up the latest verified checkpoint here, and give every rank the same
+  --robust-hang-timeout=SECONDS silence after which the job is acted on without a pattern that explains it
+  --robust-layout=tp=2,pp=4     parallel sizes, for the localisation
+  --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
+  --robust-config=FILE          robust.yaml to use
+
+Everything else is srun's own. srobust run --help tells more.
+"""
+_LAYOUT = re.compile(r"(?:tp|pp|dp|ep|cp|fsdp)=[1-9]\d{0,5}(?:,(?:tp|pp|dp|ep|cp|fsdp)=[1-9]\d{0,5})*\Z")
+_KNOWN = frozenset({"mode", "checkpoint-dir", "hang-timeout", "layout", "folder", "config"})
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """What was asked of us. `mode` is None where the site's holds; `off` never comes this far."""
+
+    mode: Mode | None = None
+    off: bool = False
+    checkpoint_dir: str = ""
+    hang_timeout_s: float | None = None
+    layout: Mapping[str, int] = field(default_factory=dict)
+    folder: str = ""
+    config: str = ""
+
+    def applied(self, config: Config) -> Config:
+        """The site's configuration with these options over it."""
+        if self.mode is not None:
+            config = msgspec.structs.replace(config, mode=self.mode)
+        if self.hang_timeout_s is not None:
+            changed = msgspec.structs.replace(config.supervise, action_limit_s=self.hang_timeout_s)
+            config = msgspec.structs.replace(config, supervise=changed)
+        return config
+
+
+def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
+    """Check the options (and SROBUST_CHECKPOINT_DIR, which stands in for its option).
+
+    Raises:
+        UsageError: an unknown option, or a value that is not allowed; says what is.
+    """
+    for name in own:
+        if name not in _KNOWN:
+            raise UsageError(f"--robust-{name}: there is no such option")
+    mode_text = own.get("mode", "")
+    modes = {"": None, "on": Mode.ACT, "act": Mode.ACT, "observe": Mode.OBSERVE, "off": None}
+    if mode_text not in modes:
+        raise UsageError(f"--robust={mode_text}: expected on, observe or off")
+    hang_s: float | None = None
+    if "hang-timeout" in own:
+        try:
+            hang_s = float(own["hang-timeout"])
+        except ValueError:
+            hang_s = 0.0
+        if not 1.0 <= hang_s <= 7 * 86400.0:
+            raise UsageError(f"--robust-hang-timeout={own['hang-timeout']}: expected seconds, 1 to 604800")
+    layout = own.get("layout", "")
+    if layout and not _LAYOUT.match(layout):
+        raise UsageError(f"--robust-layout={layout}: expected sizes such as tp=2,pp=4,dp=4")
+    return OwnOptions(
+        mode=Mode.ACT if "mode" in own and not mode_text else modes[mode_text],
+        off=mode_text == "off",
+        checkpoint_dir=own.get("checkpoint-dir") or env.get("SROBUST_CHECKPOINT_DIR", ""),
+        hang_timeout_s=hang_s,
+        layout={k: int(v) for k, v in (pair.split("=") for pair in layout.split(","))} if layout else {},
+        folder=own.get("folder", ""),
+        config=own.get("config", ""),
+    )

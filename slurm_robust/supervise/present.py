@@ -1,0 +1,116 @@
+"""What is known of the attempt that runs now. A new attempt gets a new one: timers and exits die with theirs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_robust.config import SuperviseConfig
+from slurm_robust.localize.evidence import RankExit
+from slurm_robust.model import Signal, SignalKind
+from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.supervise.investigate import Scene
+from slurm_robust.supervise.output import OutputFile, TaskExit
+from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess
+
+_LAST_LINES = 120
+
+
+class Present:
+    """One attempt, as its agents and its output files tell it.
+
+    Args:
+        attempt: Its name, empty for a job that was not started by us.
+        nodes: Nodes of the allocation.
+        paths: The job's output files, read from where they stand now.
+    """
+
+    def __init__(
+        self,
+        attempt: str,
+        nodes: tuple[str, ...],
+        *,
+        layout: Mapping[str, int],
+        paths: Sequence[Path],
+        log_pattern: str,
+    ) -> None:
+        own = re.compile(log_pattern) if log_pattern else None
+        self.fleet = Fleet(attempt)
+        self.scene = Scene(nodes, layout)
+        self.cancelled = False
+        self.quiet_until_s = 0.0
+        self.began_at_s = time.time()
+        self._outputs = [OutputFile(path, own) for path in paths]
+        self._log_step: tuple[int, float] | None = None
+
+    def read_outputs(self) -> None:
+        """Take in the new lines of the job's output files."""
+        now = time.time()
+        for output in self._outputs:
+            found = output.poll()
+            if found.step is not None and (self._log_step is None or found.step != self._log_step[0]):
+                self._log_step = (found.step, now)
+                if not self.has_progress:
+                    self.fleet.steps.saw(-1, found.step, now)
+            self.cancelled = self.cancelled or found.cancelled
+            for oom in found.oom:
+                self.scene.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
+            for gone in found.exits:
+                self._task_exit(gone, now, oom_killed=bool(found.oom))
+
+    def _task_exit(self, gone: TaskExit, now_s: float, *, oom_killed: bool) -> None:
+        known = self.fleet.ranks.get(gone.task)
+        self.scene.exits.setdefault(
+            gone.task,
+            RankExit(
+                rank=gone.task,
+                # srun names the machine, which several nodes may share; the agent knows better.
+                node=known.node if known is not None else gone.host,
+                at_s=now_s + len(self.scene.exits) * 1e-6,  # keeps the order of the lines
+                exit_code=gone.code,
+                signal=gone.signal,
+                oom_killed=oom_killed,
+            ),
+        )
+
+    def whole_exit(self, code: int) -> None:
+        """Srun ended and said nothing of single tasks: one exit of an unknown rank stands for all."""
+        signal = code - 128 if code > 128 else 0
+        self.scene.exits[-1] = RankExit(-1, "", time.time(), None if signal else code, signal)
+
+    def add_last_lines(self) -> None:
+        """Give the exits the program's last words."""
+        lines = tuple(line for output in self._outputs for line in output.lines)[-_LAST_LINES:]
+        self.scene.exits = {rank: replace(e, last_lines=lines) for rank, e in self.scene.exits.items()}
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether any rank calls `slurm_robust.progress`; log lines count only where none does."""
+        return any(r.progress is not None for r in self.fleet.ranks.values())
+
+    @property
+    def step(self) -> int:
+        """Last step reached by every rank, -1 where unknown."""
+        if self.has_progress:
+            return self.fleet.step
+        return self._log_step[0] if self._log_step is not None else -1
+
+    @property
+    def last_sign_s(self) -> float:
+        """Time of the last sign of progress; the attempt's beginning where there was none."""
+        if self.has_progress:
+            return self.fleet.last_sign_s
+        return self._log_step[1] if self._log_step is not None else self.began_at_s
+
+    def assess(self, config: SuperviseConfig) -> Assessment:
+        """Judge the silence now."""
+        ranks = [r.progress for r in self.fleet.alive if r.progress is not None]
+        if not ranks and self._log_step is not None:
+            ranks = [RankProgress(-1, self._log_step[0], "train", self._log_step[1])]
+        if not ranks and self.fleet.alive:
+            # Nothing reports: a job like that is looked at now and then, and judged by stacks that do not move.
+            ranks = [RankProgress(-1, -1, "startup", self.began_at_s)]
+        return assess(ranks, self.fleet.steps, time.time(), config)

@@ -1,0 +1,123 @@
+"""The acts of a plan, inside the allocation and towards the daemon. What to do was decided before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from slurm_robust import claim
+from slurm_robust.config import SuperviseConfig
+from slurm_robust.model import EXIT_REQUEUE_WANTED, Plan, Road, Verdict
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.supervise.agents import Agents
+from slurm_robust.supervise.channel import Channel
+from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.incident import Record
+from slurm_robust.supervise.job import JobContext
+
+_POLL_S = 0.02
+_SRUN_KILLED_S = 3.0
+_AGENTS_KILL_S = 1.0
+
+
+async def end_step(
+    context: JobContext,
+    channel: Channel | None,
+    agents: Agents,
+    fleet: Fleet,
+    *,
+    folder: Folder,
+    config: SuperviseConfig,
+) -> None:
+    """End the training step at once. The evidence has been taken: SIGTERM and its KillWait would only cost time.
+
+    The agents kill first, every process of every rank at once: a slurmstepd that finds its processes gone ends its
+    step without the second that it otherwise waits for them. Slurm's own kill follows for what no agent reaches.
+    """
+    if channel is not None and channel.ended is not None:
+        return
+    if fleet.attempt:
+        agents.tell("clean", id=0, attempt=fleet.attempt, timeout_s=config.kill_clean_timeout_s)
+        if channel is not None and await channel.wait_ended(_AGENTS_KILL_S):
+            return
+    for step_id in fleet.step_ids:
+        try:
+            await asyncio.to_thread(context.client.signal, context.ref, "KILL", step_id)
+        except SlurmError as error:
+            folder.tell("note", f"step {context.name}.{step_id} could not be killed: {error}")
+    if channel is None:
+        return
+    if fleet.step_ids and await channel.wait_ended(config.kill_clean_timeout_s):
+        return
+    # A node that does not answer keeps srun waiting: srun itself goes, and what it left is looked for next.
+    channel.kill()
+    await channel.wait_ended(_SRUN_KILLED_S)
+
+
+async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: SuperviseConfig) -> dict[str, str]:
+    """Make sure that no process of the ended attempt is left.
+
+    Returns:
+        Nodes that did not get clean in time, with what they said: such a node is itself a suspect.
+    """
+    want = set(nodes)
+    key = int(time.monotonic() * 1000)
+    agents.tell("clean", id=key, attempt=fleet.attempt, timeout_s=config.kill_clean_timeout_s)
+    deadline = time.monotonic() + config.kill_clean_timeout_s + 1.0
+    while time.monotonic() < deadline and not want <= set(fleet.clean.get(key, {})):
+        await asyncio.sleep(_POLL_S)
+    answers = fleet.clean.pop(key, {})
+    dirty = {n: f"processes {left} outlive SIGKILL" for n, left in answers.items() if left and n in want}
+    dirty.update(dict.fromkeys(want - set(answers), "its agent does not say whether it is clean"))
+    return dirty
+
+
+async def requeue(
+    context: JobContext,
+    agents: Agents,
+    folder: Folder,
+    config: SuperviseConfig,
+    *,
+    record: Record,
+    verdict: Verdict | None,
+    plan: Plan,
+) -> int:
+    """Ask for a requeue and wait to be ended by it; an exit code where nobody came.
+
+    The claim goes into the job's Comment. Where no daemon takes it, the job requeues itself, plainly. It does not
+    return while a requeue is wanted: the script's next lines would run, and the job would end.
+    """
+    # A watch step whose srun is killed by the requeue takes seconds to end, and the job with it.
+    await agents.stop()
+    if plan.road is Road.SEAT:
+        suspect = max((s.confidence for s in verdict.suspects), default=0.0) if verdict else 0.0
+        written = await context.say(
+            state=claim.STATE_WANTS_REQUEUE,
+            incident=record.id,
+            evict=plan.evict,
+            conclusion=verdict.conclusion.value if verdict else "",
+            confidence=round(suspect, 3),
+            why=plan.reason,
+            times=dict(record.times),
+        )
+        if written:
+            folder.tell("claimed", f"asked the daemon for a requeue without {','.join(plan.evict) or 'anyone'}")
+            answer = await context.answer(record.id, config.answer_timeout_s)
+            if answer is not None and answer.state == "accepted":
+                folder.tell("accepted", f"the daemon: {answer.why or 'accepted'}")
+                await asyncio.sleep(config.requeue_timeout_s)
+                folder.tell("gave-up", f"accepted, but nobody came for {config.requeue_timeout_s:g} s")
+                return EXIT_REQUEUE_WANTED
+            said = f"the daemon: {answer.state}: {answer.why}" if answer else "no daemon answered"
+            folder.tell("unanswered", f"{said}; a plain requeue follows (Slurm waits 121 s, and excludes no node)")
+        else:
+            folder.tell("unanswered", "the claim could not be written into the job's Comment; a plain requeue follows")
+    try:
+        await asyncio.to_thread(context.client.requeue, context.ref)
+    except SlurmError as error:
+        folder.tell("gave-up", f"the job could not be requeued: {error}")
+        return EXIT_REQUEUE_WANTED
+    await asyncio.sleep(config.requeue_timeout_s)
+    return EXIT_REQUEUE_WANTED

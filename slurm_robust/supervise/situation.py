@@ -1,0 +1,81 @@
+"""From what a supervisor knows to what the policy asks for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_robust.config import Config
+from slurm_robust.model import Verdict
+from slurm_robust.policy.decide import Failure, JobFacts, Situation
+from slurm_robust.slurm.client import Job
+from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.supervise.srunargs import SrunCommand, named_hosts
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a decision is made from, beside the verdict.
+
+    Attributes:
+        nodes: Nodes of the allocation that were not evicted.
+        silent_nodes: Those whose agent does not answer.
+        dead_nodes: Those that Slurm calls down or not responding.
+        failure: This one, as it is compared with others.
+        earlier: Failures of this lineage since its last new step.
+        overdue: The action limit was reached.
+        ended: A rank died, or srun ended.
+        exit_code: srun's, where it ended by itself.
+    """
+
+    config: Config
+    job: Job
+    fleet: Fleet
+    command: SrunCommand | None
+    environment: Mapping[str, str]
+    nodes: Sequence[str]
+    silent_nodes: Sequence[str]
+    dead_nodes: Sequence[str]
+    failure: Failure | None
+    earlier: Sequence[Failure]
+    restarts_in_place: int
+    fruitless: int
+    overdue: bool
+    ended: bool
+    exit_code: int | None
+
+
+def describe(verdict: Verdict, facts: Facts) -> Situation:
+    """The situation that `policy.decide` judges."""
+    used = {r.node for r in facts.fleet.ranks.values()} or set(facts.nodes)
+    spares = [n for n in facts.nodes if n not in used and n not in facts.silent_nodes and n not in facts.dead_nodes]
+    candidates = {s.node for s in verdict.suspects} | set(facts.dead_nodes)
+    named = set()
+    if facts.command is not None:
+        named = {n for n in candidates if named_hosts(facts.command, facts.environment, [n])}
+    job = facts.job
+    return Situation(
+        verdict=verdict,
+        allocation_nodes=tuple(facts.nodes),
+        training_node_count=len(used),
+        training_nodes=tuple(sorted(used)),
+        # A watch from outside cannot start the step anew: nothing inside the allocation is a road for it.
+        healthy_spares=tuple(spares) if facts.command is not None else (),
+        dead_nodes=tuple(facts.dead_nodes),
+        batch_node=job.batch_host,
+        excluded_named=frozenset(named),
+        ended=facts.ended,
+        exit_code=facts.exit_code,
+        failure=facts.failure,
+        earlier_failures=tuple(facts.earlier),
+        restarts_in_place=facts.restarts_in_place,
+        fruitless=facts.fruitless,
+        fruitless_limit=facts.config.supervise.fruitless_attempts,
+        action_limit_reached=facts.overdue,
+        job=JobFacts(
+            requeueable=job.requeueable,
+            het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,
+            survives_node_failure=bool(facts.environment.get("SLURM_NO_KILL")),
+        ),
+        mode=facts.config.mode,
+    )

@@ -1,0 +1,198 @@
+"""The user's own `srun` options: where the command begins, and what a relaunch must change in them. Pure.
+
+Options are read, never rewritten, but for the few that a relaunch adds at the end: srun lets the last one win.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+_SHORT_FLAGS = frozenset("EHhlOQqsuVvXZ")
+_SHORT_OPTIONAL = frozenset("IKk")
+_LONG_FLAGS = frozenset(
+    [
+        "async",
+        "contiguous",
+        "disable-status",
+        "exact",
+        "external",
+        "help",
+        "hold",
+        "interactive",
+        "label",
+        "multi-prog",
+        "no-allocate",
+        "overcommit",
+        "overlap",
+        "oversubscribe",
+        "preserve-env",
+        "quiet",
+        "quit-on-interrupt",
+        "reboot",
+        "share",
+        "spread-job",
+        "stepmgr",
+        "test-only",
+        "unbuffered",
+        "usage",
+        "use-min-nodes",
+        "verbose",
+        "version",
+        "whole",
+    ]
+)
+_LONG_OPTIONAL = frozenset(
+    [
+        "bcast",
+        "compress",
+        "exclusive",
+        "get-user-env",
+        "immediate",
+        "kill-on-bad-exit",
+        "nice",
+        "no-kill",
+        "propagate",
+        "pty",
+        "resv-ports",
+        "send-libs",
+        "x11",
+    ]
+)
+"""Long options whose value can only stand behind `=`."""
+_SHORT_NAMES = {"N": "nodes", "n": "ntasks", "w": "nodelist", "x": "exclude", "r": "relative", "F": "nodefile"}
+OWN_PREFIX = "--robust"
+
+
+class UsageError(Exception):
+    """The command line makes no sense; the message says which word, and what was expected."""
+
+
+@dataclass(frozen=True)
+class SrunCommand:
+    """A command line of `srobust run`, taken apart.
+
+    Attributes:
+        options: srun's own, as typed.
+        command: The program and its arguments.
+        values: The options by long name (the last one where repeated; empty for flags).
+        own: `--robust-…` options by name without the prefix; `mode` for a bare `--robust[=…]`.
+    """
+
+    options: tuple[str, ...]
+    command: tuple[str, ...]
+    values: Mapping[str, str]
+    own: Mapping[str, str]
+
+
+def parse(words: Sequence[str]) -> SrunCommand:
+    """Take `[srun options] [--] CMD…` apart as srun itself would (options end at the first word that is none).
+
+    Raises:
+        UsageError: no command, or an option without its value.
+    """
+    options: list[str] = []
+    values: dict[str, str] = {}
+    own: dict[str, str] = {}
+    i = 0
+    while i < len(words):
+        word = words[i]
+        if word == "--":
+            i += 1
+            break
+        if not word.startswith("-") or word == "-":
+            break
+        used, name, value = _option(words, i)
+        if name == "robust" or name.startswith("robust-"):
+            own["mode" if name == "robust" else name[len("robust-") :]] = value
+        else:
+            options.extend(words[i : i + used])
+            values[name] = value
+        i += used
+    command = tuple(words[i:])
+    if not command:
+        raise UsageError("no command to run: srobust run [srun options] [--] CMD [ARG…]")
+    return SrunCommand(tuple(options), command, values, own)
+
+
+def _option(words: Sequence[str], i: int) -> tuple[int, str, str]:
+    """(words used, long name, value) of the option at `words[i]`."""
+    word = words[i]
+    if word.startswith("--"):
+        name, sep, value = word[2:].partition("=")
+        if sep or name in _LONG_FLAGS or name in _LONG_OPTIONAL or name == "robust":
+            return 1, name, value
+        if i + 1 >= len(words):
+            raise UsageError(f"{word}: a value is missing behind it")
+        return 2, name, words[i + 1]
+    letter, rest = word[1], word[2:]
+    name = _SHORT_NAMES.get(letter, letter)
+    if letter in _SHORT_FLAGS or letter in _SHORT_OPTIONAL:
+        return 1, name, "" if letter in _SHORT_FLAGS else rest
+    if rest:
+        return 1, name, rest.removeprefix("=")
+    if i + 1 >= len(words):
+        raise UsageError(f"{word}: a value is missing behind it")
+    return 2, name, words[i + 1]
+
+
+def first_launch(command: SrunCommand) -> list[str]:
+    """The argument list of the user's own `srun`, so that one rank's death does not wipe the evidence.
+
+    A value that the user chose stays: whoever writes `-K1` wants the step to end at once.
+    """
+    extra = []
+    if not {"kill-on-bad-exit", "K"} & set(command.values):
+        extra.append("--kill-on-bad-exit=0")
+    if not {"wait", "W"} & set(command.values):
+        extra.append("--wait=0")
+    return ["srun", *extra, *_exporting(command), "--", *command.command]
+
+
+def _exporting(command: SrunCommand) -> list[str]:
+    """The user's options; a list in `--export` is widened by our variables, `NONE` stays what it is."""
+    ours = "SROBUST_ATTEMPT,SROBUST_RESUME_PATH,SROBUST_RESUME_STEP,SROBUST_LINEAGE"
+    export = command.values.get("export", "ALL")
+    if export.upper() in ("NONE", "NIL", "ALL") or "SROBUST_ATTEMPT" in export:
+        return list(command.options)
+    return [*command.options, f"--export={export},{ours}"]
+
+
+def relaunch(command: SrunCommand, exclude: Iterable[str], nodes: int) -> list[str]:
+    """The argument list of a relaunch in the same allocation.
+
+    Args:
+        command: What the user typed.
+        exclude: Nodes that must not be used.
+        nodes: Number of nodes that the training needs.
+
+    `--overlap` because a stuck step of the last attempt may still hold the resources.
+    """
+    argv = first_launch(command)
+    at = argv.index("--")
+    added = ["--overlap", f"--nodes={nodes}"]
+    bad = sorted(set(exclude) | set(filter(None, re.split(r",(?![^[]*\])", command.values.get("exclude", "")))))
+    if bad:
+        added.append(f"--exclude={','.join(bad)}")
+    return argv[:at] + added + argv[at:]
+
+
+def named_hosts(command: SrunCommand, env: Mapping[str, str], hosts: Iterable[str]) -> str:
+    """Where command, options or environment name one of `hosts`, a sentence about it; else an empty text.
+
+    MASTER_ADDR, MASTER_PORT and Slurm's own variables are set anew for a relaunch and do not count.
+    """
+    for host in hosts:
+        pattern = re.compile(rf"(?<![A-Za-z0-9._-]){re.escape(host)}(?![A-Za-z0-9_-]|\.[A-Za-z0-9])")
+        for word in (*command.options, *command.command):
+            if pattern.search(word):
+                return f"the command names {host} ({word[:80]!r})"
+        for key, value in env.items():
+            if key.startswith(("SLURM", "SROBUST_", "MASTER_")) or key in ("HOSTNAME", "HOST", "PWD", "OLDPWD", "_"):
+                continue
+            if pattern.search(value):
+                return f"the environment names {host} ({key})"
+    if {"nodelist", "nodefile", "relative"} & set(command.values):
+        return "the command chooses its nodes itself (--nodelist, --nodefile or --relative)"
+    return ""

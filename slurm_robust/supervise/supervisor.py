@@ -1,0 +1,243 @@
+"""The supervisor of one job: launches, looks, and hands what is wrong to `handling`.
+
+It runs beside the training, as another process than the launcher that started the user's srun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_robust import claim
+from slurm_robust.config import Config
+from slurm_robust.model import Mode
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.supervise import attempts, incident
+from slurm_robust.supervise.agents import Agents
+from slurm_robust.supervise.channel import Channel
+from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.handling import Handling
+from slurm_robust.supervise.investigate import SILENT_AGENT_S
+from slurm_robust.supervise.job import JobContext
+from slurm_robust.supervise.present import Present
+from slurm_robust.supervise.srunargs import SrunCommand, first_launch
+from slurm_robust.supervise.suspicion import Level
+
+LOOK_S = 0.2
+_AGENTS_S = 1.0
+_START_MARKS = ("imports_done", "process_groups_ready", "checkpoint_loaded")
+
+
+class Supervisor:
+    """Supervises one job until its training ends, or until the job is requeued under it.
+
+    Args:
+        context: The job.
+        config: The site's choices.
+        folder: The incident folder.
+        channel: To the launcher; None where the training step is not ours (`srobust attach`).
+        command: The user's command line; None as above.
+        checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
+        output_files: The job's output, for progress lines and last words.
+        layout: Parallel sizes that the user gave.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        config: Config,
+        folder: Folder,
+        *,
+        channel: Channel | None = None,
+        command: SrunCommand | None = None,
+        checkpoint_dir: str = "",
+        output_files: tuple[Path, ...] = (),
+        layout: Mapping[str, int] | None = None,
+    ) -> None:
+        self.context = context
+        self.config = config
+        self.folder = folder
+        self.channel = channel
+        self.command = command
+        self.record: incident.Record | None = None
+        self.start = attempts.Start()
+        self.launches = 0
+        self.environment = dict(os.environ)
+        self.evicted: set[str] = set()
+        self.silent_nodes: list[str] = []
+        self.reached = context.claim.step
+        self._checkpoint_dir = checkpoint_dir
+        self._layout = dict(layout or {})
+        self._paths = output_files
+        self._looked_after_at = 0.0
+        self._asked_slurm_at = 0.0
+        self._said_training = False
+        self._step_seen = False
+        self.present = self._new_present("")
+        self.agents = Agents(
+            context.ref.job_id,
+            config.supervise.tick_s,
+            lambda message: self.present.fleet.feed(message, time.time()),
+            lambda text: folder.tell("note", text),
+        )
+        self.handling = Handling(self)
+
+    def _new_present(self, attempt: str) -> Present:
+        return Present(
+            attempt,
+            self.context.job.nodes,
+            layout=self._layout,
+            paths=self._paths,
+            log_pattern=self.config.supervise.log_pattern,
+        )
+
+    @property
+    def acting(self) -> bool:
+        """Whether plans are carried out."""
+        return self.config.mode is Mode.ACT
+
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes of the allocation that were not evicted."""
+        return [n for n in self.context.job.nodes if n not in self.evicted]
+
+    @property
+    def ended(self) -> int | None:
+        """Srun's exit code, once it has ended."""
+        return self.channel.ended if self.channel is not None else None
+
+    # -- living -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Supervise; returns the exit code for the script."""
+        if self.context.resumed and self.context.claim.incident:
+            self.record = self.handling.reopen(self.context.claim.incident)
+        self._launch_first()
+        await self.agents.start(self.context.job.nodes, self.present.fleet.attempt)
+        await self.context.say(resume_step=self.start.step)
+        code: int | None = None
+        try:
+            while code is None:
+                await asyncio.sleep(LOOK_S)
+                code = await self._look()
+        finally:
+            await self.agents.stop()
+        if self.channel is not None:
+            await self.channel.exit(code)
+        return code
+
+    async def _look(self) -> int | None:
+        """One round; an exit code where it is over."""
+        await self.glance()
+        if self.channel is not None and self.channel.gone.is_set():
+            return 0  # the launcher was killed: there is nobody to give an exit code to
+        await self._note_progress()
+        if self.ended is not None:
+            return await self.handling.ended(self.ended)
+        if self.channel is None and await self._job_is_over():
+            return 0
+        if self.present.scene.exits:
+            return await self.handling.died()
+        found = self.present.assess(self.config.supervise)
+        if found.level is not Level.QUIET and time.time() >= self.present.quiet_until_s:
+            return await self.handling.silent(found)
+        return None
+
+    async def glance(self) -> None:
+        """Take in what is new; decides nothing."""
+        self.present.read_outputs()
+        now = time.monotonic()
+        if now - self._looked_after_at >= _AGENTS_S:
+            self._looked_after_at = now
+            heard = self.present.fleet.heard_at_s
+            self.silent_nodes = await self.agents.look_after(self.nodes, heard, SILENT_AGENT_S)
+
+    async def _job_is_over(self) -> bool:
+        """For `attach`: has the job ended? Slurm is asked only when no rank is left, and not often."""
+        fleet = self.present.fleet
+        if fleet.alive or not fleet.ranks or time.monotonic() - self._asked_slurm_at < _AGENTS_S:
+            return False
+        self._asked_slurm_at = time.monotonic()
+        with contextlib.suppress(SlurmError):
+            job = await asyncio.to_thread(self.context.client.job, self.context.ref)
+            return job is None or job.state != "RUNNING"
+        return False
+
+    # -- launching --------------------------------------------------------------------------------------------------
+
+    def attempt_name(self, launch: int) -> str:
+        """Name of the nth launch of this run of the job."""
+        return f"{self.context.name.replace('+', '_')}.{self.context.job.restart_count}.{launch}"
+
+    def _launch_first(self) -> None:
+        if self.channel is None or self.command is None:
+            return
+        running = self.channel.running_attempt
+        if running:
+            # The supervisor before this one was killed; the training runs, and is watched on.
+            self.present = self._new_present(running)
+            self.launches = int(running.rpartition(".")[2] or 1)
+            self.folder.tell("note", "the supervisor was started anew; the training was not touched")
+            return
+        self.launch(first_launch(self.command), {})
+
+    def launch(self, argv: list[str], extra: Mapping[str, str]) -> None:
+        """Have srun started, from the newest verified checkpoint."""
+        assert self.channel is not None
+        self.launches += 1
+        name = self.attempt_name(self.launches)
+        self.start = attempts.look_up(self._checkpoint_dir)
+        for note in self.start.notes:
+            self.folder.tell("checkpoint", note)
+        if self.start.path is not None:
+            self.folder.tell(
+                "checkpoint", f"step {self.start.step} is verified: {self.start.path}", step=self.start.step
+            )
+        self.present = self._new_present(name)
+        self._said_training = self._step_seen = False
+        env = attempts.environment(
+            self.environment, name, self.context.claim.lineage, self.start, self.folder.path / "fr"
+        )
+        self.channel.launch(argv, {**env, **extra}, [], name)
+        self.agents.watch_attempt(name)
+
+    # -- progress ---------------------------------------------------------------------------------------------------
+
+    async def _note_progress(self) -> None:
+        step, fleet = self.present.step, self.present.fleet
+        if step < 0:
+            return
+        if not self._said_training and (step > self.start.step or self.start.step < 0):
+            self._said_training = True
+            where = ",".join(sorted({r.node for r in fleet.ranks.values()})) or "unknown nodes"
+            self.folder.tell("training", f"training at step {step}, {len(fleet.ranks)} ranks on {where}", step=step)
+        if not self._step_seen and step > self.start.step:
+            self._step_seen = True
+            if self.record is not None:
+                await self.resumed(self.record, step)
+
+    async def resumed(self, record: incident.Record, step: int) -> None:
+        """The first new step of an attempt that follows an incident: the incident closes."""
+        self.record = None
+        for name in _START_MARKS:
+            if self.present.fleet.mark(name):
+                record.stamp(name, self.present.fleet.mark(name))
+        record.stamp("first_new_step", self.present.last_sign_s)
+        where = f"step {self.start.step} (verified checkpoint)" if self.start.step >= 0 else "the beginning"
+        took_s = record.times["first_new_step"] - record.times.get("fault", record.opened_at_s)
+        record.outcome = f"Training went on from {where}; first new step {step}, {took_s:.1f} s after the fault."
+        self.folder.tell(
+            "resumed",
+            f"resumed from {where}, first new step {step}, {took_s:.1f} s after the fault",
+            incident=record.id,
+            step=step,
+            resume_step=self.start.step,
+        )
+        self.handling.save(record)
+        self.context.claim = replace(self.context.claim, fruitless=self.handling.fruitless_after(step))
+        await self.context.say(state=claim.STATE_WATCHING, incident=record.id, times=dict(record.times), step=step)

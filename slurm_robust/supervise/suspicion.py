@@ -1,0 +1,123 @@
+"""Is the job silent for too long? Pure: progress and a clock in, an assessment out.
+
+Suspicion is cheap and only captures. What it takes to act is decided elsewhere, from the captures.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slurm_robust.config import SuperviseConfig
+
+_SAMPLES = 512
+_QUANTILE = 0.99
+PATIENT_PHASES = ("evaluate", "checkpoint", "idle")
+"""Announced pauses: only their own limit, or the action limit, counts."""
+
+
+class Level(enum.IntEnum):
+    """How long the silence has lasted."""
+
+    QUIET = 0
+    SUSPECT = 1
+    OVERDUE = 2
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """The last sign of life of one rank, seconds since the epoch."""
+
+    rank: int
+    step: int
+    phase: str
+    at_s: float
+    phase_timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What the silence amounts to.
+
+    Attributes:
+        ranks: Those that are silent beyond the limit.
+        silent_s: Of the most silent of them (or of all, where none is suspect).
+        limit_s: The limit that was, or will be, crossed.
+    """
+
+    level: Level
+    ranks: tuple[int, ...] = ()
+    silent_s: float = 0.0
+    limit_s: float = 0.0
+    why: str = ""
+
+
+class StepTimes:
+    """This attempt's own step times; dies with the attempt."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, float]] = {}
+        self._samples: deque[float] = deque(maxlen=_SAMPLES)
+        self.count = 0
+
+    def saw(self, rank: int, step: int, at_s: float) -> None:
+        """Take note that `rank` completed `step` at that time."""
+        known = self._last.get(rank)
+        if known is None or step < known[0]:
+            self._last[rank] = (step, at_s)
+            return
+        if step > known[0]:
+            # One sample a look, of the mean step in between: a long step stands out, short ones are averaged.
+            self._samples.append(max(0.0, (at_s - known[1]) / (step - known[0])))
+            self.count += step - known[0]
+            self._last[rank] = (step, at_s)
+
+    def p99_s(self) -> float:
+        """The 99th percentile of the recent steps, seconds; 0 where none was seen."""
+        if not self._samples:
+            return 0.0
+        ordered = sorted(self._samples)
+        return ordered[min(len(ordered) - 1, int(_QUANTILE * len(ordered)))]
+
+
+def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tuple[float, float]:
+    """(suspicion, action) limits of a rank's silence, seconds."""
+    action = config.action_limit_s
+    if rank.phase_timeout_s is not None:
+        # A limit that the program announced is the program's word: beyond it something is wrong.
+        return rank.phase_timeout_s, rank.phase_timeout_s
+    if rank.phase == "startup" or rank.step < 0:
+        return config.startup_limit_s, config.startup_limit_s
+    if rank.phase in PATIENT_PHASES or steps.count < config.min_steps:
+        return action, action
+    return min(action, config.suspicion_p99_factor * steps.p99_s() + config.suspicion_floor_s), action
+
+
+def assess(ranks: Iterable[RankProgress], steps: StepTimes, now_s: float, config: SuperviseConfig) -> Assessment:
+    """Judge the silence of a job.
+
+    A rank counts as silent by its own last sign of life and its own phase; ranks that train while another evaluates
+    are waiting for it, and its announcement covers them.
+    """
+    everyone = list(ranks)
+    announced = [r for r in everyone if r.phase in PATIENT_PHASES or r.phase_timeout_s is not None]
+    level, silent, longest, limit = Level.QUIET, [], 0.0, 0.0
+    for r in everyone:
+        suspect_s, action_s = limits(r, steps, config)
+        for other in announced:
+            other_suspect_s, other_action_s = limits(other, steps, config)
+            suspect_s, action_s = max(suspect_s, other_suspect_s), max(action_s, other_action_s)
+        silent_s = now_s - r.at_s
+        if silent_s > suspect_s:
+            level = max(level, Level.OVERDUE if silent_s > action_s else Level.SUSPECT)
+            silent.append(r.rank)
+            if silent_s > longest:
+                longest, limit = silent_s, suspect_s
+    if level is Level.QUIET:
+        return Assessment(level, silent_s=max((now_s - r.at_s for r in everyone), default=0.0))
+    why = f"no progress for {longest:.1f} s, limit {limit:.1f} s"
+    if steps.count >= config.min_steps:
+        why += f" ({config.suspicion_p99_factor:g} × p99 step {steps.p99_s():.2f} s + {config.suspicion_floor_s:g} s)"
+    return Assessment(level, tuple(silent), longest, limit, why)

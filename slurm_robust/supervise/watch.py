@@ -1,0 +1,225 @@
+"""The watch step: `srun --overlap`, one agent a node, beside the training step. Its stdin and stdout are the channel.
+
+Killing it harms no rank; when it ends while it is wanted, it is started anew, with a pause that grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import slurm_robust
+from slurm_robust.supervise.agent import wire
+
+Handler = Callable[[dict[str, Any]], None]
+
+_BOOTSTRAP = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from slurm_robust.supervise.agent.main import main; main(sys.argv[2:])"
+)
+_STREAM_LIMIT = 1 << 20
+_RETRY_S = (0.5, 1.0, 2.0, 5.0, 15.0)
+_HEALTHY_S = 30.0
+"""A watch step that lived this long starts over with the shortest pause when it ends."""
+
+_CONTAINER_PREFIXES = ("PYXIS_", "ENROOT_", "APPTAINER_", "SINGULARITY_", "SLURM_SPANK_", "_SLURM_SPANK_")
+_SRUN_INPUTS_KEPT = {"SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME"}
+
+
+def py_spy_path() -> str:
+    """Where py-spy is: beside this Python, or on PATH; `py-spy` where it is nowhere (captures then say so)."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy"
+
+
+def environment(base: dict[str, str]) -> dict[str, str]:
+    """The environment of the watch step's srun.
+
+    srun takes options from SLURM_* and SRUN_*/SBATCH_* variables (a job's --exclusive, --gpus, container, …): none of
+    the job's may reach the watch step. Containers are cleared, so that the agent runs on the host.
+    """
+    env = {
+        k: v
+        for k, v in base.items()
+        if not k.startswith(("SLURM_", "SRUN_", "SBATCH_", *_CONTAINER_PREFIXES)) or k in _SRUN_INPUTS_KEPT
+    }
+    env["SROBUST_WATCH"] = "1"
+    env.pop("SROBUST_ATTEMPT", None)
+    return env
+
+
+def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float) -> list[str]:
+    """The command line of a watch step on `nodes`."""
+    root = str(Path(slurm_robust.__file__).resolve().parent.parent)
+    return [
+        "srun",
+        "--overlap",
+        f"--jobid={job_id}",
+        f"--nodelist={','.join(nodes)}",
+        f"--nodes={len(nodes)}",
+        f"--ntasks={len(nodes)}",
+        "--ntasks-per-node=1",
+        "--gres=none",
+        "--mem=0",
+        "--mpi=none",
+        "--cpu-bind=none",
+        "--no-kill",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--job-name=srobust-watch",
+        "--input=all",
+        "--output=all",
+        "--chdir=/",
+        "--",
+        sys.executable,
+        "-S",
+        "-s",
+        "-E",
+        "-c",
+        _BOOTSTRAP,
+        root,
+        str(job_id),
+        attempt,
+        f"{tick_s:g}",
+        py_spy_path(),
+    ]
+
+
+class WatchStep:
+    """Keeps a watch step alive on a set of nodes, and carries messages.
+
+    Args:
+        job_id: The job's raw id.
+        handler: Called with every message of an agent.
+        log: Called with a line of text about the watch step itself.
+    """
+
+    def __init__(self, job_id: int, tick_s: float, handler: Handler, log: Callable[[str], None]) -> None:
+        self.job_id = job_id
+        self.tick_s = tick_s
+        self.nodes: tuple[str, ...] = ()
+        self.attempt = ""
+        self.decoder = wire.Decoder()
+        self.starts = 0
+        self._handler = handler
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._number = 0
+        self._wanted = False
+        self._stderr_tail: list[str] = []
+
+    async def start(self, nodes: Sequence[str], attempt: str) -> None:
+        """Want a watch step on these nodes, from now on."""
+        await self.stop()
+        self.nodes, self.attempt, self._wanted = tuple(nodes), attempt, True
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """End the watch step; its agents end with it."""
+        self._wanted = False
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+            self._keeper = None
+        await self._end_process()
+
+    async def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()  # end of input ends the agents
+        try:
+            await asyncio.wait_for(process.wait(), 1.0)
+        except asyncio.TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    def restart_soon(self) -> None:
+        """End the present watch step (an agent is missing); the keeper starts another."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Send a message to every agent; lost where no watch step runs, as its sender must expect."""
+        self._number += 1
+        if self._process is None or self._process.stdin is None or self._process.stdin.is_closing():
+            return
+        message = {"t": kind, **fields}
+        text = "".join(line + "\n" for line in wire.encode("supervisor", self._number, message))
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            self._process.stdin.write(text.encode())
+
+    def watch_attempt(self, attempt: str) -> None:
+        """Turn the agents to another attempt."""
+        self.attempt = attempt
+        self.tell("watch", attempt=attempt)
+
+    async def _keep(self) -> None:
+        failures = 0
+        while self._wanted:
+            began = time.monotonic()
+            code = await self._live()
+            if not self._wanted:
+                return
+            failures = 0 if time.monotonic() - began > _HEALTHY_S else failures + 1
+            pause_s = _RETRY_S[min(max(failures - 1, 0), len(_RETRY_S) - 1)]
+            said = "; ".join(self._stderr_tail[-2:])
+            self._log(f"the watch step ended (exit {code}){': ' + said if said else ''}; the next one in {pause_s:g} s")
+            await asyncio.sleep(pause_s)
+
+    async def _live(self) -> int | None:
+        self._stderr_tail = []
+        self.starts += 1
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *argv(self.job_id, self.nodes, self.attempt, self.tick_s),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environment(dict(os.environ)),
+                limit=_STREAM_LIMIT,
+                # Its own group: a Ctrl-C at the user's terminal is for the training, not for the watch.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._stderr_tail = [f"srun cannot be started: {error}"]
+            return None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        drain = asyncio.create_task(self._read_stderr(process.stderr))
+        try:
+            while line := await self._line(process.stdout):
+                message = self.decoder.feed(line.decode("utf-8", "replace"))
+                if message is not None:
+                    self._handler(message)
+            return await process.wait()
+        finally:
+            drain.cancel()
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+
+    async def _line(self, stream: asyncio.StreamReader) -> bytes:
+        try:
+            return await stream.readline()
+        except ValueError:  # a foreign line longer than the limit: the reader has dropped it
+            self.decoder.skipped += 1
+            return b"\n"
+
+    async def _read_stderr(self, stream: asyncio.StreamReader) -> None:
+        while line := await self._line(stream):
+            text = line.decode("utf-8", "replace").strip()
+            if text:
+                self._stderr_tail = [*self._stderr_tail[-20:], text[:300]]

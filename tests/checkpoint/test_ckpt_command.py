@@ -1,0 +1,124 @@
+"""`srobust ckpt`: exit codes and JSON are what scripts rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_robust.cli.ckpt import command
+
+Make = Callable[..., Path]
+
+
+def ckpt(*args: object) -> tuple[int, str]:
+    """Exit code and standard output."""
+    result = CliRunner().invoke(command, [str(arg) for arg in args])
+    return result.exit_code, result.stdout
+
+
+def ckpt_json(*args: object) -> tuple[int, Any]:
+    """Exit code and the object printed."""
+    code, text = ckpt(*args, "--json")
+    return code, json.loads(text)
+
+
+def test_verify_one(make: Make) -> None:
+    """0 and no problems while whole; 1 and the file's name when not."""
+    path = make(7)
+    assert ckpt_json("verify", path) == (
+        0,
+        {"path": str(path), "verified": True, "sealed": True, "step": 7, "problems": []},
+    )
+    os.truncate(path / "rank-00000.pt", 3)
+    code, report = ckpt_json("verify", path)
+    assert (code, report["verified"], report["problems"][0]["file"]) == (1, False, "rank-00000.pt")
+    assert "NOT verified" in ckpt("verify", path)[1]
+
+
+def test_verify_a_folder_of_checkpoints(make: Make, directory: Path) -> None:
+    """All are verified; the step is the newest good one's."""
+    make(1)
+    (make(2) / "rank-00001.pt").unlink()
+    code, report = ckpt_json("verify", directory)
+    assert (code, report["step"]) == (1, 1)
+    assert report["problems"] == [{"file": "step-00000002/rank-00001.pt", "what": "missing"}]
+
+
+def test_seal_then_verify(make: Make) -> None:
+    """Structure only before, every byte after."""
+    path = make(3, sealed=False)
+    assert ckpt_json("verify", path)[1]["sealed"] is False
+    assert "structure only" in ckpt("verify", path)[1]
+    assert ckpt("seal", path)[0] == 0
+    assert ckpt_json("verify", path)[1]["sealed"] is True
+
+
+def test_seal_wants_a_step(directory: Path) -> None:
+    """A name that tells no step needs --step."""
+    (directory / "best.bin").write_bytes(b"x")
+    assert ckpt("seal", directory / "best.bin")[0] == 1
+    assert ckpt_json("seal", directory / "best.bin", "--step", 4)[1]["step"] == 4
+
+
+def test_latest(make: Make, directory: Path) -> None:
+    """The path alone on stdout, for scripts; 1 where there is none."""
+    assert ckpt("latest", directory) == (1, "")
+    good = make(1)
+    make(2, sealed=False)
+    assert ckpt("latest", directory) == (0, f"{good}\n")
+    code, found = ckpt_json("latest", directory)
+    assert (code, found["path"], found["step"]) == (0, str(good), 1)
+    assert found["passed_over"][0]["why"].startswith("no seal")
+
+
+def test_list(make: Make, directory: Path) -> None:
+    """Newest first, each with its state."""
+    make(1)
+    make(2, sealed=False)
+    _, listed = ckpt_json("list", directory)
+    assert [(entry["step"], entry["problem"]) for entry in listed["checkpoints"]] == [(2, "no seal"), (1, "")]
+    assert "sealed, unchanged" in ckpt("list", directory)[1]
+
+
+def test_prune(make: Make, directory: Path) -> None:
+    """Keeps N; --keep 0 is wrong usage."""
+    for step in (1, 2, 3):
+        make(step)
+    assert ckpt("prune", directory, "--keep", 0)[0] == 2
+    _, done = ckpt_json("prune", directory, "--keep", 2)
+    assert [Path(path).name for path in done["removed"]] == ["step-00000001"]
+    assert not (directory / "step-00000001").exists()
+
+
+def test_what_cannot_be_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can tell: 3, not `bad`."""
+    path = make(1)
+
+    def refuse(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "readv", refuse)
+    assert ckpt("verify", path)[0] == 3
+
+
+@pytest.mark.parametrize("args", [(), ("verify",), ("prune", "x"), ("seal", "x", "--step", "-1")])
+def test_wrong_usage(args: tuple[str, ...]) -> None:
+    """2, as click has it."""
+    assert ckpt(*args)[0] == 2
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    """1: it is not verified."""
+    assert ckpt("verify", tmp_path / "nope")[0] == 1
+
+
+@pytest.mark.parametrize("name", ["seal", "verify", "latest", "list", "prune"])
+def test_help_tells_the_exit_codes(name: str) -> None:
+    """Each subcommand's help ends with them."""
+    assert "could not tell" in ckpt(name, "--help")[1]

@@ -1,0 +1,143 @@
+"""A rank hangs: the reference story, and its variations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import Submit  # type: ignore[import-not-found]
+from helpers import wait_until
+
+from slurm_robust.devcluster.cluster import DevCluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
+Cluster = Callable[..., DevCluster]
+
+
+def test_a_hang_in_a_data_loader_moves_the_job_to_the_standby_and_the_node_passes_its_recheck(
+    cluster: Cluster, submit: Submit
+) -> None:
+    """The reference story: suspected, captured, still, node in quarantine, seats held, resumed; back with a strike.
+
+    Meanwhile another job waits for the very nodes, with a higher priority: it must not get the seats.
+    """
+    dev = cluster()
+    job = submit(dev, fault={"kind": "loader_hang", "rank": 1, "step": 13})
+    suspect = job.hears("suspect")["node"]
+    # Three nodes are never free beside this job: the fifth, and the suspect once it has passed its recheck.
+    competitor = dev.run(["sbatch", "--parsable", "-N3", "--exclusive", "--nice=-1000", "--wrap", "sleep 1"]).stdout
+    resumed = job.hears("resumed")
+    assert resumed["resume_step"] == 10
+    assert resumed["step"] > 10
+    running = job.job()
+    assert suspect not in running.nodes
+    assert running.restart_count == 1
+    state = dev.run(["squeue", "-h", "-o", "%T", "-j", competitor.strip()]).stdout.strip()
+    assert state == "PENDING", "the competitor took a seat"
+    dev.run(["scancel", competitor.strip()])
+    order = [line["kind"] for line in job.story() if line["kind"] in ("suspected", "captured", "suspect", "claimed")]
+    assert order == ["suspected", *["captured"] * len(job.told("captured")), "suspect", "claimed"]
+    ended = job.ends()
+    assert (ended.state, ended.exit_code) == ("COMPLETED", "0:0")
+    incident = job.incident_closed()
+    assert incident["verdict"]["conclusion"] == "culprit"
+    assert incident["plan"]["evict"] == [suspect]
+    for key in ("fault", "suspected", "captured", "localised", "decided", "stopped", "running", "first_new_step"):
+        assert key in incident["times"], key
+    job.assert_clean_slurm()
+    wait_until(lambda: not job.reservations("srobust-quarantine"), 60, "the node's way out of quarantine")
+    assert not job.node(suspect).drained
+    shown = dev.run(["srobust", "nodes", "--json"]).stdout
+    assert "strike" in shown
+    report = next(job.story_folder.glob("*/report.md")).read_text()
+    assert suspect in report
+    assert "in_loader" in report
+
+
+def test_a_hang_on_a_node_with_a_fault_drains_it_with_the_evidence(cluster: Cluster, submit: Submit) -> None:
+    """The same, and the node's kernel log holds an XID 79: its recheck finds it."""
+    dev = cluster()
+    job = submit(dev, fault={"kind": "loader_hang", "rank": 2, "step": 8})
+    job.hears("training")
+    node = job.rank_node(2)
+    dev.add_kmsg(node, "NVRM: Xid (PCI:0000:3b:00): 79, pid=0, GPU has fallen off the bus.")
+    assert job.hears("suspect")["node"] == node
+    assert job.ends().state == "COMPLETED"
+    wait_until(lambda: job.node(node).drained, 60, "the drain")
+    found = job.node(node)
+    assert found.reason.startswith("srobust:")
+    assert "79" in found.reason
+    job.assert_clean_slurm()
+
+
+def test_a_stopped_rank_of_an_array_task_leaves_its_siblings_alone(cluster: Cluster, submit: Submit) -> None:
+    """SIGSTOP of one rank in task 2 of an array; task 1 runs on, pending task 3 is not touched."""
+    dev = cluster()
+    keep = dev.directory / "work" / "go"
+    job = submit(
+        dev,
+        nodes=2,
+        fault={"kind": "stop", "rank": 1, "step": 8},
+        sbatch=("--array=1-3",),
+        command=(
+            f'[ "$SLURM_ARRAY_TASK_ID" = 2 ] || {{ while [ ! -e {keep} ]; do sleep 0.2; done; exit 0; }}; '
+            'srobust run --robust-checkpoint-dir="$PWD/ck"'
+        ),
+    )
+    array = job.id
+    job.id = f"{array}_2"
+    job.hears("resumed", 90)
+    assert job.job().restart_count == 1
+    tasks = {j.ref.address: j for j in job.client.jobs()}
+    assert tasks[f"{array}_1"].state == "RUNNING"
+    assert tasks[f"{array}_1"].restart_count == 0
+    assert all(j.restart_count == 0 for a, j in tasks.items() if a != f"{array}_2")
+    keep.touch()
+    assert job.ends().state == "COMPLETED"
+    job.assert_clean_slurm()
+
+
+def test_a_spare_in_the_allocation_is_taken_without_a_requeue(cluster: Cluster, submit: Submit) -> None:
+    """`-N4` allocated, `-N3` trained: the step starts anew on the spare; the job itself goes on."""
+    dev = cluster()
+    job = submit(dev, nodes=4, options="-N3 -n3", fault={"kind": "stop", "rank": 1, "step": 8})
+    node = job.hears("suspect")["node"]
+    relaunched = job.hears("relaunched")
+    assert relaunched["evicted"] == [node]
+    job.hears("resumed")
+    ended = job.ends()
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 0)
+    times = next(job.story_folder.glob("*/incident.json")).read_text()
+    assert "first_new_step" in times
+
+
+def test_observe_mode_changes_nothing(cluster: Cluster, submit: Submit) -> None:
+    """The same story is told, the plan is written down, and no process, job, node or reservation is touched."""
+    dev = cluster(mode="observe")
+    job = submit(dev, fault={"kind": "stop", "rank": 1, "step": 8})
+    job.hears("observed")
+    now = job.job()
+    assert (now.state, now.restart_count, now.exclude or "") == ("RUNNING", 0, "")
+    assert job.client.reservations() == []
+    assert all(not n.drained and not n.reason for n in job.client.nodes())
+    assert job.told("claimed") == []
+    states = dev.run(["ps", "-o", "state=", "-p", ",".join(map(str, dev.processes(int(job.id))))]).stdout
+    assert "T" in states, "the stopped rank is as it was"
+    dev.run(["scancel", job.id])
+
+
+def test_a_corrupt_latest_checkpoint_is_passed_over(cluster: Cluster, submit: Submit) -> None:
+    """The newest checkpoint is damaged while the rank hangs: the one before is used."""
+    dev = cluster()
+    job = submit(dev, fault={"kind": "stop", "rank": 1, "step": 18})
+    job.hears("suspected")
+    newest = max((job.folder / "ck").glob("step-*"))
+    assert newest.name == "step-00000015"
+    part = next(newest.glob("*.pt"))
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    assert job.hears("resumed")["resume_step"] == 10
+    assert any("passed over" in line["text"] for line in job.told("checkpoint"))
+    assert job.output().count("resumed from step 10 (/") == 1
+    assert job.ends().state == "COMPLETED"

@@ -1,0 +1,186 @@
+from dataclasses import replace
+
+import pytest
+from localize_scenes import capture, evidence, process, rank, signal, waiting
+
+from slurm_robust.localize.causes import Cause, find
+from slurm_robust.localize.evidence import Evidence, RankExit
+from slurm_robust.localize.judge import judge
+from slurm_robust.model import Conclusion, SignalKind
+
+NODES = {n: f"n{n}" for n in range(4)}
+GLOO_LOST = (
+    "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5003. GLHF!",
+)
+NCCL_TIMEOUT = ("[rank2]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",)
+
+
+def died(
+    number: int, at_s: float = 100.0, code: int | None = 1, sig: int = 0, *lines: str, oom: bool = False
+) -> RankExit:
+    """Rank `number` on its node ended."""
+    return RankExit(number, f"n{number}", at_s, None if sig else code, sig, lines, oom)
+
+
+@pytest.mark.parametrize(
+    ("ended", "cause"),
+    [
+        (died(0, code=0), Cause.FINISHED),
+        (
+            died(0, 0, 1, 0, "Traceback (most recent call last):", "TypeError: 'int' object is not callable"),
+            Cause.USER_CODE,
+        ),
+        (died(0, 0, 1, 0, "[rank3]: ModuleNotFoundError: No module named 'apex'"), Cause.USER_CODE),
+        (died(0, 0, 1, 0, "omegaconf.errors.ConfigAttributeError: Key 'lr' is not in struct"), Cause.USER_CODE),
+        (died(0, 0, 1, 0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"), Cause.USER_CODE),
+        (died(0, 0, 1, 0, "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x3 and 5x6)"), Cause.USER_CODE),
+        (died(0, 0, 2, 0, "train.py: error: unrecognized arguments: --lrr"), Cause.USER_CODE),
+        (died(0, 0, 1, 0, *GLOO_LOST), Cause.PEER_LOST),
+        (died(0, 0, None, 6, *NCCL_TIMEOUT), Cause.PEER_LOST),
+        (died(0, 0, 1, 0, "KeyError: 'x'", "RuntimeError: Connection closed by peer"), Cause.USER_CODE),
+        (died(0, 0, 1, 0, "RuntimeError: Connection closed by peer", "KeyError: 'x'"), Cause.PEER_LOST),
+        (died(0, 0, 1, 0, "RuntimeError: CUDA error: uncorrectable ECC error encountered"), Cause.HARDWARE),
+        (died(0, 0, 1, 0, "KeyError: 'x'", "OSError: [Errno 5] Input/output error"), Cause.HARDWARE),
+        (died(0, 0, 1, 0, "OSError: [Errno 28] No space left on device: '/scratch/x'"), Cause.DISK_FULL),
+        (died(0, 0, 1, 0, "RuntimeError: something new"), Cause.FAILED),
+        (died(0, 0, 3), Cause.FAILED),
+        (died(0, 0, None, 9), Cause.SIGNAL),
+        (died(0, 0, 137), Cause.SIGNAL),
+        (died(0, 0, None, 9, oom=True), Cause.OOM),
+        (died(0, 0, None, 15), Cause.ENDED_FROM_OUTSIDE),
+        (died(0, 0, 1, 0, "KeyboardInterrupt"), Cause.ENDED_FROM_OUTSIDE),
+        (died(0, 0, None), Cause.VANISHED),
+    ],
+)
+def test_cause(ended: RankExit, cause: Cause) -> None:
+    """Exit code, signal and last lines say why; the first exception of a chain is the root."""
+    assert find(ended).cause is cause
+
+
+def test_sigkill_names_the_first_and_not_its_node() -> None:
+    """A killed rank is at fault, its peers followed, and nothing is held against its node."""
+    verdict = judge(
+        Evidence(4, NODES, exits=(died(1, 100.0, None, 9), *(died(n, 100.4, 1, 0, *GLOO_LOST) for n in (0, 2, 3))))
+    )
+    assert verdict.conclusion is Conclusion.CULPRIT
+    assert [(s.node, s.ranks, s.infrastructure) for s in verdict.suspects] == [("n1", (1,), False)]
+    assert verdict.corroborated
+    assert "only followed" in verdict.reason
+
+
+def test_killed_rank_whose_end_was_noticed_late() -> None:
+    """Agents look twice a second: a peer's end may be stamped before the first one's."""
+    exits = (died(0, 99.7, 1), died(2, 99.8, 1), died(1, 100.0, None, 9))
+    assert [s.node for s in judge(Evidence(4, NODES, exits=exits)).suspects] == ["n1"]
+
+
+def test_user_error_blames_no_node() -> None:
+    """A TypeError on one rank, its peers lost: user code, and no suspect at all."""
+    exits = (died(1, 100.0, 1, 0, "TypeError: boom"), *(died(n, 100.5, 1, 0, *GLOO_LOST) for n in (0, 2, 3)))
+    verdict = judge(Evidence(4, NODES, exits=exits))
+    assert verdict.conclusion is Conclusion.USER_CODE
+    assert verdict.suspects == ()
+    assert "TypeError" in verdict.reason
+
+
+def test_user_error_seen_after_its_victims() -> None:
+    """The victims' stamps come first by a second; the error is still the root."""
+    exits = (died(0, 99.0, 1, 0, *GLOO_LOST), died(1, 100.0, 1, 0, "ImportError: no"))
+    assert judge(Evidence(4, NODES, exits=exits)).conclusion is Conclusion.USER_CODE
+
+
+def test_hardware_in_its_own_words() -> None:
+    """An ECC error is the node's."""
+    exits = (died(2, 100.0, 1, 0, "CUDA error: uncorrectable ECC error encountered"), died(0, 100.2, 1, 0, *GLOO_LOST))
+    verdict = judge(Evidence(4, NODES, exits=exits))
+    assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n2", True)]
+
+
+def test_same_hardware_words_everywhere() -> None:
+    """A stale file handle on every node is the storage's."""
+    exits = tuple(died(n, 100.0, 1, 0, "OSError: [Errno 116] Stale file handle") for n in range(4))
+    verdict = judge(Evidence(4, NODES, exits=exits))
+    assert verdict.conclusion is Conclusion.UNDETERMINED
+    assert verdict.suspects == ()
+
+
+def test_kill_on_a_node_that_reports_a_fault() -> None:
+    """An unexplained death on a node with an XID of the same minutes is the node's."""
+    verdict = judge(
+        Evidence(
+            4, NODES, exits=(died(1, 100.0, None, 11),), node_signals=(signal(SignalKind.NODE_FAULT, "n1", "XID 79"),)
+        )
+    )
+    assert verdict.suspects[0].infrastructure
+    assert "XID 79" in verdict.suspects[0].why
+
+
+def test_node_gone_with_its_ranks() -> None:
+    """Ranks that vanish with a node that Slurm calls down: the node."""
+    exits = (died(3, 100.0, None), died(0, 103.0, 1, 0, *GLOO_LOST))
+    verdict = judge(
+        Evidence(4, NODES, exits=exits, node_signals=(signal(SignalKind.NODE_DOWN, "n3", "not responding"),))
+    )
+    assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n3", True)]
+    assert verdict.corroborated
+
+
+def test_a_victim_on_a_node_whose_agent_died() -> None:
+    """A rank that could still say that it lost a peer had a living node; the killed one is the root."""
+    exits = (died(3, 100.0, 1, 0, *GLOO_LOST), died(1, 100.2, None, 9))
+    verdict = judge(Evidence(4, NODES, exits=exits, node_signals=(signal(SignalKind.AGENT_SILENT, "n3"),)))
+    assert [s.node for s in verdict.suspects] == ["n1"]
+
+
+def test_cancelled() -> None:
+    """SIGTERM to all: scancel, preemption, the time limit."""
+    exits = tuple(died(n, 100.0, None, 15) for n in range(4))
+    verdict = judge(Evidence(4, NODES, exits=exits))
+    assert (verdict.conclusion, verdict.suspects, verdict.corroborated) == (Conclusion.NONE, (), False)
+
+
+def test_killed_together() -> None:
+    """SIGKILL on every node within a moment: nobody was first."""
+    verdict = judge(Evidence(4, NODES, exits=tuple(died(n, 100.0 + n / 10, None, 9) for n in range(4))))
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+
+
+def test_clean_end() -> None:
+    """All ranks end with 0, the first a little before the others: nothing happened."""
+    assert judge(Evidence(4, NODES, exits=(died(0, code=0),))).conclusion is Conclusion.NONE
+    assert judge(Evidence(4, NODES, exits=tuple(died(n, code=0) for n in range(4)))).conclusion is Conclusion.NONE
+
+
+def test_left_early() -> None:
+    """A rank that ended with 0 while the others wait in a collective: the program's doing."""
+    ranks = [rank(1), waiting(0), waiting(2), waiting(3)]
+    looks = [capture(1000.0, *ranks), capture(1005.0, *ranks)]
+    verdict = judge(evidence(*looks, exits=[died(1, code=0)]))
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.USER_CODE, ())
+    assert judge(evidence(looks[0], exits=[died(1, code=0)])).conclusion is Conclusion.NONE
+
+
+def test_vanished_may_have_finished() -> None:
+    """An agent sees no exit code: a rank that vanished is acted on only when the others are seen to wait for it."""
+    gone = died(1, 100.0, None)
+    assert not judge(Evidence(4, NODES, exits=(gone,))).corroborated
+    ranks = [rank(1), waiting(0), waiting(2), waiting(3)]
+    waited = evidence(capture(1000.0, *ranks), capture(1005.0, *ranks), exits=[gone])
+    assert judge(waited).corroborated
+    ending = [rank(1), *(rank(n, process((), cpu_s=1.0)) for n in (0, 2, 3))]
+    assert not judge(evidence(capture(1000.0, *ending), capture(1005.0, *ending), exits=[gone])).corroborated
+
+
+def test_only_victims() -> None:
+    """Every exit is a victim's and nothing else is known: undetermined, and what would tell."""
+    verdict = judge(Evidence(4, NODES, exits=tuple(died(n, 100.0, 1, 0, *GLOO_LOST) for n in (0, 2))))
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+    assert any("first death" in what for what in verdict.missing)
+
+
+def test_timeouts_leave_it_to_the_captures() -> None:
+    """All ranks die of a collective's timeout; the captures before show who was stopped."""
+    ranks = [waiting(0), rank(1, process((), state="T")), waiting(2), waiting(3)]
+    exits = [replace(died(n, 2000.0, None, 6, *NCCL_TIMEOUT)) for n in (0, 2, 3)]
+    verdict = judge(evidence(capture(1000.0, *ranks), capture(1005.0, *ranks), exits=exits))
+    assert [s.node for s in verdict.suspects] == ["n1"]

@@ -1,0 +1,120 @@
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+from localize_scenes import (
+    ALL_REDUCE,
+    SYNC_BUFFERS,
+    WORKER_IDLE,
+    WORKER_LOCK,
+    capture,
+    in_loader,
+    process,
+    rank,
+    repeated,
+    waiting,
+)
+
+from slurm_robust.cli.localize import command
+from slurm_robust.localize.archive import NodeArchive, encode
+from slurm_robust.localize.fold import classes, render_tree
+from slurm_robust.localize.judge import judge
+from slurm_robust.localize.report import to_json, to_text
+
+RANKS = (waiting(0), waiting(1), in_loader(2, process(WORKER_LOCK)), waiting(3, SYNC_BUFFERS), waiting(4))
+
+
+def save(folder: Path, rounds: int = 2) -> None:
+    """The scene as the agents' archives."""
+    for number in range(rounds):
+        for member in RANKS:
+            packed = encode(NodeArchive(member.node, 1000.0 + 5 * number, number + 1, (member,)))
+            (folder / f"{member.node}.r{number + 1}.json.gz").write_bytes(packed)
+
+
+def test_classes_fold_equal_stacks() -> None:
+    """Ranks that stand alike are one class, with a folded set; the largest comes first."""
+    found = classes(capture(1.0, *RANKS))
+    assert [c.ranks for c in found] == ["0-1,4", "2", "3"]
+    assert found[0].stack[-1] == "all_reduce (torch/distributed/distributed_c10d.py:3252)"
+
+
+def test_states_and_gaps_show_in_classes() -> None:
+    """A stopped rank is another class than a running one at the same line; so is one without a stack."""
+    found = classes(
+        capture(
+            1.0, rank(0, process(ALL_REDUCE)), rank(1, process(ALL_REDUCE, state="T")), rank(2, process(None)), rank(3)
+        )
+    )
+    assert [c.stack[-1] for c in found][1:] == ["[stopped]", "[no stack: permission denied]", "[no process]"]
+
+
+def test_tree_for_people() -> None:
+    """One line a function, the ranks where the road forks, a tree of its own for data loaders."""
+    text = render_tree(capture(1.0, *RANKS, missing=["n9"]))
+    lines = text.splitlines()
+    assert lines[0] == "rank processes of ranks 0-4"
+    assert sum("main (u/train.py:57)" in line for line in lines) == 1
+    assert any(line.endswith("{0-1,4}") for line in lines)
+    assert "data loader processes of rank 2" in lines
+    assert "BaseProcess._bootstrap" in text
+    assert "DataLoader.__iter__" not in text
+    assert lines[-1] == "n9: no answer"
+
+
+def test_tree_with_one_class_is_a_list() -> None:
+    """Nothing is indented where nothing forks."""
+    lines = render_tree(capture(1.0, waiting(0), waiting(1))).splitlines()
+    assert {len(line) - len(line.lstrip()) for line in lines[1:]} == {2}
+
+
+def test_json_of_the_design() -> None:
+    """The keys that tools rely on."""
+    found = to_json(judge(repeated(*RANKS)))
+    assert found["conclusion"] == "culprit"
+    assert found["suspects"][0]["node"] == "n2"
+    assert found["suspects"][0]["ranks"] == [2]
+    assert 0 < found["suspects"][0]["confidence"] < 1
+    assert found["classes"][0]["ranks"] == "0-1,4"
+    assert isinstance(found["missing"], list)
+    json.dumps(found)
+
+
+def test_text_names_node_rank_and_reason() -> None:
+    """What an on-call reads first."""
+    first = to_text(judge(repeated(*RANKS))).splitlines()[0]
+    assert first.startswith("culprit, corroborated: rank 2 on n2: its data loader")
+
+
+def test_command(tmp_path: Path) -> None:
+    """`srobust localize --stacks DIR`, as text and as JSON, away from any cluster."""
+    save(tmp_path)
+    (tmp_path / "n7.json.gz").write_bytes(b"half")
+    done = CliRunner().invoke(command, ["--stacks", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "suspect n2 (rank 2)" in done.stdout
+    assert "n7.json.gz" in done.stderr
+    done = CliRunner().invoke(command, ["--stacks", str(tmp_path), "--json"])
+    found = json.loads(done.stdout)
+    assert (found["conclusion"], found["corroborated"]) == ("culprit", True)
+    assert "n7.json.gz" in found["problems"][0]
+
+
+def test_command_with_missing_ranks(tmp_path: Path) -> None:
+    """Ranks that the folder lacks are said to be missing."""
+    save(tmp_path)
+    done = CliRunner().invoke(command, ["--stacks", str(tmp_path), "--world-size", "8", "--json"])
+    assert "no capture of ranks 5-7" in json.loads(done.stdout)["missing"]
+
+
+def test_command_without_evidence(tmp_path: Path) -> None:
+    """An empty folder: exit 64 and a sentence."""
+    done = CliRunner().invoke(command, ["--stacks", str(tmp_path)])
+    assert done.exit_code == 64
+    assert "nothing to localise from" in done.stderr
+
+
+def test_idle_loaders_are_a_tree_too() -> None:
+    """Many loaders that wait alike are one line each function."""
+    ranks = [in_loader(n, process(WORKER_IDLE)) for n in range(8)]
+    assert "data loader processes of ranks 0-7" in render_tree(capture(1.0, *ranks))

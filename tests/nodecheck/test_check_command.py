@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_robust.nodecheck import explain, registry
+from slurm_robust.nodecheck.command import main
+
+DIRECT = [sys.executable, "-m", "slurm_robust.nodecheck"]
+CLI = [sys.executable, "-m", "slurm_robust.cli.main", "check"]
+XID_79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus.\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A robust.yaml whose kernel log and state are a node's own files."""
+    config = tmp_path / "robust.yaml"
+    config.write_text(f"nodecheck: {{kmsg: {tmp_path}/%n.kmsg, cache_dir: {tmp_path}/cache/%n, deadline_s: 30}}\n")
+    (tmp_path / "n1.kmsg").write_text("Linux version 6.1.0\n")
+    return config
+
+
+@pytest.mark.parametrize("command", [DIRECT, CLI])
+def test_both_entries_are_the_same_command(command: list[str], site: Path) -> None:
+    """`srobust check` and the prolog's way to it: same arguments, same JSON, same exit codes."""
+    env = {"SROBUST_CONFIG": str(site), "SLURMD_NODENAME": "n1", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *args], env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    done = run("--only", "xid,memory", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert (said["node"], said["verdict"], [c["name"] for c in said["checks"]]) == ("n1", "fit", ["xid", "memory"])
+    with (site.parent / "n1.kmsg").open("a") as log:
+        log.write(XID_79)
+    done = run("--stage", "prolog")
+    assert done.returncode == 1
+    assert "n1: unfit (prolog)" in done.stdout
+    assert "XID 79" in done.stdout
+    assert run("--clear-xid", "all").stdout == "n1: 1 latched XID cleared for all\n"
+    assert run("--stage", "prolog").returncode == 0
+    assert run("--only", "xd").returncode == 2
+    assert run("--stage", "never").returncode == 2
+    assert "usage: srobust check" in run("--help").stdout
+
+
+def test_a_saved_log_is_looked_at_and_nothing_is_remembered(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--kmsg judges that file alone, every time, and leaves the node's own state as it is."""
+    saved = site.parent / "saved.log"
+    saved.write_text(XID_79)
+    for _ in range(2):
+        assert main(["--config", str(site), "--only", "xid", "--kmsg", str(saved)], {"SLURMD_NODENAME": "n1"}) == 1
+    assert main(["--config", str(site), "--only", "xid"], {"SLURMD_NODENAME": "n1"}) == 0
+    assert "XID 79" in capsys.readouterr().out
+
+
+def test_could_not_tell_is_3(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A driver, and a kernel log that is none: unknown, exit 3."""
+    root = site.parent / "root"
+    (root / "proc/driver/nvidia").mkdir(parents=True)
+    args = ["--config", str(site), "--only", "xid", "--root", str(root), "--kmsg", str(root), "--json"]
+    assert main(args, {}) == 3
+    assert json.loads(capsys.readouterr().out)["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nodecheck: {deadline_s: -1}", "nodecheck.deadline_s"),
+        ("nodecheck: {disable: [xd]}", "did you mean xid"),
+        ("nodecheck: {options: {xd: {}}}", "did you mean xid"),
+        ("nodecheck: {options: {xid: {fial: [79]}}}", "nodecheck.options.xid.fial: no such option"),
+        ("nodecheck: {options: {memory: {expected_mb: much}}}", "'much' is no int"),
+    ],
+)
+def test_a_wrong_configuration_is_2_and_names_the_key(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is run; the message says which key."""
+    config = tmp_path / "robust.yaml"
+    config.write_text(text)
+    assert main(["--config", str(config)], {}) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_list_explains_every_check(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--list and --list --json name each check and each option with its source."""
+    assert main(["--config", str(site), "--list"], {}) == 0
+    text = capsys.readouterr().out
+    assert main(["--config", str(site), "--list", "--json"], {}) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in table] == list(registry.NAMES)
+    for entry in table:
+        assert entry["question"] in text
+        assert all(option["source"] and option["meaning"] in text for option in entry["options"].values())
+
+
+def test_the_documentation_is_in_step_with_the_registry() -> None:
+    """docs/checks.md ends with what the registry says; `python -m slurm_robust.nodecheck.explain` writes it."""
+    text = (Path(__file__).parents[2] / "docs/checks.md").read_text()
+    assert text.endswith(explain.as_markdown(registry.select("full")))
+
+
+@pytest.mark.parametrize("command", [[*DIRECT, "--stage", "prolog"], CLI])
+def test_the_way_of_the_prolog_loads_nothing_heavy(command: list[str], site: Path) -> None:
+    """Neither torch nor aiohttp, rich or pyslurm; the prolog's entry not even click, nor our own Slurm client."""
+    script = (
+        "import runpy, sys\n"
+        f"sys.argv = {command[2:]!r}\n"
+        "try:\n    runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
+        "except SystemExit as end:\n    print(end.code, file=sys.stderr)\n"
+        "print(sorted(set(m.split('.')[0] for m in sys.modules)), 'slurm_robust.slurm' in sys.modules, file=sys.stderr)"
+    )
+    env = {"SROBUST_CONFIG": str(site), "SLURMD_NODENAME": "n1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    loaded = done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[0] == "0", done.stderr
+    heavy = ["torch", "aiohttp", "rich", "pyslurm", "numpy"] + ([] if command is CLI else ["click"])
+    assert [name for name in heavy if f"'{name}'" in loaded] == []
+    assert loaded.endswith("False")

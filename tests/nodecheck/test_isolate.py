@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from helpers import wait_until
+
+from slurm_robust.nodecheck.isolate import run_all
+
+
+def block_on_pipe(pipe: Path) -> Any:
+    """Open a pipe that nobody writes: like a path on a dead mount, this call does not come back."""
+    with pipe.open() as file:
+        return file.read()
+
+
+def crash() -> None:
+    """Die without a word, as a process does that the OOM killer takes."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    """Stop: a process that gets no CPU any more."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def fail() -> None:
+    """Raise."""
+    raise OSError(5, "Input/output error")
+
+
+def test_a_blocked_function_ends_at_its_deadline_and_harms_no_other(tmp_path: Path) -> None:
+    """The blocked, the stopped and the crashed are reported as such; the rest answer as if alone."""
+    pipe = tmp_path / "dead-mount"
+    os.mkfifo(pipe)
+    started_s = time.monotonic()
+    outcomes = run_all(
+        {
+            "dead": (lambda: block_on_pipe(pipe), 0.3),
+            "stopped": (stop, 0.3),
+            "crashed": (crash, 5.0),
+            "failed": (fail, 5.0),
+            "healthy": (lambda: {"n": [1, 2]}, 5.0),
+            "large": (lambda: "x" * 300_000, 5.0),
+        }
+    )
+    assert 0.25 < time.monotonic() - started_s < 2.0
+    assert outcomes["dead"].timed_out
+    assert outcomes["stopped"].timed_out
+    assert "wait status 0x9" in outcomes["crashed"].error
+    assert outcomes["failed"].error == "OSError: [Errno 5] Input/output error"
+    assert outcomes["healthy"].value == {"n": [1, 2]}
+    assert len(outcomes["large"].value) == 300_000
+    assert list(outcomes) == ["dead", "stopped", "crashed", "failed", "healthy", "large"]
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    """No process and no descriptor stays, also of those that were abandoned."""
+    pipe = tmp_path / "dead-mount"
+    os.mkfifo(pipe)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    run_all({"dead": (lambda: block_on_pipe(pipe), 0.05), "stopped": (stop, 0.05), "healthy": (os.getpid, 5.0)})
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    wait_until(lambda: not children.read_text().split(), 2.0, "every child is gone")
+
+
+def test_a_function_has_no_way_to_our_output(capfd: Any) -> None:
+    """An abandoned process must not hold slurmd's pipe open: stdin, stdout and stderr are /dev/null in there."""
+
+    def where() -> list[str]:
+        os.write(1, b"noise")
+        os.write(2, b"noise")
+        return [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in (0, 1, 2)]
+
+    outcomes = run_all({"where": (where, 5.0)})
+    assert outcomes["where"].value == [os.devnull] * 3
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_not_json_is_an_error_and_no_crash() -> None:
+    """Facts are plain values; a set is told apart from an answer."""
+    assert run_all({"set": (lambda: {1, 2}, 5.0)})["set"].error.startswith("TypeError")
+
+
+def test_no_tasks_take_no_time() -> None:
+    """Nothing to do is done."""
+    assert run_all({}) == {}

@@ -1,0 +1,308 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust.model import Conclusion, Mode, Road, Suspect, Verdict
+from slurm_robust.policy.decide import Failure, FailureCause, JobFacts, Situation, decide, max_evictions
+
+NODES = tuple(f"n{n}" for n in range(1, 6))
+REQUEUES = (Road.SEAT, Road.OWNER_REQUEUE, Road.PLAIN_REQUEUE)
+
+
+def culprit(*nodes: str, infrastructure: bool = True, corroborated: bool = True) -> Verdict:
+    """A verdict that names these nodes."""
+    suspects = tuple(Suspect(node, (0,), 0.9, f"rank 0 on {node} is stopped", infrastructure) for node in nodes)
+    return Verdict(Conclusion.CULPRIT, "; ".join(s.why for s in suspects), suspects, corroborated=corroborated)
+
+
+UNDETERMINED = Verdict(Conclusion.UNDETERMINED, "all ranks wait at the same place", missing=("pairwise tests",))
+USER_CODE = Verdict(Conclusion.USER_CODE, "rank 3 raised TypeError")
+FINISHED = Verdict(Conclusion.NONE, "every rank ended with exit code 0")
+
+
+def situation(verdict: Verdict, **more: object) -> Situation:
+    """Five nodes, four of them train, the fifth is a healthy spare; the daemon answers."""
+    base = Situation(verdict, NODES, 4, NODES[:4], healthy_spares=("n5",), batch_node="n1", daemon=True)
+    return replace(base, **more)  # type: ignore[arg-type]
+
+
+def test_spare_in_the_allocation() -> None:
+    """A suspect and a spare: leave the suspect, stay in the allocation, and say all three."""
+    plan = decide(situation(culprit("n2")))
+    assert (plan.road, plan.evict) == (Road.SPARE_IN_ALLOCATION, ("n2",))
+    for word in ("n2", "stopped", "n5", "allocation"):
+        assert word in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("more", "road", "says"),
+    [
+        ({"healthy_spares": ()}, Road.SEAT, "3 healthy nodes for 4"),
+        ({"healthy_spares": (), "daemon": None}, Road.SEAT, "should the site's daemon answer"),
+        ({"healthy_spares": (), "daemon": False, "user_daemon": True}, Road.OWNER_REQUEUE, "owner"),
+        ({"healthy_spares": (), "daemon": None, "user_daemon": True}, Road.OWNER_REQUEUE, "owner"),
+        ({"healthy_spares": (), "daemon": False}, Road.PLAIN_REQUEUE, "cannot exclude"),
+        ({"excluded_named": frozenset({"n2"})}, Road.SEAT, "names n2"),
+        ({"dead_nodes": ("n2",)}, Road.SEAT, "no --no-kill"),
+        ({"dead_nodes": ("n2",), "job": JobFacts(survives_node_failure=True)}, Road.SPARE_IN_ALLOCATION, "dead"),
+        (
+            {"dead_nodes": ("n1",), "job": JobFacts(survives_node_failure=True), "verdict": culprit("n1")},
+            Road.SEAT,
+            "batch script's own node n1",
+        ),
+    ],
+)
+def test_roads_for_a_suspect(more: dict[str, object], road: Road, says: str) -> None:
+    """Each road has its condition, and the plan says why it is not a better one."""
+    verdict = more.pop("verdict", None) or culprit("n2")
+    assert isinstance(verdict, Verdict)
+    plan = decide(situation(verdict, **more))
+    assert plan.road is road
+    assert plan.evict == tuple(s.node for s in verdict.suspects)
+    assert says in plan.reason
+
+
+def test_live_batch_node_is_left_by_the_ranks_only() -> None:
+    """Steps may run elsewhere as long as the batch host lives."""
+    assert decide(situation(culprit("n1"))).road is Road.SPARE_IN_ALLOCATION
+
+
+def test_unhealthy_spare_does_not_count() -> None:
+    """A fifth node that does not answer is no place to go."""
+    plan = decide(situation(culprit("n2"), healthy_spares=()))
+    assert plan.road is Road.SEAT
+
+
+def test_training_nodes_not_given() -> None:
+    """Where only their number is known, a node that neither trains nor answers does not count as a place to go."""
+    assert decide(situation(culprit("n2"), healthy_spares=(), training_nodes=())).road is Road.SEAT
+    assert decide(situation(culprit("n2"), training_nodes=())).road is Road.SPARE_IN_ALLOCATION
+
+
+def test_dead_spare_disturbs_nobody() -> None:
+    """A node that does not train may die without a restart."""
+    moving = Verdict(Conclusion.NONE, "training moves")
+    plan = decide(situation(moving, healthy_spares=(), dead_nodes=("n5",)))
+    assert plan.road is Road.ALERT_ONLY
+
+
+@pytest.mark.parametrize("verdict", [culprit("n2", corroborated=False), UNDETERMINED, FINISHED, USER_CODE])
+def test_waits_below_the_limit(verdict: Verdict) -> None:
+    """Suspicion alone costs nothing but a capture."""
+    plan = decide(situation(verdict))
+    assert (plan.road, plan.evict) == (Road.ALERT_ONLY, ())
+    assert plan.reason.startswith("waiting")
+
+
+def test_waiting_says_what_is_wanted() -> None:
+    """The alert names the evidence that would let it act."""
+    assert "pairwise tests" in decide(situation(UNDETERMINED)).reason
+
+
+def test_what_moves_and_trains_nothing_is_ended_at_the_limit_only() -> None:
+    """An endless loop moves all the time: left alone before the site's limit, started anew in place past it."""
+    moving = Verdict(Conclusion.NONE, "rank 0 moves outside the collective")
+    assert decide(situation(moving)).road is Road.ALERT_ONLY
+    plan = decide(situation(moving, action_limit_reached=True))
+    assert (plan.road, plan.evict) == (Road.RESTART_IN_PLACE, ())
+
+
+def test_uncorroborated_suspect_at_the_limit() -> None:
+    """The site's limit decides where evidence did not."""
+    plan = decide(situation(culprit("n2", corroborated=False), action_limit_reached=True))
+    assert (plan.road, plan.evict) == (Road.SPARE_IN_ALLOCATION, ("n2",))
+
+
+def test_user_error_stops_with_its_own_code() -> None:
+    """A TypeError costs no node and no restart."""
+    plan = decide(situation(USER_CODE, ended=True, exit_code=7))
+    assert (plan.road, plan.exit_code, plan.evict) == (Road.STOP, 7, ())
+    assert "no node is blamed" in plan.reason
+
+
+@pytest.mark.parametrize(("code", "returned"), [(0, 0), (143, 143), (None, 93)])
+def test_ends_that_need_no_recovery(code: int | None, returned: int) -> None:
+    """A normal end and a cancelled one pass their exit code on; an unknown one is never told as success."""
+    plan = decide(situation(FINISHED, ended=True, exit_code=code))
+    assert (plan.road, plan.exit_code) == (Road.STOP, returned)
+
+
+def test_rank_only_fault_restarts_in_place() -> None:
+    """A killed rank with nothing against its node: the same nodes once more."""
+    plan = decide(situation(culprit("n2", infrastructure=False), ended=True, exit_code=137))
+    assert (plan.road, plan.evict) == (Road.RESTART_IN_PLACE, ())
+
+
+@pytest.mark.parametrize(
+    ("cause", "evict"), [(FailureCause.EITHER, ("n2",)), (FailureCause.NODE, ("n2",)), (FailureCause.PROGRAM, ())]
+)
+def test_same_failure_on_the_same_node(cause: FailureCause, evict: tuple[str, ...]) -> None:
+    """A second crash on one node makes the node suspect; a second exit code, which moves with the rank, does not."""
+    failure = Failure("died: SIGSEGV", ("n2",), cause)
+    plan = decide(
+        situation(
+            culprit("n2", infrastructure=False),
+            ended=True,
+            failure=failure,
+            earlier_failures=(failure,),
+            restarts_in_place=1,
+        )
+    )
+    assert plan.evict == evict
+
+
+def test_same_failure_on_other_nodes() -> None:
+    """A hang that came back elsewhere is the program's, though this verdict names a node."""
+    plan = decide(
+        situation(
+            culprit("n3"),
+            exit_code=5,
+            failure=Failure("hang at f", ("n3",)),
+            earlier_failures=(Failure("hang at f", ("n2",)),),
+        )
+    )
+    assert (plan.road, plan.exit_code, plan.evict) == (Road.STOP, 5, ())
+    assert "n2" in plan.reason
+    assert "n3" in plan.reason
+
+
+@pytest.mark.parametrize(
+    "earlier", [Failure("hang at g", ("n2",)), Failure("hang at f", ("n3",)), Failure("hang at f", ())]
+)
+def test_not_the_same_failure(earlier: Failure) -> None:
+    """Another place, the same node, or no node known: no reason to call it the program's."""
+    plan = decide(situation(culprit("n3"), failure=Failure("hang at f", ("n3",)), earlier_failures=(earlier,)))
+    assert plan.evict == ("n3",)
+
+
+def test_two_nodes_that_die_are_two_nodes() -> None:
+    """Silent nodes one after the other are no program error."""
+    plan = decide(
+        situation(
+            culprit("n3"),
+            failure=Failure("node: silent", ("n3",), FailureCause.NODE),
+            earlier_failures=(Failure("node: silent", ("n2",), FailureCause.NODE),),
+        )
+    )
+    assert plan.evict == ("n3",)
+
+
+def test_undetermined_escalates() -> None:
+    """In place, then requeued without a name, then stopped; never a node."""
+    plans = [decide(situation(UNDETERMINED, ended=True, exit_code=1, restarts_in_place=n)) for n in range(3)]
+    assert [p.road for p in plans] == [Road.RESTART_IN_PLACE, Road.SEAT, Road.STOP]
+    assert all(p.evict == () for p in plans)
+    assert plans[-1].exit_code == 1
+
+
+def test_more_suspects_than_half() -> None:
+    """A cause that most nodes share evicts none of them."""
+    plan = decide(situation(culprit("n1", "n2", "n3")))
+    assert (plan.road, plan.evict) == (Road.RESTART_IN_PLACE, ())
+    plan = decide(situation(culprit("n1", "n2", "n3"), restarts_in_place=1))
+    assert (plan.road, plan.evict) == (Road.SEAT, ())
+
+
+def test_not_requeueable() -> None:
+    """No place inside and no requeue: once in place, then stop and say what to type."""
+    facts = JobFacts(requeueable=False)
+    plan = decide(situation(culprit("n2"), healthy_spares=(), job=facts))
+    assert (plan.road, plan.evict) == (Road.RESTART_IN_PLACE, ())
+    plan = decide(situation(culprit("n2"), healthy_spares=(), job=facts, restarts_in_place=1))
+    assert plan.road is Road.STOP
+    assert "--requeue" in plan.reason
+
+
+def test_fruitless_attempts_stop() -> None:
+    """Three without a new step: exit 93, and what the last one was."""
+    plan = decide(situation(culprit("n2"), fruitless=3))
+    assert (plan.road, plan.exit_code) == (Road.STOP, 93)
+    assert "stopped" in plan.reason
+
+
+def test_single_node_may_be_left() -> None:
+    """Half of one node is none; one may always go."""
+    assert [max_evictions(n) for n in (1, 2, 3, 4, 9)] == [1, 1, 1, 2, 4]
+
+
+names = st.sampled_from([*NODES, "elsewhere"])
+suspects = st.builds(Suspect, names, st.just((0,)), st.floats(0, 1), st.just("because"), st.booleans())
+verdicts = st.builds(
+    Verdict,
+    st.sampled_from(Conclusion),
+    st.sampled_from(["", "a reason"]),
+    st.lists(suspects, max_size=6).map(tuple),
+    corroborated=st.booleans(),
+)
+failures = st.builds(
+    Failure, st.sampled_from(["a", "b"]), st.lists(names, max_size=2).map(tuple), st.sampled_from(FailureCause)
+)
+some_nodes = st.lists(names, max_size=5, unique=True).map(tuple)
+situations = st.builds(
+    Situation,
+    verdicts,
+    st.just(NODES),
+    st.integers(1, 5),
+    some_nodes,
+    some_nodes,
+    some_nodes,
+    names,
+    st.frozensets(names, max_size=2),
+    st.booleans(),
+    st.none() | st.integers(0, 255),
+    st.none() | failures,
+    st.lists(failures, max_size=3).map(tuple),
+    st.integers(0, 3),
+    st.integers(0, 4),
+    st.integers(1, 4),
+    st.sampled_from([True, False, None]),
+    st.booleans(),
+    st.booleans(),
+    st.builds(JobFacts, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+)
+
+
+@given(situations)
+def test_whatever_the_situation(s: Situation) -> None:
+    """The rules that no situation may break."""
+    plan = decide(s)
+    assert plan.reason.strip()
+    assert set(plan.evict) <= set(NODES)
+    assert len(plan.evict) <= max_evictions(len(NODES))
+    assert len(set(plan.evict)) == len(plan.evict)
+    assert (plan.exit_code is None) == (plan.road is not Road.STOP)
+    if plan.evict:
+        assert plan.road in (Road.SPARE_IN_ALLOCATION, *REQUEUES)
+    else:
+        assert plan.road is not Road.SPARE_IN_ALLOCATION
+    if s.job.het_job or not s.job.addressable:
+        assert plan.road is Road.ALERT_ONLY
+    if not s.job.requeueable:
+        assert plan.road not in REQUEUES
+    if s.verdict.conclusion is not Conclusion.CULPRIT:
+        assert set(plan.evict) <= set(s.dead_nodes)
+    if s.verdict.conclusion is Conclusion.USER_CODE:
+        assert plan.road in (Road.STOP, Road.ALERT_ONLY)
+        assert plan.evict == ()
+    if s.fruitless >= s.fruitless_limit:
+        assert plan.road is Road.ALERT_ONLY or (plan.road, plan.exit_code) == (Road.STOP, 93)
+    if plan.road is Road.SPARE_IN_ALLOCATION:
+        assert len(set(NODES) - set(plan.evict)) >= s.training_node_count
+        assert not set(plan.evict) & s.excluded_named
+
+
+@given(situations)
+def test_observe_computes_the_same_plan(s: Situation) -> None:
+    """What observe mode shows is what act mode would do."""
+    assert decide(replace(s, mode=Mode.OBSERVE)) == decide(replace(s, mode=Mode.ACT))
+
+
+@given(situations)
+def test_nothing_is_done_without_cause(s: Situation) -> None:
+    """No end, no dead node, no corroboration, limit not reached: nothing."""
+    calm = replace(
+        s, ended=False, dead_nodes=(), action_limit_reached=False, verdict=replace(s.verdict, corroborated=False)
+    )
+    assert decide(calm).road is Road.ALERT_ONLY

@@ -1,0 +1,127 @@
+"""The outer process of `srobust run`, with real processes standing in for srun and the supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from helpers import wait_until
+
+DRIVER = """
+import sys
+from slurm_robust.supervise import launcher
+launcher._FIRST_WORD_S = float(sys.argv[1])
+sys.exit(launcher.Launcher(["sh", "-c", sys.argv[2]], [sys.executable, "-c", sys.argv[3], "{fd}"]).run())
+"""
+TALK = """
+import json, os, socket, sys
+s = socket.socket(fileno=int(sys.argv[1])); f = s.makefile("r")
+def say(**m): s.sendall(json.dumps(m).encode() + b"\\n")
+def launch(script):
+    say(do="launch", argv=["sh", "-c", script], env={"SROBUST_ATTEMPT": "1.0.1"}, unset=[], attempt="1.0.1")
+"""
+
+
+def start(
+    tmp_path: Path, supervisor: str, *, plain: str = "exit 41", first_word_s: float = 10.0
+) -> subprocess.Popen[str]:
+    """A launcher in a folder of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(first_word_s), plain, TALK + supervisor],
+        cwd=tmp_path,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def test_stdin_stdout_and_exit_code_are_the_commands_own(tmp_path: Path) -> None:
+    """Nothing stands between."""
+    supervisor = """
+f.readline(); launch('read x; echo got $x; exit 7'); f.readline()
+say(do="exit", code=json.loads(f.readline())["code"]); f.readline()
+"""
+    process = start(tmp_path, supervisor)
+    out, err = process.communicate("hello\n", timeout=20)
+    assert (process.returncode, out) == (7, "got hello\n"), err
+
+
+def test_the_supervisor_learns_the_code_and_decides(tmp_path: Path) -> None:
+    """A relaunch after a failure, then the code of the second."""
+    supervisor = """
+f.readline(); launch('exit 3'); f.readline()
+assert json.loads(f.readline()) == {"ev": "ended", "code": 3, "attempt": "1.0.1"}
+launch('echo second $SROBUST_ATTEMPT'); f.readline(); f.readline(); say(do="exit", code=0); f.readline()
+"""
+    process = start(tmp_path, supervisor)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "second 1.0.1\n"), err
+
+
+def test_a_silent_supervisor_does_not_hold_the_launch(tmp_path: Path) -> None:
+    """Fail open: the user's srun starts as typed."""
+    process = start(tmp_path, "f.readline(); f.readline(); f.readline()", plain="echo plain; exit 5", first_word_s=0.3)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (5, "plain\n")
+    assert "running without it" in err
+
+
+def test_a_supervisor_that_cannot_live_leaves_a_plain_srun(tmp_path: Path) -> None:
+    """A supervisor that dies at each start: the command runs all the same, once, with its own exit code."""
+    process = start(tmp_path, "sys.exit(1)", plain="echo plain; exit 5")
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (5, "plain\n")
+
+
+def test_a_killed_supervisor_is_started_anew_and_the_command_goes_on(tmp_path: Path) -> None:
+    """The second supervisor is told which attempt runs."""
+    supervisor = """
+first = json.loads(f.readline())
+if first["ev"] == "ready":
+    launch('while [ ! -e go ]; do sleep 0.05; done; exit 9'); f.readline()
+    open("pid", "w").write(str(os.getpid())); f.readline()
+else:
+    open("second", "w").write(json.dumps(first))
+    code = json.loads(f.readline())["code"]; say(do="exit", code=code + 1); f.readline()
+"""
+    process = start(tmp_path, supervisor)
+    pid = tmp_path / "pid"
+    wait_until(lambda: pid.exists() and pid.read_text(), timeout_s=10, what="the first supervisor")
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    wait_until((tmp_path / "second").exists, timeout_s=10, what="the second supervisor")
+    assert process.poll() is None
+    (tmp_path / "go").touch()
+    process.communicate(timeout=20)
+    assert process.returncode == 10
+
+
+def test_signals_reach_the_command(tmp_path: Path) -> None:
+    """What a script sends to its `srobust run` arrives at srun."""
+    supervisor = """
+f.readline(); launch('trap "exit 12" USR1; touch up; while :; do sleep 0.05; done'); f.readline()
+code = json.loads(f.readline())["code"]; say(do="exit", code=code); f.readline()
+"""
+    process = start(tmp_path, supervisor)
+    wait_until((tmp_path / "up").exists, timeout_s=10, what="the command")
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=20)
+    assert process.returncode == 12
+
+
+def test_a_missing_srun_is_said(tmp_path: Path) -> None:
+    """127 and a sentence, as a shell would."""
+    supervisor = (
+        "f.readline(); say(do='launch', argv=['/nonexistent/srun'], env={}, unset=[], attempt='a'); f.readline()"
+    )
+    process = start(tmp_path, supervisor)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 127
+    assert "is Slurm installed" in err
+    assert time.monotonic() - began < 15

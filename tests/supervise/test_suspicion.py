@@ -1,0 +1,86 @@
+"""When silence is suspected, and when it is overdue."""
+
+from __future__ import annotations
+
+from slurm_robust.config import SuperviseConfig
+from slurm_robust.supervise.suspicion import Level, RankProgress, StepTimes, assess
+
+CONFIG = SuperviseConfig()
+
+
+def steps_of(duration_s: float, count: int = 50) -> StepTimes:
+    """An attempt that has made `count` steps of this length."""
+    steps = StepTimes()
+    for i in range(count + 1):
+        steps.saw(0, i, 1000.0 + i * duration_s)
+    return steps
+
+
+def test_suspected_within_three_p99_and_two_seconds() -> None:
+    """The target of the design: not before, and not after."""
+    steps = steps_of(0.5)
+    rank = RankProgress(0, 50, "train", 2000.0)
+    assert assess([rank], steps, 2003.4, CONFIG).level is Level.QUIET
+    found = assess([rank], steps, 2003.6, CONFIG)
+    assert found.level is Level.SUSPECT
+    assert found.ranks == (0,)
+    assert "3.5" in found.why
+
+
+def test_overdue_past_the_action_limit() -> None:
+    """Then it is acted on, whatever the stacks say."""
+    rank = RankProgress(0, 50, "train", 2000.0)
+    assert assess([rank], steps_of(0.5), 2000 + CONFIG.action_limit_s + 1, CONFIG).level is Level.OVERDUE
+
+
+def test_a_young_attempt_has_no_own_p99() -> None:
+    """Fewer than `min_steps` steps: only the action limit counts."""
+    rank = RankProgress(0, 2, "train", 2000.0)
+    assert assess([rank], steps_of(0.1, 2), 2100.0, CONFIG).level is Level.QUIET
+
+
+def test_start_up_has_its_own_limit() -> None:
+    """Compiling, loading and waiting for peers take their time."""
+    rank = RankProgress(0, -1, "startup", 2000.0)
+    assert assess([rank], StepTimes(), 2000 + CONFIG.startup_limit_s - 1, CONFIG).level is Level.QUIET
+    assert assess([rank], StepTimes(), 2000 + CONFIG.startup_limit_s + 1, CONFIG).level is Level.OVERDUE
+
+
+def test_an_announced_pause_covers_the_ranks_that_wait_for_it() -> None:
+    """Rank 0 evaluates; the others stand in a barrier, in phase train."""
+    ranks = [RankProgress(0, 50, "evaluate", 2000.0), RankProgress(1, 50, "train", 2000.0)]
+    assert assess(ranks, steps_of(0.5), 2100.0, CONFIG).level is Level.QUIET
+
+
+def test_an_announced_limit_is_the_programs_word() -> None:
+    """Beyond `phase(…, timeout_s=60)` something is wrong, long before the site's own limit."""
+    ranks = [RankProgress(0, 50, "evaluate", 2000.0, 60.0), RankProgress(1, 50, "train", 2000.0)]
+    assert assess(ranks, steps_of(0.5), 2059.0, CONFIG).level is Level.QUIET
+    assert assess(ranks, steps_of(0.5), 2061.0, CONFIG).level is Level.OVERDUE
+
+
+def test_one_silent_rank_among_moving_ones_is_named() -> None:
+    """Only the silent one is listed."""
+    ranks = [RankProgress(0, 50, "train", 2019.9), RankProgress(1, 40, "train", 2000.0)]
+    assert assess(ranks, steps_of(0.5), 2020.0, CONFIG).ranks == (1,)
+
+
+def test_a_long_step_raises_the_limit_for_the_next() -> None:
+    """What an attempt has done once is no surprise the second time."""
+    steps = steps_of(0.5, 20)
+    steps.saw(0, 21, 1010.0 + 30.0)
+    rank = RankProgress(0, 21, "train", 2000.0)
+    assert assess([rank], steps, 2060.0, CONFIG).level is Level.QUIET
+
+
+def test_a_resumed_counter_starts_over() -> None:
+    """A step number that went back (a second run inside one process) is no negative step time."""
+    steps = steps_of(0.5)
+    steps.saw(0, 3, 3000.0)
+    steps.saw(0, 4, 3000.5)
+    assert steps.p99_s() <= 0.5
+
+
+def test_nobody_reporting_is_quiet() -> None:
+    """No rank, no suspicion."""
+    assert assess([], StepTimes(), 5.0, CONFIG).level is Level.QUIET
