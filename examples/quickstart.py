@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from quickstart_screen import BOLD, Screen
 from quickstart_story import ASTRAY, POLL_S, Event, Story
 
 from slurm_robust.devcluster.cluster import DevCluster, DevClusterError, Spec
@@ -30,72 +28,14 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=0, GPU has fallen off the bus."
 STANDBY_S = 30.0
 LONGEST_BASE = 40
 """Characters: Slurm's sockets lie below the cluster's folder, and their paths must be short."""
-BOLD, RED, GREEN, YELLOW, DIM = "1", "31", "32", "33", "2"
-COLOURS = {
-    **dict.fromkeys(("fault", "suspect", "quarantine", "drained"), RED),
-    **dict.fromkeys(("suspected", "captured", "still"), YELLOW),
-    **dict.fromkeys(("seat", "requeued", "running", "resumed", "finished"), GREEN),
-    **dict.fromkeys(ASTRAY, RED),
-}
 
 
 class Interrupted(BaseException):
     """A signal asks us to end."""
 
 
-class Astray(Exception):
+class AstrayError(Exception):
     """The story did not go on; says what was awaited."""
-
-
-class Screen:
-    """What is printed: lines with their time, and on a terminal one last line that moves."""
-
-    def __init__(self) -> None:
-        self.began_s = time.time()
-        self._terminal = sys.stdout.isatty()
-        self._colours = self._terminal and os.environ.get("TERM") != "dumb" and "NO_COLOR" not in os.environ
-        self._moving = False
-
-    def paint(self, text: str, colour: str) -> str:
-        """The text in a colour, where colours are."""
-        return f"\033[{colour}m{text}\033[0m" if self._colours and colour else text
-
-    def say(self, text: str = "", colour: str = "") -> None:
-        """A line without a time."""
-        self.moving("")
-        print(self.paint(text, colour), flush=True)
-
-    def event(self, event: Event) -> None:
-        """A line of the story: clock, seconds since the start, what happened."""
-        self.moving("")
-        clock = time.strftime("%H:%M:%S", time.localtime(event.at_s))
-        head = f"{clock} {max(0.0, event.at_s - self.began_s):6.1f} s  "
-        # Into a file or a pipe nothing is cut: grep must find it.
-        room = max(40, shutil.get_terminal_size().columns - len(head)) if self._terminal else 10**6
-        first, *rest = textwrap.wrap(event.text, room) or [""]
-        print(self.paint(head, DIM) + self.paint(first, COLOURS.get(event.kind, "")))
-        for line in rest:
-            print(" " * len(head) + self.paint(line, COLOURS.get(event.kind, "")))
-        sys.stdout.flush()
-
-    def now(self, kind: str, text: str) -> None:
-        """A line of the story that is our own doing."""
-        self.event(Event(time.time(), kind, text))
-
-    def moving(self, text: str) -> None:
-        """The line that moves; empty takes it away."""
-        if self._colours and (text or self._moving):
-            room = shutil.get_terminal_size().columns - 1
-            print("\r\033[K" + self.paint(text[:room], DIM), end="", flush=True)
-            self._moving = bool(text)
-
-    def table(self, title: str, rows: Sequence[Sequence[str]]) -> None:
-        """A table; the first row is its head, all columns but the first are numbers."""
-        self.say(f"\n{title}", BOLD)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for number, (first, *others) in enumerate(rows):
-            cells = [first.ljust(widths[0]), *(o.rjust(w) for o, w in zip(others, widths[1:], strict=True))]
-            self.say("  " + "   ".join(cells), "" if number else DIM)
 
 
 class Quickstart:
@@ -114,7 +54,7 @@ class Quickstart:
         """All of it.
 
         Raises:
-            Astray: something did not happen in its time.
+            AstrayError: something did not happen in its time.
             DevClusterError: Slurm did not come up, or a command of it failed.
         """
         cluster = self.up()
@@ -124,14 +64,14 @@ class Quickstart:
             for event in story.look():
                 self.screen.event(event)
                 if event.kind in ASTRAY:
-                    raise Astray(f"the wrapper says: {event.text}")
+                    raise AstrayError(f"the wrapper says: {event.text}")
             self.screen.moving(f"{'':19}{story.progress}" if "finished" not in story.reached else "")
             if late := story.late():
-                raise Astray(late)
+                raise AstrayError(late)
             if "finished" not in story.reached and time.monotonic() - checked_s > 2:
                 checked_s = time.monotonic()
                 if (state := story.job_state()) not in ("", "PENDING", "RUNNING", "COMPLETING", "COMPLETED"):
-                    raise Astray(f"job {story.job} is {state}")
+                    raise AstrayError(f"job {story.job} is {state}")
             time.sleep(POLL_S)
         self.report(story)
 
@@ -149,7 +89,7 @@ class Quickstart:
         deadline_s = time.monotonic() + STANDBY_S
         while not (pools := json.loads(self.ask("srobust", "standby", "--json") or "[]")) or not pools[0]["held"]:
             if time.monotonic() > deadline_s:
-                raise Astray(f"the standby node was not reserved in {STANDBY_S:g} s")
+                raise AstrayError(f"the standby node was not reserved in {STANDBY_S:g} s")
             time.sleep(POLL_S)
         self.screen.now(
             "standby", f"node {pools[0]['held']} is the standby, reserved by srobustd as {pools[0]['name']}"
@@ -222,7 +162,7 @@ class Quickstart:
             self.screen.say(f"  {what:<20} {path}")
 
     def save(self, story: Story) -> Path:
-        """Copy what is worth reading out of the cluster's folder, which goes; returns the copy of the story's folder."""
+        """Copy what is worth reading out of the cluster's folder; returns the copy of the story's folder."""
         target = Path(tempfile.mkdtemp(prefix="srobust-report-", dir=self.args.report_dir or self.base))
         for path in (story.output, *story.cluster.layout.log.glob("*.log")):
             if path.is_file():
@@ -309,7 +249,7 @@ def attempt(quickstart: Quickstart, signals: Signals) -> int:
         try:
             quickstart.run()
             code = 0
-        except (Astray, DevClusterError, subprocess.SubprocessError, OSError) as error:
+        except (AstrayError, DevClusterError, subprocess.SubprocessError, OSError) as error:
             # A Ctrl-C of the terminal also ends the command that we wait for.
             if not signals.number:
                 quickstart.explain(error)
