@@ -204,6 +204,7 @@ class Intake:
                 "why": claim.why,
                 "suspects": list(claim.evict),
                 "step": claim.step,
+                "at_s": claim.at_s,
             },
             recovery=decision,
             times={**times, "accepted": core.now_s()} if decision else times,

@@ -80,6 +80,7 @@ class Following:
             claim = parse(job.comment) if job else None
         except ClaimError:
             claim = None
+        asks = claim is not None and claim.state == STATE_WANTS_REQUEUE and claim.incident == self.row.id
         return View(
             job=job,
             reservations=core.world.reservations,
@@ -97,7 +98,7 @@ class Following:
             settled=int(now_s) > int(self.ended_at_s),
             start_timeout_s=core.config.seat.start_timeout_s,
             may_take_out=may_take_out,
-            asks=claim is not None and claim.state == STATE_WANTS_REQUEUE and claim.incident == self.row.id,
+            withdrawn=claim is not None and not asks and claim.at_s > float(self.row.verdict.get("at_s", 0.0)),
             in_quarantine=in_quarantine,
             now_s=now_s,
         )
