@@ -39,7 +39,7 @@ def command(incident: str | None, limit: int, path: str | None, as_json: bool) -
                 i["outcome"] or i["state"],
                 ",".join((i["plan"] or {}).get("evict") or i["verdict"].get("suspects") or ()),
                 _took(i),
-                i["reason"] or i["verdict"].get("why", ""),
+                _why(i),
             )
             for i in found
         ]
@@ -68,6 +68,12 @@ def _load(config: Config) -> list[dict[str, Any]]:
         finally:
             journal.close()
     return list(load_state(config)["incidents"])
+
+
+def _why(incident: dict[str, Any]) -> str:
+    """What it was about; where it did not end well, what it came to."""
+    well = incident["outcome"] in ("", "running", "resumed")
+    return str((incident["verdict"].get("why") if well else incident["reason"]) or incident["reason"])
 
 
 def _took(incident: dict[str, Any]) -> str:

@@ -91,8 +91,9 @@ class Core:
         self.now_s = clock
         self.world = World()
         self.cluster_name = config.cluster
+        self.credential_pause_s = 0
         self.calls = 0
-        self.away_at_s = 0.0
+        self.away_at_s = float(journal.get("away_at_s", "0"))
         self._said = Ration(6, 60.0)
         self._said_in_all = Ration(120, 60.0)
 
@@ -107,8 +108,15 @@ class Core:
         try:
             return await asyncio.to_thread(function, *args, **kwargs)
         except (SlurmUnavailableError, SlurmTimeoutError):
-            self.away_at_s = self.now_s()
+            self._away()
             raise
+
+    def _away(self) -> None:
+        """Slurm was away: it may have forgotten what it agreed to. Also the next life of the daemon must know."""
+        now_s = self.now_s()
+        if now_s - self.away_at_s > 1.0:
+            self.journal.put("away_at_s", repr(now_s))
+            self.away_at_s = now_s
 
     async def read_nodes(self) -> None:
         """Look at all nodes."""

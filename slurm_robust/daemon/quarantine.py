@@ -23,8 +23,9 @@ TRIES = 5
 """Rechecks that could not tell before the node is given back, with a strike: unknown is not unhealthy."""
 BACKOFF_S = 15.0
 SURE_AFTER_S = 2.0
-SILENT_TO_DRAIN_S = 30.0
-"""A node that we set DOWN and that stays silent this long has failed before our eyes."""
+"""A node in quarantine that is DOWN and silent this long has failed before our eyes."""
+RESUME_AFTER_S = 5.0
+"""A node that we set DOWN and that answers is brought back, into its quarantine, after so long."""
 RECHECK_NAME = "srobust-recheck"
 
 
@@ -33,7 +34,7 @@ class QuarantineKeeper:
 
     def __init__(self, core: Core, actor: Actor, breaker: Breaker, ledger: Ledger) -> None:
         self.core, self.actor, self.breaker, self.ledger = core, actor, breaker, ledger
-        self._silent_since_s: dict[str, float] = {}
+        self._down_since_s: dict[str, float] = {}
 
     @property
     def busy(self) -> bool:
@@ -73,8 +74,10 @@ class QuarantineKeeper:
             await self._end(q, f"somebody else took the node over: {node.reason}")
             return
         recheck = core.world.jobs.get(q.recheck_job) if q.recheck_job else None
-        if node.state == "DOWN" and "DRAIN" not in node.flags and drained_by_us(node):
-            await self._after_set_down(q, node)
+        if node.state != "DOWN":
+            self._down_since_s.pop(q.node, None)
+        if node.state == "DOWN" and "DRAIN" not in node.flags:
+            await self._while_down(q, node)
             return
         if drained_by_us(node):
             # By the recheck's own prolog, the health check, or a claim with strikes: the verdict is there.
@@ -191,14 +194,20 @@ class QuarantineKeeper:
         self.ledger.could_not_tell(q.node, core.now_s() + BACKOFF_S * 2**q.tries, word)
         core.alert("recheck.unknown", f"{q.node}: {word}; tried again later", key=q.node)
 
-    async def _after_set_down(self, q: Quarantine, node: Node) -> None:
-        """We set it DOWN to end a job: if it stays silent, it has failed before our eyes."""
+    async def _while_down(self, q: Quarantine, node: Node) -> None:
+        """A node in quarantine that is DOWN: silent, it has failed before our eyes; answering, it is checked.
+
+        DOWN by us it stays, on most sites, until it is resumed: it was only done to end a job that it held up.
+        """
         now_s = self.core.now_s()
-        since_s = self._silent_since_s.setdefault(q.node, now_s)
-        silent = "NOT_RESPONDING" in node.flags and now_s - since_s > SURE_AFTER_S
-        if silent or now_s - since_s > SILENT_TO_DRAIN_S:
-            del self._silent_since_s[q.node]
-            await self._failed(q, node.reason.removeprefix(REASON_PREFIX).strip() + ", and does not respond")
+        since_s = now_s - self._down_since_s.setdefault(q.node, now_s)
+        if "NOT_RESPONDING" in node.flags or not drained_by_us(node):
+            if since_s > SURE_AFTER_S:
+                await self._failed(q, (node.reason.removeprefix(REASON_PREFIX).strip() + ", and does not respond"))
+        elif since_s > RESUME_AFTER_S:
+            del self._down_since_s[q.node]
+            await self.actor.perform(q.incident, Action(ActionKind.RESUME, q.node, "it let go: checked like any other"))
+            await self.core.read_nodes()
 
     async def _end(self, q: Quarantine, why: str) -> None:
         """Out of the quarantine: no recheck, no reservation, no row, in this order, each possible again."""

@@ -41,22 +41,30 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     if not folder.is_dir():
         raise ArchiveError(f"{folder}: no such folder")
     paths = sorted(path for path in folder.rglob("*") if path.is_file())[:MAX_FILES]
-    archives: list[NodeArchive] = []
+    incidents: dict[Path, list[NodeArchive]] = {}
     problems: list[str] = []
     for path in paths:
         read = _one(path, folder)
         if isinstance(read, NodeArchive):
-            archives.append(read)
+            incidents.setdefault(_incident(path, folder), []).append(read)
         elif read:
             problems.append(f"{path}: {read}")
-    if not archives:
+    if not incidents:
         why = problems[0] if problems else "no *.json.gz and no rank-<r>.json or rank-<r>.txt in it"
         raise ArchiveError(f"{folder}: nothing to localise from: {why}")
-    rounds, clashes = captures(archives)
+    last = max(incidents, key=lambda incident: max(archive.at_s for archive in incidents[incident]))
+    if len(incidents) > 1:
+        problems.append(f"{folder}: {len(incidents)} incidents are in it; the last one, {last}, is looked at")
+    rounds, clashes = captures(incidents[last])
     rank_nodes = {rank.rank: rank.node for capture in rounds for rank in capture.ranks}
     known = max(rank_nodes, default=-1) + 1
     evidence = Evidence(max(world_size or 0, known), rank_nodes, rounds)
     return Saved(evidence, (*problems, *clashes))
+
+
+def _incident(path: Path, folder: Path) -> Path:
+    """The incident's folder that a file belongs to: a supervisor keeps each round in `<incident>/stacks-<round>/`."""
+    return path.parent.parent if path.parent.name.startswith("stacks-") and path.parent != folder else folder
 
 
 def _one(path: Path, folder: Path) -> NodeArchive | str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -169,10 +170,23 @@ class Stillness:
     span_s: float
     last: RankMotion | None
 
+    @property
+    def moves(self) -> bool:
+        """The last two captures show it moving."""
+        return self.last is not None and self.last.motion is Motion.MOVING
 
-def stillness(captures: tuple[Capture, ...], rank: int) -> Stillness:
-    """How long a rank has stood still at the end of these captures (oldest first)."""
-    seen = [(c.at_s, r) for c in captures for r in c.ranks if r.rank == rank]
+
+def stillness(captures: Sequence[Capture], ranks: Iterable[int]) -> dict[int, Stillness]:
+    """How long each of these ranks has stood still at the end of the captures (oldest first)."""
+    seen: dict[int, list[tuple[float, RankCapture]]] = {rank: [] for rank in ranks}
+    for capture in captures:
+        for member in capture.ranks:
+            if member.rank in seen:
+                seen[member.rank].append((capture.at_s, member))
+    return {rank: _still(moments) for rank, moments in seen.items()}
+
+
+def _still(seen: list[tuple[float, RankCapture]]) -> Stillness:
     if len(seen) < 2:
         return Stillness(len(seen), 0.0, None)
     count, last = 1, None
@@ -183,3 +197,9 @@ def stillness(captures: tuple[Capture, ...], rank: int) -> Stillness:
             break
         count += 1
     return Stillness(count, seen[-1][0] - seen[-count][0], last)
+
+
+def moving(captures: Sequence[Capture], ranks: Iterable[int]) -> list[int]:
+    """Those of these ranks that moved between the last two captures."""
+    looks = stillness(captures[-2:], ranks)
+    return sorted(rank for rank, still in looks.items() if still.moves)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from slurm_robust.localize.evidence import Evidence
-from slurm_robust.localize.motion import Motion, stillness
+from slurm_robust.localize.motion import moving
 from slurm_robust.localize.patience import CONFIDENCE_FIRST_LOOK
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
@@ -31,11 +31,11 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what the silent nodes share",))
     certain = all(sure for _, sure in silent.values())
     down = {s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN}
-    moving = moving_ranks(evidence)
+    on_the_move = _moving_ranks(evidence)
     wanted = "an answer from " + ", ".join(sorted(silent))
     whys = {node: f"node {node} is silent: {why}" for node, (why, _) in silent.items()}
-    if moving and not set(silent) <= down:
-        reason = f"{'; '.join(whys.values())}; but {name(moving)} move, so an agent may be lost, not a node"
+    if on_the_move and not set(silent) <= down:
+        reason = f"{'; '.join(whys.values())}; but {name(on_the_move)} move, so an agent may be lost, not a node"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
     confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_FIRST_LOOK for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
@@ -72,7 +72,7 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
     """A verdict where a node reports a fault of its own while nothing moves; None otherwise."""
     nodes = set(evidence.rank_nodes.values())
     faults = {s.node: s.detail for s in evidence.node_signals if s.kind is SignalKind.NODE_FAULT and s.node in nodes}
-    if not faults or len(faults) > max(1, len(nodes) // 2) or moving_ranks(evidence):
+    if not faults or len(faults) > max(1, len(nodes) // 2) or _moving_ranks(evidence):
         return None
     sure = len(evidence.captures) > 1
     whys = {node: f"node {node} reports {faults[node][:160]}{', and no rank moves' if sure else ''}" for node in faults}
@@ -90,13 +90,7 @@ def _suspects(evidence: Evidence, whys: Mapping[str, str], confidence: Mapping[s
     )
 
 
-def moving_ranks(evidence: Evidence) -> list[int]:
-    """Ranks that moved between the last two captures."""
+def _moving_ranks(evidence: Evidence) -> list[int]:
     if len(evidence.captures) < 2:
         return []
-    moving = []
-    for rank in evidence.captures[-1].ranks:
-        last = stillness(evidence.captures[-2:], rank.rank).last
-        if last is not None and last.motion is Motion.MOVING:
-            moving.append(rank.rank)
-    return moving
+    return moving(evidence.captures, (r.rank for r in evidence.captures[-1].ranks))

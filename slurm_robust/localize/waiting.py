@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
-from slurm_robust.localize.motion import BUSY_SHARE, Motion, Stillness, stillness
+from slurm_robust.localize.motion import BUSY_SHARE, Motion, Stillness, moving, stillness
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.place import Place
@@ -64,16 +65,16 @@ def others_wait(evidence: Evidence, without: set[int]) -> bool:
     return (
         last.at_s - before.at_s >= BLOCKED.span_s
         and bool(others)
-        and all(_waits_firmly(evidence.captures, r, rank_place(r)) for r in others)
+        and _waits_firmly(evidence.captures, others)
         and all(r.rank in earlier and earlier[r.rank].waits_for_peers for r in others)
-        and not any(_moves(stillness((before, last), r.rank)) for r in others)
+        and not moving((before, last), (r.rank for r in others))
     )
 
 
 def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
     places = {r.rank: rank_place(r) for r in last.ranks}
     waiting = [r for r in last.ranks if places[r.rank].waits_for_peers]
-    firm = all(_waits_firmly(captures, r, places[r.rank]) for r in waiting)
+    firm = _waits_firmly(captures, waiting)
     if not waiting:
         waiting, firm = _at_common_place(last, places), False
     members = {r.rank for r in waiting}
@@ -83,18 +84,22 @@ def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
     return _Scene(places, tuple(sorted(members)), outside, unseen, firm)
 
 
-def _waits_firmly(captures: tuple[Capture, ...], rank: RankCapture, where: Place) -> bool:
-    if where.kind is Kind.COLLECTIVE:
-        return True
-    process = rank_process(rank)
-    if where.kind is not Kind.BACKWARD or process is None:
-        return False
-    before = next((p for c in captures[-2:-1] for r in c.ranks if r.rank == rank.rank for p in r.processes
-                   if p.pid == process.pid), None)  # fmt: skip
-    if before is not None and min(before.cpu_s, process.cpu_s) >= 0:
-        elapsed_s = captures[-1].at_s - captures[-2].at_s
-        return elapsed_s > 0 and (process.cpu_s - before.cpu_s) / elapsed_s < BUSY_SHARE
-    return process.state == "S"
+def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> bool:
+    """All of these are known to wait for peers: in a collective, or in the backward pass without computing."""
+    earlier = {r.rank: r for r in captures[-2].ranks} if len(captures) > 1 else {}
+    for rank in ranks:
+        where, process = rank_place(rank), rank_process(rank)
+        if where.kind is Kind.COLLECTIVE:
+            continue
+        if where.kind is not Kind.BACKWARD or process is None:
+            return False
+        before = rank_process(earlier[rank.rank]) if rank.rank in earlier else None
+        if before is None or before.pid != process.pid or min(before.cpu_s, process.cpu_s) < 0:
+            if process.state != "S":
+                return False
+        elif process.cpu_s - before.cpu_s >= BUSY_SHARE * (captures[-1].at_s - captures[-2].at_s):
+            return False
+    return True
 
 
 def _at_common_place(last: Capture, places: dict[int, Place]) -> list[RankCapture]:
@@ -109,9 +114,9 @@ def _at_common_place(last: Capture, places: dict[int, Place]) -> list[RankCaptur
 def _nobody_waits(evidence: Evidence, scene: _Scene) -> Verdict:
     kinds = Counter(place.slow_by_nature or place.kind.value for place in scene.places.values())
     what, count = kinds.most_common(1)[0]
-    moving = [r for r in scene.places if _moves(stillness(evidence.captures, r))]
-    if moving:
-        return Verdict(Conclusion.NONE, f"no rank waits for another, and {name(moving)} move (most ranks: {what})")
+    on_the_move = moving(evidence.captures, scene.places)
+    if on_the_move:
+        return Verdict(Conclusion.NONE, f"no rank waits for another, and {name(on_the_move)} move (most ranks: {what})")
     reason = f"no rank waits in a collective: {count} of {len(scene.places)} are in {what}"
     if len(evidence.captures) < 2:
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture: do they move?",))
@@ -165,9 +170,10 @@ def _left_behind(last: Capture) -> Verdict | None:
 
 def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
     captures = evidence.captures
-    looks = {r.rank: (blocking(r), stillness(captures, r.rank)) for r in scene.outside}
+    still_for = stillness(captures, [r.rank for r in scene.outside])
+    looks = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
     peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
-    at_work = [r for r in scene.outside if _moves(looks[r.rank][1])]
+    at_work = [r for r in scene.outside if looks[r.rank][1].moves]
     if at_work:
         return _at_work(at_work, scene, looks, peers)
     if len(captures) < 2 and all(what.patience is None for what, _ in looks.values()):
@@ -206,10 +212,6 @@ def _at_work(
         reason = f"{who} on {rank.node} {what} {peers}: slow, or an endless loop"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it comes to an end",))
     return Verdict(Conclusion.NONE, f"{who} on {rank.node} moves outside the collective ({last.why}) {peers}")
-
-
-def _moves(still: Stillness) -> bool:
-    return still.last is not None and still.last.motion is Motion.MOVING
 
 
 def _where(scene: _Scene) -> str:

@@ -132,12 +132,10 @@ def decide(situation: Situation) -> Plan:
 def _due(s: Situation) -> bool:
     """Something ended, a node that trains is dead, or the verdict or the limit calls for an action.
 
-    Past the limit too, nothing is done to a job in which something was seen to move (*no culprit*): people are told.
+    The limit counts whatever the stacks say: an endless loop moves all the time and trains nothing.
     """
-    if s.ended or set(s.dead_nodes) & s.used_nodes:
+    if s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes:
         return True
-    if s.action_limit_reached:
-        return s.verdict.conclusion is not Conclusion.NONE
     return s.verdict.conclusion is Conclusion.CULPRIT and s.verdict.corroborated
 
 

@@ -6,6 +6,7 @@ controller that forgot what it had agreed to, only means that the missing step i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from slurm_robust.slurm.values import expand
 ENDED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")
 )
-HELD_UP_AFTER_S = 2.5
+HELD_UP_AFTER_S = 1.5
 """A suspect that alone holds up the job's end this long, when all survivors have let go, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
 """The same where no survivor shows how long an end takes here: Slurm's default KillWait (30 s) and an epilog."""
@@ -45,10 +46,12 @@ class View:
         age_s: Of the recovery.
         start_timeout_s: A seat whose job does not start in this time is let go.
         may_take_out: False while the breaker is open.
-        asks: The job's claim still stands in its comment.
+        withdrawn: The job said something later than its claim: it has helped itself. (That the claim is gone means
+            nothing by itself: a killed slurmctld forgets comments too.)
         in_quarantine: Suspects that still are; those that passed their check meanwhile are not put back.
         settled: A whole second passed since the job was seen ended: credentials have that resolution, and one issued
-            in the second of the old one's revocation is refused by slurmd.
+            in the second of the old one's revocation is refused by slurmd. And `credential_pause_s` since its last
+            node let go.
     """
 
     job: Job | None
@@ -66,7 +69,7 @@ class View:
     settled: bool = True
     start_timeout_s: float = 120.0
     may_take_out: bool = True
-    asks: bool = True
+    withdrawn: bool = False
     in_quarantine: frozenset[str] = frozenset()
     now_s: float = 0.0
 
@@ -104,6 +107,19 @@ class Finish:
 Step = Do | Wait | GiveUp | Finish
 
 
+def credential_pause_s(settings: Mapping[str, str]) -> int:
+    """Whole seconds that must lie between a job's end and its start on the same nodes.
+
+    slurmd up to 22.05 looks through its expired jobs at most every two seconds (`_clear_expired_job_states`). A job
+    that is back sooner can find its old record at the prolog and a new one at the launch: with PrologFlags=Alloc the
+    launch then waits ten seconds for a prolog that never comes, and slurmctld drains the node with `Prolog error`.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
+    old = numbers is None or (int(numbers[1]), int(numbers[2])) < (23, 2)
+    waits_for_prolog = {"alloc", "contain", "x11"} & set(settings.get("PrologFlags", "").lower().split(","))
+    return 2 if old and waits_for_prolog else 0
+
+
 def pointed(r: Recovery, job: Job) -> bool:
     """True where the pending job has its exclusions and its seat, and no old request for nodes."""
     return job.reservation == r.seat and not job.req_nodes and set(expand(r.exclude)) <= set(expand(job.exclude or ""))
@@ -136,8 +152,7 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one 
         return _tidy(r, view) or Finish("running", "the job runs again")
     if r.kind == NODE_LOST:
         return _while_node_is_silent(r, view)
-    if not view.asks:
-        # It helped itself while no daemon was there.
+    if view.withdrawn:
         return GiveUp("aborted", "the job does not ask any more")
     return _rooms(r, view) or _seat(r, view) or _answer(r, view) or _do(r, ActionKind.REQUEUE)
 
@@ -191,7 +206,7 @@ def _abandon(r: Recovery, view: View, job: Job) -> Step:
     if tidy := _tidy(r, view):
         return tidy
     waits = job.state == "RUNNING" and not job.completing and job.restart_count == r.restart
-    if r.kind == CLAIM and waits and view.asks and view.told != "refused":
+    if r.kind == CLAIM and waits and not view.withdrawn and view.told != "refused":
         # It waits for us; now it must help itself.
         incident = _do(r, ActionKind.ANSWER).action.args.get("incident", "")
         return Do(Action(ActionKind.ANSWER, r.job.address, view.abort, {"state": "refused", "incident": incident}))

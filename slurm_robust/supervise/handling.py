@@ -14,7 +14,7 @@ from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import attempts, incident, lineage, recovery
 from slurm_robust.supervise.investigate import Investigator
-from slurm_robust.supervise.situation import Facts, describe, signature
+from slurm_robust.supervise.situation import Facts, describe
 from slurm_robust.supervise.srunargs import relaunch
 from slurm_robust.supervise.suspicion import Assessment, Level
 
@@ -97,9 +97,9 @@ class Handling:
             if found.level is Level.QUIET:
                 self._drop(record)
                 return None
-            plan = await self._decide(verdict, record, overdue=found.level is Level.OVERDUE, ended=False)
+            plan = await self._decide(verdict, inquiry, record, overdue=found.level is Level.OVERDUE, ended=False)
             if plan.road is not Road.ALERT_ONLY:
-                return await self._carry_out(record, verdict, plan)
+                return await self._carry_out(record, inquiry, verdict, plan)
             if plan.reason != said:
                 said = plan.reason
                 s.folder.tell("waiting", plan.reason, incident=record.id)
@@ -144,8 +144,8 @@ class Handling:
         if s.present.fleet.alive and s.ended is None:
             await inquiry.capture()
         verdict = inquiry.judge()
-        plan = await self._decide(verdict, record, overdue=False, ended=True)
-        return await self._carry_out(record, verdict, plan)
+        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
+        return await self._carry_out(record, inquiry, verdict, plan)
 
     async def ended(self, code: int) -> int | None:
         """Srun has ended: well, badly, or because somebody wanted it."""
@@ -167,9 +167,10 @@ class Handling:
         s.present.add_last_lines()
         record = self._open(fault_at_s)
         s.folder.tell("suspected", f"the training step ended with exit code {code}", incident=record.id)
-        verdict = self._investigator(record).judge()
-        plan = await self._decide(verdict, record, overdue=False, ended=True)
-        return await self._carry_out(record, verdict, plan)
+        inquiry = self._investigator(record)
+        verdict = inquiry.judge()
+        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
+        return await self._carry_out(record, inquiry, verdict, plan)
 
     async def _gather_exits(self) -> None:
         s = self._s
@@ -185,7 +186,9 @@ class Handling:
         """Attempts in a row without a new step, this one included, where it came as far as `step`."""
         return 0 if step > self._s.reached else self._s.context.claim.fruitless + 1
 
-    async def _decide(self, verdict: Verdict, record: incident.Record, *, overdue: bool, ended: bool) -> Plan:
+    async def _decide(
+        self, verdict: Verdict, inquiry: Investigator, record: incident.Record, *, overdue: bool, ended: bool
+    ) -> Plan:
         s = self._s
         facts = Facts(
             config=s.config,
@@ -196,6 +199,7 @@ class Handling:
             nodes=s.nodes,
             silent_nodes=s.silent_nodes,
             dead_nodes=await self._dead_nodes(),
+            failure=inquiry.failure,
             earlier=self._lineage.failures if s.present.step <= s.reached else (),
             restarts_in_place=self._lineage.restarts_in_place if s.present.step <= s.reached else 0,
             fruitless=self.fruitless_after(s.present.step),
@@ -228,7 +232,9 @@ class Handling:
         lost = {n.name for n in nodes if n.state == "DOWN" or "NOT_RESPONDING" in n.flags}
         return [n for n in s.silent_nodes if n in lost]
 
-    async def _carry_out(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
+    async def _carry_out(
+        self, record: incident.Record, inquiry: Investigator, verdict: Verdict, plan: Plan
+    ) -> int | None:
         s = self._s
         s.folder.tell("verdict", f"{verdict.conclusion.value}: {verdict.reason}", incident=record.id)
         for suspect in verdict.suspects:
@@ -245,7 +251,7 @@ class Handling:
         if plan.road is Road.ALERT_ONLY:
             record.outcome = "Alert only: nothing was done."
             return self._leave_alone(record, s.config.supervise.recapture_s)
-        return await self._act(record, verdict, plan)
+        return await self._act(record, inquiry, verdict, plan)
 
     def _leave_alone(self, record: incident.Record, quiet_s: float) -> int | None:
         """Do nothing; what is said of the same silence again would be the same, so not for a while."""
@@ -256,14 +262,13 @@ class Handling:
         s.present.quiet_until_s = time.time() + quiet_s
         return s.ended
 
-    async def _act(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
+    async def _act(self, record: incident.Record, inquiry: Investigator, verdict: Verdict, plan: Plan) -> int | None:
         s = self._s
         fruitless, demotion = self.fruitless_after(s.present.step), self._demotion()
         if s.present.step > s.reached:
             s.reached = s.present.step
             self._lineage = lineage.Lineage(self._lineage.id)
-        nodes = tuple(sorted({x.node for x in verdict.suspects if x.node}))
-        self._lineage = self._lineage.after(signature(verdict), nodes, in_place=plan.road is Road.RESTART_IN_PLACE)
+        self._lineage = self._lineage.after(inquiry.failure, in_place=plan.road is Road.RESTART_IN_PLACE)
         lineage.save(s.folder, self._lineage)
         await recovery.end_step(
             s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise

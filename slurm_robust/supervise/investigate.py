@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import archive
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture, RankExit
+from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
+from slurm_robust.policy.decide import Failure
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record
@@ -55,6 +57,8 @@ class Investigator:
         self._record = record
         self._scene = scene
         self.captures: list[Capture] = []
+        self.failure: Failure | None = None
+        """What to compare with earlier failures; known once judged."""
 
     async def capture(self) -> Capture:
         """Take all stacks now, wait for every node at most the capture's time, keep what came."""
@@ -106,6 +110,7 @@ class Investigator:
         )
         try:
             verdict = judge(evidence)
+            self.failure = failure_of(evidence, verdict)
         except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)
             self._folder.tell("note", f"the evidence could not be weighed: {error!r}; please report this")
             verdict = Verdict(Conclusion.UNDETERMINED, f"the evidence could not be weighed ({type(error).__name__})")

@@ -22,9 +22,9 @@ class Lineage:
     failures: tuple[Failure, ...] = ()
     restarts_in_place: int = 0
 
-    def after(self, signature: str, nodes: tuple[str, ...], *, in_place: bool) -> Lineage:
+    def after(self, failure: Failure | None, *, in_place: bool) -> Lineage:
         """The lineage with one more failure."""
-        failures = (*self.failures, Failure(signature, nodes))[-_MAX_FAILURES:]
+        failures = (*self.failures, *([failure] if failure is not None else []))[-_MAX_FAILURES:]
         return replace(self, failures=failures, restarts_in_place=self.restarts_in_place + in_place)
 
 

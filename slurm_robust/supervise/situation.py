@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.config import Config
-from slurm_robust.model import Conclusion, Verdict
+from slurm_robust.model import Verdict
 from slurm_robust.policy.decide import Failure, JobFacts, Situation
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.fleet import Fleet
@@ -22,6 +21,7 @@ class Facts:
         nodes: Nodes of the allocation that were not evicted.
         silent_nodes: Those whose agent does not answer.
         dead_nodes: Those that Slurm calls down or not responding.
+        failure: This one, as it is compared with others.
         earlier: Failures of this lineage since its last new step.
         overdue: The action limit was reached.
         ended: A rank died, or srun ended.
@@ -36,6 +36,7 @@ class Facts:
     nodes: Sequence[str]
     silent_nodes: Sequence[str]
     dead_nodes: Sequence[str]
+    failure: Failure | None
     earlier: Sequence[Failure]
     restarts_in_place: int
     fruitless: int
@@ -57,6 +58,7 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         verdict=verdict,
         allocation_nodes=tuple(facts.nodes),
         training_node_count=len(used),
+        training_nodes=tuple(sorted(used)),
         # A watch from outside cannot start the step anew: nothing inside the allocation is a road for it.
         healthy_spares=tuple(spares) if facts.command is not None else (),
         dead_nodes=tuple(facts.dead_nodes),
@@ -64,7 +66,7 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         excluded_named=frozenset(named),
         ended=facts.ended,
         exit_code=facts.exit_code,
-        failure=Failure(signature(verdict), tuple(sorted({s.node for s in verdict.suspects if s.node}))),
+        failure=facts.failure,
         earlier_failures=tuple(facts.earlier),
         restarts_in_place=facts.restarts_in_place,
         fruitless=facts.fruitless,
@@ -77,12 +79,3 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         ),
         mode=facts.config.mode,
     )
-
-
-def signature(verdict: Verdict) -> str:
-    """Two failures with the same signature are the same failure, wherever they happened."""
-    if verdict.conclusion is Conclusion.USER_CODE:
-        return f"user_code: {verdict.reason[:120]}"
-    # Ranks, nodes and times differ; what is left is the kind of failure.
-    whys = sorted({re.sub(r"\b[A-Za-z]*\d[\w.-]*", "N", s.why)[:80] for s in verdict.suspects})
-    return f"{verdict.conclusion.value}: {'; '.join(whys)}"

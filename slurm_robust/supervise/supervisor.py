@@ -158,9 +158,10 @@ class Supervisor:
             self.silent_nodes = await self.agents.look_after(self.nodes, heard, SILENT_AGENT_S)
 
     async def _job_is_over(self) -> bool:
-        """For `attach`: has the job ended? Slurm is asked only when no rank is left, and not often."""
+        """For `attach`: has the job ended? Slurm is asked only when ranks or agents are gone, and not often."""
         fleet = self.present.fleet
-        if fleet.alive or not fleet.ranks or time.monotonic() - self._asked_slurm_at < _AGENTS_S:
+        as_usual = self.agents.running and (fleet.alive or not fleet.ranks)
+        if as_usual or time.monotonic() - self._asked_slurm_at < _AGENTS_S:
             return False
         self._asked_slurm_at = time.monotonic()
         with contextlib.suppress(SlurmError):

@@ -186,7 +186,9 @@ def test_job_that_helped_itself_is_left_alone(world: World) -> None:
     world.slurm.save()
     world.run(1.5)
     job = world.slurm.state.jobs[1]
-    world.slurm.state.jobs[1] = replace(job, comment=render(Claim("watching", "line-1", step=9)))
+    world.slurm.state.jobs[1] = replace(
+        job, comment=render(Claim("watching", "line-1", step=9, at_s=world.slurm.now_s))
+    )
     world.run(60)
     assert world.slurm.state.jobs[1].restart_count == 0
     assert world.outcomes() == ["aborted"]
@@ -207,6 +209,47 @@ def test_recheck_that_cannot_tell_is_tried_again_then_given_back(tmp_path: Path)
     assert not slurm.state.reservations
     assert Ledger(world.journal).strikes("n2", 0) == 1
     world.journal.close()
+
+
+def test_suspect_that_holds_up_the_end_but_answers(world: World) -> None:
+    """It is set DOWN so that the job can go on, brought back into its quarantine, checked, and back with a strike."""
+    world.slurm.run_job(("n1", "n2", "n3"))
+    world.slurm.stuck.add("n2")
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(60)
+    assert world.slurm.acts.count("set_down n2") == 1
+    assert world.slurm.acts.count("resume n2") == 1
+    assert world.slurm.state.jobs[1].state == "RUNNING"
+    assert not world.slurm.state.nodes["n2"].drained
+    assert Ledger(world.journal).strikes("n2", 0) == 1
+
+
+def test_node_with_another_job_is_never_set_down(world: World) -> None:
+    """The suspect holds up the end, but runs somebody else's job too: that one is not killed for it."""
+    world.slurm.run_job(("n1", "n2", "n3"))
+    world.slurm.run_job(("n2",), user="ben")
+    world.slurm.stuck.add("n2")
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(60)
+    assert "set_down n2" not in world.slurm.acts
+    assert world.slurm.state.jobs[2].state == "RUNNING"
+
+
+def test_silent_node_in_quarantine_is_drained(world: World) -> None:
+    """The suspect's slurmd is frozen: DOWN, silent, drained with what was witnessed, never resumed."""
+    world.slurm.run_job(("n1", "n2", "n3"))
+    world.run(6)
+    node = world.slurm.state.nodes["n2"]
+    world.slurm.state.nodes["n2"] = replace(node, flags=frozenset(("NOT_RESPONDING",)))
+    world.claim(1, ("n2",))
+    world.run(60)
+    assert world.slurm.state.jobs[1].state == "RUNNING"
+    assert "resume n2" not in world.slurm.acts
+    drained = world.slurm.state.nodes["n2"]
+    assert drained.reason.startswith("srobust: held up the end of job 1")
+    assert "DRAIN" in drained.flags
 
 
 def test_quarantine_is_renewed_while_the_daemon_lives(tmp_path: Path) -> None:

@@ -78,5 +78,7 @@ def test_frozen_suspect_does_not_hold_up_its_own_eviction(scene: Scene) -> None:
         wait_until(lambda: "DRAIN" in scene.node(suspect).flags, 60, f"drained\n{scene.tail()}")
         assert scene.node(suspect).reason.startswith("srobust: held up the end")
     finally:
-        scene.cluster.thaw_slurmd(suspect)
+        # A new slurmd registers at once; a thawed one only when slurmctld asks for it again.
+        scene.cluster.kill_slurmd(suspect)
+        scene.cluster.start_slurmd(suspect)
         scene.cluster.wait_ready([suspect])

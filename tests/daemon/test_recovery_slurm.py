@@ -132,9 +132,11 @@ def test_maintenance_window_ahead(scene: Scene) -> None:
     scene.cluster.run(["scontrol", "update", "reservationname=window", "starttime=now+5minutes"])
     scene.claim(job, [after.nodes[0]], restart=1, incident="i2")
     assert "window" in scene.await_incident(job, id="i2", outcome="refused")["reason"]
-    answer = parse_answer(wait_until(lambda: (j := scene.job(job)).admin_comment and j, 5, "answer").admin_comment)
-    assert answer is not None
-    assert (answer.state, answer.incident) == ("refused", "i2")
+    wait_until(
+        lambda: (a := parse_answer(scene.job(job).admin_comment)) and (a.state, a.incident) == ("refused", "i2"),
+        10,
+        "the answer names this claim",
+    )
     assert scene.job(job).state == "RUNNING"
 
 

@@ -1,6 +1,9 @@
 import contextlib
 import gzip
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,10 @@ from localize_scenes import ALL_REDUCE, FEEDER, LOADER_WAIT, WORKER_LOCK, proces
 
 from slurm_robust.localize import archive
 from slurm_robust.localize.archive import ArchiveError, NodeArchive, captures, decode, encode
+from slurm_robust.localize.evidence import Progress
 from slurm_robust.localize.folder import read_folder
+from slurm_robust.supervise.agent import capture as agent_capture
+from slurm_robust.supervise.agent.ranks import Member, Rank
 
 SAMPLE = NodeArchive(
     "n1",
@@ -41,6 +47,40 @@ def test_written_and_read() -> None:
     """What is written is read back the same; the same evidence gives the same bytes."""
     assert decode(encode(SAMPLE)) == SAMPLE
     assert encode(SAMPLE) == encode(SAMPLE)
+
+
+def test_what_the_agent_writes(tmp_path: Path) -> None:
+    """The node agent's own capture of a real process is read, state, counters, stack and all."""
+    script = tmp_path / "victim.py"
+    script.write_text(
+        "import threading\nlock = threading.Lock()\nlock.acquire()\nprint('up', flush=True)\nlock.acquire()\n"
+    )
+    victim = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
+    try:
+        assert victim.stdout is not None
+        victim.stdout.readline()
+        member = Member(victim.pid, 1, 0, "python", 0, 3, "0", 4, "")
+        spy = str(Path(sys.executable).with_name("py-spy"))
+        written = agent_capture.capture(
+            [Rank(3, "0", 4, member, ())],
+            {3: {"step": 7, "phase": "train", "age_s": 0.5}},
+            node="n1",
+            round_number=2,
+            py_spy=spy,
+            timeout_s=10.0,
+        )
+    finally:
+        victim.kill()
+        victim.communicate()
+    found = decode(json.dumps(written).encode())
+    assert (found.node, found.round, found.ranks[0].rank, found.ranks[0].node) == ("n1", 2, 3, "n1")
+    assert found.ranks[0].progress == Progress(7, "train", 0.5)
+    process = found.ranks[0].processes[0]
+    assert (process.pid, process.state, process.os_threads, process.error) == (victim.pid, "S", 1, "")
+    assert process.cpu_s >= 0
+    assert process.io_bytes > 0
+    assert process.threads[0].main
+    assert process.threads[0].frames[-1].file == str(script)
 
 
 def test_equal_stacks_are_stored_once() -> None:
@@ -144,6 +184,21 @@ def test_folder_goes_on_with_what_is_usable(tmp_path: Path) -> None:
     assert len(saved.problems) == 3
     assert all(str(tmp_path) in problem for problem in saved.problems)
     assert saved.evidence.rank_nodes == {0: "n1", 1: "n1"}
+
+
+def test_folder_of_a_job(tmp_path: Path) -> None:
+    """Where a job's folder holds several incidents, the last is looked at, and that is said."""
+    for incident, at_s in (("i1", 100.0), ("i2", 200.0)):
+        for number in (1, 2):
+            place = tmp_path / incident / f"stacks-{number}"
+            place.mkdir(parents=True)
+            packed = encode(replace(SAMPLE, at_s=at_s + number, round=number))
+            (place / "n1.json.gz").write_bytes(packed)
+    saved = read_folder(tmp_path)
+    assert [c.at_s for c in saved.evidence.captures] == [201.0, 202.0]
+    assert "2 incidents" in saved.problems[0]
+    assert read_folder(tmp_path / "i1").problems == ()
+    assert len(read_folder(tmp_path / "i1").evidence.captures) == 2
 
 
 def test_folder_of_text_dumps(tmp_path: Path) -> None:

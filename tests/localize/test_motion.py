@@ -120,13 +120,13 @@ def test_stopped_is_still_without_a_stack() -> None:
 def test_stillness_counts_back_from_the_end() -> None:
     """Three captures, the first with another stack: two of them in a row, over the time between those two."""
     other = rank(1, process(ALL_REDUCE))
-    told = stillness((capture(0.0, other), capture(5.0, rank(1, STILL)), capture(12.0, rank(1, STILL))), 1)
+    told = stillness((capture(0.0, other), capture(5.0, rank(1, STILL)), capture(12.0, rank(1, STILL))), [1])[1]
     assert (told.captures, told.span_s) == (2, 7.0)
 
 
 def test_stillness_of_one_capture_says_nothing() -> None:
     """Motion needs two looks."""
-    told = stillness((capture(0.0, waiting(1)),), 1)
+    told = stillness((capture(0.0, waiting(1)),), [1])[1]
     assert (told.captures, told.last) == (1, None)
 
 

@@ -101,10 +101,12 @@ def test_waiting_says_what_is_wanted() -> None:
     assert "pairwise tests" in decide(situation(UNDETERMINED)).reason
 
 
-def test_what_moves_is_not_ended_at_the_limit() -> None:
-    """A long evaluation, seen to move, is told to people and not killed."""
+def test_what_moves_and_trains_nothing_is_ended_at_the_limit_only() -> None:
+    """An endless loop moves all the time: left alone before the site's limit, started anew in place past it."""
     moving = Verdict(Conclusion.NONE, "rank 0 moves outside the collective")
-    assert decide(situation(moving, action_limit_reached=True)).road is Road.ALERT_ONLY
+    assert decide(situation(moving)).road is Road.ALERT_ONLY
+    plan = decide(situation(moving, action_limit_reached=True))
+    assert (plan.road, plan.evict) == (Road.RESTART_IN_PLACE, ())
 
 
 def test_uncorroborated_suspect_at_the_limit() -> None:

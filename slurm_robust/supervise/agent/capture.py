@@ -97,6 +97,7 @@ def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> d
         "io_bytes": proc.io_bytes(m.pid),
         "wchan": proc.wchan(m.pid),
         "error": error,
+        "os_threads": now.threads if now else -1,
         "stack": key,
     }
 

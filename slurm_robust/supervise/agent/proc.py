@@ -17,6 +17,7 @@ class Stat(NamedTuple):
     ppid: int
     cpu_s: float
     start_ticks: int
+    threads: int
 
 
 def pids() -> list[int]:
@@ -49,7 +50,7 @@ def stat(pid: int) -> Stat | None:
         return None
     command = raw[raw.find(b"(") + 1 : close].decode("utf-8", "replace")
     cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
-    return Stat(command, fields[0].decode(), int(fields[1]), cpu_s, int(fields[19]))
+    return Stat(command, fields[0].decode(), int(fields[1]), cpu_s, int(fields[19]), int(fields[17]))
 
 
 def owner(pid: int) -> int:

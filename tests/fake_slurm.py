@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
-from slurm_robust.slurm.values import expand, fold
+from slurm_robust.slurm.values import expand
 
 REQUEUE_DELAY_S = 121
 
@@ -33,6 +33,7 @@ class FakeSlurm:
         self.acts: list[str] = []
         self.down = False
         self.failures = 0
+        self.stuck: set[str] = set()
 
     # --- time and mishaps
 
@@ -42,9 +43,10 @@ class FakeSlurm:
         state = self.state
         state.reservations = {k: r for k, r in state.reservations.items() if r.end_at_s > self.now_s}
         for job in list(state.jobs.values()):
-            if job.completing and all(
-                "NOT_RESPONDING" not in state.nodes[n].flags or state.nodes[n].state == "DOWN" for n in job.nodes
-            ):
+            holding = tuple(n for n in job.nodes if self._holds_up(n))
+            if job.completing and holding:
+                state.jobs[job.ref.job_id] = replace(job, nodes=holding)
+            elif job.completing:
                 later = replace(job, state="PENDING", completing=False, nodes=(), reason="BeginTime")
                 state.jobs[job.ref.job_id] = later
             elif job.state == "RUNNING" and job.name.startswith("srobust-recheck") and self.now_s >= job.start_at_s + 1:
@@ -56,6 +58,10 @@ class FakeSlurm:
         for name, node in state.nodes.items():
             if node.state != "DOWN":
                 state.nodes[name] = replace(node, state="ALLOCATED" if name in busy else "IDLE")
+
+    def _holds_up(self, name: str) -> bool:
+        node = self.state.nodes[name]
+        return node.state != "DOWN" and (name in self.stuck or "NOT_RESPONDING" in node.flags)
 
     def _try_start(self, job: Job) -> None:
         if job.start_at_s > self.now_s:
@@ -109,18 +115,22 @@ class FakeSlurm:
     # --- SlurmClient
 
     def nodes(self) -> list[Node]:
+        """All nodes."""
         self._ask()
         return list(self.state.nodes.values())
 
     def jobs(self) -> list[Job]:
+        """All jobs, without their exclusions, as squeue shows them."""
         self._ask()
         return [replace(j, exclude=None) for j in self.state.jobs.values()]
 
     def job(self, job: JobRef) -> Job | None:
+        """One job."""
         self._ask()
         return self.state.jobs.get(job.job_id)
 
     def reservations(self) -> list[Reservation]:
+        """All reservations."""
         self._ask()
         return list(self.state.reservations.values())
 
@@ -129,29 +139,42 @@ class FakeSlurm:
             self.failures = 0
             raise SlurmUnavailableError("read", "Unable to contact slurm controller (connect failure)")
 
+    def settings(self) -> dict[str, str]:
+        """As a new Slurm would answer."""
+        return {"ClusterName": self.cluster_name(), "SLURM_VERSION": "24.11.5", "PrologFlags": "Alloc"}
+
     def cluster_name(self) -> str:
+        """Its name."""
         return "fake"
 
     def drain(self, nodes: str, reason: str) -> None:
+        """Drain nodes."""
         self._act(f"drain {nodes}")
         for name in expand(nodes):
             node = self.state.nodes[name]
             self.state.nodes[name] = replace(node, flags=node.flags | {"DRAIN"}, reason=reason)
 
     def set_down(self, nodes: str, reason: str) -> None:
+        """Set nodes DOWN."""
         self._act(f"set_down {nodes}")
         for name in expand(nodes):
             self.state.nodes[name] = replace(self.state.nodes[name], state="DOWN", reason=reason)
 
     def resume(self, nodes: str) -> None:
+        """Bring nodes back."""
         self._act(f"resume {nodes}")
+        for name in expand(nodes):
+            node = self.state.nodes[name]
+            self.state.nodes[name] = replace(node, state="IDLE", flags=node.flags - {"DRAIN"}, reason="")
 
     def set_node_comment(self, nodes: str, comment: str) -> None:
+        """Write the nodes' comment."""
         self._act(f"comment {nodes}")
         for name in expand(nodes):
             self.state.nodes[name] = replace(self.state.nodes[name], comment=comment)
 
     def requeue(self, job: JobRef) -> None:
+        """End the job, and let it wait for two minutes."""
         self._act(f"requeue {job.address}")
         old = self.state.jobs[job.job_id]
         if old.state != "RUNNING":
@@ -176,6 +199,7 @@ class FakeSlurm:
         start_now: bool = False,
         time_limit_min: int | None = None,
     ) -> None:
+        """Change a job, with what Slurm refuses."""
         self._act(f"update {job.address}")
         old = self.state.jobs[job.job_id]
         if old.state == "RUNNING" and exclude is not None:
@@ -198,6 +222,7 @@ class FakeSlurm:
     def create_reservation(
         self, name: str, nodes: str, users: tuple[str, ...], duration_min: int, flags: tuple[str, ...]
     ) -> None:
+        """Create one that starts now."""
         self._act(f"create {name}")
         if name in self.state.reservations:
             raise SlurmRefusedError("create", "Requested reservation is invalid")
@@ -207,12 +232,14 @@ class FakeSlurm:
         )
 
     def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
+        """Change one; its duration counts from its start."""
         self._act(f"change {name}")
         old = self.state.reservations[name]
         end_at_s = old.end_at_s if duration_min is None else old.start_at_s + duration_min * 60
         self.state.reservations[name] = replace(old, nodes=nodes or old.nodes, end_at_s=end_at_s)
 
     def delete_reservation(self, name: str) -> None:
+        """Delete one that no job stands in."""
         self._act(f"delete {name}")
         if name not in self.state.reservations:
             raise SlurmNotFoundError("delete", "Requested reservation is invalid")
@@ -221,6 +248,7 @@ class FakeSlurm:
         del self.state.reservations[name]
 
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
+        """Submit a recheck."""
         self._act("submit")
         said = dict(word.removeprefix("--").partition("=")[::2] for word in args)
         job_id = len(self.state.jobs) + 1
@@ -229,12 +257,11 @@ class FakeSlurm:
         return JobRef(job_id)
 
     def cancel(self, job: JobRef) -> None:
+        """Cancel a job."""
         self._act(f"cancel {job.address}")
         old = self.state.jobs[job.job_id]
         self.state.jobs[job.job_id] = replace(old, state="CANCELLED", nodes=())
 
     def signal(self, job: JobRef, signal: str, step: str | None = None) -> None:
+        """Signal a job."""
         self._act(f"signal {job.address}")
-
-
-__all__ = ["FakeSlurm", "fold"]

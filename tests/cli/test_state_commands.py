@@ -1,0 +1,129 @@
+"""`srobust status`, `incidents`, `nodes`, `standby`, `breaker`: tables for people, JSON for tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_slurm import FakeSlurm
+
+from slurm_robust.claim import Claim, render
+from slurm_robust.cli.main import cli
+from slurm_robust.cli.state import duration
+from slurm_robust.config import Config
+from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.journal import Journal
+from slurm_robust.daemon.service import Daemon
+from slurm_robust.daemon.snapshot import take, write
+from slurm_robust.model import Mode
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A robust.yaml whose daemon has lived through one incident, with a node drained by a person."""
+    slurm = FakeSlurm()
+    job = slurm.run_job(("n1", "n2"), name="evil\x1b[2Jname", std_out="/home/ann/slurm-1.out")
+    slurm.state.nodes["n6"] = replace(slurm.state.nodes["n6"], flags=frozenset(("DRAIN",)), reason="fan (ann)")
+    state_dir = tmp_path / "state"
+    journal = Journal.open(state_dir)
+    core = Core(Config(), slurm, journal, account="root", mode=Mode.ACT, clock=lambda: slurm.now_s)
+    daemon = Daemon(core)
+
+    async def story() -> None:
+        for moment in range(30):
+            if moment == 8:
+                claim = Claim("wants", "line", incident="i1", evict=("n2",), why="rank 3 hangs", conclusion="culprit")
+                slurm.state.jobs[1] = replace(job, comment=render(claim))
+            slurm.pass_s(1)
+            await daemon._look()
+
+    asyncio.run(story())
+    write(state_dir, {**take(daemon), "at_s": 4e9})
+    journal.close()
+    path = tmp_path / "robust.yaml"
+    path.write_text(f"daemon: {{state_dir: {state_dir}, http: {{port: 1}}}}\n")
+    return path
+
+
+def run(site: Path, *args: str) -> Result:
+    """Type it."""
+    return CliRunner().invoke(cli, [*args, "--config", str(site)])
+
+
+def test_tables(site: Path) -> None:
+    """What an engineer on call looks for stands there, and nothing that a terminal would take for a command."""
+    for words, wanted in (
+        (("status",), ("mode act", "drained", "n6", "breaker closed", "i1")),
+        (("incidents",), ("rank 3 hangs", "running", "n2")),
+        (("incidents", "i1"), ("point_job_at_seat", "accepted", "/home/ann/slurm-robust-1", "seat: without n2")),
+        (("nodes",), ("fan (ann)", "foreign", "idle")),
+        (("standby",), ("none",)),
+        (("breaker",), ("closed",)),
+    ):
+        result = run(site, *words)
+        assert result.exit_code == 0, (words, result.output, result.exception)
+        assert "\x1b" not in result.output
+        for word in wanted:
+            assert word in result.output, (words, result.output)
+
+
+def test_incidents_json_is_what_the_design_says(site: Path) -> None:
+    """The documented keys, from the journal; by id, by job and by key."""
+    (one,) = json.loads(run(site, "incidents", "--json").output)
+    assert {"id", "job", "attempt", "verdict", "plan", "actions", "times"} <= set(one)
+    assert one["plan"]["evict"] == ["n2"]
+    assert one["times"]["accepted"] <= one["times"]["running"]
+    for name in (one["id"], one["job"], one["key"]):
+        assert json.loads(run(site, "incidents", name, "--json").output) == [one]
+    assert run(site, "incidents", "nope").exit_code == 1
+
+
+def test_json_of_the_others(site: Path) -> None:
+    """Each is one JSON document."""
+    assert json.loads(run(site, "status", "--json").output)["mode"] == "act"
+    drained = json.loads(run(site, "nodes", "--room", "drained", "--json").output)
+    assert [(n["name"], n["owner"]) for n in drained] == [("n6", "foreign")]
+    assert json.loads(run(site, "breaker", "--json").output)["open"] is False
+    assert json.loads(run(site, "standby", "--json").output) == []
+
+
+def test_breaker_reset_reaches_the_journal(site: Path) -> None:
+    """What a person types stands in the journal, with who it was."""
+    state_dir = site.parent / "state"
+    journal = Journal.open(state_dir)
+    journal.put("breaker_open", "many")
+    journal.close()
+    assert run(site, "breaker", "reset").exit_code == 0
+    journal = Journal.open(state_dir, read_only=True)
+    assert journal.get("breaker_open") == ""
+    assert (
+        journal.db.execute("SELECT text FROM events WHERE what = 'breaker.reset'").fetchone()[0].startswith("reset by")
+    )
+    journal.close()
+
+
+def test_no_daemon_says_what_to_do(tmp_path: Path) -> None:
+    """Neither file nor HTTP: one error that names both and what to type."""
+    path = tmp_path / "robust.yaml"
+    path.write_text(f"daemon: {{state_dir: {tmp_path}, http: {{port: 1}}}}\n")
+    result = run(path, "status")
+    assert result.exit_code == 1
+    assert "systemctl status srobustd" in result.output
+
+
+def test_durations() -> None:
+    """Short ones with a tenth, long ones with two units."""
+    seconds = (0.84, 42.0, 200.0, 7500.0, 273600.0)
+    assert [duration(s) for s in seconds] == ["0.8 s", "42 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"]
+
+
+def test_standby_size() -> None:
+    """The number that the policy gives, alone on its line; wrong numbers are wrong usage."""
+    argv = ["standby", "size", "--machines", "1000", "--daily-failure-rate", "0.0012"]
+    assert CliRunner().invoke(cli, argv).output == "4\n"
+    assert json.loads(CliRunner().invoke(cli, [*argv, "--json"]).output)["standby"] == 4
+    assert CliRunner().invoke(cli, [*argv, "--quantile", "0"]).exit_code == 2

@@ -1,0 +1,140 @@
+"""The read-only HTTP side: what it shows, what it refuses, and that the daemon outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm
+from helpers import wait_until
+
+from slurm_robust.config import parse
+from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.http import metrics
+from slurm_robust.daemon.journal import Journal
+from slurm_robust.daemon.window import Window
+from slurm_robust.model import Mode
+
+SNAPSHOT = {
+    "at_s": 100.0,
+    "mode": "act",
+    "breaker": {"open": True, "why": "XID storm"},
+    "slurm_calls": 7,
+    "nodes": [{"name": "n1", "room": "drained"}, {"name": "n2", "room": "idle"}],
+    "standby": [{"name": "p", "short": 2}],
+    "jobs": [],
+    "incidents": [{"outcome": "resumed", "times": {"accepted": 10.0, "running": 11.5}}],
+}
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    """Status and body."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def listening(port: int) -> bool:
+    """True once something listens."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def server(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The HTTP process, as the daemon starts it."""
+    argv = [sys.executable, "-m", "slurm_robust.cli.main", "daemon", "http", "--port", str(port)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
+        wait_until(lambda: listening(port), 20, "it listens")
+        yield process
+        process.kill()
+
+
+def test_shows_what_it_is_fed_and_nothing_else(server: subprocess.Popen[bytes], port: int) -> None:
+    """State and metrics from the pipe; garbage leaves the old state; other paths and methods are refused."""
+    assert server.stdin is not None
+    server.stdin.write(json.dumps(SNAPSHOT).encode() + b"\nnot json\n[1]\n")
+    server.stdin.flush()
+    wait_until(lambda: get(port, "/state.json")[1] != "{}", 10, "the snapshot")
+    assert json.loads(get(port, "/state.json")[1]) == SNAPSHOT
+    assert "srobust_breaker_open 1.0" in get(port, "/metrics")[1]
+    assert get(port, "/healthz")[0] == 503  # the snapshot is old
+    assert get(port, "/journal.sqlite")[0] == 404
+    assert get(port, "/state.json", "POST")[0] == 405
+
+
+def test_has_no_rights_and_ends_with_its_input(server: subprocess.Popen[bytes]) -> None:
+    """It is nobody, if root started it, and ends when the daemon does."""
+    if os.geteuid() == 0:
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        assert "\nUid:\t65534\t65534\t65534\t65534" in status
+        assert "\nCapEff:\t0000000000000000" in status
+    assert server.stdin is not None
+    server.stdin.close()
+    assert server.wait(10) == 0
+
+
+def test_metrics_are_numbers_and_rooms() -> None:
+    """Rooms, breaker, standby and the last recovery's stages; no job, user or text stands in a label."""
+    text = metrics(SNAPSHOT, now_s=103.0).decode()
+    for line in (
+        "srobust_snapshot_age_seconds 3.0",
+        'srobust_nodes{room="drained"} 1.0',
+        'srobust_standby_missing{pool="p"} 2.0',
+        'srobust_last_recovery_seconds{stage="running"} 1.5',
+    ):
+        assert line in text
+    assert "storm" not in text
+    assert b"srobust_acting 0.0" in metrics({}, now_s=0.0)
+
+
+def test_daemon_goes_on_when_it_dies(tmp_path: Path, port: int) -> None:
+    """Killed, it is started again after a while; the daemon's own file is there all the time."""
+    config = parse(f"daemon: {{http: {{port: {port}}}}}")
+    core = Core(config, FakeSlurm(), Journal.open(tmp_path), account="root", mode=Mode.ACT)
+    window = Window(core, tmp_path, lambda: {**SNAPSHOT, "at_s": time.time()})
+
+    async def story() -> None:
+        async def ticking(until_s: float) -> None:
+            deadline_s = time.monotonic() + until_s
+            while time.monotonic() < deadline_s and not listening(port):
+                await window.tick()
+                await asyncio.sleep(0.05)
+
+        await ticking(20)
+        assert window._process is not None
+        window._process.send_signal(signal.SIGKILL)
+        await window._process.wait()
+        assert not listening(port)
+        await ticking(20)
+        assert listening(port)
+        await window.close()
+        assert not listening(port)
+
+    asyncio.run(story())
+    assert json.loads((tmp_path / "state.json").read_text())["mode"] == "act"
+    assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o644
+    core.journal.close()

@@ -1,0 +1,120 @@
+"""The journal: survives anything, forgets what is old, refuses what is newer."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from slurm_robust.daemon.journal import CLOSED, FILE_NAME, IncidentRow, Journal
+from slurm_robust.daemon.ledger import Ledger, Quarantine
+from slurm_robust.daemon.schema import JournalError
+from slurm_robust.model import Action, ActionKind, JobRef
+from slurm_robust.policy.recover import CLAIM, Recovery
+
+DRAIN = Action(ActionKind.DRAIN, "n2", "srobust: '; DROP TABLE incidents;--")
+
+
+def row(key: str = "1.r0.5.i", **more: object) -> IncidentRow:
+    """An incident with a plan of two actions."""
+    recovery = Recovery(CLAIM, JobRef(7, 5, 2), "ann", 0, bad=("n2",), seat="s", actions=(DRAIN, DRAIN))
+    values = {"id": "i", "job_id": 7, "job": "5_2", "user": "ann", "cluster": "c", "restart": 0, "start_at_s": 5}
+    values |= {"kind": CLAIM, "mode": "act", "opened_at_s": 100.0, "recovery": recovery, "seat": True, **more}
+    return IncidentRow(key=key, **values)  # type: ignore[arg-type]
+
+
+def test_round_trip_after_another_process_died(tmp_path: Path) -> None:
+    """What was written is there for the next one, values and plan, without the first one closing anything."""
+    first = Journal.open(tmp_path)
+    first.add_incident(row(times={"fault": 99.5}, verdict={"why": "ü"}))
+    first.note_call("1.r0.5.i", DRAIN, 101.0)
+    second = Journal.open(tmp_path)
+    found = second.incident("1.r0.5.i")
+    assert found is not None
+    assert found.recovery == row().recovery
+    assert (found.times, found.verdict) == ({"fault": 99.5}, {"why": "ü"})
+    called = second.actions("1.r0.5.i")[0]
+    assert (called.calls, called.done_at_s) == (1, None)
+    second.update_incident("1.r0.5.i", times={"running": 120.0}, state=CLOSED, closed_at_s=121.0)
+    again = first.incident("1.r0.5.i")
+    assert again is not None
+    assert again.times == {"fault": 99.5, "running": 120.0}
+    first.close()
+    second.close()
+
+
+def test_same_incident_once(tmp_path: Path) -> None:
+    """A second one of the same key changes nothing."""
+    journal = Journal.open(tmp_path)
+    journal.add_incident(row())
+    journal.add_incident(row(user="eve"))
+    assert [r.user for r in journal.incidents()] == ["ann"]
+    assert len(journal.actions("1.r0.5.i")) == 2
+    assert journal.seats_since(0, user="ann") == 1
+    assert journal.seats_since(101, user="ann") == 0
+    journal.close()
+
+
+def test_unplanned_actions_get_a_row(tmp_path: Path) -> None:
+    """An action found necessary on the way stands behind the plan, marked so."""
+    journal = Journal.open(tmp_path)
+    journal.add_incident(row())
+    down = Action(ActionKind.SET_DOWN, "n2", "srobust: holds up")
+    journal.note_call("1.r0.5.i", down, 1.0)
+    journal.note_result("1.r0.5.i", down, 2.0, "refused")
+    journal.note_call("1.r0.5.i", down, 3.0)
+    journal.note_result("1.r0.5.i", down, 4.0)
+    last = journal.actions("1.r0.5.i")[-1]
+    assert (last.seq, last.planned, last.calls, last.called_at_s, last.done_at_s, last.error) == (
+        2,
+        False,
+        2,
+        1.0,
+        4.0,
+        "",
+    )
+    journal.close()
+
+
+def test_retention(tmp_path: Path) -> None:
+    """Old closed incidents go with their actions; open ones stay however old."""
+    journal = Journal.open(tmp_path)
+    journal.add_incident(row("old"))
+    journal.add_incident(row("open"))
+    journal.update_incident("old", state=CLOSED, closed_at_s=50.0)
+    journal.event(10.0, "info", "x", "y")
+    journal.forget_before(60.0)
+    assert [r.key for r in journal.incidents()] == ["open"]
+    assert journal.actions("old") == []
+    assert journal.db.execute("SELECT count(*) FROM events").fetchone()[0] == 0
+    journal.close()
+
+
+def test_strikes_need_different_jobs_and_lineages(tmp_path: Path) -> None:
+    """One job with many names, or one training with many jobs, is one voice."""
+    journal = Journal.open(tmp_path)
+    ledger = Ledger(journal)
+    for job_id, lineage in ((1, "a"), (1, "b"), (1, "c")):
+        ledger.strike(Quarantine("n1", "k", job_id, lineage, "", 0, 0), 10.0, "passed")
+    for job_id, lineage in ((1, "a"), (2, "a"), (3, "a")):
+        ledger.strike(Quarantine("n2", "k", job_id, lineage, "", 0, 0), 10.0, "passed")
+    for job_id, lineage in ((1, "a"), (2, "b"), (3, "c")):
+        ledger.strike(Quarantine("n3", "k", job_id, lineage, "", 0, 0), 10.0, "passed")
+    assert [ledger.strikes(n, 0) for n in ("n1", "n2", "n3")] == [1, 1, 3]
+    assert ledger.strikes("n3", 11.0) == 0
+    journal.close()
+
+
+def test_newer_and_broken_files_are_refused(tmp_path: Path) -> None:
+    """A journal of a newer version, or no journal at all, is an error that names the file and what to do."""
+    Journal.open(tmp_path).close()
+    db = sqlite3.connect(tmp_path / FILE_NAME)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(JournalError, match="newer"):
+        Journal.open(tmp_path)
+    (tmp_path / FILE_NAME).write_bytes(b"not a database" * 100)
+    with pytest.raises(JournalError, match="state_dir"):
+        Journal.open(tmp_path)
+    assert (tmp_path / FILE_NAME).stat().st_mode & 0o077 == 0

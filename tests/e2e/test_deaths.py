@@ -1,0 +1,103 @@
+"""Ranks and nodes die: who is blamed, and how training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import Submit  # type: ignore[import-not-found]
+from helpers import wait_until
+
+from slurm_robust.devcluster.cluster import DevCluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
+Cluster = Callable[..., DevCluster]
+
+
+def test_a_killed_rank_is_restarted_in_place_and_no_node_is_blamed(cluster: Cluster, submit: Submit) -> None:
+    """SIGKILL from nowhere, once: the same nodes again, from the checkpoint, without a requeue."""
+    dev = cluster()
+    job = submit(dev, fault={"kind": "kill", "rank": 1, "step": 8})
+    nodes = set()
+    job.hears("training")
+    nodes = set(job.job().nodes)
+    decided = job.hears("decided")
+    assert decided["road"] == "restart_in_place", job.everything()
+    assert job.hears("resumed")["resume_step"] == 5
+    ended = job.ends()
+    assert (ended.state, ended.restart_count, set(ended.nodes)) == ("COMPLETED", 0, nodes)
+    assert all(not n.drained for n in job.client.nodes())
+    assert not job.reservations("srobust-quarantine")
+
+
+def test_a_user_exception_ends_the_job_with_its_own_code_and_blames_no_node(cluster: Cluster, submit: Submit) -> None:
+    """TypeError on one rank: no restart, no requeue, no claim; exit code 1, as without us."""
+    dev = cluster()
+    job = submit(dev, fault={"kind": "exception", "rank": 2, "step": 8}, again=True)
+    ended = job.ends()
+    assert (ended.state, ended.exit_code, ended.restart_count) == ("FAILED", "1:0", 0), job.everything()
+    assert "TypeError" in job.hears("verdict")["text"]
+    assert job.told("claimed") == []
+    assert job.told("relaunched") == []
+    assert all(not n.drained for n in job.client.nodes())
+
+
+def test_three_attempts_without_a_new_step_stop_the_job_with_93(cluster: Cluster, submit: Submit) -> None:
+    """A rank that is killed at the same step again and again: no crash loop."""
+    dev = cluster(standby=0)
+    job = submit(dev, nodes=2, fault={"kind": "kill", "rank": 1, "step": 3}, again=True)
+    ended = job.ends(150)
+    assert ended.state == "FAILED", job.everything()
+    assert ended.exit_code == "93:0"
+    assert "attempts in a row without a new step" in job.hears("stopped")["text"]
+    job.assert_clean_slurm()
+
+
+def test_a_lost_node_brings_the_job_back_on_the_others_and_the_standby(cluster: Cluster, submit: Submit) -> None:
+    """slurmd, its steps and all ranks of a node are gone at once, as if it lost power: the daemon sees it."""
+    dev = cluster()
+    job = submit(dev, steps=60)
+    wait_until(lambda: "step 8/" in job.output(), 60, "the first checkpoint")
+    before = job.job()
+    victim = next(n for n in before.nodes if n != before.batch_host)
+    dev.kill_slurmd(victim)
+    assert job.hears("training", 120, count=2)["step"] > 5
+    ended = job.ends()
+    assert ended.state == "COMPLETED", job.everything()
+    assert victim not in ended.nodes
+    assert job.node(victim).drained
+    job.assert_clean_slurm()
+
+
+def test_the_lost_batch_node_does_not_lose_the_job(cluster: Cluster, submit: Submit) -> None:
+    """The wrapper itself is gone with its node: the daemon alone brings the job back."""
+    dev = cluster()
+    job = submit(dev, steps=40)
+    job.hears("training")
+    victim = job.job().batch_host
+    dev.kill_slurmd(victim)
+    job.hears("training", 120, count=2)
+    ended = job.ends()
+    assert ended.state == "COMPLETED", job.everything()
+    assert ended.restart_count == 1
+    assert victim not in ended.nodes
+    job.assert_clean_slurm()
+
+
+def test_a_frozen_node_does_not_hold_up_its_own_recovery(cluster: Cluster, submit: Submit) -> None:
+    """slurmd, steps and ranks of a node stand still: set DOWN where it holds up the job's end, training goes on."""
+    dev = cluster()
+    job = submit(dev, steps=40)
+    job.hears("training")
+    before = job.job()
+    victim = next(n for n in before.nodes if n != before.batch_host)
+    dev.freeze_slurmd(victim, tasks=True)
+    try:
+        job.hears("training", 120, count=2)
+        ended = job.ends()
+        assert ended.state == "COMPLETED", job.everything()
+        assert victim not in ended.nodes
+    finally:
+        dev.thaw_slurmd(victim, tasks=True)
+    wait_until(lambda: job.node(victim).drained or job.node(victim).usable, 30, "a word on the node")
+    job.assert_clean_slurm()

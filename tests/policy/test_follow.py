@@ -1,0 +1,151 @@
+"""The next step of a recovery, from what Slurm shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust.model import Action, ActionKind, JobRef
+from slurm_robust.policy.follow import Do, Finish, GiveUp, View, Wait, next_step
+from slurm_robust.policy.recover import CLAIM, NODE_LOST, Recovery
+from slurm_robust.slurm.client import Job, Node, Reservation
+
+R = Recovery(
+    CLAIM,
+    JobRef(1),
+    "ann",
+    0,
+    bad=("n2",),
+    kept=("n1",),
+    standby=("n4",),
+    seat="srobust-seat-1",
+    exclude="n2",
+    actions=(
+        Action(ActionKind.QUARANTINE, "n2", "srobust: suspect"),
+        Action(ActionKind.CREATE_SEAT, "srobust-seat-1", "hold"),
+        Action(ActionKind.ANSWER, "1", "hangs", {"state": "accepted", "incident": "i"}),
+        Action(ActionKind.REQUEUE, "1", "hangs"),
+        Action(ActionKind.POINT_JOB_AT_SEAT, "1", "point"),
+        Action(ActionKind.LEAVE_SEAT, "1", "leave"),
+        Action(ActionKind.DELETE_SEAT, "srobust-seat-1", "done"),
+    ),
+)
+SEAT = {"srobust-seat-1": Reservation("srobust-seat-1", "n[1,4]", end_at_s=1000)}
+HELD = {**SEAT, "srobust-quarantine-n2": Reservation("srobust-quarantine-n2", "n2", end_at_s=1000)}
+NODES = {f"n{i}": Node(f"n{i}", "ALLOCATED") for i in range(1, 5)}
+JOB = Job(JobRef(1), "RUNNING", "ann", 1000, "main", nodes=("n1", "n2"), num_nodes=2)
+PENDING = replace(JOB, state="PENDING", nodes=(), restart_count=1, reason="BeginTime")
+VIEW = View(JOB, {}, NODES, in_quarantine=frozenset(("n2",)))
+REQUEUED = frozenset((ActionKind.REQUEUE,))
+
+
+def kind(view: View, r: Recovery = R) -> str:
+    """The kind of the step: an action's, or what else it is."""
+    step = next_step(r, view)
+    if isinstance(step, Do):
+        return step.action.kind.value
+    return type(step).__name__ + (f" {step.outcome}" if isinstance(step, (Finish, GiveUp)) else "")
+
+
+@pytest.mark.parametrize(
+    ("view", "wanted"),
+    [
+        (VIEW, "quarantine"),
+        (replace(VIEW, reservations={"srobust-quarantine-n2": HELD["srobust-quarantine-n2"]}), "create_seat"),
+        (replace(VIEW, reservations=HELD), "answer"),
+        (replace(VIEW, reservations=HELD, told="accepted"), "requeue"),
+        (replace(VIEW, reservations=HELD, told="accepted", withdrawn=True), "GiveUp aborted"),
+        (replace(VIEW, reservations=HELD, now_s=990), "create_seat"),
+        (replace(VIEW, job=replace(JOB, completing=True), reservations=SEAT), "Wait"),
+        (replace(VIEW, job=PENDING, reservations=HELD), "GiveUp aborted"),
+        (replace(VIEW, job=PENDING, reservations=HELD, called=REQUEUED), "point_job_at_seat"),
+        (replace(VIEW, job=PENDING, reservations=HELD, called=REQUEUED, settled=False), "Wait"),
+        (replace(VIEW, job=PENDING, reservations={}, called=REQUEUED, in_quarantine=frozenset()), "create_seat"),
+        (replace(VIEW, job=PENDING, reservations=HELD, called=REQUEUED, pointed_s=121), "GiveUp not_started"),
+        (replace(VIEW, job=replace(PENDING, reason="JobHeldUser"), called=REQUEUED), "GiveUp aborted"),
+        (replace(VIEW, job=replace(JOB, restart_count=1, reservation=R.seat), reservations=SEAT), "leave_seat"),
+        (replace(VIEW, job=replace(JOB, restart_count=1), reservations=SEAT), "delete_seat"),
+        (replace(VIEW, job=replace(JOB, restart_count=1)), "Finish running"),
+        (replace(VIEW, job=replace(JOB, state="CANCELLED"), reservations=SEAT), "delete_seat"),
+        (replace(VIEW, job=None), "Finish ended"),
+        (replace(VIEW, abort="no", reservations=HELD, told="accepted"), "delete_seat"),
+        (replace(VIEW, abort="no", told="accepted"), "answer"),
+        (replace(VIEW, abort="no", told="refused"), "Finish aborted"),
+        (replace(VIEW, age_s=4000), "GiveUp aborted"),
+    ],
+)
+def test_ladder(view: View, wanted: str) -> None:
+    """Each sight of Slurm has exactly one next step."""
+    assert kind(view) == wanted
+
+
+def test_set_down_only_a_lone_suspect_without_other_jobs() -> None:
+    """A node that holds up the end: not while survivors end too, not with another's job, not with a foreign reason."""
+    ending = replace(JOB, state="COMPLETING", completing=True, nodes=("n2",), restart_count=1)
+    view = replace(VIEW, job=ending, reservations=SEAT, alone_s=5.0, completing_s=5.0)
+    assert kind(view) == "set_down"
+    assert kind(replace(view, alone_s=1.0)) == "Wait"
+    assert kind(replace(view, job=replace(ending, nodes=("n1", "n2")))) == "Wait"
+    assert kind(replace(view, occupied=frozenset(("n2",)))) == "Wait"
+    assert kind(replace(view, may_take_out=False)) == "Wait"
+    foreign = {**NODES, "n2": replace(NODES["n2"], reason="fan")}
+    assert kind(replace(view, nodes=foreign)) == "Wait"
+
+
+def test_node_lost() -> None:
+    """The seat is held while the node is silent, and let go when it answers; nothing is shortened for other reasons."""
+    r = replace(R, kind=NODE_LOST, actions=R.actions[1:2] + R.actions[4:])
+    silent = {**NODES, "n2": replace(NODES["n2"], flags=frozenset(("NOT_RESPONDING",)))}
+    down = {**NODES, "n2": replace(NODES["n2"], state="DOWN", reason="Not responding")}
+    assert kind(replace(VIEW, nodes=silent), r) == "create_seat"
+    assert kind(replace(VIEW, nodes=silent, reservations=SEAT), r) == "Wait"
+    assert kind(replace(VIEW, reservations=SEAT), r) == "delete_seat"
+    assert kind(VIEW, r) == "Finish came_back"
+    assert kind(replace(VIEW, nodes=down, lost_s=20), r) == "Finish went_on"
+    assert kind(replace(VIEW, job=PENDING, nodes=down, reservations=SEAT), r) == "drain"
+    drained = {**NODES, "n2": replace(down["n2"], flags=frozenset(("DRAIN",)), reason="srobust: stopped")}
+    assert kind(replace(VIEW, job=PENDING, nodes=drained, reservations=SEAT), r) == "point_job_at_seat"
+    assert kind(replace(VIEW, job=PENDING, reservations=SEAT), r) == "GiveUp aborted"
+
+
+states = st.sampled_from(["RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "CONFIGURING", "FAILED", "PREEMPTED", "X"])
+
+
+@given(
+    st.builds(
+        View,
+        job=st.none()
+        | st.builds(
+            replace,
+            st.just(JOB),
+            state=states,
+            completing=st.booleans(),
+            restart_count=st.integers(0, 2),
+            reservation=st.sampled_from(["", R.seat, "team"]),
+            reason=st.sampled_from(["", "BeginTime", "Resources", "JobHeldAdmin"]),
+        ),
+        reservations=st.sampled_from([{}, SEAT, HELD]),
+        nodes=st.just(NODES),
+        called=st.sampled_from([frozenset(), REQUEUED]),
+        abort=st.sampled_from(["", "given up"]),
+        told=st.sampled_from(["", "accepted", "refused"]),
+        alone_s=st.floats(0, 100),
+        pointed_s=st.floats(0, 200),
+        age_s=st.floats(0, 4000),
+        settled=st.booleans(),
+        withdrawn=st.booleans(),
+    )
+)
+def test_never_finished_with_something_left(view: View) -> None:
+    """Whatever Slurm shows: a recovery ends only with its seat gone, and a requeue comes only after seat and answer."""
+    step = next_step(R, view)
+    if isinstance(step, Finish):
+        assert R.seat not in view.reservations
+        assert view.job is None or view.job.reservation != R.seat or view.job.state in ("FAILED", "PREEMPTED")
+    if isinstance(step, Do) and step.action.kind is ActionKind.REQUEUE:
+        assert R.seat in view.reservations
+        assert view.told == "accepted"
+    assert isinstance(step, (Do, Wait, GiveUp, Finish))

@@ -1,0 +1,77 @@
+"""Which room a node is in, and the standby pools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust.policy.rooms import HardwareClass, class_of, foreign, plan_pools
+from slurm_robust.slurm.client import Node, Reservation
+
+NODES = {f"n{i}": Node(f"n{i}", "IDLE", partitions=("main", "all"), gres="gpu:a100:8(S:0-1)") for i in range(1, 7)}
+
+
+def pools(nodes: dict[str, Node], *reservations: Reservation, size: int = 2) -> dict[str, tuple[str, ...]]:
+    """Pool name → members."""
+    made = plan_pools(
+        nodes, reservations, prefix="srobust-standby", size=size, partitions=(), seat_prefix="srobust-seat"
+    )
+    return {p.name: p.nodes for p in made}
+
+
+def test_foreign() -> None:
+    """Anybody's words are theirs, except ours and slurmctld's own."""
+    node = NODES["n1"]
+    assert [foreign(replace(node, reason=r)) for r in ("", "srobust: x", "Not responding", "fan", " SROBUST: x")] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_class_ignores_sockets_and_names_fit_slurm() -> None:
+    """Sockets do not make another class; the name is short, and different for different hardware."""
+    node = NODES["n1"]
+    assert class_of(node, "main") == class_of(replace(node, gres="gpu:a100:8"), "main")
+    slugs = {HardwareClass("main", g, f).slug for g in ("", "gpu:8", "gpu:4") for f in ((), ("ib",))}
+    assert len(slugs) == 6
+    assert all(len(s) <= 40 and s.replace("-", "").isalnum() for s in slugs)
+
+
+def test_pool_takes_idle_nodes_and_keeps_its_members() -> None:
+    """The highest idle names first; members stay where they are; the drained are replaced, those at work let go."""
+    (name,) = pools(NODES)
+    assert pools(NODES)[name] == ("n5", "n6")
+    there = Reservation(name, "n[1-2]")
+    assert pools(NODES, there)[name] == ("n1", "n2")
+    drained = {**NODES, "n2": replace(NODES["n2"], flags=frozenset(("DRAIN",)))}
+    assert pools(drained, there)[name] == ("n1", "n6")
+    busy = {**NODES, "n1": replace(NODES["n1"], state="ALLOCATED")}
+    assert pools(busy, there)[name] == ("n2", "n6")
+    # In a seat a member is about to work: it stays until it does.
+    assert pools(busy, there, Reservation("srobust-seat-7", "n1"))[name] == ("n1", "n2")
+    assert pools(NODES, there, size=0)[name] == ()
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(NODES)), st.sampled_from(["ALLOCATED", "DRAIN", "team", "IDLE"])),
+    st.integers(0, 6),
+    st.sets(st.sampled_from(sorted(NODES))),
+)
+def test_pools_never_take_what_is_not_free(states: dict[str, str], size: int, members: set[str]) -> None:
+    """No node of others' reservations, no busy and no drained one, never more than wanted."""
+    nodes = dict(NODES)
+    for name, state in states.items():
+        flags = frozenset(("DRAIN",)) if state == "DRAIN" else frozenset()
+        nodes[name] = replace(nodes[name], state="ALLOCATED" if state == "ALLOCATED" else "IDLE", flags=flags)
+    team = Reservation("team", ",".join(n for n, s in states.items() if s == "team"))
+    (name,) = pools(NODES, size=1)
+    there = Reservation(name, ",".join(sorted(members)))
+    for chosen in pools(nodes, team, there, size=size).values():
+        assert len(chosen) <= size
+        assert all(states.get(n) not in ("ALLOCATED", "DRAIN") for n in chosen)
+        assert all(states.get(n) != "team" or n in members for n in chosen)
