@@ -199,7 +199,9 @@ class Supervisor:
             self.folder.tell(
                 "checkpoint", f"step {self.start.step} is verified: {self.start.path}", step=self.start.step
             )
+        heard = self.present.fleet.heard_at_s
         self.present = self._new_present(name)
+        self.present.fleet.heard_at_s.update(heard)  # the agents are the same; only what they watch is new
         self._said_training = self._step_seen = False
         env = attempts.environment(
             self.environment, name, self.context.claim.lineage, self.start, self.folder.path / "fr"
