@@ -29,13 +29,16 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
 @command.command()
 @click.option("--machines", type=click.IntRange(1), required=True, help="Machines of one hardware class.")
 @click.option("--daily-failure-rate", type=click.FloatRange(0, 1), required=True, help="Of one machine, a day.")
-@click.option("--quantile", type=click.FloatRange(0, 1, max_open=True), default=0.99, show_default=True)
+@click.option("--quantile", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.99, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="For tools: documented, stable.")
 def size(machines: int, daily_failure_rate: float, quantile: float, as_json: bool) -> None:
     """How many standby nodes a day's failures need: the smallest k with P(failures <= k) >= quantile."""
     from slurm_robust.policy.standby import standby_size  # noqa: PLC0415 (loaded for this command only)
 
-    count = standby_size(machines, daily_failure_rate, quantile)
+    try:
+        count = standby_size(machines, daily_failure_rate, quantile)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     if as_json:
         print_json(
             {"machines": machines, "daily_failure_rate": daily_failure_rate, "quantile": quantile, "standby": count}

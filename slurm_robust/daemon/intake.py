@@ -76,8 +76,9 @@ class Intake:
 
     @property
     def supervised(self) -> dict[int, Claim]:
-        """Running jobs with a valid claim, by raw id."""
-        return {job_id: h.claim for job_id, h in self._heard.items() if h.claim is not None}
+        """Running jobs with a valid claim, by raw id; one that says it is done wants nothing any more."""
+        done = protocol.STATE_DONE
+        return {job_id: h.claim for job_id, h in self._heard.items() if h.claim is not None and h.claim.state != done}
 
     async def tick(self) -> None:
         """Weigh what is new since the last look at the jobs."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.intake import Intake, incident_key, usage_of
 from slurm_robust.daemon.journal import CLOSED, IncidentRow
 from slurm_robust.daemon.recoveries import Recoveries
 from slurm_robust.model import SignalKind
+from slurm_robust.policy.follow import ENDED
 from slurm_robust.policy.recover import NODE_LOST, Recovery, Refusal, check_caps, plan
 from slurm_robust.slurm.client import Job, Node
 
@@ -32,6 +35,7 @@ class NodeWatch:
     def __init__(self, core: Core, intake: Intake, recoveries: Recoveries) -> None:
         self.core, self.intake, self.recoveries = core, intake, recoveries
         self._silent_since_s: dict[str, float] = {}
+        self._ran: dict[int, Job] = {}
 
     @property
     def suspicious(self) -> bool:
@@ -67,14 +71,44 @@ class NodeWatch:
                 continue
             await self._lost(job, gone)
 
-    async def _lost(self, job: Job, gone: list[str]) -> None:
+    async def after_jobs(self) -> None:
+        """After each reading of the jobs: did one stop running, because of a node that was lost at once?
+
+        A node that is set DOWN by hand, that rebooted, or that Slurm gives up soon takes its jobs with it between two
+        readings of the nodes. The requeue is then Slurm's own; without a lost node it is somebody's, and is left alone.
+        """
+        jobs = self.core.world.jobs
+        stopped = [j for i, j in self._ran.items() if i in jobs and not self._still(j, jobs[i])]
+        self._ran = {i: j for i, j in jobs.items() if self.protected(j)}
+        if not stopped:
+            return
+        await self.core.read_nodes()
+        nodes = self.core.world.nodes
+        for job in stopped:
+            gone = sorted(n for n in job.nodes if n in nodes and silent(nodes[n]))
+            if gone and self.recoveries.of_job(job.ref.job_id) is None:
+                await self._lost(job, gone, requeued=True)
+
+    @staticmethod
+    def _still(before: Job, now: Job) -> bool:
+        """True where it runs as it did, or has ended for good."""
+        if now.state in ENDED:
+            return True
+        return now.state == "RUNNING" and not now.completing and now.restart_count == before.restart_count
+
+    async def _lost(self, job: Job, gone: list[str], *, requeued: bool = False) -> None:
         core = self.core
         name = name_of(gone)
         key = incident_key(job, name)
         if core.journal.incident(key) is not None:
             return
         now_job = await core.call(core.client.job, job.ref)
-        if now_job is None or not self.protected(now_job) or now_job.restart_count != job.restart_count:
+        if now_job is None:
+            return
+        if requeued:
+            # Nodes and times are those of the run that ended; a reading of all jobs does not show exclusions.
+            now_job = replace(job, exclude=now_job.exclude)
+        elif not self.protected(now_job) or now_job.restart_count != job.restart_count:
             return
         await core.read_reservations()
         words = f"{', '.join(gone)} stopped responding under job {job.ref.address}"

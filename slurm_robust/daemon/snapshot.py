@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slurm_robust.daemon.service import Daemon
 
 FILE_NAME = "state.json"
+DAY_S = 86400.0
 INCIDENTS = 100
 """Newest incidents that a snapshot carries; the journal has them all."""
 
@@ -98,6 +99,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
     core, world = daemon.core, daemon.core.world
     reservations = list(world.reservations.values())
     in_quarantine = {q.node: q for q in daemon.ledger.quarantines()}
+    strikes = daemon.ledger.all_strikes(core.now_s() - core.config.quarantine.strike_window_days * DAY_S)
     seats = {n: r.name for r in reservations if r.name.startswith(core.config.seat.prefix) for n in expand(r.nodes)}
     pools = {r.name: r for r in reservations if r.name.startswith(core.config.standby.prefix + "-")}
     standby = {n for r in pools.values() for n in expand(r.nodes)}
@@ -131,6 +133,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
                 "incident": q.incident if q else "",
                 "word": f"{q.why}; {q.word}".strip("; ") if q else "",
                 "since_s": q.since_s if q else None,
+                "strikes": strikes.get(node.name, 0),
                 "partitions": list(node.partitions),
             }
         )

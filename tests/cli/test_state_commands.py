@@ -119,3 +119,11 @@ def test_durations() -> None:
     """Short ones with a tenth, long ones with two units."""
     seconds = (0.84, 42.0, 200.0, 7500.0, 273600.0)
     assert [duration(s) for s in seconds] == ["0.8 s", "42 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"]
+
+
+def test_standby_size() -> None:
+    """The number that the policy gives, alone on its line; wrong numbers are wrong usage."""
+    argv = ["standby", "size", "--machines", "1000", "--daily-failure-rate", "0.0012"]
+    assert CliRunner().invoke(cli, argv).output == "4\n"
+    assert json.loads(CliRunner().invoke(cli, [*argv, "--json"]).output)["standby"] == 4
+    assert CliRunner().invoke(cli, [*argv, "--quantile", "0"]).exit_code == 2

@@ -76,7 +76,7 @@ def test_daemon_dead_for_good_after_the_requeue(scene: Scene) -> None:
     assert all(r.end_at_s <= time.time() for r in scene.ours().values())
 
 
-@pytest.mark.parametrize("moment", ["create_seat", "requeue", "point_job_at_seat"])
+@pytest.mark.parametrize("moment", ["requeue", "point_job_at_seat"])
 def test_slurmctld_killed_in_the_middle(scene: Scene, moment: str) -> None:
     """Slurmctld loses what it had agreed to: the daemon sees that, does it again, and the job runs on other nodes."""
     scene.start()
