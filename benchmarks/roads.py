@@ -60,7 +60,9 @@ def bare_start(cluster: DevCluster, setting: Setting) -> list[float]:
     """From a plain `srun` inside a running allocation to the last rank's first instruction, seconds, each repeat."""
     job = Training(cluster, "bare")
     srun = f"srun -N{setting.ranks} -n{setting.ranks} {job.program(2)}"
-    job.submit(f"for i in $(seq {setting.repeats}); do date +%s.%N >> starts; {srun} || exit 1; done", setting.ranks + 1)
+    job.submit(
+        f"for i in $(seq {setting.repeats}); do date +%s.%N >> starts; {srun} || exit 1; done", setting.ranks + 1
+    )
     wait_for(lambda: job.state()[0] == "", _PATIENCE_S, "the end of the bare starts", poll_s=0.3)
     starts = [float(line) for line in (job.folder / "starts").read_text().split()]
     found = [max(job.stamps(step=number)) - at_s for number, at_s in enumerate(starts)]
