@@ -19,7 +19,16 @@ def command(room: str | None, path: str | None, as_json: bool) -> None:
         print_json(nodes)
         return
     rows = [
-        (n["name"], n["room"], n["state"], n["job"], n["owner"], clock(n["since_s"]), n["reason"] or n["word"])
+        (
+            n["name"],
+            n["room"],
+            n["state"],
+            n["job"],
+            n["owner"],
+            n["strikes"] or "",
+            clock(n["since_s"]),
+            n["reason"] or n["word"],
+        )
         for n in nodes
     ]
-    table("Nodes", ("node", "room", "Slurm says", "job", "drained by", "since", "why"), rows)
+    table("Nodes", ("node", "room", "Slurm says", "job", "drained by", "strikes", "since", "why"), rows)

@@ -88,6 +88,11 @@ class Ledger:
         row = self.db.execute(query, (node, since_s)).fetchone()
         return min(int(row["jobs"]), int(row["lineages"]))
 
+    def all_strikes(self, since_s: float) -> dict[str, int]:
+        """Strikes that count, of every node that has any."""
+        nodes = self.db.execute("SELECT DISTINCT node FROM strikes WHERE at_s >= ?", (since_s,))
+        return {r["node"]: self.strikes(r["node"], since_s) for r in nodes}
+
     def drains(self) -> list[Drain]:
         """Drains with our prefix, also those that a person ended since."""
         rows = self.db.execute("SELECT node, at_s, ended_at_s FROM drains")

@@ -106,6 +106,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
     for job in world.jobs.values():
         if job.state == "RUNNING" or job.completing:
             at_work.update(dict.fromkeys(job.nodes, job.ref.address))
+    strikes = daemon.ledger.all_strikes(core.now_s() - core.config.quarantine.strike_window_days * 86400.0)
     nodes = []
     for node in sorted(world.nodes.values(), key=lambda n: n.name):
         q = in_quarantine.get(node.name)
@@ -131,6 +132,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
                 "incident": q.incident if q else "",
                 "word": f"{q.why}; {q.word}".strip("; ") if q else "",
                 "since_s": q.since_s if q else None,
+                "strikes": strikes.get(node.name, 0),
                 "partitions": list(node.partitions),
             }
         )
