@@ -164,10 +164,10 @@ class Story:
             why = text.partition(": ")[2]
             return "still", f"still, and why: {why}" if "still" not in self.reached else ""
         if kind == "suspect":
-            self._suspect = line["node"]
-            sure = re.search(r"\((\d\.\d+)\)", text)
-            ranks = ", ".join(map(str, line.get("ranks", ()))) or "?"
-            return kind, f"suspect: rank {ranks} on {line['node']}" + (f", confidence {sure[1]}" if sure else "")
+            self._suspect = self._suspect or line["node"]
+            # What stands in brackets is the confidence; why it is suspected has been told.
+            named = re.match(r"suspect: (.+?) \((\d\.\d+)\): ", text)
+            return kind, f"suspect: {named[1]}, confidence {named[2]}" if named else text
         if kind == "training" and "training" in self.reached:
             return "going-on", ""  # the line about the resumption says it
         if kind in ("decided", "accepted"):
