@@ -42,6 +42,7 @@ STORY = (
 def base() -> Iterator[Path]:
     """A temporary directory of its own for the quickstart, short enough for Slurm's sockets."""
     folder = Path(tempfile.mkdtemp(prefix="qs-", dir="/tmp"))
+    folder.chmod(0o755)  # munged wants a way to its socket that is open to all
     yield folder
     shutil.rmtree(folder)
 
