@@ -65,7 +65,8 @@ class Quickstart:
                 self.screen.event(event)
                 if event.kind in ASTRAY:
                     raise AstrayError(f"the wrapper says: {event.text}")
-            self.screen.moving(f"{'':19}{story.progress}" if "finished" not in story.reached else "")
+            if stage := story.next_stage:
+                self.screen.moving(story.progress or f"waiting for {stage.awaited} …")
             if late := story.late():
                 raise AstrayError(late)
             if "finished" not in story.reached and time.monotonic() - checked_s > 2:
@@ -276,6 +277,8 @@ def main() -> int:
         except DevClusterError as error:
             print(f"quickstart: {error}", file=sys.stderr)
             code = 1
+    # While Python ends it gives signals their old meaning back: one that comes now must not change the exit code.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     return 128 + signals.number if signals.number else code
 
 

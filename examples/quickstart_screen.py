@@ -38,11 +38,14 @@ class Screen:
         self.moving("")
         print(self.paint(text, colour), flush=True)
 
+    def head(self, at_s: float) -> str:
+        """How a line with a time begins: clock, seconds since the start."""
+        return f"{time.strftime('%H:%M:%S', time.localtime(at_s))} {max(0.0, at_s - self.began_s):6.1f} s  "
+
     def event(self, event: Event) -> None:
-        """A line of the story: clock, seconds since the start, what happened."""
+        """A line of the story: when, and what happened."""
         self.moving("")
-        clock = time.strftime("%H:%M:%S", time.localtime(event.at_s))
-        head = f"{clock} {max(0.0, event.at_s - self.began_s):6.1f} s  "
+        head = self.head(event.at_s)
         # Into a file or a pipe nothing is cut: grep must find it.
         room = max(40, shutil.get_terminal_size().columns - len(head)) if self._terminal else 10**6
         first, *rest = textwrap.wrap(event.text, room) or [""]
@@ -56,11 +59,13 @@ class Screen:
         self.event(Event(time.time(), kind, text))
 
     def moving(self, text: str) -> None:
-        """The line that moves; empty takes it away."""
-        if self._colours and (text or self._moving):
-            room = shutil.get_terminal_size().columns - 1
-            print("\r\033[K" + self.paint(text[:room], DIM), end="", flush=True)
-            self._moving = bool(text)
+        """The line that moves, what is now; empty takes it away."""
+        if not self._colours or not (text or self._moving):
+            return
+        room = shutil.get_terminal_size().columns - 1
+        shown = self.paint((self.head(time.time()) + text)[:room], DIM) if text else ""
+        print(f"\r\033[K{shown}", end="", flush=True)
+        self._moving = bool(text)
 
     def table(self, title: str, rows: Sequence[Sequence[str]]) -> None:
         """A table; the first row is its head, all columns but the first are numbers."""

@@ -82,7 +82,7 @@ class Story:
         self.output = work / f"gpt-{job}.out"
         self.incident: dict[str, Any] = {}
         self.reached: set[str] = set()
-        self.progress = ""
+        self.progress = ""  # the job's newest line about a step, while it trains
         self._suspect = ""
         self._seen = {self.folder / "story.jsonl": 0, self.output: 0}
         self._asked_s = self._moved_s = time.monotonic()
@@ -157,6 +157,8 @@ class Story:
             if words:
                 self._reach(kind)
                 yield Event(line["at_s"], kind, words)
+            if kind == "finished":
+                self.progress = ""
 
     def _read(self, kind: str, text: str, line: dict[str, Any]) -> tuple[str, str]:
         """Our word for a line of the wrapper's, and what is shown of it; empty where it says nothing new."""
@@ -164,10 +166,10 @@ class Story:
             why = text.partition(": ")[2]
             return "still", f"still, and why: {why}" if "still" not in self.reached else ""
         if kind == "suspect":
-            self._suspect = line["node"]
-            sure = re.search(r"\((\d\.\d+)\)", text)
-            ranks = ", ".join(map(str, line.get("ranks", ()))) or "?"
-            return kind, f"suspect: rank {ranks} on {line['node']}" + (f", confidence {sure[1]}" if sure else "")
+            self._suspect = self._suspect or line["node"]
+            # What stands in brackets is the confidence; why it is suspected has been told.
+            named = re.match(r"suspect: (.+?) \((\d\.\d+)\): ", text)
+            return kind, f"suspect: {named[1]}, confidence {named[2]}" if named else text
         if kind == "training" and "training" in self.reached:
             return "going-on", ""  # the line about the resumption says it
         if kind in ("decided", "accepted"):
@@ -198,6 +200,8 @@ class Story:
         for action in self.incident["actions"]:
             kind, text = lines.get(action["kind"], ("", ""))
             if kind and action["done_at_s"] and self._reach(kind):
+                if kind == "requeued":
+                    self.progress = ""
                 yield Event(action["done_at_s"], kind, text.format(target=action["target"]))
         if self.incident["state"] == "closed" and "finished" in self.reached:
             self._reach("closed")
