@@ -139,6 +139,10 @@ class FakeSlurm:
             self.failures = 0
             raise SlurmUnavailableError("read", "Unable to contact slurm controller (connect failure)")
 
+    def settings(self) -> dict[str, str]:
+        """As a new Slurm would answer."""
+        return {"ClusterName": self.cluster_name(), "SLURM_VERSION": "24.11.5", "PrologFlags": "Alloc"}
+
     def cluster_name(self) -> str:
         """Its name."""
         return "fake"

@@ -91,6 +91,7 @@ class Core:
         self.now_s = clock
         self.world = World()
         self.cluster_name = config.cluster
+        self.credential_pause_s = 0
         self.calls = 0
         self.away_at_s = float(journal.get("away_at_s", "0"))
         self._said = Ration(6, 60.0)

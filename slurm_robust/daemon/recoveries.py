@@ -33,6 +33,7 @@ class Following:
     completing_since_s: float = 0.0
     alone_since_s: float = 0.0
     ended_at_s: float = 0.0
+    pending_since_s: float = 0.0
     pointed_since_s: float = 0.0
     lost_since_s: float = 0.0
     refusals: int = 0
@@ -55,6 +56,7 @@ class Following:
         for name, on in (
             ("completing_since_s", completing),
             ("alone_since_s", alone),
+            ("pending_since_s", pending),
             ("pointed_since_s", pointed),
             ("lost_since_s", all_lost),
         ):
@@ -95,7 +97,8 @@ class Following:
             lost_s=since(self.lost_since_s),
             age_s=now_s - self.row.opened_at_s,
             # Whole seconds: a credential that is issued in the second of the last one's revocation is refused.
-            settled=int(now_s) > int(self.ended_at_s),
+            settled=int(now_s) > int(self.ended_at_s)
+            and int(now_s) >= int(self.pending_since_s) + core.credential_pause_s,
             start_timeout_s=core.config.seat.start_timeout_s,
             may_take_out=may_take_out,
             withdrawn=claim is not None and not asks and claim.at_s > float(self.row.verdict.get("at_s", 0.0)),

@@ -18,7 +18,9 @@ from slurm_robust.daemon.quarantine import QuarantineKeeper
 from slurm_robust.daemon.recoveries import Recoveries
 from slurm_robust.daemon.standby import StandbyKeeper
 from slurm_robust.daemon.sweeper import Sweeper
+from slurm_robust.policy.follow import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.parse import cluster_name
 
 BUSY_INTERVAL_S = 0.1
 """Between two looks at a recovery under way."""
@@ -48,6 +50,7 @@ class Daemon:
         self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
         self._forget_at_s = 0.0
+        self._settings_read = False
         self.after_look: list[Callable[[], Awaitable[None]]] = []
         """Called after each look: markers, snapshots."""
 
@@ -93,8 +96,11 @@ class Daemon:
 
     async def _look(self) -> None:
         core, world = self.core, self.core.world
-        if not core.cluster_name:
-            core.cluster_name = await core.call(core.client.cluster_name)
+        if not self._settings_read:
+            settings = await core.call(core.client.settings)
+            core.cluster_name = core.cluster_name or cluster_name(settings)
+            core.credential_pause_s = credential_pause_s(settings)
+            self._settings_read = True
         due = self._due()
         if due == "jobs":
             await core.read_jobs()

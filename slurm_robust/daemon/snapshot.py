@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slurm_robust.daemon.service import Daemon
 
 FILE_NAME = "state.json"
+DAY_S = 86400.0
 INCIDENTS = 100
 """Newest incidents that a snapshot carries; the journal has them all."""
 
@@ -98,6 +99,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
     core, world = daemon.core, daemon.core.world
     reservations = list(world.reservations.values())
     in_quarantine = {q.node: q for q in daemon.ledger.quarantines()}
+    strikes = daemon.ledger.all_strikes(core.now_s() - core.config.quarantine.strike_window_days * DAY_S)
     seats = {n: r.name for r in reservations if r.name.startswith(core.config.seat.prefix) for n in expand(r.nodes)}
     pools = {r.name: r for r in reservations if r.name.startswith(core.config.standby.prefix + "-")}
     standby = {n for r in pools.values() for n in expand(r.nodes)}
@@ -106,7 +108,6 @@ def take(daemon: Daemon) -> dict[str, Any]:
     for job in world.jobs.values():
         if job.state == "RUNNING" or job.completing:
             at_work.update(dict.fromkeys(job.nodes, job.ref.address))
-    strikes = daemon.ledger.all_strikes(core.now_s() - core.config.quarantine.strike_window_days * 86400.0)
     nodes = []
     for node in sorted(world.nodes.values(), key=lambda n: n.name):
         q = in_quarantine.get(node.name)

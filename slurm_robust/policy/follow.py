@@ -6,6 +6,7 @@ controller that forgot what it had agreed to, only means that the missing step i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -49,7 +50,8 @@ class View:
             nothing by itself: a killed slurmctld forgets comments too.)
         in_quarantine: Suspects that still are; those that passed their check meanwhile are not put back.
         settled: A whole second passed since the job was seen ended: credentials have that resolution, and one issued
-            in the second of the old one's revocation is refused by slurmd.
+            in the second of the old one's revocation is refused by slurmd. And `credential_pause_s` since its last
+            node let go.
     """
 
     job: Job | None
@@ -103,6 +105,19 @@ class Finish:
 
 
 Step = Do | Wait | GiveUp | Finish
+
+
+def credential_pause_s(settings: Mapping[str, str]) -> int:
+    """Whole seconds that must lie between a job's end and its start on the same nodes.
+
+    slurmd up to 22.05 looks through its expired jobs at most every two seconds (`_clear_expired_job_states`). A job
+    that is back sooner can find its old record at the prolog and a new one at the launch: with PrologFlags=Alloc the
+    launch then waits ten seconds for a prolog that never comes, and slurmctld drains the node with `Prolog error`.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
+    old = numbers is None or (int(numbers[1]), int(numbers[2])) < (23, 2)
+    waits_for_prolog = {"alloc", "contain", "x11"} & set(settings.get("PrologFlags", "").lower().split(","))
+    return 2 if old and waits_for_prolog else 0
 
 
 def pointed(r: Recovery, job: Job) -> bool:

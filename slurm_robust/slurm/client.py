@@ -136,6 +136,9 @@ class SlurmClient(Protocol):
     def cluster_name(self) -> str:
         """The cluster's name."""
 
+    def settings(self) -> dict[str, str]:
+        """slurm.conf as the controller runs it, by key (`SLURM_VERSION`, `PrologFlags`, …), in one call."""
+
     def drain(self, nodes: str, reason: str) -> None:
         """Drain nodes (folded list). `reason` must begin with `srobust:`."""
 

@@ -74,11 +74,14 @@ class CommandClient:
         """All reservations, in one call."""
         return parse.parse_reservations(self._read("read reservations", ["scontrol", "show", "reservation", "-o"]))
 
+    def settings(self) -> dict[str, str]:
+        """What `scontrol show config` says, by key."""
+        return parse.parse_settings(self._read("read the configuration", ["scontrol", "show", "config"]))
+
     def cluster_name(self) -> str:
         """The cluster's name; asked once."""
         if not self._cluster_name:
-            said = self._read("read the cluster's name", ["scontrol", "show", "config"])
-            self._cluster_name = parse.parse_cluster_name(said)
+            self._cluster_name = parse.cluster_name(self.settings())
         return self._cluster_name
 
     # Nodes

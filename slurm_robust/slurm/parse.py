@@ -7,6 +7,7 @@ calls ask for too.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
@@ -228,13 +229,19 @@ def _job_ref(said: dict[str, str]) -> JobRef:
     return JobRef(job_id)
 
 
-def parse_cluster_name(text: str) -> str:
-    """Read the name out of `scontrol show config`.
+def parse_settings(text: str) -> dict[str, str]:
+    """Read `scontrol show config`: `Key = value` a line; headings have no `=`."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def cluster_name(settings: Mapping[str, str]) -> str:
+    """The cluster's name out of the settings.
 
     Raises:
         SlurmParseError: it is not there.
     """
-    match = re.search(r"^ClusterName\s*= (\S+)$", text, re.MULTILINE)
-    if match is None:
-        raise SlurmParseError("scontrol show config names no cluster", text[:200])
-    return match[1]
+    name = settings.get("ClusterName", "")
+    if not name or " " in name:
+        raise SlurmParseError("scontrol show config names no cluster", str(settings)[:200])
+    return name

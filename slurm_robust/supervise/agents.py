@@ -29,6 +29,11 @@ class Agents:
         self._started_at = 0.0
 
     @property
+    def running(self) -> bool:
+        """Whether the watch step is there; it ends with its job."""
+        return self._main.running
+
+    @property
     def skipped_lines(self) -> int:
         """Foreign or garbled lines on the channel."""
         return self._main.decoder.skipped + sum(w.decoder.skipped for w, _ in self._extra.values())

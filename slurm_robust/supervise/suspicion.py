@@ -60,6 +60,7 @@ class StepTimes:
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, float]] = {}
         self._samples: deque[float] = deque(maxlen=_SAMPLES)
+        self._p99_s: float | None = 0.0
         self.count = 0
 
     def saw(self, rank: int, step: int, at_s: float) -> None:
@@ -71,15 +72,16 @@ class StepTimes:
         if step > known[0]:
             # One sample a look, of the mean step in between: a long step stands out, short ones are averaged.
             self._samples.append(max(0.0, (at_s - known[1]) / (step - known[0])))
+            self._p99_s = None
             self.count += step - known[0]
             self._last[rank] = (step, at_s)
 
     def p99_s(self) -> float:
         """The 99th percentile of the recent steps, seconds; 0 where none was seen."""
-        if not self._samples:
-            return 0.0
-        ordered = sorted(self._samples)
-        return ordered[min(len(ordered) - 1, int(_QUANTILE * len(ordered)))]
+        if self._p99_s is None:  # asked for once a rank and look: sorted once
+            ordered = sorted(self._samples)
+            self._p99_s = ordered[min(len(ordered) - 1, int(_QUANTILE * len(ordered)))]
+        return self._p99_s
 
 
 def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tuple[float, float]:
@@ -102,13 +104,16 @@ def assess(ranks: Iterable[RankProgress], steps: StepTimes, now_s: float, config
     are waiting for it, and its announcement covers them.
     """
     everyone = list(ranks)
-    announced = [r for r in everyone if r.phase in PATIENT_PHASES or r.phase_timeout_s is not None]
+    # The longest of all announced pauses, found first: in a checkpoint every rank announces one.
+    announced = [
+        limits(r, steps, config) for r in everyone if r.phase in PATIENT_PHASES or r.phase_timeout_s is not None
+    ]
+    patient_s = max((suspect_s for suspect_s, _ in announced), default=0.0)
+    patient_action_s = max((action_s for _, action_s in announced), default=0.0)
     level, silent, longest, limit = Level.QUIET, [], 0.0, 0.0
     for r in everyone:
         suspect_s, action_s = limits(r, steps, config)
-        for other in announced:
-            other_suspect_s, other_action_s = limits(other, steps, config)
-            suspect_s, action_s = max(suspect_s, other_suspect_s), max(action_s, other_action_s)
+        suspect_s, action_s = max(suspect_s, patient_s), max(action_s, patient_action_s)
         silent_s = now_s - r.at_s
         if silent_s > suspect_s:
             level = max(level, Level.OVERDUE if silent_s > action_s else Level.SUSPECT)

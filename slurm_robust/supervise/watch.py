@@ -145,11 +145,10 @@ class WatchStep:
                 process.kill()
             await process.wait()
 
-    def restart_soon(self) -> None:
-        """End the present watch step (an agent is missing); the keeper starts another."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+    @property
+    def running(self) -> bool:
+        """Whether its srun is there."""
+        return self._process is not None and self._process.returncode is None
 
     def tell(self, kind: str, **fields: Any) -> None:
         """Send a message to every agent; lost where no watch step runs, as its sender must expect."""

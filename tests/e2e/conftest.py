@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -119,6 +121,15 @@ class Training:
         assert self.job().reason not in ("JobHeldAdmin", "JobHeldUser")
 
 
+def free_port() -> int:
+    """A port that nobody listens on now, below those that the kernel gives out by itself."""
+    while True:
+        port = random.randrange(22000, 32000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+
+
 Submit = Callable[..., Training]
 
 
@@ -170,7 +181,8 @@ def submit(tmp_path: Path) -> Submit:
         launch = command or f"srobust run --robust-checkpoint-dir={folder}/ck {options}"
         script = folder / "job.sh"
         script.write_text(f"#!/bin/bash\n{launch} {train}\n")
-        env = dict(cluster.env)
+        # Ports that train.py derives from the job's number would be the same on every cluster of this machine.
+        env = {**cluster.env, "MASTER_PORT": str(free_port())}
         if fault is not None:
             env["TRAIN_FAULT"] = json.dumps({**fault, **({} if again else {"once_file": str(folder / "struck")})})
         args = ["sbatch", "--parsable", f"--nodes={nodes}", "--ntasks-per-node=1", "--exclusive", "--requeue"]

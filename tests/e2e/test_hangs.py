@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -47,8 +48,8 @@ def test_a_hang_in_a_data_loader_moves_the_job_to_the_standby_and_the_node_passe
     job.assert_clean_slurm()
     wait_until(lambda: not job.reservations("srobust-quarantine"), 60, "the node's way out of quarantine")
     assert not job.node(suspect).drained
-    shown = dev.run(["srobust", "nodes", "--json"]).stdout
-    assert "strike" in shown
+    shown = json.loads(dev.run(["srobust", "nodes", "--json"]).stdout)
+    assert [n["strikes"] for n in shown if n["name"] == suspect] == [1]
     report = next(job.story_folder.glob("*/report.md")).read_text()
     assert suspect in report
     assert "in_loader" in report

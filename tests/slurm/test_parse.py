@@ -173,7 +173,7 @@ def test_garbage_is_an_error(text: str) -> None:
     with pytest.raises(SlurmParseError):
         parse.parse_reservations(text)
     with pytest.raises(SlurmParseError):
-        parse.parse_cluster_name(text)
+        parse.cluster_name(parse.parse_settings(text))
 
 
 @given(st.text())
@@ -187,4 +187,7 @@ def test_any_text_is_read_or_refused_with_a_typed_error(text: str) -> None:
 
 def test_the_clusters_name() -> None:
     """One line of many."""
-    assert parse.parse_cluster_name("Configuration data\nClusterName             = dev-1\nX = y\n") == "dev-1"
+    assert (
+        parse.cluster_name(parse.parse_settings("Configuration data\nClusterName             = dev-1\nX = y\n"))
+        == "dev-1"
+    )

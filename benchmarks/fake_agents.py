@@ -1,0 +1,75 @@
+"""Stands in for the watch step's `srun`: speaks as many agents at once, each with its ranks, as real ones would.
+
+    fake_agents.py AGENTS RANKS_EACH MESSAGES_A_SECOND PHASE
+
+Every agent says hello, its ranks and their marks, then a progress message for all its ranks at the rate given, each at
+its own time within the second. Ends when its input ends, as agents do. PHASE is what the ranks say they are doing.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+
+SLICES = 20
+"""Parts of a period; the agents are spread over them."""
+
+
+def line(message: dict[str, object]) -> str:
+    """One message as agents send it."""
+    return "~SR1 " + json.dumps(message, separators=(",", ":")) + "\n"
+
+
+def introduce(agent: int, ranks: int, world: int, now_s: float) -> str:
+    """What an agent says when it starts."""
+    node = f"node{agent:04d}"
+    marks = dict.fromkeys(("imports_done", "process_groups_ready", "checkpoint_loaded"), round(now_s, 3))
+    out = [line({"t": "hello", "n": node, "pid": 1000, "v": 1})]
+    for rank in range(agent * ranks, (agent + 1) * ranks):
+        out.append(
+            line(
+                {"t": "rank", "n": node, "rank": rank, "pid": 2000 + rank, "step_id": "0", "world": world, "at": now_s}
+            )
+        )
+        out.append(line({"t": "marks", "n": node, "rank": rank, "marks": marks, "layout": {"dp": world}}))
+    return "".join(out)
+
+
+def progress(agent: int, ranks: int, step: int, phase: str, now_s: float) -> str:
+    """An agent's word about all its ranks."""
+    at_s = round(now_s, 3)
+    entries = [
+        [rank, step, phase, at_s, step, 2.3456789, 1.2345678, 600.0 if phase == "checkpoint" else None]
+        for rank in range(agent * ranks, (agent + 1) * ranks)
+    ]
+    return line({"t": "p", "n": f"node{agent:04d}", "r": entries})
+
+
+def main() -> None:
+    """Speak until nobody listens."""
+    agents, ranks, rate, phase = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+    world, pause_s, step, part = agents * ranks, 1.0 / rate / SLICES, 0, 0
+    for agent in range(agents):
+        sys.stdout.write(introduce(agent, ranks, world, time.time()))
+    sys.stdout.flush()
+    due_s = time.monotonic()
+    while True:
+        if part == 0:
+            step += 1
+        now_s = time.time()
+        sys.stdout.write("".join(progress(a, ranks, step, phase, now_s) for a in range(part, agents, SLICES)))
+        sys.stdout.flush()
+        part = (part + 1) % SLICES
+        due_s += pause_s
+        readable, _, _ = select.select([sys.stdin], [], [], max(0.0, due_s - time.monotonic()))
+        if readable and not sys.stdin.readline():
+            return
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BrokenPipeError:
+        sys.exit(0)

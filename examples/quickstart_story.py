@@ -1,0 +1,219 @@
+"""The quickstart's story: what wrapper, daemon, job and Slurm tell about one job, in order, with their own times."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_robust.devcluster.cluster import DevCluster
+
+POLL_S = 0.25
+"""Between two looks at files."""
+ASK_S = 1.0
+"""Between two questions to Slurm or to the daemon."""
+LATE_S = ASK_S + 1.0
+"""What is learnt by asking is known this much later; while there is such a thing to learn, lines wait for it."""
+
+
+@dataclass(frozen=True, order=True)
+class Event:
+    """One line.
+
+    Attributes:
+        at_s: When it happened, as its teller says, seconds since the epoch.
+        kind: One of `STAGES`, or another word.
+        text: The line.
+    """
+
+    at_s: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What must happen, how long after the stage before at the latest, and where to look if it does not."""
+
+    kind: str
+    timeout_s: float
+    awaited: str
+    log: str = "job"
+
+
+STAGES = (
+    Stage("training", 120, "the training's first step"),
+    Stage("fault", 60, "the hang that was asked for"),
+    Stage("suspected", 60, "the wrapper's suspicion"),
+    Stage("captured", 30, "the stacks of all ranks"),
+    Stage("still", 60, "a second still capture"),
+    Stage("suspect", 60, "the suspect"),
+    Stage("quarantine", 30, "the quarantine of the suspect's node", "srobustd"),
+    Stage("seat", 30, "the seat", "srobustd"),
+    Stage("requeued", 30, "the requeue", "srobustd"),
+    Stage("running", 60, "the job's second start", "srobustd"),
+    Stage("resumed", 120, "the first new step"),
+    Stage("drained", 90, "the drain of the suspect's node by its recheck", "srobustd"),
+    Stage("finished", 120, "the training's end"),
+    Stage("closed", 30, "the end of the incident in the daemon's journal", "srobustd"),
+)
+# After these words of the wrapper, the story cannot go on as it should.
+ASTRAY = {"gave-up", "stopped", "unanswered", "observed", "cancelled"}
+
+
+class Story:
+    """Gathers the events of one job.
+
+    Args:
+        cluster: Where it runs.
+        job: Its id.
+        on_training: Called once, with the names of the job's nodes in the order of their ranks, when it trains; gives
+            the line that says what was done then.
+    """
+
+    def __init__(self, cluster: DevCluster, job: str, on_training: Callable[[list[str]], Event]) -> None:
+        self.cluster, self.job, self._on_training = cluster, job, on_training
+        work = cluster.layout.work
+        self.folder = work / f"slurm-robust-{job}"
+        self.output = work / f"gpt-{job}.out"
+        self.incident: dict[str, Any] = {}
+        self.reached: set[str] = set()
+        self.progress = ""
+        self._suspect = ""
+        self._seen = {self.folder / "story.jsonl": 0, self.output: 0}
+        self._asked_s = self._moved_s = time.monotonic()
+        self._waiting: list[Event] = []  # known, but something earlier may still come
+
+    # -- what is known now ------------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Everything has happened and was told."""
+        return self.next_stage is None and not self._waiting
+
+    @property
+    def next_stage(self) -> Stage | None:
+        """What is awaited; None at the end."""
+        return next((stage for stage in STAGES if stage.kind not in self.reached), None)
+
+    def late(self) -> str:
+        """What should have happened by now, in words; empty where all goes well."""
+        stage = self.next_stage
+        if stage is None or time.monotonic() - self._moved_s < stage.timeout_s:
+            return ""
+        return f"{stage.awaited} did not come in {stage.timeout_s:g} s"
+
+    def look(self) -> list[Event]:
+        """What is new and can be told: nothing earlier is still to come."""
+        asking = self._suspect and self.next_stage is not None
+        now_s = time.monotonic()
+        # Asking starts a process: seldom, and only while there is something to learn.
+        if asking and now_s - self._asked_s >= ASK_S:
+            self._asked_s = now_s
+            self._waiting += self._from_daemon()
+            self._waiting += self._from_slurm()
+        self._waiting += self._from_wrapper()
+        self._waiting += self._from_output()
+        held_from_s = time.time() - (LATE_S if asking else 0)
+        told = sorted(event for event in self._waiting if event.at_s <= held_from_s)
+        self._waiting = [event for event in self._waiting if event.at_s > held_from_s]
+        return told
+
+    def _reach(self, kind: str) -> bool:
+        """Note a stage; False where it was there before."""
+        if kind in self.reached:
+            return False
+        self.reached.add(kind)
+        self._moved_s = time.monotonic()
+        return True
+
+    def _new_lines(self, path: Path) -> Iterator[str]:
+        """Whole lines that were not there before."""
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                file.seek(self._seen[path])
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole, _, _ = text.rpartition("\n")
+        self._seen[path] += len(whole.encode()) + 1 if whole else 0
+        yield from whole.splitlines()
+
+    # -- the tellers ------------------------------------------------------------------------------------------------
+
+    def _from_wrapper(self) -> Iterator[Event]:
+        for text in self._new_lines(self.folder / "story.jsonl"):
+            line = json.loads(text)
+            kind, words = self._read(line["kind"], line["text"], line)
+            if kind == "training" and "training" not in self.reached:
+                yield self._on_training(self._nodes_by_rank())
+            elif kind == "cleared":
+                # A machine that was busy elsewhere: suspected, captured, nothing done. The hang is still to come.
+                self.reached -= {"suspected", "captured", "still"}
+            if words:
+                self._reach(kind)
+                yield Event(line["at_s"], kind, words)
+
+    def _read(self, kind: str, text: str, line: dict[str, Any]) -> tuple[str, str]:
+        """Our word for a line of the wrapper's, and what is shown of it; empty where it says nothing new."""
+        if kind in ("waiting", "verdict"):
+            why = text.partition(": ")[2]
+            return "still", f"still, and why: {why}" if "still" not in self.reached else ""
+        if kind == "suspect":
+            self._suspect = line["node"]
+            sure = re.search(r"\((\d\.\d+)\)", text)
+            ranks = ", ".join(map(str, line.get("ranks", ()))) or "?"
+            return kind, f"suspect: rank {ranks} on {line['node']}" + (f", confidence {sure[1]}" if sure else "")
+        if kind == "training" and "training" in self.reached:
+            return "going-on", ""  # the line about the resumption says it
+        if kind in ("decided", "accepted"):
+            return kind, ""  # the daemon's own actions follow
+        return kind, text
+
+    def _from_output(self) -> Iterator[Event]:
+        for line in self._new_lines(self.output):
+            if fault := re.match(r"fault: (.*) at ([\d.]+)$", line):
+                self._reach("fault")
+                yield Event(float(fault[2]), "fault", f"the fault strikes: {fault[1]}")
+            elif line.startswith("step "):
+                self.progress = line
+
+    def _from_daemon(self) -> Iterator[Event]:
+        done = self.cluster.run(["srobust", "incidents", "--json", self.job], check=False)
+        if done.returncode:
+            return
+        self.incident = json.loads(done.stdout)[-1]
+        plan = self.incident["plan"] or {}
+        kept, standby = ",".join(plan.get("kept", ())), ",".join(plan.get("standby", ()))
+        lines = {
+            "quarantine": ("quarantine", "node {target} is in quarantine: no other job gets it"),
+            "create_seat": ("seat", f"seat {{target}} is reserved: {kept} with the standby {standby}"),
+            "requeue": ("requeued", "job {target} is requeued"),
+            "wait_running": ("running", f"job {{target}} runs again, on {kept} and {standby}"),
+        }
+        for action in self.incident["actions"]:
+            kind, text = lines.get(action["kind"], ("", ""))
+            if kind and action["done_at_s"] and self._reach(kind):
+                yield Event(action["done_at_s"], kind, text.format(target=action["target"]))
+        if self.incident["state"] == "closed" and "finished" in self.reached:
+            self._reach("closed")
+
+    def _from_slurm(self) -> Iterator[Event]:
+        if "drained" in self.reached:
+            return
+        shown = self.cluster.run(["sinfo", "-hN", "-n", self._suspect, "-o", "%T|%E"], check=False).stdout
+        state, _, reason = shown.strip().partition("|")
+        if state.startswith("drain") and self._reach("drained"):
+            yield Event(time.time(), "drained", f"the recheck of {self._suspect} drains it: {reason}")
+
+    def _nodes_by_rank(self) -> list[str]:
+        listed = self.cluster.run(["squeue", "-h", "-j", self.job, "-o", "%N"]).stdout.strip()
+        return self.cluster.run(["scontrol", "show", "hostnames", listed]).stdout.split()
+
+    def job_state(self) -> str:
+        """Slurm's word for the job's state, empty where it knows the job no more."""
+        return self.cluster.run(["squeue", "-h", "-j", self.job, "-t", "all", "-o", "%T"], check=False).stdout.strip()

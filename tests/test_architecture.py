@@ -1,0 +1,226 @@
+"""The import direction of docs/architecture.md, what a start may load, and the size of files."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "slurm_robust"
+BASE = frozenset({"model", "claim", "config", "__version__"})
+VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
+"""Frozen values and arithmetic on node lists: they ask Slurm nothing."""
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "__init__": frozenset(),
+    "model": frozenset(),
+    "claim": frozenset(),
+    "progress": frozenset(),
+    "config": frozenset({"model"}),
+    "policy": BASE | VALUES_OF_SLURM,
+    # One value type: how two failures are compared is the policy's to say, how one is named is localisation's.
+    "localize": BASE | {"policy.decide"},
+    "slurm": BASE,
+    "checkpoint": BASE,
+    "nodecheck": BASE | {"slurm"},
+    "supervise": BASE | {"progress", "slurm", "localize", "policy", "checkpoint"},
+    # The leave is a marker in a node's comment that the daemon writes and the prolog reads: one parser for both.
+    "daemon": BASE | {"slurm", "policy", "nodecheck.leave"},
+    "devcluster": BASE,
+    "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
+    | {"daemon", "devcluster"},
+}
+"""Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
+
+ACTING = frozenset({"subprocess", "socket", "asyncio", "multiprocessing", "sqlite3", "urllib"})
+IMPURE = ACTING | {
+    "os",
+    "signal",
+    "io",
+    "pathlib",
+    "time",
+    "datetime",
+    "random",
+    "secrets",
+    "tempfile",
+    "shutil",
+    "threading",
+}
+AGENT = (*sorted((PACKAGE / "supervise" / "agent").glob("*.py")), PACKAGE / "progress.py")
+HEAVY = ("torch", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
+
+MAX_LINES = 400
+LONGER = {"progress.py": 480}
+"""One file on purpose: it is copied into environments and images without the package. A third of it is its format."""
+
+
+def name_of(path: Path) -> str:
+    """`supervise.agent.main` for its file; a folder's `__init__` by the folder's name."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def module_exists(dotted: str) -> bool:
+    """True for a module or folder of the package."""
+    path = PACKAGE.joinpath(*dotted.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, full dotted name) of everything that a file imports, wherever in it; `from m import x` gives `m.x`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def own(dotted: str) -> str | None:
+    """The module of ours that `slurm_robust.…` names, without the package's name; None for others' modules."""
+    if dotted != "slurm_robust" and not dotted.startswith("slurm_robust."):
+        return None
+    inner = dotted.partition(".")[2]
+    return inner if not inner or module_exists(inner) or "." not in inner else inner.rpartition(".")[0]
+
+
+def allowed(part: str, module: str) -> bool:
+    """Whether a file of `part` may import `module`."""
+    first = module.split(".", maxsplit=1)[0]
+    return first in ("", part) or first in MAY_IMPORT[part] or module in MAY_IMPORT[part]
+
+
+def test_every_part_is_in_the_table() -> None:
+    """A new folder says what it may import before it imports anything."""
+    parts = {name_of(path).split(".")[0] for path in PACKAGE.rglob("*.py")}
+    assert parts == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("part", sorted(MAY_IMPORT))
+def test_imports_run_one_way(part: str) -> None:
+    """Each part imports only what the table allows: supervise and daemon do not know each other, nothing knows cli."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {part} may not import {module}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if name_of(path).split(".")[0] == part
+        for line, dotted in imports(path)
+        if (module := own(dotted)) is not None and not allowed(part, module)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_itself_runs_one_way() -> None:
+    """Whoever may import whom: no circle among the parts, whatever the code does today."""
+    left = {part: {m.split(".")[0] for m in may} & set(MAY_IMPORT) - {part} for part, may in MAY_IMPORT.items()}
+    # policy takes values of slurm, localize one of policy: neither part takes anything back from them.
+    while left:
+        free = [part for part, may in left.items() if not may & set(left)]
+        assert free, f"a circle among {sorted(left)}"
+        for part in free:
+            del left[part]
+
+
+@pytest.mark.parametrize(
+    ("folder", "forbidden"), [("policy", IMPURE), ("localize", ACTING | {"time", "datetime", "random", "secrets"})]
+)
+def test_what_decides_touches_nothing(folder: str, forbidden: frozenset[str]) -> None:
+    """policy: no I/O, no clock, no randomness. localize reads saved captures from files, and does no more than that."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {dotted}"
+        for path in sorted((PACKAGE / folder).rglob("*.py"))
+        for line, dotted in imports(path)
+        if dotted.split(".")[0] in forbidden
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_values_of_slurm_ask_slurm_nothing() -> None:
+    """What policy takes from slurm/ imports nothing that could act."""
+    for module in sorted(VALUES_OF_SLURM):
+        path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+        names = {dotted.split(".")[0] for _, dotted in imports(path)}
+        assert not names & ACTING, f"{module}: {sorted(names & ACTING)}"
+        assert {own(d) for _, d in imports(path)} <= {None, "model", "slurm.errors", *VALUES_OF_SLURM}, module
+
+
+@pytest.mark.parametrize("path", AGENT, ids=name_of)
+def test_agent_and_progress_are_the_standard_library_and_each_other(path: Path) -> None:
+    """They run on every node, and inside other people's environments: Python 3.8 and nothing installed."""
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
+    names = {name_of(p) for p in AGENT}
+    for line, dotted in imports(path):
+        module = own(dotted)
+        if module is None:
+            assert dotted.split(".")[0] in sys.stdlib_module_names, f"{path.name}:{line}: {dotted}"
+        else:
+            assert module in names, f"{path.name}:{line}: {dotted}"
+
+
+@pytest.mark.parametrize("folder", [PACKAGE, PACKAGE / "supervise", PACKAGE / "supervise" / "agent"])
+def test_the_folders_above_the_agent_load_nothing(folder: Path) -> None:
+    """Importing the agent runs these files too."""
+    assert [d for _, d in imports(folder / "__init__.py") if d != "__future__.annotations"] == []
+
+
+def loaded_by(code: str, *, flags: tuple[str, ...] = (), **env: str) -> set[str]:
+    """Names of all modules that a fresh interpreter has loaded when `code` has ended; its exit code is its own."""
+    tell = "sys.stderr.write('\\n' + json.dumps(sorted(sys.modules)))"
+    program = f"import sys, json, atexit\natexit.register(lambda: {tell})\n{code}"
+    values = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    argv = [sys.executable, *flags, "-c", program]
+    done = subprocess.run(argv, input="", env=values, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def heavy(modules: set[str]) -> set[str]:
+    """Those of `modules` that cost more than a prolog or an agent may pay."""
+    return {m for m in modules if m.split(".")[0] in HEAVY}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from slurm_robust.nodecheck.command import main\nmain(['--stage', 'full', '--json'])",
+        "from slurm_robust.cli.main import cli\ncli(['check', '--stage', 'full', '--json'], standalone_mode=False)",
+    ],
+    ids=["prolog", "srobust"],
+)
+def test_a_check_loads_nothing_heavy(start: str, tmp_path: Path) -> None:
+    """A whole `srobust check` on this machine, the prolog's way and a person's."""
+    config = tmp_path / "robust.yaml"
+    config.write_text(f"nodecheck: {{cache_dir: {tmp_path}, kmsg: {tmp_path}/kmsg}}\n")
+    modules = loaded_by(start, SROBUST_CONFIG=str(config))
+    assert "slurm_robust.nodecheck.runner" in modules
+    assert heavy(modules) == set()
+    assert "slurm_robust.slurm.commands" not in modules, "a fit node never pays for Slurm"
+
+
+def test_an_agent_loads_the_standard_library_only() -> None:
+    """A whole life of an agent, as the watch step starts it: it ends with its input."""
+    start = f"sys.path.insert(0, {str(ROOT)!r})\nfrom slurm_robust.supervise.agent.main import main\n"
+    modules = loaded_by(f"{start}main(['1', '', '0.5', 'py-spy'])", flags=("-S", "-s", "-E"), SLURMD_NODENAME="n1")
+    assert heavy(modules) == set()
+    others = {m for m in modules if m.split(".")[0] not in {*sys.stdlib_module_names, "slurm_robust", "__main__"}}
+    assert others == set()
+
+
+def test_help_loads_no_subcommand() -> None:
+    """`srobust --help` shows a table; what stands behind its lines is loaded when it is typed."""
+    modules = loaded_by("from slurm_robust.cli.main import cli\ncli(['--help'], standalone_mode=False)")
+    ours = {m for m in modules if m.startswith("slurm_robust")}
+    assert ours == {"slurm_robust", "slurm_robust.cli", "slurm_robust.cli.main"}
+
+
+def test_files_can_be_read_in_one_sitting() -> None:
+    """No file of the package has more than 400 lines, but for one that says why."""
+    sizes = {str(p.relative_to(PACKAGE)): len(p.read_text("utf-8").splitlines()) for p in PACKAGE.rglob("*.py")}
+    assert {name: n for name, n in sizes.items() if n > LONGER.get(name, MAX_LINES)} == {}
+    assert all(sizes[name] > MAX_LINES for name in LONGER), "an exception that is not needed any more"
