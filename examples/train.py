@@ -16,6 +16,7 @@ import re
 import socket
 import sysconfig
 import time
+import zlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,9 @@ def rendezvous() -> tuple[int, int, int]:
     # The step's own values: the job's count spare nodes, and its first node may be one that was left out.
     world_size = int(env.get("SLURM_STEP_NUM_TASKS", world_size))
     env.setdefault("MASTER_ADDR", master_address(env.get("SLURM_STEP_NODELIST", "")))
-    job, step = int(env.get("SLURM_JOB_ID", os.getppid())), int(env.get("SLURM_STEP_ID", 0))
-    env.setdefault("MASTER_PORT", str(20000 + (job * 31 + step * 7) % 10000))
+    # The same for all ranks of this step, and another one for every other step, job and cluster of a shared machine.
+    names = (env.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SROBUST_ATTEMPT"))
+    env.setdefault("MASTER_PORT", str(20000 + zlib.crc32(".".join(names).encode()) % 12000))
     return rank, world_size, int(env.get("SLURM_LOCALID", 0))
 
 

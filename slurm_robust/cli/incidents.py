@@ -11,6 +11,8 @@ from slurm_robust.cli.state import clock, duration, load_config, load_state, pri
 from slurm_robust.config import Config
 from slurm_robust.model import TIME_KEYS
 
+_REPORT_MAX_BYTES = 8 << 20
+
 
 @click.command("incidents")
 @click.argument("incident", required=False)
@@ -96,7 +98,8 @@ def _show(i: dict[str, Any]) -> None:
         )
         if i["mode"] == "observe":
             click.echo("             observed only: nothing was done")
-    click.echo(f"  report     {i['report'] or 'slurm-robust-' + str(i['job_id']) + '/ beside the job’s output file'}")
+    report = _report(i)
+    click.echo(f"  report     {report or 'slurm-robust-' + i['job'] + '/ beside the job’s output file'}")
     times = sorted(((at_s, name) for name, at_s in i["times"].items()), key=lambda t: (t[0], _place(t[1])))
     rows, last_s = [], times[0][0] if times else 0.0
     for at_s, name in times:
@@ -115,6 +118,28 @@ def _show(i: dict[str, Any]) -> None:
         for a in i["actions"]
     ]
     table("\nActions", ("action", "on", "came to", "called", "planned", "reason"), lines)
+    if stood := _where_ranks_stood(report):
+        click.echo(f"\n{stood}")
+
+
+def _report(i: dict[str, Any]) -> str:
+    """The wrapper's report of this incident; its folder is the job's own word, so it is only ever read."""
+    return f"{i['report'].rstrip('/')}/{i['id']}/report.md" if i["report"] else ""
+
+
+def _where_ranks_stood(report: str) -> str:
+    """The merged stacks out of the report, where whoever asks may read it and it is of a report's size."""
+    path = Path(report)
+    try:
+        if not report or not path.is_file() or path.stat().st_size > _REPORT_MAX_BYTES:
+            return ""
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    _, found, stood = text.partition("## Where the ranks stood\n")
+    lines = [line for line in stood.splitlines() if line.strip() not in ("", "```")]
+    plain = ("".join(c if c.isprintable() else "?" for c in line) for line in lines)
+    return "\n".join(("Where the ranks stood", *plain)) if found else ""
 
 
 def _place(name: str) -> int:

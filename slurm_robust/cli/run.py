@@ -32,8 +32,8 @@ def command(words: list[str]) -> None:
     The training step is your own srun, unchanged: stdin, stdout, stderr, signals and exit code are srun's. Beside it,
     in the same allocation, runs a watch step, one small agent a node. When a rank hangs or dies, all stacks are taken,
     the guilty node is named, and training goes on from its latest verified checkpoint: on spare nodes of the
-    allocation (ask for one node more than the training needs: sbatch -N5, srobust run -N4), else by a requeue on which
-    the control daemon holds your seats.
+    allocation (ask for one node more than the training needs: sbatch -N5, srobust run -N4 -n4; say -n, since srun takes
+    the number of tasks from the allocation), else by a requeue for which the control daemon holds your seats.
 
     \b
     Own options (everything else goes to srun):

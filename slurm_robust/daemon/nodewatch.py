@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust.daemon.core import Core
@@ -9,7 +10,6 @@ from slurm_robust.daemon.intake import Intake, incident_key, usage_of
 from slurm_robust.daemon.journal import CLOSED, IncidentRow
 from slurm_robust.daemon.recoveries import Recoveries
 from slurm_robust.model import SignalKind
-from slurm_robust.policy.follow import ENDED
 from slurm_robust.policy.recover import NODE_LOST, Recovery, Refusal, check_caps, plan
 from slurm_robust.slurm.client import Job, Node
 
@@ -29,6 +29,18 @@ def name_of(gone: list[str]) -> str:
     return f"node-{'-'.join(gone)}"[:64]
 
 
+def fell_back(old: Job, now: Job) -> bool:
+    """True where a job that ran is on its way back into the queue, or there already."""
+    ending = now.completing or now.state == "COMPLETING"
+    return now.restart_count == old.restart_count + 1 and (ending or now.state == "PENDING")
+
+
+def newcomers(jobs: Iterable[Job], old: Job) -> frozenset[str]:
+    """Nodes of a job that another one was given after it: they are not its own any more."""
+    others = (j for j in jobs if j.ref.job_id != old.ref.job_id and j.state == "RUNNING")
+    return frozenset(n for j in others if j.start_at_s > old.start_at_s for n in j.nodes if n in old.nodes)
+
+
 class NodeWatch:
     """Compares each reading of the nodes with the jobs that run on them."""
 
@@ -36,6 +48,7 @@ class NodeWatch:
         self.core, self.intake, self.recoveries = core, intake, recoveries
         self._silent_since_s: dict[str, float] = {}
         self._ran: dict[int, Job] = {}
+        """Protected jobs as they were when they were last seen running."""
 
     @property
     def suspicious(self) -> bool:
@@ -48,6 +61,18 @@ class NodeWatch:
         if not whole or job.hetjob_id or job.ref.het_offset is not None:
             return False
         return self.core.config.daemon.protect == "all" or job.ref.job_id in self.intake.supervised
+
+    def note_jobs(self) -> bool:
+        """After each reading of the jobs; True where one fell back into the queue and nobody here knows why.
+
+        Slurm gives a frozen node up without ever calling it silent, and has requeued the job then: only who remembers
+        where it ran can tell that its node was the reason.
+        """
+        jobs = self.core.world.jobs
+        fell = {i: old for i, old in self._ran.items() if i in jobs and fell_back(old, jobs[i])}
+        fell = {i: old for i, old in fell.items() if self.recoveries.of_job(i) is None}
+        self._ran = {**{j.ref.job_id: j for j in jobs.values() if self.protected(j)}, **fell}
+        return bool(fell)
 
     async def tick(self) -> None:
         """After each reading of the nodes."""
@@ -70,45 +95,28 @@ class NodeWatch:
             ):
                 continue
             await self._lost(job, gone)
+        for job_id, old in list(self._ran.items()):
+            now = core.world.jobs.get(job_id)
+            if now is None or not fell_back(old, now) or core.world.nodes_at_s < core.world.jobs_at_s:
+                continue
+            del self._ran[job_id]
+            gone = sorted(n for n in old.nodes if n in nodes and nodes[n].state == "DOWN")
+            if gone and self.recoveries.of_job(job_id) is None:
+                await self._lost(old, gone)
 
-    async def after_jobs(self) -> None:
-        """After each reading of the jobs: did one stop running, because of a node that was lost at once?
-
-        A node that is set DOWN by hand, that rebooted, or that Slurm gives up soon takes its jobs with it between two
-        readings of the nodes. The requeue is then Slurm's own; without a lost node it is somebody's, and is left alone.
-        """
-        jobs = self.core.world.jobs
-        stopped = [j for i, j in self._ran.items() if i in jobs and not self._still(j, jobs[i])]
-        self._ran = {i: j for i, j in jobs.items() if self.protected(j)}
-        if not stopped:
-            return
-        await self.core.read_nodes()
-        nodes = self.core.world.nodes
-        for job in stopped:
-            gone = sorted(n for n in job.nodes if n in nodes and silent(nodes[n]))
-            if gone and self.recoveries.of_job(job.ref.job_id) is None:
-                await self._lost(job, gone, requeued=True)
-
-    @staticmethod
-    def _still(before: Job, now: Job) -> bool:
-        """True where it runs as it did, or has ended for good."""
-        if now.state in ENDED:
-            return True
-        return now.state == "RUNNING" and not now.completing and now.restart_count == before.restart_count
-
-    async def _lost(self, job: Job, gone: list[str], *, requeued: bool = False) -> None:
+    async def _lost(self, job: Job, gone: list[str]) -> None:
         core = self.core
         name = name_of(gone)
         key = incident_key(job, name)
         if core.journal.incident(key) is not None:
             return
         now_job = await core.call(core.client.job, job.ref)
-        if now_job is None:
-            return
-        if requeued:
-            # Nodes and times are those of the run that ended; a reading of all jobs does not show exclusions.
-            now_job = replace(job, exclude=now_job.exclude)
-        elif not self.protected(now_job) or now_job.restart_count != job.restart_count:
+        if now_job is not None and fell_back(job, now_job):
+            await core.read_jobs()
+            taken = newcomers(core.world.jobs.values(), job)
+            nodes = tuple(n for n in job.nodes if n not in taken)
+            now_job = replace(job, nodes=nodes, exclude=now_job.exclude, reservation=now_job.reservation)
+        elif now_job is None or not self.protected(now_job) or now_job.restart_count != job.restart_count:
             return
         await core.read_reservations()
         words = f"{', '.join(gone)} stopped responding under job {job.ref.address}"

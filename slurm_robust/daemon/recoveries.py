@@ -186,8 +186,9 @@ class Recoveries:
             step = next_step(f.recovery, view)
             if self._too_much(step):
                 continue
-            if isinstance(step, Do) and step.action.kind is ActionKind.SET_DOWN and not looked_again:
-                # The one action that could hurt another's job: only on what Slurm shows this very moment.
+            hurts = isinstance(step, Do) and step.action.kind is ActionKind.SET_DOWN
+            if (hurts or isinstance(step, GiveUp)) and not looked_again:
+                # What could hurt another job, or leave this one: only on what Slurm shows this very moment.
                 looked_again = True
                 await core.read_nodes()
                 await core.read_jobs()

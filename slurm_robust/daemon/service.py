@@ -105,9 +105,9 @@ class Daemon:
         if due == "jobs":
             await core.read_jobs()
             await self.intake.tick()
-            if world.complete and not self.as_user:
-                await self.nodewatch.after_jobs()
-        elif due == "nodes":
+            if not self.as_user and self.nodewatch.note_jobs():
+                due = "nodes"
+        if due == "nodes":
             await core.read_nodes()
             self.breaker.look()
             await self.leave.tick()

@@ -233,6 +233,7 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
         return f"the command or the environment names {min(named)}"
     # Nodes neither in use nor healthy may hide among the used ones where those were not given: they do not count.
     left = s.training_node_count - len(evict & s.used_nodes) + len(set(s.healthy_spares) - evict)
+    left = min(left, len(set(s.allocation_nodes) - evict))
     return "" if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
 
 
@@ -260,7 +261,7 @@ def _requeue_road(s: Situation) -> tuple[Road, str]:
     if s.daemon or (s.daemon is None and not s.user_daemon):
         if s.daemon:
             return Road.SEAT, "Requeue into a seat that the site's daemon holds"
-        return Road.SEAT, "Requeue into a seat, should the site's daemon answer"
+        return Road.SEAT, "Requeue (into a seat, if the site's daemon answers)"
     if s.user_daemon:
         return Road.OWNER_REQUEUE, "Requeue by the owner's own daemon"
     return Road.PLAIN_REQUEUE, "Plain requeue (about two minutes; it cannot exclude a node, and its nodes may be taken)"

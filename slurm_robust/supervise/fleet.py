@@ -134,7 +134,11 @@ class Fleet:
 
 
 def _unpacked(blob: str) -> bytes:
+    engine = zlib.decompressobj()
     try:
-        return zlib.decompressobj().decompress(base64.b64decode(blob), _MAX_ARCHIVE_BYTES)
+        raw = engine.decompress(base64.b64decode(blob, validate=True), _MAX_ARCHIVE_BYTES)
     except (binascii.Error, zlib.error) as error:
         raise ValueError(str(error)) from None
+    if not engine.eof:
+        raise ValueError("cut off, or too large")
+    return raw

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slurm_robust import claim
-from slurm_robust.model import Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import attempts, incident, lineage, recovery
@@ -33,6 +33,7 @@ class Handling:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._s = supervisor
+        self._quiet: Investigator | None = None
         self._lineage = lineage.load(supervisor.folder, supervisor.context.claim.lineage)
 
     # -- the book ---------------------------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ class Handling:
         await inquiry.capture()
         said = ""
         while True:
-            early = len(inquiry.captures) < _EARLY_CAPTURES
+            early = inquiry.rounds < _EARLY_CAPTURES
             if await self._over(s.config.supervise.corroborate_after_s if early else s.config.supervise.recapture_s):
                 self._drop(record)
                 return None
@@ -104,6 +105,35 @@ class Handling:
                 said = plan.reason
                 s.folder.tell("waiting", plan.reason, incident=record.id)
             self.save(record)
+
+    async def unreported(self) -> int | None:
+        """A job that tells no progress at all: look at its stacks now and then, and act only on what they prove.
+
+        The looks are quiet; nothing is told unless ranks stand still in a way that explains the waiting of the others.
+        """
+        s = self._s
+        if self._quiet is None:
+            self._quiet = self._investigator(incident.Record("", s.context.name, s.present.fleet.attempt, time.time()))
+        await self._quiet.capture(keep=False)
+        verdict = self._quiet.judge()
+        if not (verdict.conclusion is Conclusion.CULPRIT and verdict.corroborated) or s.present.reports:
+            return None
+        still_since_s = self._quiet.captures[0].at_s
+        record = self._open(still_since_s)
+        why = "the job tells no progress, and its stacks do not move"
+        s.folder.tell("suspected", f"silence suspected: {why}", incident=record.id)
+        record.signals.append(Signal(SignalKind.SILENCE, time.time(), "stacks", why))
+        inquiry = self._investigator(record)
+        inquiry.captures = list(self._quiet.captures)
+        self._quiet = None
+        await inquiry.capture()
+        verdict = inquiry.judge()
+        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=False)
+        return await self._carry_out(record, inquiry, verdict, plan)
+
+    def forget_looks(self) -> None:
+        """A new attempt: what the last one's stacks showed is of no use."""
+        self._quiet = None
 
     async def _over(self, pause_s: float) -> bool:
         """Wait; True as soon as the silence is over one way or another."""

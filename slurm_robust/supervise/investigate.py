@@ -57,12 +57,17 @@ class Investigator:
         self._record = record
         self._scene = scene
         self.captures: list[Capture] = []
+        self.rounds = 0
         self.failure: Failure | None = None
         """What to compare with earlier failures; known once judged."""
 
-    async def capture(self) -> Capture:
-        """Take all stacks now, wait for every node at most the capture's time, keep what came."""
-        number = len(self.captures) + 1
+    async def capture(self, *, keep: bool = True) -> Capture:
+        """Take all stacks now, and wait for every node at most the capture's time.
+
+        With `keep`, what came is written into the incident's folder and told.
+        """
+        self.rounds += 1
+        number = self.rounds
         key = int(time.monotonic() * 1000)
         began = time.monotonic()
         want = {r.node for r in self._fleet.alive}  # a node without a rank has nothing to say
@@ -76,11 +81,13 @@ class Investigator:
             await asyncio.sleep(_POLL_S)
         archives = self._fleet.archives.pop(key, {})
         missing = tuple(sorted(want - set(archives)))
-        self._folder.write_archives(self._record.id, number, archives)
         taken = merge(archives, missing)
-        self.captures.append(taken)
+        self.captures = [*self.captures, taken][-_KEPT_CAPTURES:]
         self._record.stamp("captured")
         self._record.tree = render_tree(taken)
+        if not keep:
+            return taken
+        self._folder.write_archives(self._record.id, number, archives)
         where = f"; no answer from {','.join(missing)}" if missing else ""
         self._folder.tell(
             "captured",
@@ -103,7 +110,7 @@ class Investigator:
         evidence = Evidence(
             world_size=max(fleet.world, len(fleet.ranks)),
             rank_nodes=fleet.rank_nodes,
-            captures=tuple(self.captures[-_KEPT_CAPTURES:]),
+            captures=tuple(self.captures),
             exits=tuple(self._scene.exits.values()),
             node_signals=(*self._scene.signals, *silent),
             layout=layout,

@@ -105,12 +105,14 @@ class Present:
             return self.fleet.last_sign_s
         return self._log_step[1] if self._log_step is not None else self.began_at_s
 
+    @property
+    def reports(self) -> bool:
+        """Whether there is any progress to judge by; a job without is judged by its stacks alone."""
+        return self.has_progress or self._log_step is not None
+
     def assess(self, config: SuperviseConfig) -> Assessment:
         """Judge the silence now."""
         ranks = [r.progress for r in self.fleet.alive if r.progress is not None]
         if not ranks and self._log_step is not None:
             ranks = [RankProgress(-1, self._log_step[0], "train", self._log_step[1])]
-        if not ranks and self.fleet.alive:
-            # Nothing reports: a job like that is looked at now and then, and judged by stacks that do not move.
-            ranks = [RankProgress(-1, -1, "startup", self.began_at_s)]
         return assess(ranks, self.fleet.steps, time.time(), config)

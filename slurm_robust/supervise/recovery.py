@@ -19,7 +19,7 @@ from slurm_robust.supervise.job import JobContext
 
 _POLL_S = 0.02
 _SRUN_KILLED_S = 3.0
-_AGENTS_KILL_S = 1.0
+_AGENTS_KILL_S = 0.3
 
 
 async def end_step(

@@ -76,6 +76,7 @@ class Supervisor:
         self._paths = output_files
         self._looked_after_at = 0.0
         self._asked_slurm_at = 0.0
+        self._look_at_stacks_at_s = time.time() + config.supervise.unreported_look_s
         self._said_training = False
         self._step_seen = False
         self.present = self._new_present("")
@@ -134,18 +135,20 @@ class Supervisor:
     async def _look(self) -> int | None:
         """One round; an exit code where it is over."""
         await self.glance()
-        if self.channel is not None and self.channel.gone.is_set():
-            return 0  # the launcher was killed: there is nobody to give an exit code to
+        launcher_gone = self.channel is not None and self.channel.gone.is_set()
+        if launcher_gone or (self.channel is None and await self._job_is_over()):
+            return 0  # there is nobody to give an exit code to
         await self._note_progress()
         if self.ended is not None:
             return await self.handling.ended(self.ended)
-        if self.channel is None and await self._job_is_over():
-            return 0
         if self.present.scene.exits:
             return await self.handling.died()
         found = self.present.assess(self.config.supervise)
         if found.level is not Level.QUIET and time.time() >= self.present.quiet_until_s:
             return await self.handling.silent(found)
+        if not self.present.reports and self.present.fleet.alive and time.time() >= self._look_at_stacks_at_s:
+            self._look_at_stacks_at_s = time.time() + self.config.supervise.unreported_look_s
+            return await self.handling.unreported()
         return None
 
     async def glance(self) -> None:
@@ -199,8 +202,12 @@ class Supervisor:
             self.folder.tell(
                 "checkpoint", f"step {self.start.step} is verified: {self.start.path}", step=self.start.step
             )
+        heard = self.present.fleet.heard_at_s
         self.present = self._new_present(name)
+        self.present.fleet.heard_at_s.update(heard)  # the agents are the same; only what they watch is new
         self._said_training = self._step_seen = False
+        self.handling.forget_looks()
+        self._look_at_stacks_at_s = time.time() + self.config.supervise.unreported_look_s
         env = attempts.environment(
             self.environment, name, self.context.claim.lineage, self.start, self.folder.path / "fr"
         )

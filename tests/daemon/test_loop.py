@@ -20,7 +20,7 @@ from slurm_robust.daemon.core import Core, Ration
 from slurm_robust.daemon.journal import Journal
 from slurm_robust.daemon.ledger import Ledger, Quarantine
 from slurm_robust.daemon.service import Daemon
-from slurm_robust.model import Mode
+from slurm_robust.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 
 
@@ -314,6 +314,27 @@ def test_standby_pool_is_kept(tmp_path: Path) -> None:
     (pool,) = slurm.state.reservations.values()
     assert pool.end_at_s > slurm.now_s
     world.journal.close()
+
+
+def test_job_whose_node_was_given_up_at_once(world: World) -> None:
+    """Running at one look, requeued with its node DOWN at the next: brought back; requeued otherwise: left alone."""
+    slurm = world.slurm
+    for job_id, nodes in ((1, ("n1", "n2")), (2, ("n3",))):
+        job = slurm.run_job(nodes)
+        said = render(Claim("watching", f"line-{job_id}"))
+        slurm.state.jobs[job_id] = replace(job, comment=said)
+    world.run(8)
+    slurm.state.nodes["n2"] = replace(slurm.state.nodes["n2"], state="DOWN", reason="Not responding")
+    for job_id in (1, 2):
+        slurm.requeue(JobRef(job_id))
+    world.run(30)
+    after = slurm.state.jobs[1]
+    assert after.state == "RUNNING"
+    assert "n2" not in after.nodes
+    assert slurm.state.nodes["n2"].reason == "srobust: stopped responding while job 1 ran on it"
+    assert slurm.state.jobs[2].state == "PENDING"
+    assert slurm.state.jobs[2].start_at_s > slurm.now_s + 60
+    assert world.outcomes() == ["running"]
 
 
 def test_ration_is_bounded() -> None:

@@ -23,15 +23,14 @@ def lost(scene: Scene, node: str) -> Iterator[None]:
         scene.cluster.wait_ready([node])
 
 
-@pytest.mark.parametrize("which", ["batch", "other"])
-def test_lost_node_without_a_word(scene: Scene, which: str) -> None:
-    """A node under a supervised job dies, be it the batch node: the job gets others before anybody else does."""
+def test_lost_batch_node_without_a_word(scene: Scene) -> None:
+    """The batch node dies, and the wrapper with it: the job gets other nodes before anybody else does."""
     scene.start(standby={"size": 1})
     wait_until(scene.ours, 10, "a standby pool")
     job = scene.submit("-N3", "--exclusive")
     before = scene.watched(job)
     competitor = scene.submit("-N2", "--exclusive", script="sleep 600")
-    dead = before.batch_host if which == "batch" else next(n for n in before.nodes if n != before.batch_host)
+    dead = before.batch_host
     with lost(scene, dead):
         wait_until(lambda: f"srobust-seat-{job}" in scene.ours(), 30, f"seats held ahead\n{scene.tail()}")
         after = scene.running(job, restart=1, timeout_s=60)
@@ -59,6 +58,28 @@ def test_node_that_comes_back_costs_nothing(scene: Scene) -> None:
     now = scene.job(job)
     assert (now.state, now.restart_count) == ("RUNNING", 0)
     assert not scene.node(node).drained
+
+
+def test_node_given_up_without_a_warning(scene: Scene) -> None:
+    """A frozen node goes DOWN without having been called silent: the daemon remembers where the job ran."""
+    scene.start(daemon={"idle_interval_s": 1.0})
+    job = scene.submit("-N2", "--exclusive")
+    before = scene.watched(job)
+    frozen = next(n for n in before.nodes if n != before.batch_host)
+    wait_until(lambda: '"claim":"watching"' in (scene.state_dir / "state.json").read_text(), 20, "the daemon knows it")
+    scene.cluster.freeze_slurmd(frozen)
+    try:
+        after = scene.running(job, restart=1, timeout_s=60)
+        assert frozen not in after.nodes
+        wait_until(
+            lambda: scene.node(frozen).reason.startswith("srobust: stopped responding"), 20, "drained, witnessed"
+        )
+        scene.await_incident(job, kind="node_lost", outcome="running")
+        assert not scene.ours()
+    finally:
+        scene.cluster.kill_slurmd(frozen)
+        scene.cluster.start_slurmd(frozen)
+        scene.cluster.wait_ready([frozen])
 
 
 def test_frozen_suspect_does_not_hold_up_its_own_eviction(scene: Scene) -> None:

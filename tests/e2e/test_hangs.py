@@ -50,6 +50,9 @@ def test_a_hang_in_a_data_loader_moves_the_job_to_the_standby_and_the_node_passe
     assert not job.node(suspect).drained
     shown = json.loads(dev.run(["srobust", "nodes", "--json"]).stdout)
     assert [n["strikes"] for n in shown if n["name"] == suspect] == [1]
+    told = dev.run(["srobust", "incidents", job.id]).stdout
+    assert "Where the ranks stood" in told
+    assert "in_loader" in told
     report = next(job.story_folder.glob("*/report.md")).read_text()
     assert suspect in report
     assert "in_loader" in report

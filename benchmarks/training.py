@@ -1,0 +1,189 @@
+"""A training on a devcluster that is broken on purpose, and when what happened to it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lib import ROOT, wait_for
+
+from slurm_robust.devcluster.cluster import DevCluster
+
+TIMELINE = (
+    "fault",
+    "suspected",
+    "captured",
+    "localised",
+    "decided",
+    "stopped",
+    "running",
+    "ranks_started",
+    "imports_done",
+    "process_groups_ready",
+    "checkpoint_loaded",
+    "first_new_step",
+)
+"""The incident's times in their order, and `ranks_started`, which only the program itself can tell."""
+STEP_TIME_S = 0.1
+_SMALL = "--layers 1 --width 16 --heads 2 --context 16 --batch 2 --eval-every 0 --checkpoint-every 5"
+_STAMP = """#!/bin/sh
+# Says when a rank's first instruction ran, and becomes the rank.
+[ -z "$IGNORE_SIGTERM" ] || trap '' TERM
+echo "${SLURM_RESTART_COUNT:-0} $SLURM_STEP_ID $SLURM_PROCID $(date +%s.%N)" >> "$1"
+shift
+exec "$@"
+"""
+
+
+class Training:
+    """One job, with a folder of its own.
+
+    Args:
+        cluster: Where.
+        name: Of the folder, below the cluster's work folder.
+    """
+
+    def __init__(self, cluster: DevCluster, name: str) -> None:
+        self.cluster = cluster
+        self.folder = cluster.layout.work / name
+        self.folder.mkdir()
+        self.id = ""
+        stamp = self.folder / "stamp.sh"
+        stamp.write_text(_STAMP)
+        stamp.chmod(0o755)
+
+    def program(self, steps: int) -> str:
+        """The command of a rank."""
+        train = f"{sys.executable} {ROOT / 'examples' / 'train.py'} --checkpoint-dir {self.folder}/ck --steps {steps}"
+        return f"{self.folder}/stamp.sh {self.folder}/stamps {train} --step-time-s {STEP_TIME_S} {_SMALL}"
+
+    def submit(self, script: str, nodes: int, *, fault: Mapping[str, Any] | None = None, **env: str) -> None:
+        """Submit a batch script of so many nodes, a rank each."""
+        (self.folder / "job.sh").write_text(f"#!/bin/bash\n{script}\n")
+        values = {**self.cluster.env, **env}
+        if fault is not None:
+            values["TRAIN_FAULT"] = json.dumps({**fault, "once_file": str(self.folder / "struck")})
+        args = ["sbatch", "--parsable", f"--nodes={nodes}", "--ntasks-per-node=1", "--exclusive", "--requeue"]
+        args += ["--open-mode=append", f"--output={self.folder}/slurm-%j.out", f"--chdir={self.folder}"]
+        done = self.cluster.run([*args, str(self.folder / "job.sh")], env=values)
+        self.id = done.stdout.strip().split(";")[0]
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def output(self) -> str:
+        """What the job printed."""
+        return "\n".join(p.read_text(errors="replace") for p in self.folder.glob("*.out"))
+
+    def state(self) -> tuple[str, list[str]]:
+        """Slurm's word: state and nodes."""
+        shown = self.cluster.run(["squeue", "-h", "-j", self.id, "-o", "%T %N"], check=False).stdout.split()
+        names = self.cluster.run(["scontrol", "show", "hostnames", shown[1]]).stdout if len(shown) > 1 else ""
+        return (shown[0] if shown else "", names.split())
+
+    def stamps(self, *, restart: int = 0, step: int | None = None) -> list[float]:
+        """When ranks started, of one run of the job and one of its steps (the last where not given)."""
+        path = self.folder / "stamps"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        mine = [(int(s), float(at_s)) for r, s, _, at_s in lines if int(r) == restart]
+        last = max((s for s, _ in mine), default=0) if step is None else step
+        return [at_s for s, at_s in mine if s == last]
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        """Lines of the supervisor's story."""
+        path = self.folder / f"slurm-robust-{self.id}" / "story.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+    def hears(self, kind: str, timeout_s: float) -> dict[str, Any]:
+        """Wait for a line of the story.
+
+        Raises:
+            RuntimeError: it did not come; carries the end of the job's output.
+        """
+        try:
+            return wait_for(lambda: self.told(kind), timeout_s, f"{kind!r} in the story of job {self.id}")[0]
+        except TimeoutError as error:
+            log = self.cluster.layout.log / "srobustd.log"
+            daemon = log.read_text()[-2000:] if log.exists() else ""
+            raise RuntimeError(f"{error}\n{self.output()[-3000:]}\n{daemon}") from None
+
+    def cancel(self) -> None:
+        """End it, and wait until Slurm has it off its nodes."""
+        self.cluster.run(["scancel", self.id], check=False)
+        wait_for(lambda: self.state()[0] == "", 90, f"the end of job {self.id}")
+
+    # -- what came of it --------------------------------------------------------------------------------------------
+
+    def times(self, *, restart: int, fault_at_s: float | None = None) -> dict[str, float]:
+        """The incident's times, seconds since the epoch; the fault's own where it is known."""
+        page = next((self.folder / f"slurm-robust-{self.id}").glob("*/incident.json"))
+        times: dict[str, float] = dict(json.loads(page.read_text())["times"])
+        struck = re.search(r"^fault: .* at ([\d.]+)$", self.output(), re.MULTILINE)
+        if fault_at_s is None and struck:
+            fault_at_s = float(struck[1])
+        if fault_at_s is not None:
+            times["fault"] = fault_at_s
+        if restart:
+            times |= {k: v for k, v in self._of_daemon().items() if k == "running"}
+        times["ranks_started"] = max(self.stamps(restart=restart))
+        return {key: times[key] for key in TIMELINE if key in times}
+
+    def _of_daemon(self) -> dict[str, float]:
+        """The daemon's times of the same incident: it is the one that saw Slurm show RUNNING."""
+        done = self.cluster.run(["srobust", "incidents", "--json"])
+        return next(i["times"] for i in json.loads(done.stdout) if i["job"] == self.id)
+
+    def suspicion_limit_s(self) -> float | None:
+        """The limit that the silence crossed, as the story says it."""
+        found = re.search(r"limit ([\d.]+) s", self.told("suspected")[0]["text"])
+        return float(found[1]) if found else None
+
+
+class Competitor:
+    """A job that waits for the very nodes, ahead of everyone in the queue."""
+
+    def __init__(self, cluster: DevCluster, nodes: int, lasts_s: float) -> None:
+        self._cluster = cluster
+        args = ["sbatch", "--parsable", f"-N{nodes}", "--exclusive", "--nice=-1000", "--output=/dev/null"]
+        self.id = cluster.run([*args, "--wrap", f"sleep {lasts_s:g}"]).stdout.strip()
+
+    def started(self) -> bool:
+        """Whether it got nodes."""
+        return "StartTime=Unknown" not in self._shown() and "JobState=PENDING" not in self._shown()
+
+    def _shown(self) -> str:
+        return self._cluster.run(["scontrol", "-o", "show", "job", self.id]).stdout
+
+    def cancel(self) -> None:
+        """Take it out of the queue."""
+        self._cluster.run(["scancel", self.id], check=False)
+
+
+def settled(cluster: DevCluster, *, standby: bool) -> None:
+    """Wait until nothing of the last run is left: no job, no quarantine, no seat, a full standby pool, all nodes up."""
+
+    def looks_settled() -> bool:
+        with_jobs = cluster.run(["squeue", "-h"]).stdout.strip()
+        shown = cluster.run(["scontrol", "-o", "show", "reservation"], check=False).stdout
+        nodes = cluster.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split()
+        pool = "srobust-standby" in shown if standby else True
+        free = all(state.rstrip("*") in ("idle", "reserved") for state in nodes)
+        return not with_jobs and pool and free and "-quarantine" not in shown and "-seat" not in shown
+
+    wait_for(looks_settled, 120, "a cluster at rest", poll_s=0.3)
+
+
+def epoch_now() -> float:
+    """Now, as all times here are: seconds since the epoch."""
+    return time.time()
+
+
+def drop(folder: Path) -> None:
+    """Remove a run's folder."""
+    subprocess.run(["rm", "-rf", str(folder)], check=False)

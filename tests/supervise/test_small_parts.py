@@ -1,0 +1,223 @@
+"""Options, attempts, the fleet's book, the folder, the incident's page, the lineage: each by itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+import pytest
+
+from slurm_robust import config
+from slurm_robust.checkpoint import save
+from slurm_robust.model import Conclusion, Mode, Plan, Road, Suspect, Verdict
+from slurm_robust.policy.decide import Failure
+from slurm_robust.supervise import attempts, incident, lineage, options
+from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.srunargs import UsageError
+
+# -- options --------------------------------------------------------------------------------------------------------
+
+
+def test_options_go_over_the_sites_choice() -> None:
+    """What the engineer types wins for this job."""
+    own = options.read({"mode": "on", "hang-timeout": "90", "layout": "tp=2,pp=4"}, {})
+    applied = own.applied(config.Config())
+    assert (applied.mode, applied.supervise.action_limit_s, own.layout) == (Mode.ACT, 90.0, {"tp": 2, "pp": 4})
+    assert options.read({}, {"SROBUST_CHECKPOINT_DIR": "/ck"}).checkpoint_dir == "/ck"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"mode": "perhaps"},
+        {"hang-timeout": "soon"},
+        {"hang-timeout": "0"},
+        {"layout": "tp=0"},
+        {"layout": "x=2"},
+        {"spare": ""},
+    ],
+)
+def test_wrong_options_say_what_is_allowed(own: dict[str, str]) -> None:
+    """Names the option."""
+    with pytest.raises(UsageError, match=f"--robust(-{next(iter(own))})?"):
+        options.read(own, {})
+
+
+# -- attempts -------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_given_the_checkpoint_and_the_users_variables_stay(tmp_path: Path) -> None:
+    """SROBUST_RESUME_*; flight-recorder settings only where the user has none of his own."""
+    save(tmp_path, 7, {"x": 1})
+    start = attempts.look_up(str(tmp_path))
+    assert start.step == 7
+    env = attempts.environment({"TORCH_FR_BUFFER_SIZE": "5"}, "1.0.1", "abc", start, tmp_path)
+    assert env["SROBUST_RESUME_STEP"] == "7"
+    assert env["SROBUST_RESUME_PATH"].endswith("step-00000007")
+    assert "TORCH_FR_BUFFER_SIZE" not in env
+
+
+def test_no_checkpoint_folder_says_nothing_and_an_empty_one_says_start_anew(tmp_path: Path) -> None:
+    """Without a folder the program decides; with an empty one every rank is told that there is none."""
+    assert "SROBUST_RESUME_PATH" not in attempts.environment({}, "a", "b", attempts.look_up(""), tmp_path)
+    assert attempts.environment({}, "a", "b", attempts.look_up(str(tmp_path)), tmp_path)["SROBUST_RESUME_PATH"] == ""
+
+
+def test_a_relaunch_has_fresh_rendezvous_values() -> None:
+    """The first surviving node, another port for each attempt; an address of the script's own stays."""
+    first = attempts.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.2", ["n3", "n4"])
+    second = attempts.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.3", ["n4", "n5"])
+    assert first["MASTER_PORT"] != second["MASTER_PORT"]
+    assert first["MASTER_ADDR"] == "n3"
+    assert attempts.fresh_rendezvous({"MASTER_ADDR": "10.0.0.7"}, "1.0.2", ["n4"]) == {}
+    assert attempts.fresh_rendezvous({}, "1.0.2", ["n4"]) == {}
+
+
+# -- fleet ----------------------------------------------------------------------------------------------------------
+
+
+def rank(fleet: Fleet, number: int, node: str, pid: int = 100) -> None:
+    """An agent says that it found a rank."""
+    fleet.feed({"t": "rank", "n": node, "rank": number, "pid": pid, "step_id": "0", "world": 2, "at": 1.0}, 1.0)
+
+
+def test_the_book_follows_what_agents_tell() -> None:
+    """Found, progress, gone; the step is the one that all have completed."""
+    fleet = Fleet("1.0.1")
+    rank(fleet, 0, "n1")
+    rank(fleet, 1, "n2", 200)
+    fleet.feed({"t": "p", "n": "n1", "r": [[0, 9, "train", 5.0, 10, 0.5, None, None]]}, 5.0)
+    fleet.feed({"t": "p", "n": "n2", "r": [[1, 8, "train", 5.0, 9, "nan", None, None]]}, 5.0)
+    assert (fleet.step, fleet.last_sign_s, fleet.rank_nodes, fleet.step_ids) == (8, 5.0, {0: "n1", 1: "n2"}, ["0"])
+    fleet.feed({"t": "gone", "n": "n2", "rank": 1, "pid": 200, "at": 6.0}, 6.0)
+    assert [r.rank for r in fleet.alive] == [0]
+    fleet.feed({"t": "gone", "n": "n1", "rank": 0, "pid": 7, "at": 6.0}, 6.0)
+    assert [r.rank for r in fleet.alive] == [0], "the end of an older process of that rank"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"t": "p", "n": "n1", "r": [[0]]},
+        {"t": "p", "n": "n1", "r": [[5, 1, "train", 1.0, 1, None, None, None]]},
+        {"t": "rank", "n": "n1"},
+        {"t": "cap", "n": "n1", "id": 1, "blob": "!!!"},
+        {"t": "cap", "n": "n1", "id": 1, "blob": base64.b64encode(b"no zlib").decode()},
+        {"t": "state", "n": "n1", "rank": 9, "s": "T", "pid": 1},
+        {"t": "clean", "n": "n1", "id": "x", "left": ["a"]},
+        {},
+    ],
+)
+def test_a_message_without_sense_is_counted_and_passed_over(message: dict[str, object]) -> None:
+    """One odd agent never ends the supervision."""
+    fleet = Fleet("")
+    fleet.feed(message, 1.0)
+    assert fleet.garbled == 1
+
+
+def test_captures_are_kept_as_bytes_and_bounded() -> None:
+    """What a node sent, unpacked; nothing reads it here."""
+    fleet = Fleet("")
+    blob = base64.b64encode(zlib.compress(b'{"v":1}')).decode()
+    fleet.feed({"t": "cap", "n": "n1", "id": 4, "blob": blob}, 1.0)
+    assert fleet.archives == {4: {"n1": b'{"v":1}'}}
+
+
+def test_a_node_that_was_heard_once_and_fell_silent_is_told() -> None:
+    """One that never spoke is not: its agent may still be starting."""
+    fleet = Fleet("")
+    fleet.feed({"t": "hb", "n": "n1"}, 10.0)
+    assert fleet.silent_nodes(("n1", "n2"), 20.0, 5.0) == ["n1"]
+    assert fleet.silent_nodes(("n1", "n2"), 12.0, 5.0) == []
+
+
+# -- folder ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_story_is_on_disk_and_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for people, the same for tools."""
+    Folder(tmp_path / "f").tell("suspected", "silence", ranks=(1,))
+    line = json.loads((tmp_path / "f" / "story.jsonl").read_text())
+    assert (line["kind"], line["text"], line["ranks"]) == ("suspected", "silence", [1])
+    assert "silence" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small disk")
+def test_a_full_disk_is_said_once_and_nothing_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Training goes on; the story is on stderr."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this machine does not let root mount a tmpfs")
+    try:
+        folder = Folder(disk / "f")
+        folder.write("big", b"x" * 100_000)
+        for _ in range(50):
+            folder.tell("note", "y" * 1000)
+        err = capsys.readouterr().err
+        assert err.count("cannot write") == 1
+        assert err.count("y" * 1000) == 50
+        assert not list(disk.rglob(".big*")), "no half-written file is left"
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file stands where the folder should be."""
+    (tmp_path / "f").write_text("")
+    folder = Folder(tmp_path / "f")
+    folder.tell("note", "hello")
+    assert folder.write("x", "y") is None
+    assert capsys.readouterr().err.count("cannot write") == 1
+
+
+# -- incident, lineage ----------------------------------------------------------------------------------------------
+
+
+def record() -> incident.Record:
+    """An incident with everything in it."""
+    made = incident.Record("1-r0-5", "1", "1.0.1", 5.0, tree="main  {0-3}")
+    made.stamp("fault", 5.0)
+    made.stamp("suspected", 7.5)
+    made.verdict = Verdict(Conclusion.CULPRIT, "rank 2 is stopped", (Suspect("n3", (2,), 0.95, "stopped"),))
+    made.plan = Plan(Road.SEAT, "requeue without n3", ("n3",))
+    return made
+
+
+def test_an_incident_survives_the_requeue_whole() -> None:
+    """The next attempt's supervisor goes on with the times, the verdict and the plan."""
+    assert incident.load(record().to_json().encode()) == record()
+    assert incident.load(b"{}") is None
+    assert incident.load(b"\xff garbage") is None
+
+
+def test_the_page_says_who_what_when_and_why() -> None:
+    """What the on-call reads at 3 a.m."""
+    page = record().page()
+    for text in ("n3", "rank 2 is stopped", "requeue without n3", "2.5 s", "main  {0-3}"):
+        assert text in page
+
+
+def test_a_stamp_is_set_once() -> None:
+    """The first time counts."""
+    made = record()
+    made.stamp("suspected", 99.0)
+    assert made.times["suspected"] == 7.5
+
+
+def test_failures_are_remembered_across_a_requeue_and_by_lineage(tmp_path: Path) -> None:
+    """The same training remembers; another one in the same folder does not."""
+    folder = Folder(tmp_path)
+    kept = lineage.Lineage("abc").after(Failure("hang at x", ("n1",)), in_place=True)
+    lineage.save(folder, kept)
+    assert lineage.load(folder, "abc") == kept
+    assert lineage.load(folder, "other") == lineage.Lineage("other")
+    (tmp_path / "lineage.json").write_bytes(b"half a fi")
+    assert lineage.load(folder, "abc") == lineage.Lineage("abc")

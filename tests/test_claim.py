@@ -1,0 +1,114 @@
+"""The claim: what a job says of itself, read as the untrusted text that it is."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust import claim
+from slurm_robust.claim import Answer, Claim, ClaimError
+from slurm_robust.model import JobRef
+
+WORDS = st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=300).filter(
+    lambda t: "[[srobust:" not in t
+)
+CLAIMS = st.builds(
+    Claim,
+    state=st.sampled_from(claim.STATES),
+    lineage=st.from_regex(r"[a-z0-9]{1,12}", fullmatch=True),
+    restart=st.integers(0, 100),
+    incident=st.from_regex(r"[a-z0-9.-]{0,30}", fullmatch=True),
+    evict=st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,10}", fullmatch=True), max_size=8).map(tuple),
+    confidence=st.floats(0, 1),
+    why=st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=500),
+    step=st.integers(-1, 10**9),
+    times=st.dictionaries(st.sampled_from(("fault", "decided", "stopped")), st.floats(0, 2e9), max_size=3),
+)
+
+
+@given(CLAIMS, WORDS)
+def test_what_is_written_is_read_again_beside_the_users_own_words(said: Claim, words: str) -> None:
+    """It fits 1,024 bytes, the user's words stay, and only `why` and `times` may be shortened."""
+    text = claim.render(said, words)
+    assert len(text.encode()) <= claim.COMMENT_MAX_BYTES
+    read = claim.parse(text)
+    assert read is not None
+    assert claim.split(text)[0] == words.rstrip()
+    for name in ("state", "lineage", "restart", "incident", "evict", "confidence", "step"):
+        assert getattr(read, name) == getattr(said, name)
+    assert said.why.startswith(read.why)
+
+
+@given(st.text(max_size=1500))
+def test_any_text_is_a_claim_or_none_or_refused(text: str) -> None:
+    """No comment of anybody makes another exception."""
+    for comment in (text, f"[[srobust:1 {text}]]", f"[[srobust:1 {{{text}}}]]"):
+        with contextlib.suppress(ClaimError):
+            claim.parse(comment)
+        with contextlib.suppress(ClaimError):
+            claim.parse_answer(comment)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ('{"state":"wants"}', "missing"),
+        ('{"state":"please","lineage":"a"}', "state"),
+        ('{"state":"wants","lineage":"a","evict":["n1; rm -rf /"]}', "evict"),
+        ('{"state":"wants","lineage":"a","evict":["n[1-999999999]"]}', "evict"),
+        ('{"state":"wants","lineage":"a","evict":"n1"}', "evict"),
+        ('{"state":"wants","lineage":"\' OR 1=1 --"}', "lineage"),
+        ('{"state":"wants","lineage":"a","restart":1e400}', "restart"),
+        ('{"state":"wants","lineage":"a","at_s":NaN}', "at_s"),
+        ('{"state":"wants","lineage":"a","restart":true}', "restart"),
+        ('{"state":"wants","lineage":"a","times":{"x y":1}}', "times"),
+        ('{"state":"wants","lineage":""}', "lineage"),
+        ('{"why":' + "[" * 3000, "JSON"),
+    ],
+)
+def test_hostile_and_malformed_claims_are_refused_with_the_field(body: str, what: str) -> None:
+    """Shell, SQL, huge ranges, odd numbers, deep nesting."""
+    with pytest.raises(ClaimError, match=what):
+        claim.parse(f"[[srobust:1 {body}]]" if body.endswith("}") else f"[[srobust:1 {body}}}]]")
+
+
+def test_another_protocol_version_is_told() -> None:
+    """Wrappers live in users' environments for years: the version before ours is read, others are refused."""
+    body = '{"state":"watching","lineage":"a"}'
+    assert claim.parse(f"[[srobust:{claim.PROTOCOL_VERSION - 1} {body}]]") is not None
+    with pytest.raises(ClaimError, match="version 99"):
+        claim.parse(f"[[srobust:99 {body}]]")
+
+
+def test_keys_of_a_newer_minor_version_are_passed_over() -> None:
+    """They may say more; we need not understand it."""
+    read = claim.parse('[[srobust:1 {"state":"watching","lineage":"a","colour":"blue"}]]')
+    assert read == Claim("watching", "a")
+
+
+def test_words_that_leave_no_room_are_told() -> None:
+    """The user's own words are never cut."""
+    with pytest.raises(ClaimError, match="no room"):
+        claim.render(Claim("watching", "a"), "x" * 1000)
+
+
+def test_an_answer_is_read_like_a_claim() -> None:
+    """`AdminComment` is written by operators, and read just as carefully."""
+    answer = Answer("accepted", "i-1", "because", "seat", ("n5",), 5.0)
+    assert claim.parse_answer(claim.render(answer, "an admin's words")) == answer
+
+
+@pytest.mark.parametrize(("text", "address"), [("12", "12"), ("12_3", "12_3"), ("12+1", "12"), ("0012", "12")])
+def test_a_job_is_addressed_exactly(text: str, address: str) -> None:
+    """One task of an array by array and task, never by its bare id."""
+    assert JobRef.parse(text).address == address
+
+
+@pytest.mark.parametrize("text", ["", "12_", "_3", "12_3_4", "12.0", "-1", "12;rm", "99999999999"])
+def test_what_is_no_job_id_is_refused(text: str) -> None:
+    """With the three forms that are."""
+    with pytest.raises(ValueError, match="expected 12, 12_3"):
+        JobRef.parse(text)
