@@ -61,17 +61,18 @@ def summary(runs: Sequence[Run], bare: Spread | None) -> dict[str, Any]:
     return {
         "repeats": [dataclasses.asdict(r) for r in runs],
         "breakdown": steps,
-        "fault_to_suspected_s": spread(t["suspected"] - t["fault"] for t in times),
+        "fault_to_suspected_s": spread(t["suspected"] - t["fault"] for t in times if "suspected" in t),
+        "fault_to_decided_s": spread(t["decided"] - t["fault"] for t in times),
         "suspicion_limit_s": spread(r.suspicion_limit_s for r in runs if r.suspicion_limit_s is not None),
         "beyond_suspicion_limit_s": spread(
             r.times["suspected"] - r.times["fault"] - r.suspicion_limit_s
             for r in runs
-            if r.suspicion_limit_s is not None
+            if r.suspicion_limit_s is not None and "suspected" in r.times
         ),
-        "corroboration_s": spread(t["decided"] - t["suspected"] for t in times),
+        "corroboration_s": spread(t["decided"] - t["suspected"] for t in times if "suspected" in t),
         "decision_to_running_s": spread(t["running"] - t["decided"] for t in times),
         "decision_to_ranks_started_s": spread(decision_to_ranks),
-        "step_gone_to_ranks_started_s": spread(t["ranks_started"] - t["stopped"] for t in times),
+        "step_gone_to_ranks_started_s": spread(t["ranks_started"] - t["stopped"] for t in times if "stopped" in t),
         "own_share_s": spread(d - bare.median for d in decision_to_ranks) if bare else None,
         "fault_to_first_new_step_s": spread(t["first_new_step"] - t["fault"] for t in times),
         "queued_job_took_nodes": sum(bool(r.queued_job_took_nodes) for r in runs),
@@ -85,6 +86,7 @@ def measure(parts: set[str], *, quick: bool, repeats: int) -> Report:
     runs: dict[str, list[Run]] = {}
     bare: list[float] = []
     again = functools.partial(roads.repeated, setting.repeats, say=_say)
+    report.figures["ranks"], report.figures["repeats"] = setting.ranks, setting.repeats
     if parts & {"plain", "bare", "spare", "seat", "sigterm"}:
         with roads.cluster_for(setting) as cluster:
             report.figures["proctrack"] = cluster.record.settings.proctrack
@@ -112,7 +114,9 @@ def measure(parts: set[str], *, quick: bool, repeats: int) -> Report:
     if "frozen" in parts:
         runs["frozen"] = again(one=lambda _: _frozen(setting), what="frozen")
     report.figures["bare_start_s"] = bare_s = spread(bare)
-    report.figures["roads"] = {name: summary(found, bare_s) for name, found in runs.items()}
+    report.figures["roads"] = {name: summary(found, bare_s) for name, found in runs.items() if found}
+    report.figures["failed_runs"] = {n: setting.repeats - len(r) for n, r in runs.items() if len(r) < setting.repeats}
+    report.notes += [f"{TITLES[name]}: a run failed, its words are on stderr" for name in report.figures["failed_runs"]]
     _judge(report)
     return report
 
@@ -198,10 +202,11 @@ def main() -> None:
     report = measure(parts, quick=args.quick, repeats=args.repeats)
     if args.json:
         print(report.to_json())
-        return
-    console = Console(width=200)
-    show(report, console)
-    report.show(console)
+    else:
+        console = Console(width=200)
+        show(report, console)
+        report.show(console)
+    sys.exit(1 if report.figures["failed_runs"] else 0)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from lib import ROOT, first_job_id, wait_for
 from training import Competitor, Training, settled
 
 from slurm_robust.devcluster import conf
-from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.devcluster.cluster import CommandError, DevCluster, Spec
 
 STEPS = 100_000
 """More than any run here comes to: what was measured is cancelled."""
@@ -135,7 +135,7 @@ def seat(cluster: DevCluster, setting: Setting, name: str, *, freeze: bool = Fal
         cluster.freeze_slurmd(node, tasks=True)
     job.hears("suspected", 90)
     competitor = Competitor(cluster, setting.ranks, 20)
-    job.hears("resumed", _PATIENCE_S)
+    job.trains_again(_PATIENCE_S)
     took = competitor.started()
     competitor.cancel()
     run = Run(job.times(restart=1, fault_at_s=frozen_at_s), job.suspicion_limit_s(), took)
@@ -157,11 +157,15 @@ def in_allocation(cluster: DevCluster, setting: Setting, name: str) -> Run:
     return run
 
 
-def repeated(count: int, one: Callable[[int], Run], say: Callable[[str], None], what: str) -> list[Run]:
-    """Run it so often, and say how far it is."""
-    found = []
+def repeated(count: int, one: Callable[[int], Run], *, say: Callable[[str], None], what: str) -> list[Run]:
+    """Run it so often, and say how far it is; a run that fails is said, and ends its road only."""
+    found = list[Run]()
     for number in range(count):
-        run = one(number)
+        try:
+            run = one(number)
+        except (RuntimeError, TimeoutError, CommandError) as error:
+            say(f"{what} {number + 1}/{count} FAILED: {error}")
+            break
         t = run.times
         say(f"{what} {number + 1}/{count}: decision → running {t['running'] - t['decided']:.2f} s")
         found.append(run)

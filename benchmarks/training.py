@@ -110,9 +110,19 @@ class Training:
         try:
             return wait_for(lambda: self.told(kind), timeout_s, f"{kind!r} in the story of job {self.id}")[0]
         except TimeoutError as error:
-            log = self.cluster.layout.log / "srobustd.log"
-            daemon = log.read_text()[-2000:] if log.exists() else ""
-            raise RuntimeError(f"{error}\n{self.output()[-3000:]}\n{daemon}") from None
+            raise RuntimeError(f"{error}\n{self._words()}") from None
+
+    def trains_again(self, timeout_s: float) -> None:
+        """Wait until a second attempt has made a new step, whoever brought it back: supervisor or daemon."""
+        try:
+            wait_for(lambda: self.told("resumed") or self.told("training")[1:], timeout_s, f"job {self.id}'s return")
+        except TimeoutError as error:
+            raise RuntimeError(f"{error}\n{self._words()}") from None
+
+    def _words(self) -> str:
+        """For failures: the end of the job's output and of the daemon's log."""
+        log = self.cluster.layout.log / "srobustd.log"
+        return f"{self.output()[-3000:]}\n{log.read_text()[-2000:] if log.exists() else ''}"
 
     def cancel(self) -> None:
         """End it, and wait until Slurm has it off its nodes."""
@@ -123,8 +133,12 @@ class Training:
 
     def times(self, *, restart: int, fault_at_s: float | None = None) -> dict[str, float]:
         """The incident's times, seconds since the epoch; the fault's own where it is known."""
-        page = next((self.folder / f"slurm-robust-{self.id}").glob("*/incident.json"))
-        times: dict[str, float] = dict(json.loads(page.read_text())["times"])
+        page = next((self.folder / f"slurm-robust-{self.id}").glob("*/incident.json"), None)
+        times: dict[str, float] = dict(json.loads(page.read_text())["times"]) if page else {}
+        if "first_new_step" not in times:
+            # The daemon was first: the incident is its own, and the next attempt only tells when it trains.
+            times = {key: times[key] for key in ("suspected", "captured") if key in times}
+            times["first_new_step"] = self.told("training")[-1]["at_s"]
         struck = re.search(r"^fault: .* at ([\d.]+)$", self.output(), re.MULTILINE)
         if fault_at_s is None and struck:
             fault_at_s = float(struck[1])
@@ -132,6 +146,7 @@ class Training:
             times["fault"] = fault_at_s
         if restart:
             times |= self._of_daemon()
+            times.setdefault("decided", times["accepted"])
         times["ranks_started"] = max(self.stamps(restart=restart))
         return {key: times[key] for key in TIMELINE if key in times}
 
@@ -146,8 +161,8 @@ class Training:
 
     def suspicion_limit_s(self) -> float | None:
         """The limit that the silence crossed, as the story says it."""
-        found = re.search(r"limit ([\d.]+) s", self.told("suspected")[0]["text"])
-        return float(found[1]) if found else None
+        found = [re.search(r"limit ([\d.]+) s", line["text"]) for line in self.told("suspected")[:1]]
+        return float(found[0][1]) if found and found[0] else None
 
 
 class Competitor:

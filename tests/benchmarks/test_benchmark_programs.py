@@ -1,0 +1,69 @@
+"""A short slice of each benchmark: its figures are there, and of the right kind. How fast it was is not judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def run(program: str, *options: str) -> dict[str, Any]:
+    """The object that a benchmark prints."""
+    command = [sys.executable, str(BENCHMARKS / program), "--json", "--quick", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_supervision_without_slurm() -> None:
+    """One call takes well under a millisecond; many agents are understood and cost part of a core."""
+    found = run("supervision.py", "--only", "call,crowd")
+    figures = found["figures"]
+    call = figures["progress_step_ns"]
+    assert 10 < call["min"] <= call["median"] <= call["max"] < 1_000_000
+    crowd = figures["crowd_train_1_a_second"]
+    assert 0 < crowd["cpu_share"] < 1
+    assert crowd["messages_per_s"] > figures["crowd_agents"] / 2
+    measured = {t["name"] for t in found["targets"] if t["met"] is not None}
+    assert len(measured) == 2, "step time and memory were not measured, and must not look as if they were"
+
+
+@pytest.mark.slurm
+def test_supervision_on_a_real_slurm() -> None:
+    """Watch step, capture and an agent's memory on four nodes."""
+    many = run("supervision.py", "--only", "nodes")["figures"]["many_nodes"]
+    assert many["ranks"] == many["nodes"] == 4
+    assert 0 < many["watch_start_s"]["median"] <= many["ranks_known_s"]["median"] < 30
+    assert 0 < many["capture_s"]["median"] < 30
+    assert 4 < many["agent_pss_mib"] <= many["agent_rss_mib"] <= many["agent_peak_mib"] < 60
+    assert 0 < many["agent_cpu_share"] < 1
+
+
+@pytest.mark.slurm
+@pytest.mark.e2e
+def test_restart_inside_an_allocation() -> None:
+    """One stopped rank, one spare node: every time of the incident is there, in order, beside a bare start."""
+    figures = run("restart.py", "--only", "spare")["figures"]
+    times = figures["roads"]["spare"]["repeats"][0]["times"]
+    order = ("fault", "suspected", "captured", "decided", "stopped", "ranks_started", "imports_done", "first_new_step")
+    assert all(times[a] <= times[b] for a, b in pairwise(order)), times
+    assert 0 < figures["bare_start_s"]["median"] < 30
+    assert 0 < figures["roads"]["spare"]["decision_to_running_s"]["median"] < 60
+    assert figures["roads"]["spare"]["own_share_s"]["n"] == 1
+
+
+@pytest.mark.parametrize("program", ["restart.py", "supervision.py"])
+def test_an_unknown_part_is_wrong_usage(program: str) -> None:
+    """Nothing is started; the parts there are are named."""
+    command = [sys.executable, str(BENCHMARKS / program), "--only", "nonsense"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "nonsense: there are" in done.stderr
