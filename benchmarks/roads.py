@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from lib import first_job_id, wait_for
+from lib import ROOT, first_job_id, wait_for
 from training import Competitor, Training, settled
 
+from slurm_robust.devcluster import conf
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 
 STEPS = 100_000
@@ -36,8 +39,21 @@ class Setting:
 
 
 @contextmanager
-def cluster_for(setting: Setting, *, standby: int = 1, extra: str = "", **wanted: Any) -> Iterator[DevCluster]:
-    """A devcluster with its daemon: training nodes, one more, and the standby pool."""
+def cluster_for(setting: Setting, *, standby: int = 1, alloc: bool = True, **wanted: Any) -> Iterator[DevCluster]:
+    """A devcluster with its daemon: training nodes, one more, and the standby pool.
+
+    Args:
+        setting: Sizes.
+        standby: Nodes of the pool.
+        alloc: False leaves PrologFlags out, as Slurm has it by default: the prolog runs before a node's first step.
+        wanted: More of the Spec.
+    """
+    extra = first_job_id()
+    if not alloc:
+        # The devcluster couples prolog and PrologFlags, and slurm.conf knows no word for none of them.
+        folder = Path(tempfile.mkdtemp(prefix="srobust-bench-"))
+        extra += f"Prolog={folder}/etc/prolog\nEpilog={folder}/etc/epilog\n"
+        wanted |= {"prolog": False, "directory": folder}
     yaml = {"supervise": dict(setting.supervise), "quarantine": {"strikes_to_drain": 1000}}
     spec = Spec(
         nodes=setting.ranks + 1 + standby,
@@ -45,11 +61,15 @@ def cluster_for(setting: Setting, *, standby: int = 1, extra: str = "", **wanted
         standby=standby,
         daemon=True,
         robust_yaml=yaml,
-        slurm_conf_extra=first_job_id() + extra,
+        slurm_conf_extra=extra,
         **wanted,
     )
     cluster = DevCluster.up(spec)
     try:
+        if not alloc:
+            for which in ("prolog", "epilog"):
+                ours = [ROOT / which / f"srobust-{which}"]
+                (cluster.layout.etc / which).write_text(conf.script(which, cluster.exports, ours))
         settled(cluster, standby=standby > 0)
         yield cluster
     finally:
@@ -85,7 +105,7 @@ def plain_requeue(cluster: DevCluster, setting: Setting) -> dict[str, Any]:
         took_nodes = took_nodes or competitor.started()
         if time.time() - decided_s > _PATIENCE_S:
             raise TimeoutError(f"the plain requeue did not run again in {_PATIENCE_S:g} s")
-        time.sleep(0.1)
+        time.sleep(0.2)
     found = {"decision_to_running_s": time.time() - decided_s, "queued_job_took_nodes": took_nodes}
     competitor.cancel()
     job.cancel()

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lib import ROOT, wait_for
@@ -151,13 +148,14 @@ class Competitor:
     def __init__(self, cluster: DevCluster, nodes: int, lasts_s: float) -> None:
         self._cluster = cluster
         args = ["sbatch", "--parsable", f"-N{nodes}", "--exclusive", "--nice=-1000", "--output=/dev/null"]
-        self.id = cluster.run([*args, "--wrap", f"sleep {lasts_s:g}"]).stdout.strip()
+        self.id: str = cluster.run([*args, "--wrap", f"sleep {lasts_s:g}"]).stdout.strip()
 
     def started(self) -> bool:
         """Whether it got nodes."""
         return "StartTime=Unknown" not in self._shown() and "JobState=PENDING" not in self._shown()
 
     def _shown(self) -> str:
+        """Slurm's word."""
         return self._cluster.run(["scontrol", "-o", "show", "job", self.id]).stdout
 
     def cancel(self) -> None:
@@ -177,13 +175,3 @@ def settled(cluster: DevCluster, *, standby: bool) -> None:
         return not with_jobs and pool and free and "-quarantine" not in shown and "-seat" not in shown
 
     wait_for(looks_settled, 120, "a cluster at rest", poll_s=0.3)
-
-
-def epoch_now() -> float:
-    """Now, as all times here are: seconds since the epoch."""
-    return time.time()
-
-
-def drop(folder: Path) -> None:
-    """Remove a run's folder."""
-    subprocess.run(["rm", "-rf", str(folder)], check=False)

@@ -25,7 +25,7 @@ def command(room: str | None, path: str | None, as_json: bool) -> None:
             n["state"],
             n["job"],
             n["owner"],
-            n["strikes"] or "",
+            str(n["strikes"] or ""),
             clock(n["since_s"]),
             n["reason"] or n["word"],
         )

@@ -90,8 +90,8 @@ class Ledger:
 
     def all_strikes(self, since_s: float) -> dict[str, int]:
         """Strikes that count, of every node that has any."""
-        nodes = self.db.execute("SELECT DISTINCT node FROM strikes WHERE at_s >= ?", (since_s,))
-        return {r["node"]: self.strikes(r["node"], since_s) for r in nodes}
+        rows = self.db.execute("SELECT DISTINCT node FROM strikes WHERE at_s >= ?", (since_s,))
+        return {r["node"]: self.strikes(r["node"], since_s) for r in rows}
 
     def drains(self) -> list[Drain]:
         """Drains with our prefix, also those that a person ended since."""

@@ -108,7 +108,6 @@ def take(daemon: Daemon) -> dict[str, Any]:
     for job in world.jobs.values():
         if job.state == "RUNNING" or job.completing:
             at_work.update(dict.fromkeys(job.nodes, job.ref.address))
-    strikes = daemon.ledger.all_strikes(core.now_s() - core.config.quarantine.strike_window_days * 86400.0)
     nodes = []
     for node in sorted(world.nodes.values(), key=lambda n: n.name):
         q = in_quarantine.get(node.name)

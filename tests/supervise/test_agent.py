@@ -263,6 +263,38 @@ def test_clean_ends_what_outlived_its_step(stage: Stage) -> None:
     assert other.poll() is None
 
 
+PARENT = """
+import os, pathlib, sys, time
+child = os.fork()
+if child == 0:
+    held = b"x" * (256 << 20)  # takes a while to die
+    pathlib.Path("{where}/child").write_text(str(os.getpid()))
+    time.sleep(1000)
+os.waitpid(child, 0)
+pathlib.Path("{where}/reacted").touch()
+time.sleep(1000)
+"""
+
+
+def test_clean_ends_a_rank_after_its_loaders(stage: Stage, tmp_path: Path) -> None:
+    """A slurmstepd that finds processes when its task has ended waits a second; and no rank sees its loader die."""
+    rank = stage.victim(0, code=PARENT.replace("{where}", str(tmp_path)))
+    stage.start_agent()
+    stage.hear("rank", rank=0)
+    written = tmp_path / "child"
+    child = wait_until(lambda: written.exists() and written.read_text(), 10, "the loader")
+    stage.tell("clean", id=4, attempt="1.0.1", timeout_s=10)
+    assert rank.wait(timeout=10) == -signal.SIGKILL
+    stat = Path(f"/proc/{child}/stat")
+    try:
+        state = stat.read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        state = "gone"
+    assert state in ("Z", "X", "gone"), "the loader outlived its rank"
+    assert not (tmp_path / "reacted").exists()
+    assert stage.hear("clean", id=4)["left"] == []
+
+
 def test_the_agent_ends_with_its_supervisor(stage: Stage) -> None:
     """End of input ends it, and harms no rank."""
     victim = stage.victim(0)

@@ -22,11 +22,13 @@ from typing import Any
 from slurm_robust import progress
 from slurm_robust.supervise.agent import proc, wire
 from slurm_robust.supervise.agent.capture import capture
-from slurm_robust.supervise.agent.ranks import Finder, Rank, Target, group
+from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group
 
 _RESCAN_S = 1.0
 _HEARTBEAT_S = 2.0
 _CLEAN_POLL_S = 0.05
+_OTHERS_FIRST_S = 0.4
+_DEATH_POLL_S = 0.005
 _BAD_STATES = {"T": "T", "t": "T", "D": "D"}
 
 
@@ -183,11 +185,7 @@ class Agent:
             left = finder.members()
             if not left or time.monotonic() > deadline:
                 break
-            for member in left:
-                try:
-                    os.kill(member.pid, signal.SIGKILL)
-                except OSError:
-                    continue
+            _kill(left)
             time.sleep(_CLEAN_POLL_S)
         self.say("clean", id=message.get("id"), left=[m.pid for m in left][:50])
 
@@ -223,6 +221,37 @@ class Agent:
                     message = decoder.feed(line.decode("utf-8", "replace"))
                     if message is not None and not self.told(message):
                         return
+
+
+def _kill(members: list[Member]) -> None:
+    """SIGKILL for all of them, the tasks themselves last.
+
+    A slurmstepd that finds processes left when its task has ended looks again a whole second later; where they went
+    before, the step ends at once. The tasks are stopped meanwhile, so that none of them reacts to its loader's death.
+    """
+    pids = {m.pid for m in members}
+    tasks = [m.pid for m in members if m.ppid not in pids]
+    others = [m.pid for m in members if m.ppid in pids]
+    if others:
+        _signal(tasks, signal.SIGSTOP)
+        _signal(others, signal.SIGKILL)
+        deadline = time.monotonic() + _OTHERS_FIRST_S
+        while time.monotonic() < deadline and any(_lives(pid) for pid in others):
+            time.sleep(_DEATH_POLL_S)
+    _signal(tasks, signal.SIGKILL)
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            continue
+
+
+def _lives(pid: int) -> bool:
+    stat = proc.stat(pid)
+    return stat is not None and stat.state not in ("Z", "X")
 
 
 def progress_entry(record: progress.Record) -> list[Any]:
