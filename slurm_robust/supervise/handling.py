@@ -269,8 +269,18 @@ class Handling:
         s.folder.tell("verdict", f"{verdict.conclusion.value}: {verdict.reason}", incident=record.id)
         for suspect in verdict.suspects:
             ranks = ",".join(map(str, suspect.ranks))
-            text = f"suspect: rank {ranks} on {suspect.node} ({suspect.confidence:.2f}): {suspect.why}"
-            s.folder.tell("suspect", text, node=suspect.node, ranks=suspect.ranks, incident=record.id)
+            text = f"suspect: rank {ranks} on {suspect.node}, confidence {suspect.confidence:.2f}"
+            if suspect.why not in verdict.reason:
+                text += f": {suspect.why}"
+            s.folder.tell(
+                "suspect",
+                text,
+                node=suspect.node,
+                ranks=suspect.ranks,
+                confidence=suspect.confidence,
+                why=suspect.why,
+                incident=record.id,
+            )
         record.stamp("decided")
         if not s.acting:
             s.folder.tell("observed", f"observe mode: would take {plan.road.value}: {plan.reason}", incident=record.id)

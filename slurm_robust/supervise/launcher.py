@@ -63,6 +63,7 @@ class Launcher:
         self._spawned_at: list[float] = []
         self._srun: subprocess.Popen[bytes] | None = None
         self._attempt = ""
+        self._parent = os.getppid()
         self._old_mask: set[signal.Signals | int] = set()
 
     # -- the supervisor ----------------------------------------------------------------------------------------
@@ -156,6 +157,10 @@ class Launcher:
             timeout_s = max(0.0, first_word_by - time.monotonic()) if waiting_first else 60.0
             info = signal.sigtimedwait(watched, timeout_s)
             if info is not None:
+                if info.si_signo == signal.SIGTERM and self._srun is None and ended is not None:
+                    # The job ends, or is requeued under us: under proctrack/linuxproc nothing else would end us.
+                    self._end_supervisor()
+                    return 128 + signal.SIGTERM
                 self._hand_on(info)
             elif waiting_first and self._attempt == "":
                 sys.stderr.write(f"srobust: the supervisor said nothing for {_FIRST_WORD_S:g} s; running without it\n")
@@ -199,6 +204,9 @@ class Launcher:
         elif order == "supervisor-gone" and self._supervisor is not None and message["pid"] == self._supervisor.pid:
             self._supervisor.wait()
             self._channel = None
+            if os.getppid() != self._parent:
+                # The script is gone: its job has ended or runs anew, and a supervisor of ours would speak for that one.
+                return 128 + signal.SIGTERM
             if self._spawn_supervisor():
                 if self._srun is not None:
                     self._say(ev="started", attempt=self._attempt, pid=self._srun.pid)
