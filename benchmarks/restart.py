@@ -55,9 +55,8 @@ def _say(text: str) -> None:
 def summary(runs: Sequence[Run], bare: Spread | None) -> dict[str, Any]:
     """The repeats of one road, and what the targets are about."""
     times = [r.times for r in runs]
-    steps = {
-        f"{one}_to_{other}_s": spread(t[other] - t[one] for t in times) for one, other in itertools.pairwise(TIMELINE)
-    }
+    known = [key for key in TIMELINE if all(key in t for t in times)]
+    steps = {other: spread(t[other] - t[one] for t in times) for one, other in itertools.pairwise(known)}
     decision_to_ranks = [t["ranks_started"] - t["decided"] for t in times]
     return {
         "repeats": [dataclasses.asdict(r) for r in runs],
@@ -166,12 +165,9 @@ def show(report: Report, console: Console) -> None:
             f"Plain scontrol requeue: {plain['decision_to_running_s']:.1f} s to RUNNING; a queued job {took}."
         )
     console.print(f"Bare srun start to the last rank's first instruction: {f['bare_start_s']} s")
-    rows = [
-        (
-            f"{one} → {other}".replace("_", " "),
-            *(f["roads"][name]["breakdown"][f"{one}_to_{other}_s"] for name in names),
-        )
-        for one, other in itertools.pairwise(TIMELINE)
+    rows: list[Sequence[Any]] = [
+        (f"… → {key.replace('_', ' ')}", *(f["roads"][name]["breakdown"].get(key) for name in names))
+        for key in TIMELINE[1:]
     ]
     for key, title in (
         ("decision_to_running_s", "decision → running"),
@@ -181,7 +177,7 @@ def show(report: Report, console: Console) -> None:
         ("queued_job_took_nodes", "runs in which a queued job took nodes"),
     ):
         rows.append((title, *(f["roads"][name].get(key) for name in names)))
-    show_table(console, "Seconds, median (least – most)", ("from → to", *(TITLES[n] for n in names)), rows)
+    show_table(console, "Seconds, median (least – most)", ("since the one before", *(TITLES[n] for n in names)), rows)
 
 
 def main() -> None:

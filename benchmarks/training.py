@@ -19,6 +19,9 @@ TIMELINE = (
     "localised",
     "decided",
     "stopped",
+    "accepted",
+    "requeued",
+    "pointed",
     "running",
     "ranks_started",
     "imports_done",
@@ -26,7 +29,8 @@ TIMELINE = (
     "checkpoint_loaded",
     "first_new_step",
 )
-"""The incident's times in their order, and `ranks_started`, which only the program itself can tell."""
+"""The incident's times in their order; `ranks_started`, which only the program can tell; and on the seat road the
+daemon's steps: the claim accepted, the requeue called, the requeued job given exclusions, seat and start time."""
 STEP_TIME_S = 0.1
 _SMALL = "--layers 1 --width 16 --heads 2 --context 16 --batch 2 --eval-every 0 --checkpoint-every 5"
 _STAMP = """#!/bin/sh
@@ -127,14 +131,18 @@ class Training:
         if fault_at_s is not None:
             times["fault"] = fault_at_s
         if restart:
-            times |= {k: v for k, v in self._of_daemon().items() if k == "running"}
+            times |= self._of_daemon()
         times["ranks_started"] = max(self.stamps(restart=restart))
         return {key: times[key] for key in TIMELINE if key in times}
 
     def _of_daemon(self) -> dict[str, float]:
         """The daemon's times of the same incident: it is the one that saw Slurm show RUNNING."""
         done = self.cluster.run(["srobust", "incidents", "--json"])
-        return next(i["times"] for i in json.loads(done.stdout) if i["job"] == self.id)
+        mine = next(i for i in json.loads(done.stdout) if i["job"] == self.id)
+        calls = {a["kind"]: a["called_at_s"] for a in mine["actions"] if a["called_at_s"] is not None}
+        seen = {"requeued": calls.get("requeue"), "pointed": calls.get("point_job_at_seat")}
+        seen |= {key: mine["times"].get(key) for key in ("accepted", "running")}
+        return {key: at_s for key, at_s in seen.items() if at_s is not None}
 
     def suspicion_limit_s(self) -> float | None:
         """The limit that the silence crossed, as the story says it."""
@@ -156,7 +164,8 @@ class Competitor:
 
     def _shown(self) -> str:
         """Slurm's word."""
-        return self._cluster.run(["scontrol", "-o", "show", "job", self.id]).stdout
+        shown: str = self._cluster.run(["scontrol", "-o", "show", "job", self.id]).stdout
+        return shown
 
     def cancel(self) -> None:
         """Take it out of the queue."""
