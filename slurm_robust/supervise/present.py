@@ -17,6 +17,7 @@ from slurm_robust.supervise.output import OutputFile, TaskExit
 from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess
 
 _LAST_LINES = 120
+_LABEL = re.compile(r"\[rank(\d{1,7})\]:")
 
 
 class Present:
@@ -95,9 +96,15 @@ class Present:
         self.scene.exits[-1] = RankExit(-1, "", time.time(), None if signal else code, signal)
 
     def add_last_lines(self) -> None:
-        """Give the exits the program's last words."""
-        lines = tuple(line for output in self._outputs for line in output.lines)[-_LAST_LINES:]
-        self.scene.exits = {rank: replace(e, last_lines=lines) for rank, e in self.scene.exits.items()}
+        """Give the exits the program's last words: what PyTorch labelled `[rank3]:` to that rank only."""
+        lines = [line for output in self._outputs for line in output.lines][-_LAST_LINES:]
+        labelled = [(_LABEL.match(line), line) for line in lines]
+        self.scene.exits = {
+            rank: replace(
+                e, last_lines=tuple(line for m, line in labelled if m is None or int(m[1]) == rank or rank < 0)
+            )
+            for rank, e in self.scene.exits.items()
+        }
 
     @property
     def has_progress(self) -> bool:

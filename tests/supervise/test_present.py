@@ -73,3 +73,19 @@ def test_only_the_end_of_this_step_counts_as_cancelled(present: Present, line: s
     """Another step's end, or a lost node, is no wish of a person."""
     says(present, line)
     assert present.cancelled is cancelled
+
+
+def test_a_labelled_line_belongs_to_its_rank(present: Present) -> None:
+    """The victim of a lost peer is not blamed for the words of the one that broke; what has no label is everybody's."""
+    says(present, "[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    says(present, "[rank0]: RuntimeError: Connection closed by peer")
+    says(present, "slurmstepd: error: something of the node")
+    says(present, "srun: error: n2: task 1: Exited with exit code 1")
+    says(present, "srun: error: n1: task 0: Exited with exit code 1")
+    present.confirm_exits(ended=True)
+    present.add_last_lines()
+    said = {rank: " ".join(e.last_lines) for rank, e in present.scene.exits.items()}
+    assert "ECC" in said[2]
+    assert "closed by peer" not in said[2]
+    assert "ECC" not in said[0]
+    assert "something of the node" in said[0]
