@@ -123,7 +123,7 @@ def test_the_requeue_leaves_nothing_of_ours_behind_under_linuxproc(cluster: Clus
     job.hears("claimed")
     assert job.hears("resumed")["resume_step"] == 5
     assert "started anew; the training was not touched" not in job.output()
-    wrappers = [p for p in dev.processes(int(job.id)) if b"slurm_robust.supervise" in command_line(p)]
+    wrappers = [p for p in dev.processes(int(job.id)) if b"-m\0slurm_robust.supervise\0" in command_line(p)]
     assert len(wrappers) == 1, job.everything()
     ended = job.ends()
     assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
