@@ -132,7 +132,7 @@ def rendezvous() -> tuple[int, int, int]:
     env.setdefault("MASTER_ADDR", master_address(env.get("SLURM_STEP_NODELIST", "")))
     # The same for all ranks of this step, and another one for every other step, job and cluster of a shared machine.
     names = (env.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SROBUST_ATTEMPT"))
-    env.setdefault("MASTER_PORT", str(20000 + zlib.crc32(".".join(names).encode()) % 12000))
+    env.setdefault("MASTER_PORT", str(20000 + zlib.crc32(".".join(names).encode()) % 10000))
     return rank, world_size, int(env.get("SLURM_LOCALID", 0))
 
 

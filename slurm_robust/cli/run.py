@@ -62,7 +62,6 @@ def command(words: list[str]) -> None:
     except site.ConfigError as error:
         sys.stderr.write(f"srobust run: {error}\n")
         sys.exit(EXIT_USAGE)
-    plain = srunargs.first_launch(parsed)
     if own.off or not os.environ.get("SLURM_JOB_ID"):
         if not own.off:
             sys.stderr.write(
@@ -71,4 +70,4 @@ def command(words: list[str]) -> None:
             )
         os.execvp("srun", ["srun", *parsed.options, "--", *parsed.command])  # noqa: S606 (the user's own command)
     supervisor = [sys.executable, "-m", "slurm_robust.supervise", "{fd}", *words]
-    sys.exit(Launcher(plain, supervisor).run())
+    sys.exit(Launcher(srunargs.plain(parsed), supervisor).run())

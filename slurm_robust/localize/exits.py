@@ -156,6 +156,9 @@ def _told(
 def _untold(
     evidence: Evidence, early: list[tuple[RankExit, Finding]], failed: list[tuple[RankExit, Finding]]
 ) -> Verdict:
+    if all(e.rank < 0 for e, _ in early):
+        reason = f"the training step ended with {early[0][1].detail}, and no single rank is known to have died first"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("exit codes of single ranks: the job's output file",))
     nodes = sorted({e.node for e, _ in early})
     if len({e.rank for e, _ in early}) > 1 and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
         told = ", ".join(sorted({f.detail for _, f in early}))

@@ -45,6 +45,8 @@ def unfold(text: str) -> tuple[int, ...]:
 
 
 def name(ranks: Iterable[int]) -> str:
-    """`rank 5` or `ranks 0-2,5`, for sentences."""
+    """`rank 5` or `ranks 0-2,5`, for sentences; rank -1 stands for all ranks, where no single one is known."""
     members = sorted(set(ranks))
+    if members == [-1]:
+        return "the training step"
     return f"rank {members[0]}" if len(members) == 1 else f"ranks {fold(members)}"

@@ -7,11 +7,15 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
+
 from slurm_robust import config as site
+from slurm_robust.model import Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import folder, job, options, output, srunargs
 from slurm_robust.supervise.channel import Channel
+from slurm_robust.supervise.sole import Sole
 from slurm_robust.supervise.supervisor import Supervisor
 
 
@@ -36,17 +40,29 @@ async def supervise(fd: int, words: list[str]) -> int:
         if own.folder
         else folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
     )
+    story = folder.Folder(where)
+    sole = Sole(context.cluster, context.name)
+    if not sole.claim():
+        # Both would take each other's nodes for spares, and speak with one Comment.
+        story.tell("note", "another srobust run supervises this job: neither acts, both watch and report")
+        config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
+        context.can_claim = False
     supervisor = Supervisor(
         context,
         config,
-        folder.Folder(where),
+        story,
+        sole=sole,
         channel=channel,
         command=command,
         checkpoint_dir=own.checkpoint_dir,
         output_files=tuple(files),
         layout=own.layout,
     )
-    return await supervisor.run()
+    try:
+        return await supervisor.run()
+    finally:
+        if config.mode is not Mode.OBSERVE or context.can_claim:
+            sole.release()
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ A watch step over every node would wait for a dead one; so a silent node gets it
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import Any
 
 from slurm_robust.supervise.watch import WatchStep
 
+_MAX_EXTRAS = 8
+"""With more silent nodes than this it is the channel that is slow, and an srun for each would make it slower."""
 _HELLO_S = 15.0
 """From the start of a watch step to its agents' first word."""
 
@@ -50,9 +53,8 @@ class Agents:
         await self._main.stop()
 
     async def _drop_extras(self) -> None:
-        for watch, _ in self._extra.values():
-            await watch.stop()
-        self._extra.clear()
+        extras, self._extra = list(self._extra.values()), {}
+        await asyncio.gather(*(watch.stop() for watch, _ in extras))
 
     def tell(self, kind: str, **fields: Any) -> None:
         """Send a message to every agent."""
@@ -67,6 +69,8 @@ class Agents:
     async def look_after(self, nodes: Sequence[str], heard_at_s: Mapping[str, float], silent_s: float) -> list[str]:
         """Start an agent of their own on nodes that fell silent; return the nodes that are silent all the same."""
         now, wall = time.monotonic(), time.time()
+        for node in [n for n in self._extra if n not in nodes]:  # evicted meanwhile
+            await self._extra.pop(node)[0].stop()
         silent = []
         for node in nodes:
             heard = heard_at_s.get(node)
@@ -74,7 +78,7 @@ class Agents:
             if not quiet:
                 continue
             silent.append(node)
-            if node not in self._extra:
+            if node not in self._extra and len(self._extra) < _MAX_EXTRAS:
                 self._log(f"the agent of {node} is silent; another one is started there")
                 watch = self._new()
                 self._extra[node] = (watch, now)

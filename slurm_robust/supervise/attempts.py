@@ -70,7 +70,8 @@ def environment(base: Mapping[str, str], attempt: str, lineage: str, start: Star
         start: Its checkpoint.
         dumps: Folder for flight-recorder dumps.
     """
-    env = {"SROBUST_ATTEMPT": attempt, "SROBUST_LINEAGE": lineage}
+    # Slurm's own prefix is carried to the ranks whatever `--export` says.
+    env = {"SROBUST_ATTEMPT": attempt, "SLURM_SROBUST_ATTEMPT": attempt, "SROBUST_LINEAGE": lineage}
     if start.looked:
         env["SROBUST_RESUME_PATH"] = str(start.path) if start.path is not None else ""
         env["SROBUST_RESUME_STEP"] = str(start.step)

@@ -23,6 +23,8 @@ class RankInfo:
     pid: int = 0
     step_id: str = ""
     found_at_s: float = 0.0
+    task: int = -1
+    """Slurm's number of the task that it belongs to; several ranks of torchrun share one."""
     gone_at_s: float = 0.0
     state: str = ""
     state_pid: int = 0
@@ -41,6 +43,8 @@ class Fleet:
         self.ranks: dict[int, RankInfo] = {}
         self.heard_at_s: dict[str, float] = {}
         self.world = 0
+        self.step_nodes = 0
+        """Nodes of the training step, as Slurm told the ranks; 0 where it did not."""
         self.steps = StepTimes()
         self.archives: dict[int, dict[str, bytes]] = {}
         """capture → node → its archive, JSON; untrusted until `localize.archive` has read it."""
@@ -62,8 +66,10 @@ class Fleet:
             self.world = max(self.world, int(message["world"]), number + 1)
             known = self.ranks.get(number)
             if known is None or known.pid != int(message["pid"]) or known.node != node:
+                task = int(message.get("task", number))
+                self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
                 self.ranks[number] = RankInfo(
-                    number, node, int(message["pid"]), str(message["step_id"]), float(message["at"])
+                    number, node, int(message["pid"]), str(message["step_id"]), float(message["at"]), task
                 )
             else:
                 known.gone_at_s = 0.0

@@ -34,6 +34,7 @@ class Handling:
     def __init__(self, supervisor: Supervisor) -> None:
         self._s = supervisor
         self._quiet: Investigator | None = None
+        self._dead: list[str] = []
         self._lineage = lineage.load(supervisor.folder, supervisor.context.claim.lineage)
 
     # -- the book ---------------------------------------------------------------------------------------------------
@@ -93,6 +94,7 @@ class Handling:
                 self._drop(record)
                 return None
             await inquiry.capture()
+            await self._look_for_dead_nodes()
             verdict = inquiry.judge()
             found = s.present.assess(s.config.supervise)
             if found.level is Level.QUIET:
@@ -153,6 +155,8 @@ class Handling:
         """The silence ended by itself, or by something worse that is looked at next."""
         s = self._s
         record.outcome = "It went on by itself; nothing was done."
+        # The pause is a sample of its own now; the next look at the same pause would tell nothing new.
+        s.present.quiet_until_s = time.time() + s.config.supervise.corroborate_after_s
         if not s.present.scene.exits and s.ended is None:
             s.folder.tell("cleared", "training moves again; nothing was done", incident=record.id)
         self.save(record)
@@ -173,6 +177,7 @@ class Handling:
         inquiry = self._investigator(record)
         if s.present.fleet.alive and s.ended is None:
             await inquiry.capture()
+        await self._look_for_dead_nodes()
         verdict = inquiry.judge()
         plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
         return await self._carry_out(record, inquiry, verdict, plan)
@@ -188,6 +193,7 @@ class Handling:
             await s.context.say(state=claim.STATE_DONE, step=step, fruitless=0)
             return 0
         fault_at_s = s.present.last_sign_s
+        s.present.confirm_exits(ended=True)
         await self._gather_exits()
         if s.present.cancelled:
             s.folder.tell("cancelled", f"the step was cancelled; exit code {code}")
@@ -198,6 +204,7 @@ class Handling:
         record = self._open(fault_at_s)
         s.folder.tell("suspected", f"the training step ended with exit code {code}", incident=record.id)
         inquiry = self._investigator(record)
+        await self._look_for_dead_nodes()
         verdict = inquiry.judge()
         plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
         return await self._carry_out(record, inquiry, verdict, plan)
@@ -228,7 +235,7 @@ class Handling:
             environment=s.environment,
             nodes=s.nodes,
             silent_nodes=s.silent_nodes,
-            dead_nodes=await self._dead_nodes(),
+            dead_nodes=self._dead,
             failure=inquiry.failure,
             earlier=self._lineage.failures if s.present.step <= s.reached else (),
             restarts_in_place=self._lineage.restarts_in_place if s.present.step <= s.reached else 0,
@@ -250,17 +257,26 @@ class Handling:
         return 128 + first.signal if first.signal else first.exit_code
 
     async def _dead_nodes(self) -> list[str]:
-        """Silent nodes that Slurm, too, has lost; where it cannot be asked, none."""
+        """Nodes of the job that Slurm has lost; where it cannot be asked, none."""
         s = self._s
-        if not s.silent_nodes:
-            return []
         try:
             nodes = await asyncio.to_thread(s.context.client.nodes)
         except SlurmError as error:
-            s.folder.tell("note", f"Slurm could not be asked about {','.join(s.silent_nodes)}: {error}")
+            s.folder.tell("note", f"Slurm could not be asked about the job's nodes: {error}")
             return []
         lost = {n.name for n in nodes if n.state == "DOWN" or "NOT_RESPONDING" in n.flags}
-        return [n for n in s.silent_nodes if n in lost]
+        return [n for n in s.nodes if n in lost]
+
+    async def _look_for_dead_nodes(self) -> None:
+        """A rank that died with its node is the node's: what Slurm knows of the nodes is part of the evidence."""
+        scene = self._s.present.scene
+        self._dead = await self._dead_nodes()
+        told = {x.node for x in scene.signals if x.kind is SignalKind.NODE_DOWN}
+        scene.signals += [
+            Signal(SignalKind.NODE_DOWN, time.time(), "slurm", "Slurm calls it down or not responding", node=node)
+            for node in self._dead
+            if node not in told
+        ]
 
     async def _carry_out(
         self, record: incident.Record, inquiry: Investigator, verdict: Verdict, plan: Plan
@@ -269,8 +285,18 @@ class Handling:
         s.folder.tell("verdict", f"{verdict.conclusion.value}: {verdict.reason}", incident=record.id)
         for suspect in verdict.suspects:
             ranks = ",".join(map(str, suspect.ranks))
-            text = f"suspect: rank {ranks} on {suspect.node} ({suspect.confidence:.2f}): {suspect.why}"
-            s.folder.tell("suspect", text, node=suspect.node, ranks=suspect.ranks, incident=record.id)
+            text = f"suspect: rank {ranks} on {suspect.node}, confidence {suspect.confidence:.2f}"
+            if suspect.why not in verdict.reason:
+                text += f": {suspect.why}"
+            s.folder.tell(
+                "suspect",
+                text,
+                node=suspect.node,
+                ranks=suspect.ranks,
+                confidence=suspect.confidence,
+                why=suspect.why,
+                incident=record.id,
+            )
         record.stamp("decided")
         if not s.acting:
             s.folder.tell("observed", f"observe mode: would take {plan.road.value}: {plan.reason}", incident=record.id)
@@ -343,7 +369,7 @@ class Handling:
     async def _relaunch(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
         s = self._s
         assert s.command is not None
-        used = len({r.node for r in s.present.fleet.ranks.values()}) or len(s.nodes)
+        used = s.present.fleet.step_nodes or len({r.node for r in s.present.fleet.ranks.values()})
         reachable = [n for n in s.nodes if n not in s.silent_nodes and n not in plan.evict]
         dirty = await recovery.clean(s.agents, s.present.fleet, reachable, s.config.supervise)
         for node, why in dirty.items():
@@ -354,9 +380,9 @@ class Handling:
             reason = f"{plan.reason}; no spare node is left in the allocation"
             return await self._requeue(record, verdict, replace(plan, road=Road.SEAT, evict=evict, reason=reason))
         extra = attempts.fresh_rendezvous(s.environment, s.attempt_name(s.launches + 1), s.nodes)
-        s.launch(relaunch(s.command, s.evicted, used), extra)
+        s.launch(relaunch(s.command, s.evicted, used or None), extra)
         record.stamp("running")
-        text = f"training step started anew on {used} of {','.join(s.nodes)}"
+        text = f"training step started anew on {used or 'as many as before'} of {','.join(s.nodes)}"
         s.folder.tell("relaunched", text, incident=record.id, evicted=sorted(s.evicted))
         self.save(record)
         await s.context.say(incident=record.id)

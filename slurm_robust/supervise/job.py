@@ -125,6 +125,8 @@ def read(client: SlurmClient, ref: JobRef) -> JobContext:
         previous = claim.parse(job.comment)
     except ClaimError:
         previous, can_claim = None, False  # a newer version's: not ours to overwrite
+    if previous is not None and previous.state == claim.STATE_DONE and previous.restart == job.restart_count:
+        previous = None  # an earlier run of the same script is over: this is another training
     mine = Claim(
         state=claim.STATE_WATCHING,
         lineage=previous.lineage if previous else secrets.token_hex(6),

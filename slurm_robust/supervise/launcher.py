@@ -33,6 +33,7 @@ _HANDED_ON = {
     signal.SIGALRM,
     signal.SIGCONT,
 }
+_ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 _TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP}
 """A terminal sends these to the whole group, srun included: handing them on would deliver them twice."""
 
@@ -63,6 +64,7 @@ class Launcher:
         self._spawned_at: list[float] = []
         self._srun: subprocess.Popen[bytes] | None = None
         self._attempt = ""
+        self._parent = os.getppid()
         self._old_mask: set[signal.Signals | int] = set()
 
     # -- the supervisor ----------------------------------------------------------------------------------------
@@ -143,26 +145,22 @@ class Launcher:
         watched = {signal.SIGCHLD, _WAKE} | _HANDED_ON | _TERMINAL
         self._old_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, watched))
         supervised = self._spawn_supervisor()
-        if supervised:
-            self._say(ev="ready")
-        else:
-            failed = self._launch(self._plain, {}, [], "")
-            if failed is not None:
-                return failed
-        first_word_by = time.monotonic() + _FIRST_WORD_S
+        self._say(ev="ready")
+        # Without a supervisor there is no first word to wait for.
+        first_word_by = time.monotonic() + (_FIRST_WORD_S if supervised else 0.0)
         ended: int | None = None
         while True:
-            waiting_first = supervised and self._srun is None and ended is None
+            waiting_first = self._attempt == "" and self._srun is None and ended is None
             timeout_s = max(0.0, first_word_by - time.monotonic()) if waiting_first else 60.0
             info = signal.sigtimedwait(watched, timeout_s)
-            if info is not None:
-                self._hand_on(info)
-            elif waiting_first and self._attempt == "":
-                sys.stderr.write(f"srobust: the supervisor said nothing for {_FIRST_WORD_S:g} s; running without it\n")
+            result = self._signalled(info) if info is not None else None
+            if info is None and waiting_first:
+                if supervised:
+                    sys.stderr.write(f"srobust: no word from the supervisor in {_FIRST_WORD_S:g} s; running without\n")
                 supervised = False
-                failed = self._launch(self._plain, {}, [], "plain")
-                if failed is not None:
-                    return failed
+                result = self._launch(self._plain, {}, [], "plain")
+            if result is not None:
+                return result
             code = self._reap()
             if code is not None:
                 ended = code
@@ -176,6 +174,16 @@ class Launcher:
                 if self._srun is not None:
                     ended = None
                 supervised = self._channel is not None
+
+    def _signalled(self, info: signal.struct_siginfo) -> int | None:
+        """A signal arrived; an exit code where it ends us."""
+        if self._srun is None and info.si_signo in _ENDING:
+            # Nobody to hand it to: before the launch there is none, and afterwards the job ends, or is requeued under
+            # us; under proctrack/linuxproc nothing else would end us.
+            self._end_supervisor()
+            return 128 + info.si_signo
+        self._hand_on(info)
+        return None
 
     def _hand_on(self, info: signal.struct_siginfo) -> None:
         number = signal.Signals(info.si_signo) if info.si_signo < signal.SIGRTMIN else None
@@ -199,6 +207,9 @@ class Launcher:
         elif order == "supervisor-gone" and self._supervisor is not None and message["pid"] == self._supervisor.pid:
             self._supervisor.wait()
             self._channel = None
+            if os.getppid() != self._parent:
+                # The script is gone: its job has ended or runs anew, and a supervisor of ours would speak for that one.
+                return 128 + signal.SIGTERM
             if self._spawn_supervisor():
                 if self._srun is not None:
                     self._say(ev="started", attempt=self._attempt, pid=self._srun.pid)

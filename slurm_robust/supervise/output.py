@@ -30,8 +30,9 @@ _PROGRESS = [
 """Shapes of progress lines, most telling first."""
 
 _EXIT = re.compile(r"srun: error: (?P<host>[A-Za-z0-9._\[\],-]+): tasks? (?P<tasks>[0-9,\-\[\]]+): (?P<how>.+?)\s*$")
-_OOM = re.compile(r"(?:Detected (?P<count>\d+) oom[-_ ]kill|oom-kill event|Out Of Memory)", re.IGNORECASE)
-_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
+_OOM = re.compile(r"Detected \d+ oom[-_ ]kill|oom[-_]kill event|srun: error: \S+: tasks? \S+: Out Of Memory")
+"""The kernel's or cgroup's kill for memory, in Slurm's words; CUDA's own error text is another thing."""
+_CANCELLED = re.compile(r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON \S+ CANCELLED AT \S+(?P<why>.*)")
 _SIGNALS = {
     "Killed": 9,
     "Terminated": 15,
@@ -42,6 +43,12 @@ _SIGNALS = {
     "Illegal instruction": 4,
     "Hangup": 1,
     "Interrupt": 2,
+    "Trace/breakpoint trap": 5,
+    "User defined signal 1": 10,
+    "User defined signal 2": 12,
+    "Broken pipe": 13,
+    "Alarm clock": 14,
+    "Out Of Memory": 9,
 }
 
 
@@ -63,7 +70,8 @@ class Findings:
     step: int | None = None
     exits: list[TaskExit] = field(default_factory=list)
     oom: list[str] = field(default_factory=list)
-    cancelled: bool = False
+    cancelled: list[str] = field(default_factory=list)
+    """Steps (`5.0`) and jobs (`5`) that somebody ended: a person, a time limit, a preemption."""
 
 
 def tasks(text: str) -> list[int]:
@@ -142,7 +150,9 @@ class OutputFile:
             if step is not None:
                 found.step = step
             found.exits.extend(read_exit(line))
-            found.cancelled = found.cancelled or _CANCELLED.search(line) is not None
+            gone = _CANCELLED.search(line)
+            if gone is not None and "NODE FAILURE" not in gone["why"]:
+                found.cancelled.append(gone["id"])
             if _OOM.search(line):
                 found.oom.append(line)
         return found

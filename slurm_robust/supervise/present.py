@@ -17,6 +17,7 @@ from slurm_robust.supervise.output import OutputFile, TaskExit
 from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess
 
 _LAST_LINES = 120
+_LABEL = re.compile(r"\[rank(\d{1,7})\]:")
 
 
 class Present:
@@ -25,6 +26,7 @@ class Present:
     Args:
         attempt: Its name, empty for a job that was not started by us.
         nodes: Nodes of the allocation.
+        job_id: The job's raw id, as Slurm's messages name it.
         paths: The job's output files, read from where they stand now.
     """
 
@@ -33,14 +35,17 @@ class Present:
         attempt: str,
         nodes: tuple[str, ...],
         *,
+        job_id: int,
         layout: Mapping[str, int],
         paths: Sequence[Path],
         log_pattern: str,
     ) -> None:
         own = re.compile(log_pattern) if log_pattern else None
+        self.job_id = job_id
         self.fleet = Fleet(attempt)
         self.scene = Scene(nodes, layout)
-        self.cancelled = False
+        self._cancelled: set[str] = set()
+        self._told_exits: dict[int, tuple[TaskExit, float, bool]] = {}
         self.quiet_until_s = 0.0
         self.began_at_s = time.time()
         self._outputs = [OutputFile(path, own) for path in paths]
@@ -55,26 +60,35 @@ class Present:
                 self._log_step = (found.step, now)
                 if not self.has_progress:
                     self.fleet.steps.saw(-1, found.step, now)
-            self.cancelled = self.cancelled or found.cancelled
+            self._cancelled.update(found.cancelled)
             for oom in found.oom:
                 self.scene.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
             for gone in found.exits:
                 self._task_exit(gone, now, oom_killed=bool(found.oom))
 
     def _task_exit(self, gone: TaskExit, now_s: float, *, oom_killed: bool) -> None:
-        known = self.fleet.ranks.get(gone.task)
-        self.scene.exits.setdefault(
-            gone.task,
-            RankExit(
-                rank=gone.task,
-                # srun names the machine, which several nodes may share; the agent knows better.
-                node=known.node if known is not None else gone.host,
-                at_s=now_s + len(self.scene.exits) * 1e-6,  # keeps the order of the lines
-                exit_code=gone.code,
-                signal=gone.signal,
-                oom_killed=oom_killed,
-            ),
-        )
+        # Kept in the order of the lines.
+        self._told_exits.setdefault(gone.task, (gone, now_s + len(self._told_exits) * 1e-6, oom_killed))
+
+    def confirm_exits(self, *, ended: bool = False) -> None:
+        """Believe srun's word on a task once no rank of it is there any more.
+
+        Several steps may write into one output file: `task 0` of another one is no rank of ours, which lives on.
+        """
+        for task, (gone, at_s, oom_killed) in list(self._told_exits.items()):
+            ranks = [r for r in self.fleet.ranks.values() if r.task == task]
+            if not ended and any(not r.gone_at_s for r in ranks):
+                continue
+            del self._told_exits[task]
+            node = ranks[0].node if ranks else gone.host if gone.host in self.scene.nodes else ""
+            number = min((r.rank for r in ranks), default=task)
+            self.scene.exits.setdefault(number, RankExit(number, node, at_s, gone.code, gone.signal, (), oom_killed))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody ended this step or its job: a person, a time limit, a preemption."""
+        ours = {f"{self.job_id}.{step}" for step in self.fleet.step_ids} | {str(self.job_id)}
+        return bool(self._cancelled & ours)
 
     def whole_exit(self, code: int) -> None:
         """Srun ended and said nothing of single tasks: one exit of an unknown rank stands for all."""
@@ -82,9 +96,15 @@ class Present:
         self.scene.exits[-1] = RankExit(-1, "", time.time(), None if signal else code, signal)
 
     def add_last_lines(self) -> None:
-        """Give the exits the program's last words."""
-        lines = tuple(line for output in self._outputs for line in output.lines)[-_LAST_LINES:]
-        self.scene.exits = {rank: replace(e, last_lines=lines) for rank, e in self.scene.exits.items()}
+        """Give the exits the program's last words: what PyTorch labelled `[rank3]:` to that rank only."""
+        lines = [line for output in self._outputs for line in output.lines][-_LAST_LINES:]
+        labelled = [(_LABEL.match(line), line) for line in lines]
+        self.scene.exits = {
+            rank: replace(
+                e, last_lines=tuple(line for m, line in labelled if m is None or int(m[1]) == rank or rank < 0)
+            )
+            for rank, e in self.scene.exits.items()
+        }
 
     @property
     def has_progress(self) -> bool:

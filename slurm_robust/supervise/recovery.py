@@ -20,6 +20,8 @@ from slurm_robust.supervise.job import JobContext
 _POLL_S = 0.02
 _SRUN_KILLED_S = 3.0
 _AGENTS_KILL_S = 0.3
+_SAY_S = 15.0
+_SAY_AGAIN_S = 1.0
 
 
 async def end_step(
@@ -74,6 +76,16 @@ async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: Supe
     return dirty
 
 
+async def _say_for_sure(context: JobContext, **changes: object) -> bool:
+    """Write the claim, again and again for a while: a controller that is busy just now must not cost the eviction."""
+    deadline = time.monotonic() + _SAY_S
+    while not await context.say(**changes):
+        if not context.can_claim or time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(_SAY_AGAIN_S)
+    return True
+
+
 async def requeue(
     context: JobContext,
     agents: Agents,
@@ -93,7 +105,8 @@ async def requeue(
     await agents.stop()
     if plan.road is Road.SEAT:
         suspect = max((s.confidence for s in verdict.suspects), default=0.0) if verdict else 0.0
-        written = await context.say(
+        written = await _say_for_sure(
+            context,
             state=claim.STATE_WANTS_REQUEUE,
             incident=record.id,
             evict=plan.evict,

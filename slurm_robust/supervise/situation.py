@@ -57,7 +57,7 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
     return Situation(
         verdict=verdict,
         allocation_nodes=tuple(facts.nodes),
-        training_node_count=len(used),
+        training_node_count=facts.fleet.step_nodes or len(used),
         training_nodes=tuple(sorted(used)),
         # A watch from outside cannot start the step anew: nothing inside the allocation is a road for it.
         healthy_spares=tuple(spares) if facts.command is not None else (),

@@ -41,6 +41,17 @@ _LONG_FLAGS = frozenset(
         "verbose",
         "version",
         "whole",
+        # pyxis
+        "container-entrypoint",
+        "container-entrypoint-log",
+        "container-mount-home",
+        "container-readonly",
+        "container-remap-root",
+        "container-writable",
+        "no-container-entrypoint",
+        "no-container-entrypoint-log",
+        "no-container-mount-home",
+        "no-container-remap-root",
     ]
 )
 _LONG_OPTIONAL = frozenset(
@@ -123,26 +134,40 @@ def _option(words: Sequence[str], i: int) -> tuple[int, str, str]:
         name, sep, value = word[2:].partition("=")
         if sep or name in _LONG_FLAGS or name in _LONG_OPTIONAL or name == "robust":
             return 1, name, value
-        if i + 1 >= len(words):
-            raise UsageError(f"{word}: a value is missing behind it")
-        return 2, name, words[i + 1]
+        return 2, name, _value(words, i)
     letter, rest = word[1], word[2:]
+    while letter in _SHORT_FLAGS and rest:  # `-ln4` is `-l -n4`
+        letter, rest = rest[0], rest[1:]
     name = _SHORT_NAMES.get(letter, letter)
     if letter in _SHORT_FLAGS or letter in _SHORT_OPTIONAL:
         return 1, name, "" if letter in _SHORT_FLAGS else rest
     if rest:
         return 1, name, rest.removeprefix("=")
-    if i + 1 >= len(words):
-        raise UsageError(f"{word}: a value is missing behind it")
-    return 2, name, words[i + 1]
+    return 2, name, _value(words, i)
 
 
-def first_launch(command: SrunCommand) -> list[str]:
-    """The argument list of the user's own `srun`, so that one rank's death does not wipe the evidence.
+def _value(words: Sequence[str], i: int) -> str:
+    if i + 1 >= len(words) or words[i + 1] == "--":
+        raise UsageError(
+            f"{words[i]}: a value is missing behind it (write {words[i]}=VALUE, or it is no option of srun's)"
+        )
+    return words[i + 1]
 
-    A value that the user chose stays: whoever writes `-K1` wants the step to end at once.
+
+def plain(command: SrunCommand) -> list[str]:
+    """The user's own `srun`, as typed."""
+    return ["srun", *command.options, "--", *command.command]
+
+
+def first_launch(command: SrunCommand, *, keep_evidence: bool = True) -> list[str]:
+    """The argument list of the user's own `srun`.
+
+    With `keep_evidence`, one rank's death does not end the step and wipe the evidence; whoever asks for that must end
+    the step. A value that the user chose stays: whoever writes `-K1` wants the step to end at once.
     """
     extra = []
+    if not keep_evidence:
+        return ["srun", *_exporting(command), "--", *command.command]
     if not {"kill-on-bad-exit", "K"} & set(command.values):
         extra.append("--kill-on-bad-exit=0")
     if not {"wait", "W"} & set(command.values):
@@ -159,19 +184,19 @@ def _exporting(command: SrunCommand) -> list[str]:
     return [*command.options, f"--export={export},{ours}"]
 
 
-def relaunch(command: SrunCommand, exclude: Iterable[str], nodes: int) -> list[str]:
+def relaunch(command: SrunCommand, exclude: Iterable[str], nodes: int | None) -> list[str]:
     """The argument list of a relaunch in the same allocation.
 
     Args:
         command: What the user typed.
         exclude: Nodes that must not be used.
-        nodes: Number of nodes that the training needs.
+        nodes: Number of nodes that the training needs, None where only the user's own options know.
 
     `--overlap` because a stuck step of the last attempt may still hold the resources.
     """
     argv = first_launch(command)
     at = argv.index("--")
-    added = ["--overlap", f"--nodes={nodes}"]
+    added = ["--overlap", *([f"--nodes={nodes}"] if nodes else [])]
     bad = sorted(set(exclude) | set(filter(None, re.split(r",(?![^[]*\])", command.values.get("exclude", "")))))
     if bad:
         added.append(f"--exclude={','.join(bad)}")

@@ -25,6 +25,7 @@ from slurm_robust.supervise.handling import Handling
 from slurm_robust.supervise.investigate import SILENT_AGENT_S
 from slurm_robust.supervise.job import JobContext
 from slurm_robust.supervise.present import Present
+from slurm_robust.supervise.sole import Sole
 from slurm_robust.supervise.srunargs import SrunCommand, first_launch
 from slurm_robust.supervise.suspicion import Level
 
@@ -45,6 +46,7 @@ class Supervisor:
         checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
         output_files: The job's output, for progress lines and last words.
         layout: Parallel sizes that the user gave.
+        sole: Tells whether another run of the job is supervised, too.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Supervisor:
         checkpoint_dir: str = "",
         output_files: tuple[Path, ...] = (),
         layout: Mapping[str, int] | None = None,
+        sole: Sole | None = None,
     ) -> None:
         self.context = context
         self.config = config
@@ -73,6 +76,7 @@ class Supervisor:
         self.reached = context.claim.step
         self._checkpoint_dir = checkpoint_dir
         self._layout = dict(layout or {})
+        self._sole = sole
         self._paths = output_files
         self._looked_after_at = 0.0
         self._asked_slurm_at = 0.0
@@ -92,6 +96,7 @@ class Supervisor:
         return Present(
             attempt,
             self.context.job.nodes,
+            job_id=self.context.ref.job_id,
             layout=self._layout,
             paths=self._paths,
             log_pattern=self.config.supervise.log_pattern,
@@ -100,7 +105,7 @@ class Supervisor:
     @property
     def acting(self) -> bool:
         """Whether plans are carried out."""
-        return self.config.mode is Mode.ACT
+        return self.config.mode is Mode.ACT and not (self._sole is not None and self._sole.shared)
 
     @property
     def nodes(self) -> list[str]:
@@ -154,6 +159,7 @@ class Supervisor:
     async def glance(self) -> None:
         """Take in what is new; decides nothing."""
         self.present.read_outputs()
+        self.present.confirm_exits(ended=self.ended is not None)
         now = time.monotonic()
         if now - self._looked_after_at >= _AGENTS_S:
             self._looked_after_at = now
@@ -176,7 +182,8 @@ class Supervisor:
 
     def attempt_name(self, launch: int) -> str:
         """Name of the nth launch of this run of the job."""
-        return f"{self.context.name.replace('+', '_')}.{self.context.job.restart_count}.{launch}"
+        # The launcher's pid tells the runs of one script apart; a supervisor that is started anew has the same parent.
+        return f"{self.context.name.replace('+', '_')}.{self.context.job.restart_count}.{os.getppid()}.{launch}"
 
     def _launch_first(self) -> None:
         if self.channel is None or self.command is None:
@@ -185,10 +192,11 @@ class Supervisor:
         if running:
             # The supervisor before this one was killed; the training runs, and is watched on.
             self.present = self._new_present(running)
-            self.launches = int(running.rpartition(".")[2] or 1)
+            last = running.rpartition(".")[2]
+            self.launches = int(last) if last.isdecimal() else 1
             self.folder.tell("note", "the supervisor was started anew; the training was not touched")
             return
-        self.launch(first_launch(self.command), {})
+        self.launch(first_launch(self.command, keep_evidence=self.acting), {})
 
     def launch(self, argv: list[str], extra: Mapping[str, str]) -> None:
         """Have srun started, from the newest verified checkpoint."""
@@ -247,5 +255,6 @@ class Supervisor:
             resume_step=self.start.step,
         )
         self.handling.save(record)
-        self.context.claim = replace(self.context.claim, fruitless=self.handling.fruitless_after(step))
+        if step > self.reached:
+            self.context.claim = replace(self.context.claim, fruitless=0)
         await self.context.say(state=claim.STATE_WATCHING, incident=record.id, times=dict(record.times), step=step)

@@ -70,10 +70,12 @@ class StepTimes:
             self._last[rank] = (step, at_s)
             return
         if step > known[0]:
-            # One sample a look, of the mean step in between: a long step stands out, short ones are averaged.
-            self._samples.append(max(0.0, (at_s - known[1]) / (step - known[0])))
+            # One sample a look, of the mean step in between: a long step stands out, short ones are averaged. Log
+            # lines (rank -1) are judged by their own interval, whatever number of steps lies between them.
+            steps = step - known[0] if rank >= 0 else 1
+            self._samples.append(max(0.0, (at_s - known[1]) / steps))
             self._p99_s = None
-            self.count += step - known[0]
+            self.count += steps
             self._last[rank] = (step, at_s)
 
     def p99_s(self) -> float:
@@ -90,11 +92,14 @@ def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tup
     if rank.phase_timeout_s is not None:
         # A limit that the program announced is the program's word: beyond it something is wrong.
         return rank.phase_timeout_s, rank.phase_timeout_s
-    if rank.phase == "startup" or rank.step < 0:
+    of_lines = rank.rank < 0
+    if rank.phase == "startup" or rank.step < 0 or (of_lines and steps.count < config.min_steps):
         return config.startup_limit_s, config.startup_limit_s
     if rank.phase in PATIENT_PHASES or steps.count < config.min_steps:
         return action, action
-    return min(action, config.suspicion_p99_factor * steps.p99_s() + config.suspicion_floor_s), action
+    own = config.suspicion_p99_factor * steps.p99_s() + config.suspicion_floor_s
+    # Lines may come hours apart: the site's limit is for steps.
+    return (own, max(action, own)) if of_lines else (min(action, own), action)
 
 
 def assess(ranks: Iterable[RankProgress], steps: StepTimes, now_s: float, config: SuperviseConfig) -> Assessment:

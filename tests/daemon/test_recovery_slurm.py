@@ -158,6 +158,9 @@ def test_observe_changes_nothing(scene: Scene) -> None:
     """In observe mode the same plan stands in the journal, and Slurm is exactly as it was."""
     job = scene.submit("-N2", "--exclusive")
     before = scene.watched(job)
+    # What the stories before left behind on this cluster has settled.
+    passing = {"COMPLETING", "NOT_RESPONDING", "RESERVED"}
+    wait_until(lambda: not any(n.flags & passing for n in scene.client.nodes()), 30, "nodes at rest")
     nodes = scene.client.nodes()
     scene.start(mode="observe", standby={"size": 1})
     scene.claim(job, [before.nodes[0]])

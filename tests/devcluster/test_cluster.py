@@ -136,7 +136,7 @@ def test_the_daemon_is_started_and_killed(short_dir: Path, monkeypatch: pytest.M
         wait_until(lambda: log.exists() and log.read_text(), 10, "it has written its arguments")
         assert f"'daemon', '--config', '{cluster.layout.robust_yaml}'" in log.read_text()
         assert cluster.daemon_pid
-        cluster.kill_daemon(signal.SIGINT)
+        cluster.kill_daemon(signal.SIGTERM)  # not SIGINT: a shell starts background jobs with that one ignored
         assert cluster.daemon_pid is None
         cluster.start_daemon()
         second = cluster.daemon_pid

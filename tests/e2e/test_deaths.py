@@ -42,14 +42,25 @@ def test_a_user_exception_ends_the_job_with_its_own_code_and_blames_no_node(clus
     assert all(not n.drained for n in job.client.nodes())
 
 
-def test_three_attempts_without_a_new_step_stop_the_job_with_93(cluster: Cluster, submit: Submit) -> None:
-    """A rank that is killed at the same step again and again: no crash loop."""
-    dev = cluster(standby=0)
+def test_attempts_without_a_new_step_stop_the_job_with_93(cluster: Cluster, submit: Submit) -> None:
+    """A rank that is killed at the same step again and again: no crash loop (two in a row here, three by default)."""
+    dev = cluster(standby=0, supervise={"fruitless_attempts": 2})
     job = submit(dev, nodes=2, fault={"kind": "kill", "rank": 1, "step": 3}, again=True)
     ended = job.ends(150)
     assert ended.state == "FAILED", job.everything()
-    assert ended.exit_code == "93:0"
+    assert ended.exit_code == "93:0", job.everything()
     assert "attempts in a row without a new step" in job.hears("stopped")["text"]
+    job.assert_clean_slurm()
+
+
+def test_the_same_failure_on_another_node_is_the_programs(cluster: Cluster, submit: Submit) -> None:
+    """It came again on its node, which was left, and came on the next: stopped with its own code, no node drained."""
+    dev = cluster(standby=0)
+    job = submit(dev, nodes=2, fault={"kind": "kill", "rank": 1, "step": 3}, again=True)
+    ended = job.ends(150)
+    assert (ended.state, ended.exit_code) == ("FAILED", "137:0"), job.everything()
+    assert "no node's" in job.hears("stopped")["text"]
+    assert all(not n.drained for n in job.client.nodes())
     job.assert_clean_slurm()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import Submit  # type: ignore[import-not-found]
@@ -113,6 +114,50 @@ def test_a_spare_in_the_allocation_is_taken_without_a_requeue(cluster: Cluster, 
     assert (ended.state, ended.restart_count) == ("COMPLETED", 0)
     times = next(job.story_folder.glob("*/incident.json")).read_text()
     assert "first_new_step" in times
+
+
+def test_other_steps_of_the_job_are_neither_judged_nor_killed(cluster: Cluster, submit: Submit) -> None:
+    """A monitor outlives the training's recovery, and a helper's bad end in the same output file means nothing."""
+    dev = cluster()
+    side = "srun --overlap -N1 -n1 --mem=0 --gres=none"
+    job = submit(
+        dev,
+        nodes=3,
+        fault={"kind": "stop", "rank": 1, "step": 25},
+        command=(
+            f"{side} sleep 3333 & {side} sh -c 'sleep 3; exit 3' & "
+            'srobust run --robust-checkpoint-dir="$PWD/ck" -N2 -n2'
+        ),
+    )
+    wait_until(lambda: "Exited with exit code 3" in job.output(), 60, "the helper's bad end")
+    assert job.hears("suspect")["ranks"] == [1]
+    job.hears("resumed")
+    assert len(job.told("verdict")) == 1, job.everything()
+    assert any(b"sleep\x003333" in command_line(p) for p in dev.processes(int(job.id)))
+    dev.run(["scancel", job.id])
+
+
+def test_the_requeue_leaves_nothing_of_ours_behind_under_linuxproc(cluster: Cluster, submit: Submit) -> None:
+    """Where Slurm tracks processes by parentage alone, wrapper and supervisor of the old attempt end all the same."""
+    dev = cluster(proctrack="linuxproc")
+    job = submit(dev, nodes=2, fault={"kind": "stop", "rank": 1, "step": 8})
+    job.hears("claimed")
+    assert job.hears("resumed")["resume_step"] == 5
+    assert "started anew; the training was not touched" not in job.output()
+    wrappers = [p for p in dev.processes(int(job.id)) if b"-m\0slurm_robust.supervise\0" in command_line(p)]
+    assert len(wrappers) == 1, job.everything()
+    ended = job.ends()
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
+    assert len(job.told("claimed")) == 1
+    job.assert_clean_slurm()
+
+
+def command_line(pid: int) -> bytes:
+    """A process's command line, empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_observe_mode_changes_nothing(cluster: Cluster, submit: Submit) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from localize_scenes import ALL_REDUCE, FEEDER, LOADER_WAIT, WORKER_LOCK, process, rank
@@ -59,7 +60,9 @@ def test_what_the_agent_writes(tmp_path: Path) -> None:
     try:
         assert victim.stdout is not None
         victim.stdout.readline()
-        member = Member(victim.pid, 1, 0, "python", 0, 3, "0", 4, "")
+        stat = Path(f"/proc/{victim.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", 10, "the wait for the lock")
+        member = Member(victim.pid, 1, 0, "python", 0, 3, "0", 4, 1, "")
         spy = str(Path(sys.executable).with_name("py-spy"))
         written = agent_capture.capture(
             [Rank(3, "0", 4, member, ())],

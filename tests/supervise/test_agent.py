@@ -316,7 +316,7 @@ def test_the_agent_imports_nothing_but_the_standard_library(stage: Stage) -> Non
 
 def member(pid: int, ppid: int, procid: int, rank: int = -1, command: str = "python") -> Member:
     """A process of the step, for the pure part."""
-    return Member(pid, ppid, pid, command, procid, rank, "0", 8, "")
+    return Member(pid, ppid, pid, command, procid, rank, "0", 8, 2, "")
 
 
 def test_torchrun_workers_are_the_ranks() -> None:

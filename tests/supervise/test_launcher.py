@@ -69,7 +69,7 @@ def test_a_silent_supervisor_does_not_hold_the_launch(tmp_path: Path) -> None:
     process = start(tmp_path, "f.readline(); f.readline(); f.readline()", plain="echo plain; exit 5", first_word_s=0.3)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (5, "plain\n")
-    assert "running without it" in err
+    assert "running without" in err
 
 
 def test_a_supervisor_that_cannot_live_leaves_a_plain_srun(tmp_path: Path) -> None:
@@ -125,3 +125,38 @@ def test_a_missing_srun_is_said(tmp_path: Path) -> None:
     assert process.returncode == 127
     assert "is Slurm installed" in err
     assert time.monotonic() - began < 15
+
+
+def test_a_requeue_ends_a_launcher_that_waits_for_it(tmp_path: Path) -> None:
+    """Srun has ended and a requeue is wanted: SIGTERM is then the requeue itself, and nothing may outlive its job."""
+    supervisor = """
+f.readline(); launch('exit 9'); f.readline(); f.readline(); open("waiting", "w").close(); f.readline()
+"""
+    process = start(tmp_path, supervisor)
+    wait_until((tmp_path / "waiting").exists, timeout_s=10, what="the wait for the requeue")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 143
+
+
+def test_a_launcher_whose_script_is_gone_starts_no_other_supervisor(tmp_path: Path) -> None:
+    """The batch script was killed and the supervisor with it: the next attempt of the job has its own."""
+    supervisor = """
+f.readline(); launch('exit 9'); f.readline(); f.readline()
+open("supervisors", "a").write(str(os.getpid()) + "\\n"); f.readline()
+"""
+    code = DRIVER.replace("sys.exit(", "code = (").replace("run())", "run()); open('code', 'w').write(str(code))")
+    words = [sys.executable, "-c", code, "10", "exit 41", TALK + supervisor]
+    script = subprocess.Popen(
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    listed = tmp_path / "supervisors"
+    wait_until(lambda: listed.exists() and listed.read_text(), timeout_s=10, what="the wait for the requeue")
+    script.kill()
+    script.wait()
+    os.kill(int(listed.read_text()), signal.SIGKILL)
+    wait_until((tmp_path / "code").exists, timeout_s=10, what="the launcher's end")
+    wait_until(lambda: (tmp_path / "code").read_text() == "143", timeout_s=5, what="its code")
+    assert len(listed.read_text().split()) == 1

@@ -46,7 +46,8 @@ def test_a_sites_own_pattern_replaces_ours() -> None:
         ("srun: error: n3: tasks 0-1,4: Exited with exit code 13", [(0, 13, 0), (1, 13, 0), (4, 13, 0)]),
         ("srun: error: n3: task 7: Killed", [(7, None, 9)]),
         ("srun: error: n3: task 7: Segmentation fault (core dumped)", [(7, None, 11)]),
-        ("srun: error: n3: task 7: Out Of Memory", []),
+        ("srun: error: n3: task 7: Out Of Memory", [(7, None, 9)]),
+        ("srun: error: n3: task 7: Trace/breakpoint trap", [(7, None, 5)]),
         ("srun: error: Unable to create step", []),
     ],
 )
@@ -89,3 +90,28 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
 def test_a_missing_file_says_nothing(tmp_path: Path) -> None:
     """No output file is no error."""
     assert OutputFile(tmp_path / "none").poll().step is None
+
+
+def test_who_was_cancelled_is_told_by_step_and_a_lost_node_is_no_cancellation(tmp_path: Path) -> None:
+    """A person, a time limit or a preemption ended it; a node failure did not."""
+    path = tmp_path / "slurm-5.out"
+    path.touch()
+    out = OutputFile(path)
+    path.write_text(
+        "slurmstepd: error: *** STEP 5.1 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
+        "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
+        "slurmstepd: error: *** STEP 5.2 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO NODE FAILURE, SEE LOG ***\n"
+    )
+    assert out.poll().cancelled == ["5.1", "5"]
+
+
+def test_cudas_own_words_are_no_oom_kill(tmp_path: Path) -> None:
+    """`CUDA out of memory` is the program's error; the kernel's kill is another thing."""
+    path = tmp_path / "slurm-5.out"
+    path.touch()
+    out = OutputFile(path)
+    path.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB\n")
+    assert out.poll().oom == []
+    with path.open("a") as f:
+        f.write("slurmstepd: error: Detected 1 oom_kill event in StepId=5.0. Some of the step tasks\n")
+    assert len(out.poll().oom) == 1

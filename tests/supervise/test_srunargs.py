@@ -22,6 +22,18 @@ from slurm_robust.supervise.srunargs import UsageError, first_launch, named_host
             ["sh", "-c", "a -- b"],
         ),
         (["--robust-checkpoint-dir", "/ck", "-N2", "python"], ["-N2"], ["python"]),
+        (["-ln4", "python"], ["-ln4"], ["python"]),
+        (["-ln", "4", "python"], ["-ln", "4"], ["python"]),
+        (
+            ["--no-container-mount-home", "torchrun", "--nnodes=2"],
+            ["--no-container-mount-home"],
+            ["torchrun", "--nnodes=2"],
+        ),
+        (
+            ["--container-image=x", "--container-writable", "python"],
+            ["--container-image=x", "--container-writable"],
+            ["python"],
+        ),
     ],
 )
 def test_the_command_begins_where_srun_would_begin_it(words: list[str], options: list[str], command: list[str]) -> None:
@@ -38,7 +50,7 @@ def test_own_options_are_taken_out() -> None:
     assert "robust" not in " ".join(first_launch(got))
 
 
-@pytest.mark.parametrize("words", [[], ["-N4"], ["--"], ["--nodes"], ["-n"]])
+@pytest.mark.parametrize("words", [[], ["-N4"], ["--"], ["--nodes"], ["-n"], ["--unheard-of", "--", "python"]])
 def test_a_line_without_command_or_value_is_refused(words: list[str]) -> None:
     """The message says which word."""
     with pytest.raises(UsageError):
@@ -49,6 +61,11 @@ def test_one_ranks_death_does_not_end_the_step_unless_the_user_wants_it() -> Non
     """`-K0 -W0` are added, the user's own are kept."""
     assert first_launch(parse(["python"])) == ["srun", "--kill-on-bad-exit=0", "--wait=0", "--", "python"]
     assert first_launch(parse(["-K1", "-W", "30", "python"])) == ["srun", "-K1", "-W", "30", "--", "python"]
+
+
+def test_whoever_only_observes_runs_the_users_srun_as_typed() -> None:
+    """Nobody would end the step in its place."""
+    assert first_launch(parse(["-N2", "python"]), keep_evidence=False) == ["srun", "-N2", "--", "python"]
 
 
 def test_a_list_of_exported_variables_is_widened() -> None:

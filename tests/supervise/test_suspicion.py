@@ -94,3 +94,26 @@ def test_a_checkpoint_of_sixteen_thousand_ranks_is_assessed_in_one_look() -> Non
     began_s = time.process_time()
     assert assess(ranks, steps_of(0.5), 2100.0, CONFIG).level is Level.QUIET
     assert time.process_time() - began_s < 2.0, "with the square it was most of a minute"
+
+
+def test_log_lines_are_judged_by_their_own_interval() -> None:
+    """A line every 1,000 steps, 200 s apart, is no step of 0.2 s; lines hours apart are never overdue in between."""
+    steps = StepTimes()
+    for i in range(8):
+        steps.saw(-1, 1000 * i, 200.0 * i)
+    line = RankProgress(-1, 7000, "train", 1400.0)
+    assert assess([line], steps, 1400.0 + 500, CONFIG).level is Level.QUIET
+    assert assess([line], steps, 1400.0 + 700, CONFIG).level is Level.SUSPECT
+    slow = StepTimes()
+    for i in range(8):
+        slow.saw(-1, i, 3000.0 * i)
+    late = RankProgress(-1, 7, "train", 21000.0)
+    assert assess([late], slow, 21000.0 + CONFIG.action_limit_s + 60, CONFIG).level is Level.QUIET
+
+
+def test_a_first_line_does_not_end_the_patience_of_the_start() -> None:
+    """`Preprocessing step 1: …`, then half an hour of nothing: still within the start-up limit."""
+    steps = StepTimes()
+    steps.saw(-1, 1, 10.0)
+    line = RankProgress(-1, 1, "train", 10.0)
+    assert assess([line], steps, 10.0 + CONFIG.action_limit_s + 60, CONFIG).level is Level.QUIET

@@ -75,7 +75,16 @@ class Agent:
             known = self.ranks.get(number)
             if known is None or known.main.pid != rank.main.pid:
                 self._close(number)
-                self.say("rank", rank=number, pid=rank.main.pid, step_id=rank.step_id, world=rank.world, at=time.time())
+                self.say(
+                    "rank",
+                    rank=number,
+                    pid=rank.main.pid,
+                    task=rank.main.procid,
+                    step_id=rank.step_id,
+                    world=rank.world,
+                    nodes=rank.main.nodes,
+                    at=time.time(),
+                )
         for number in [n for n in self.ranks if n not in found]:
             self.say("gone", rank=number, pid=self.ranks[number].main.pid, at=time.time())
             self._close(number)

@@ -46,6 +46,8 @@ class Member(NamedTuple):
     """RANK, -1 where the environment has none."""
     step_id: str
     world: int
+    nodes: int
+    """Nodes of its step, -1 where not told."""
     dump_pipe: str
 
 
@@ -125,7 +127,7 @@ class Finder:
             or step_id in _NOT_STEPS
             or step_id == target.own_step
             or env.get("SROBUST_WATCH")
-            or (target.attempt and env.get("SROBUST_ATTEMPT", target.attempt) != target.attempt)
+            or (target.attempt and target.attempt not in (env.get("SLURM_SROBUST_ATTEMPT"), env.get("SROBUST_ATTEMPT")))
         ):
             return None
         return Member(
@@ -137,6 +139,7 @@ class Finder:
             rank=_number(env.get("RANK")),
             step_id=step_id,
             world=_number(env.get("WORLD_SIZE"), _number(env.get("SLURM_STEP_NUM_TASKS"))),
+            nodes=_number(env.get("SLURM_STEP_NUM_NODES")),
             dump_pipe=env.get("TORCH_FR_DUMP_PIPE_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") or "",
         )
 

@@ -1,0 +1,91 @@
+"""What is believed of the job's output, given what the agents see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_robust.supervise.present import Present
+
+
+@pytest.fixture
+def present(tmp_path: Path) -> Present:
+    """Job 5, step 0, two tasks of two ranks each (torchrun) on n1 and n2."""
+    path = tmp_path / "slurm-5.out"
+    path.touch()
+    made = Present("5.0.9.1", ("n1", "n2"), job_id=5, layout={}, paths=[path], log_pattern="")
+    for rank in range(4):
+        found = {"t": "rank", "n": f"n{rank // 2 + 1}", "rank": rank, "pid": 100 + rank, "task": rank // 2}
+        made.fleet.feed({**found, "step_id": "0", "world": 4, "nodes": 2, "at": 1.0}, 1.0)
+    return made
+
+
+def says(present: Present, line: str) -> None:
+    """The job's output file grows by this line."""
+    with present._outputs[0].path.open("a") as f:
+        f.write(line + "\n")
+    present.read_outputs()
+    present.confirm_exits()
+
+
+def goes(present: Present, rank: int) -> None:
+    """An agent no longer finds this rank."""
+    present.fleet.feed({"t": "gone", "n": f"n{rank // 2 + 1}", "rank": rank, "pid": 100 + rank, "at": 2.0}, 2.0)
+    present.confirm_exits()
+
+
+def test_another_steps_exit_is_not_ours(present: Present) -> None:
+    """`task 0` of a side step failed; our task 0 lives: nothing is concluded."""
+    says(present, "srun: error: n1: task 0: Exited with exit code 3")
+    assert present.scene.exits == {}
+
+
+def test_an_exit_is_believed_once_the_ranks_are_gone_and_blamed_on_the_tasks_node(present: Present) -> None:
+    """With torchrun, srun's task 1 is ranks 2 and 3 on n2, and not rank 1 on n1."""
+    says(present, "srun: error: host: task 1: Exited with exit code 1")
+    goes(present, 2)
+    assert present.scene.exits == {}
+    goes(present, 3)
+    assert [(e.rank, e.node, e.exit_code) for e in present.scene.exits.values()] == [(2, "n2", 1)]
+
+
+def test_when_srun_has_ended_its_word_is_taken(present: Present) -> None:
+    """Agents may be a second behind."""
+    says(present, "srun: error: n2: task 1: Killed")
+    present.confirm_exits(ended=True)
+    assert [(e.rank, e.node, e.signal) for e in present.scene.exits.values()] == [(2, "n2", 9)]
+
+
+@pytest.mark.parametrize(
+    ("line", "cancelled"),
+    [
+        ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", True),
+        ("slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***", True),
+        ("slurmstepd: error: *** STEP 5.7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", False),
+        (
+            "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO NODE FAILURE, SEE LOG ***",
+            False,
+        ),
+    ],
+)
+def test_only_the_end_of_this_step_counts_as_cancelled(present: Present, line: str, cancelled: bool) -> None:
+    """Another step's end, or a lost node, is no wish of a person."""
+    says(present, line)
+    assert present.cancelled is cancelled
+
+
+def test_a_labelled_line_belongs_to_its_rank(present: Present) -> None:
+    """The victim of a lost peer is not blamed for the words of the one that broke; what has no label is everybody's."""
+    says(present, "[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    says(present, "[rank0]: RuntimeError: Connection closed by peer")
+    says(present, "slurmstepd: error: something of the node")
+    says(present, "srun: error: n2: task 1: Exited with exit code 1")
+    says(present, "srun: error: n1: task 0: Exited with exit code 1")
+    present.confirm_exits(ended=True)
+    present.add_last_lines()
+    said = {rank: " ".join(e.last_lines) for rank, e in present.scene.exits.items()}
+    assert "ECC" in said[2]
+    assert "closed by peer" not in said[2]
+    assert "ECC" not in said[0]
+    assert "something of the node" in said[0]
