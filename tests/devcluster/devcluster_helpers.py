@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 
 from helpers import wait_until
 
@@ -29,3 +31,13 @@ def running(cluster: DevCluster, job_id: int) -> None:
         20,
         f"job {job_id} runs",
     )
+
+
+def named(pids: list[int], name: str) -> list[int]:
+    """Those of `pids` that run a program of this name now; what only passes by at a job's start is none of them."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                found.append(pid)
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from devcluster_helpers import ROOT, node_state, running, submit
+from devcluster_helpers import ROOT, named, node_state, running, submit
 from helpers import wait_until
 
 import slurm_robust
@@ -89,11 +89,11 @@ def test_two_live_side_by_side(devcluster: DevCluster, devcluster_factory: Facto
     running(other, job_id)
     mine = submit(devcluster, "srun sleep 300", "-N2", "--exclusive")
     running(devcluster, mine)
-    before = wait_until(lambda: len(p := devcluster.processes(mine)) >= 5 and p, 10, "all of it has started")
+    before = wait_until(lambda: len(p := named(devcluster.processes(mine), "sleep")) == 2 and p, 10, "both ranks")
     assert other.processes()
     other.down()
     other.down()
-    assert [pid for pid in devcluster.processes(mine) if pid in before] == before
+    assert named(devcluster.processes(mine), "sleep") == before
     running(devcluster, mine)
     devcluster.run(["scancel", str(mine)])
     wait_until(lambda: not devcluster.processes(mine), 10, "the other's job ends when it is told to")

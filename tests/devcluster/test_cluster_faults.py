@@ -24,7 +24,9 @@ def test_a_node_loses_power(devcluster_factory: Factory, proctrack: str) -> None
     script = f"srun -N3 --no-kill sh -c 'env -i sleep 300 & [ $SLURMD_NODENAME = n2 ] && echo $! >{mark}; sleep 300'"
     job_id = submit(cluster, script, "-N3", "--no-kill", "--exclusive")
     running(cluster, job_id)
-    wait_until(lambda: len(cluster.processes(job_id)) >= 7 and mark.exists(), 10, "all ranks have started")
+    wait_until(
+        lambda: len(cluster.processes(job_id)) >= 7 and mark.exists() and mark.read_text(), 10, "all ranks have started"
+    )
     wiped = process.identify(int(mark.read_text()))
     assert wiped is not None
     elsewhere = cluster.processes(job_id, "n1") + cluster.processes(job_id, "n3")
