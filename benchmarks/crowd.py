@@ -47,7 +47,7 @@ class Crowd:
 async def _run(agents: int, ranks: int, seconds: float) -> Crowd:
     config = Config().supervise
     nodes = tuple(f"node{a:04d}" for a in range(agents))
-    present = Present("", nodes, layout={}, paths=(), log_pattern="")
+    present = Present("", nodes, job_id=1, layout={}, paths=(), log_pattern="")
     taken = 0
 
     def feed(message: dict[str, object]) -> None:

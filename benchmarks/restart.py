@@ -88,7 +88,7 @@ def measure(parts: set[str], *, quick: bool, repeats: int) -> Report:
     again = functools.partial(roads.repeated, setting.repeats, say=_say)
     report.figures["ranks"], report.figures["repeats"] = setting.ranks, setting.repeats
     if parts & {"plain", "bare", "spare", "seat", "sigterm"}:
-        with roads.cluster_for(setting) as cluster:
+        with roads.cluster_for(setting, standby=1 if parts & {"seat", "sigterm"} else 0) as cluster:
             report.figures["proctrack"] = cluster.record.settings.proctrack
             report.figures["auth"] = cluster.record.settings.auth
             if parts & {"bare", "spare", "seat"}:

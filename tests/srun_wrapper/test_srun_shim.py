@@ -164,8 +164,8 @@ def test_an_untouched_script_is_supervised(devcluster: DevCluster, tmp_path: Pat
     output = wait_until(
         lambda: text if (text := (tmp_path / "out").read_text()).count("attempt") == 2 else "", 10, "both ranks' words"
     )
-    assert f"rank 0 attempt {job}.0.1" in output
-    assert f"rank 1 attempt {job}.0.1" in output
+    assert f"rank 0 attempt {job}.0." in output
+    assert f"rank 1 attempt {job}.0." in output
     assert told().count("finished") == 1, "the hostname step was supervised too"
 
 
