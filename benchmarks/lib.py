@@ -52,17 +52,35 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """One of the design's targets beside what was measured; `figure` is None where this run did not measure it."""
+    """One of the design's targets beside what was measured.
+
+    Attributes:
+        name: Of what.
+        limit: It is to be at most this.
+        unit: Of both.
+        figure: None where this run did not measure it.
+        interval: Where the figure may as well lie, given the noise; None where that was not asked.
+    """
 
     name: str
     limit: float
     unit: str
     figure: float | None
+    interval: tuple[float, float] | None = None
 
     @property
     def met(self) -> bool | None:
-        """Whether it is met; None where it was not measured."""
-        return None if self.figure is None else self.figure <= self.limit
+        """Whether it is met; None where it was not measured, or not sharply enough to tell."""
+        if self.figure is None or (self.interval and self.interval[0] <= self.limit < self.interval[1]):
+            return None
+        return self.figure <= self.limit
+
+    @property
+    def verdict(self) -> str:
+        """The same, for people."""
+        if self.met is None:
+            return "not measured" if self.figure is None else "cannot tell"
+        return "met" if self.met else "NOT met"
 
 
 @dataclasses.dataclass
@@ -110,7 +128,10 @@ class Report:
 
 
 def _figure(target: Target) -> str:
-    return "" if target.figure is None else f"{target.figure:.3g} {target.unit}"
+    if target.figure is None:
+        return ""
+    around = "" if target.interval is None else f" ({target.interval[0]:+.2f} to {target.interval[1]:+.2f})"
+    return f"{target.figure:.3g}{around} {target.unit}"
 
 
 def _plain(value: Any) -> Any:

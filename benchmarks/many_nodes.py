@@ -27,7 +27,9 @@ from slurm_robust.supervise.watch import WatchStep
 RANK = "import time\nwhile True:\n    time.sleep(0.5)\n"
 _MIB = 1 << 20
 _POLL_S = 0.005
-_SETTLE_S = 4.0
+_SETTLE_S = 1.0
+_REST_S = 2.0
+"""As long as two looks through /proc, four ticks, one heartbeat."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ async def _measure(cluster: DevCluster, job_id: int, ranks_each: int, repeats: i
             starts.append(time.monotonic() - began)
             await _until(lambda fleet=fleet: len(fleet.ranks) == len(nodes) * ranks_each, 60, "all ranks")
             known.append(time.monotonic() - began)
-            await asyncio.sleep(_SETTLE_S / 2)
+            await asyncio.sleep(_SETTLE_S)
             watch.tell("capture", id=1, round=1, timeout_s=60.0)
             captures.append(
                 await _until(lambda fleet=fleet: len(fleet.archives.get(1, {})) == len(nodes), 90, "all stacks")
@@ -123,9 +125,9 @@ async def _measure(cluster: DevCluster, job_id: int, ranks_each: int, repeats: i
                 pids = agents_of(job_id, str(cluster.layout.slurm_conf))
                 memory = [memory_mib(pid) for pid in pids]
                 before = [cpu_s(pid) for pid in pids]
-                await asyncio.sleep(_SETTLE_S)
+                await asyncio.sleep(_REST_S)
                 used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
-                share = statistics.median(used) / _SETTLE_S
+                share = statistics.median(used) / _REST_S
         finally:
             await watch.stop()
     pss, rss, peak = (max(m[i] for m in memory) for i in range(3))

@@ -1,4 +1,4 @@
-"""What supervision costs a training step: `examples/train.py` under `srobust run`, its supervision now on, now off.
+"""What supervision costs a training step: a program under `srobust run`, its supervision now on, now off.
 
 Off means SIGSTOP for everything of ours beside the training (supervisor, watch step, agent), on means SIGCONT. So both
 sides are the same process with the same memory, seconds apart, and what the machine does otherwise hits both alike.
@@ -26,7 +26,11 @@ from slurm_robust.devcluster.cluster import DevCluster, Spec
 
 WINDOW_S = 2.0
 """As long as two looks through /proc, four ticks, one heartbeat: a window has neither more nor fewer than its share."""
-_TRAIN = "--workers 0 --checkpoint-every 0 --eval-every 0 --steps 100000000"
+PROGRAMS = {
+    "steady": f"{ROOT}/benchmarks/steady.py",
+    "train": f"{ROOT}/examples/train.py --workers 0 --checkpoint-every 0 --eval-every 0 --steps 100000000",
+}
+"""`steady` does the same work in every step, so that a small difference can be seen; `train` is a real training."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def _beside(cluster: DevCluster) -> tuple[list[int], list[int], list[int]]:
                 agents.append(pid)
             elif "slurm_robust.supervise" in text:
                 side.append(pid)
-            elif words[1].endswith("/train.py"):
+            elif words[1].endswith(("/train.py", "/steady.py")):
                 ranks.append(pid)
     return agents, side, ranks
 
@@ -136,8 +140,8 @@ def _percent(ratios: Sequence[float]) -> tuple[float, float, float]:
     return tuple(round((r - 1) * 100, 4) for r in (statistics.median(ratios), *median_interval(ratios)))  # type: ignore[return-value]
 
 
-def measure(pairs: int) -> StepTime:
-    """Train on one node of a real Slurm, and compare so many pairs of windows."""
+def measure(program: str, pairs: int) -> StepTime:
+    """Run one of PROGRAMS on one node of a real Slurm, and compare so many pairs of windows."""
     # A supervisor that was stopped must not take its own pause for the training's silence.
     yaml = {"supervise": {"suspicion_floor_s": 60.0}, "mode": "observe"}
     cluster = DevCluster.up(
@@ -145,8 +149,7 @@ def measure(pairs: int) -> StepTime:
     )
     try:
         script = cluster.layout.work / "job.sh"
-        train = f"{sys.executable} {ROOT / 'examples' / 'train.py'} {_TRAIN} --checkpoint-dir {cluster.layout.work}/ck"
-        script.write_text(f"#!/bin/sh\nexec srobust run {train}\n")
+        script.write_text(f"#!/bin/sh\nexec srobust run {sys.executable} {PROGRAMS[program]}\n")
         cluster.run(["sbatch", "-N1", "--exclusive", "--ntasks-per-node=1", str(script)])
         wait_for(lambda: all(_beside(cluster)), 60, "training and its agent", poll_s=0.3)
         rank = _beside(cluster)[2][0]

@@ -29,6 +29,9 @@ def test_a_target_is_met_missed_or_not_measured() -> None:
     assert lib.Target("x", 1.0, "s", 1.0).met is True
     assert lib.Target("x", 1.0, "s", 1.1).met is False
     assert lib.Target("x", 1.0, "s", None).met is None
+    assert lib.Target("x", 1.0, "s", 0.9, (0.5, 1.2)).verdict == "cannot tell"
+    assert lib.Target("x", 1.0, "s", 0.9, (0.8, 0.95)).verdict == "met"
+    assert lib.Target("x", 1.0, "s", 1.9, (1.8, 1.95)).verdict == "NOT met"
 
 
 def test_a_report_is_one_object_and_a_table() -> None:
