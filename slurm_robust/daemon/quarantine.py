@@ -17,6 +17,7 @@ from slurm_robust.policy.rooms import busy_nodes, drained_by_us, foreign, quaran
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand, fold
+from slurm_robust.words import shortened
 
 DAY_S = 86400.0
 TRIES = 5
@@ -149,7 +150,7 @@ class QuarantineKeeper:
     async def _result(self, q: Quarantine, recheck: Job) -> None:
         core = self.core
         sentence = recheck.comment.partition("srobust-check:")[2].strip()
-        sentence = "".join(c for c in sentence if c.isprintable())[:160]
+        sentence = shortened("".join(c for c in sentence if c.isprintable()), 160)
         if recheck.state == "COMPLETED":
             core.journal.note_result(q.incident, _recheck(q), core.now_s())
             await self._passed(q, "passed its recheck")

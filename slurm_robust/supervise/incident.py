@@ -43,6 +43,8 @@ class Record:
         lines = [f"# Incident {self.id}", "", f"Job {self.job}, attempt `{self.attempt}`.", ""]
         if self.verdict is not None:
             lines += ["## Who", "", f"**{self.verdict.conclusion.value}**: {self.verdict.reason}", ""]
+            if self.verdict.detail:
+                lines += [f"{self.verdict.detail}.", ""]
             lines += [
                 f"* {s.node}, rank{'s' if len(s.ranks) > 1 else ''} {', '.join(map(str, s.ranks)) or '?'}: "
                 f"{s.why} (confidence {s.confidence:.2f})"
