@@ -7,10 +7,12 @@ writes into a field with a limit cuts, with `shortened`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 ELLIPSIS = "…"
 _MOST_TOLD = 2
+_END = re.compile(r"\.\s+(?=[A-Z])")
 
 
 def shortened(text: str, limit_chars: int) -> str:
@@ -27,6 +29,11 @@ def shortened(text: str, limit_chars: int) -> str:
     if not text[room].isspace() and (blank := max(kept.rfind(" "), kept.rfind("\n"))) > 0:
         kept = kept[:blank]
     return kept.rstrip(" \n,;:.(") + ELLIPSIS
+
+
+def first_sentence(text: str) -> str:
+    """The short sentence that a reason begins with, without its full stop; the whole text where it is one."""
+    return _END.split(text, maxsplit=1)[0]
 
 
 def joined(sentences: Iterable[str], *, most: int = _MOST_TOLD) -> str:

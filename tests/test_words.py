@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.words import ELLIPSIS, joined, shortened
+from slurm_robust.words import ELLIPSIS, first_sentence, joined, shortened
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,14 @@ def test_never_longer_and_a_beginning(text: str, limit: int) -> None:
     if cut != text and limit:
         assert cut.endswith(ELLIPSIS)
         assert text.startswith(cut[:-1])
+
+
+def test_the_first_sentence_of_a_plan() -> None:
+    """Fault and evidence, without the road; points within names end nothing."""
+    fault = "rank 2 on n3.site: its data loader hangs at Fault.in_loader (faults.py:96)"
+    assert first_sentence(f"{fault}. Requeue without n3.site") == fault
+    assert first_sentence(fault) == fault
+    assert first_sentence("") == ""
 
 
 def test_many_sentences() -> None:

@@ -24,7 +24,7 @@ from slurm_robust.policy.rooms import (
 )
 from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.values import expand, fold
-from slurm_robust.words import shortened
+from slurm_robust.words import first_sentence, shortened
 
 SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP")
@@ -249,7 +249,7 @@ def _with_actions(r: Recovery, cluster: Cluster, room: str, incident: str) -> Re
         node = cluster.nodes.get(name)
         if node is None or foreign(node) or not room:
             continue
-        reason = shortened(f"{REASON_PREFIX} {r.reason}", MAX_DRAIN_REASON_CHARS)
+        reason = shortened(f"{REASON_PREFIX} {first_sentence(r.reason)}", MAX_DRAIN_REASON_CHARS)
         if room == "drain":
             actions.append(Action(ActionKind.DRAIN, name, reason))
         else:
