@@ -43,7 +43,7 @@ class Agent:
         self.ranks: dict[int, Rank] = {}
         self._records: dict[int, tuple[int, int]] = {}  # rank → (pid, file descriptor of its progress)
         self._last: dict[int, Any] = {}
-        self._told: dict[int, tuple[int, int]] = {}
+        self._told: dict[int, tuple[int, int, int]] = {}
         self._states: dict[int, str] = {}
         self._pending: dict[int, str] = {}
         self._number = 0
