@@ -17,8 +17,8 @@ import click
 WIDTH = 100
 """Columns where the output is no terminal (a file, a pipe, a mail)."""
 _GAP = "  "
-_NARROWEST = 24
-"""A column is wrapped to this at least; below it text cannot be read."""
+_NARROWEST, _NARROWEST_LAST = 24, 36
+"""A column is wrapped to this at least; below it text cannot be read. The last one holds the sentence."""
 
 
 def width() -> int:
@@ -83,6 +83,7 @@ def _sizes(columns: list[list[str]], columns_wide: int) -> list[int]:
     """Natural widths; where they do not fit, the widest columns give way, each to a readable width at least."""
     sizes = [max(map(len, column)) for column in columns]
     least = [min(size, max(_NARROWEST, len(column[0]))) for size, column in zip(sizes, columns, strict=True)]
+    least[-1] = min(sizes[-1], max(_NARROWEST_LAST, least[-1]))
     excess = sum(sizes) + len(_GAP) * (len(sizes) - 1) - columns_wide
     while excess > 0:
         widest = max(range(len(sizes)), key=lambda i: (sizes[i] - least[i] > 0, sizes[i]), default=0)
