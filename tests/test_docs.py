@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -249,6 +252,14 @@ def test_exit_codes_of_run_are_the_true_ones() -> None:
     """The guide's table has the three codes of our own."""
     rows = re.findall(r"^\| (\d+) \|", text_of("docs/engineer.md"), re.MULTILINE)
     assert [int(code) for code in rows] == [EXIT_USAGE, EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD]
+
+
+def test_the_manual_is_what_the_commands_say() -> None:
+    """docs/commands.md is made from --help; where they differ: scripts/manual.py > docs/commands.md."""
+    program = [sys.executable, str(ROOT / "scripts" / "manual.py")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    made = subprocess.run(program, capture_output=True, text=True, check=True, env=env).stdout
+    assert made.rstrip() == text_of("docs/commands.md").rstrip(), "python scripts/manual.py > docs/commands.md"
 
 
 # -- json.md ----------------------------------------------------------------------------------------------------------

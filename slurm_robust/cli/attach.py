@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from slurm_robust import config as site
+from slurm_robust.cli.teach import lesson, slurm_words
 from slurm_robust.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
@@ -17,7 +18,20 @@ from slurm_robust.supervise import folder, job
 from slurm_robust.supervise.supervisor import Supervisor
 
 
-@click.command()
+@click.command(
+    epilog=lesson(
+        [
+            ("srobust attach 1234", "watch it and report; nothing in the job is changed"),
+            ("srobust attach --act 1234", "also end a hung step, and ask for a requeue"),
+        ],
+        [
+            (0, "the job has ended"),
+            (2, "wrong usage"),
+            (3, "no such running job, or Slurm cannot be asked"),
+            (130, "Ctrl-C: the watch has ended, the job goes on"),
+        ],
+    )
+)
 @click.argument("job_id")
 @click.option("--act", is_flag=True, help="Also act: end a hung step and ask for a requeue (in the site's mode: act).")
 @click.option(
@@ -30,14 +44,15 @@ def command(job_id: str, act: bool, where: Path | None, config_path: str | None)
     Progress is read from slurm_robust.progress where the program calls it, else from the log lines of the job's output
     file. Silence is reported with the stacks of all ranks and a verdict, in the folder `slurm-robust-JOBID` beside the
     job's output. Runs until the job ends; Ctrl-C ends the watch and harms no rank.
-
-    Exit code: 0 the job has ended, 2 usage, 3 no such running job or Slurm cannot be asked, 130 Ctrl-C.
     """
     try:
         config = site.load(config_path)
         ref = JobRef.parse(job_id)
         context = job.read(connect(config.slurm), ref)
-    except (site.ConfigError, SlurmError, job.NoJobError) as error:
+    except SlurmError as error:
+        click.echo(f"srobust attach: {slurm_words(error)}", err=True)
+        sys.exit(3)
+    except (site.ConfigError, job.NoJobError) as error:
         click.echo(f"srobust attach: {error}", err=True)
         sys.exit(3)
     except ValueError as error:

@@ -16,25 +16,29 @@ from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.seals import SEAL_NAME, base, beside, contents
+from slurm_robust.cli.teach import lesson
 
 EXIT_NOT_VERIFIED = 1
 EXIT_COULD_NOT_TELL = 3
 
-_EXITS = """
-\b
-Exit codes:
-  0  done, verified, found
-  1  not verified, not whole, none found
-  2  wrong usage
-  3  could not tell: something cannot be read or written
-"""
+_EXITS = (
+    (0, "done, verified, found"),
+    (1, "not verified, not whole, none found"),
+    (2, "wrong usage"),
+    (3, "could not tell: something cannot be read or written"),
+)
+_SEAL = ("srobust ckpt seal ckpt/step-100", "seal what your own code wrote")
+_VERIFY = ("srobust ckpt verify ckpt", "read every checkpoint of a folder back")
+_LATEST = ("srobust ckpt latest ckpt", "the path to resume from, on stdout")
+_LIST = ("srobust ckpt list ckpt", "newest first, with what is wrong with them")
+_PRUNE = ("srobust ckpt prune ckpt --keep 3 --dry-run", "what would be removed")
 
 _PATH = click.argument("path", type=click.Path(path_type=Path))
 _DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for tools.")
 
 
-@click.group(epilog=_EXITS)
+@click.group(epilog=lesson([_SEAL, _VERIFY, _LATEST, _LIST, _PRUNE], _EXITS))
 def command() -> None:
     """Seal, verify and choose checkpoints, outside of any job.
 
@@ -43,7 +47,7 @@ def command() -> None:
     """
 
 
-@command.command(epilog=_EXITS)
+@command.command(epilog=lesson([_SEAL], _EXITS))
 @_PATH
 @click.option("--step", type=click.IntRange(min=0), help="Where the name does not tell it (step-100, iter_0000100).")
 @_JSON
@@ -62,7 +66,7 @@ def seal(path: Path, step: int | None, as_json: bool) -> None:
         click.echo(f"{path}: sealed, step {new.step}, {_count(len(new.files))}, {_size(_bytes(new))}")
 
 
-@command.command(epilog=_EXITS)
+@command.command(epilog=lesson([_VERIFY], _EXITS))
 @_PATH
 @_JSON
 def verify(path: Path, as_json: bool) -> None:
@@ -83,7 +87,7 @@ def verify(path: Path, as_json: bool) -> None:
     sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
 
 
-@command.command(epilog=_EXITS)
+@command.command(epilog=lesson([_LATEST], _EXITS))
 @_DIRECTORY
 @click.option("--deep", is_flag=True, help="Read back every byte that was not read since it was sealed.")
 @_JSON
@@ -109,7 +113,7 @@ def latest(directory: Path, deep: bool, as_json: bool) -> None:
     sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
 
 
-@command.command("list", epilog=_EXITS)
+@command.command("list", epilog=lesson([_LIST], _EXITS))
 @_DIRECTORY
 @_JSON
 def list_(directory: Path, as_json: bool) -> None:
@@ -125,7 +129,7 @@ def list_(directory: Path, as_json: bool) -> None:
     _print_table(found)
 
 
-@command.command(epilog=_EXITS)
+@command.command(epilog=lesson([_PRUNE], _EXITS))
 @_DIRECTORY
 @click.option("--keep", type=click.IntRange(min=1), required=True, help="Verified checkpoints that stay.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, remove nothing.")

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from slurm_robust import config as configuration
+from slurm_robust.cli.teach import lesson
 from slurm_robust.model import Mode
 
 
@@ -23,7 +24,19 @@ def _start_logging(level: str) -> None:
     logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form, datefmt="%Y-%m-%dT%H:%M:%S")
 
 
-@click.group(name="daemon", invoke_without_command=True)
+_EXAMPLES = (
+    ("srobust daemon --mode observe", "only write down what would be done"),
+    ("srobust daemon --config /etc/slurm_robust/robust.yaml", "as the systemd unit starts it"),
+    ("srobust daemon --user", "for your own jobs, on a login node"),
+)
+_EXITS = (
+    (0, "ended by SIGTERM or Ctrl-C"),
+    (1, "cannot start: configuration, journal, or another daemon at work; the message says"),
+    (2, "wrong usage"),
+)
+
+
+@click.group(name="daemon", invoke_without_command=True, epilog=lesson(_EXAMPLES, _EXITS))
 @click.option("--config", type=click.Path(dir_okay=False), help="robust.yaml; else $SROBUST_CONFIG or /etc.")
 @click.option("--user", is_flag=True, help="Bring back your own jobs, without any administrator's rights.")
 @click.option("--mode", type=click.Choice(["observe", "act"]), help="Overrides the configuration's `mode`.")
@@ -63,7 +76,13 @@ def _user_state_dir() -> Path:
     return Path(base) / "slurm_robust"
 
 
-@command.command("http")
+@command.command(
+    "http",
+    epilog=lesson(
+        [("srobust daemon http --state-file /var/lib/slurm_robust/state.json", "as a service of its own")],
+        [(0, "ended"), (1, "no such address, or aiohttp is missing"), (2, "wrong usage")],
+    ),
+)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True)
 @click.option("--state-file", type=click.Path(dir_okay=False, path_type=Path), help="Read this instead of stdin.")

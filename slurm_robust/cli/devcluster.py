@@ -11,16 +11,15 @@ from typing import Any
 
 import click
 
+from slurm_robust.cli.teach import lesson
 from slurm_robust.devcluster.cluster import CommandError, DevCluster, DevClusterError, Spec
 
-EXAMPLES = """
-\b
-  srobust devcluster up --daemon --standby 1      six nodes of eight fake GPUs, with the control daemon
-  eval "$(srobust devcluster env)"                this shell now speaks with it: sinfo, srun, srobust …
-  srun --immediate=10 -N2 --gres=gpu:8 env        runs on two of its nodes
-  srobust devcluster status                       nodes, daemons, where the logs are
-  srobust devcluster down                         ends all of it and leaves nothing behind
-"""
+_UP = ("srobust devcluster up --daemon --standby 1", "six nodes of eight fake GPUs, with the control daemon")
+_ENV = ('eval "$(srobust devcluster env)"', "this shell now speaks with it: sinfo, srun, srobust …")
+_TRY = ("srun --immediate=10 -N2 --gres=gpu:8 env", "runs on two of its nodes")
+_STATUS = ("srobust devcluster status", "nodes, daemons, where the logs are")
+_DOWN = ("srobust devcluster down", "ends all of it and leaves nothing behind")
+_EXITS = ((0, "done"), (1, "it did not; the message says why and what to type"), (2, "wrong usage"))
 
 
 def default_directory() -> Path:
@@ -72,7 +71,7 @@ class _Group(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=_Group, epilog=EXAMPLES)
+@click.group(cls=_Group, epilog=lesson([_UP, _ENV, _TRY, _STATUS, _DOWN], _EXITS))
 def command() -> None:
     """A private, real, multi-node Slurm on this machine.
 
@@ -93,7 +92,7 @@ directory_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 
 
-@command.command(epilog=EXAMPLES)
+@command.command(epilog=lesson([_UP, _ENV, _DOWN], _EXITS))
 @click.option("--nodes", default=6, show_default=True, help="Number of nodes, at most 64.")
 @click.option("--gpus-per-node", default=8, show_default=True, help="Fake GPUs of each node.")
 @click.option("--daemon", is_flag=True, help="Start srobustd too.")
@@ -142,7 +141,7 @@ def up(
     click.echo(f"End it:          srobust devcluster down{where}")
 
 
-@command.command()
+@command.command(epilog=lesson([_ENV], _EXITS))
 @directory_option
 def env(directory: Path) -> None:
     """Print the variables that make a shell speak with it, for `eval`."""
@@ -150,7 +149,7 @@ def env(directory: Path) -> None:
         click.echo(f"export {key}={shlex.quote(value)}")
 
 
-@command.command()
+@command.command(epilog=lesson([_STATUS], _EXITS))
 @directory_option
 @json_option
 def status(directory: Path, as_json: bool) -> None:
@@ -169,7 +168,7 @@ def status(directory: Path, as_json: bool) -> None:
         click.echo(f"{node['name']:<10} slurmd {pid!s:<12} {node['state']:<12} {node['reason']}".rstrip())
 
 
-@command.command()
+@command.command(epilog=lesson([_DOWN], _EXITS))
 @directory_option
 @click.option("--keep", is_flag=True, help="Leave the folder with its logs and configuration.")
 def down(directory: Path, keep: bool) -> None:

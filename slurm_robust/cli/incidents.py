@@ -9,6 +9,7 @@ import click
 
 from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import paragraph, table
+from slurm_robust.cli.teach import lesson
 from slurm_robust.config import Config
 from slurm_robust.model import TIME_KEYS
 from slurm_robust.words import first_sentence
@@ -16,7 +17,21 @@ from slurm_robust.words import first_sentence
 _REPORT_MAX_BYTES = 8 << 20
 
 
-@click.command("incidents")
+@click.command(
+    "incidents",
+    epilog=lesson(
+        [
+            ("srobust incidents", "the newest, one a line"),
+            ("srobust incidents 1234", "all that is known of job 1234's"),
+            ("srobust incidents --json | jq '.[0].times'", "the same for tools: docs/json.md"),
+        ],
+        [
+            (0, "shown"),
+            (1, "no such incident, or the daemon's state cannot be had"),
+            (2, "wrong usage"),
+        ],
+    ),
+)
 @click.argument("incident", required=False)
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Newest so many.")
 @source_options

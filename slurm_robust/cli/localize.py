@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from slurm_robust.cli.teach import lesson
 from slurm_robust.localize.archive import ArchiveError
 from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.folder import read_folder
@@ -16,7 +17,16 @@ from slurm_robust.localize.report import to_json, to_text
 from slurm_robust.model import EXIT_USAGE
 
 
-@click.command("localize")
+@click.command(
+    "localize",
+    epilog=lesson(
+        [
+            ("srobust localize --stacks slurm-robust-1234/1234-r0-1795228470", "judge a saved incident once more"),
+            ("srobust localize --stacks dumps --world-size 64 --json", "py-spy dumps of your own"),
+        ],
+        [(0, "judged, whatever the verdict"), (2, "wrong usage"), (64, "no such folder, or nothing in it to judge")],
+    ),
+)
 @click.option("--stacks", type=click.Path(path_type=Path), required=True, help="Folder of an incident, or of dumps.")
 @click.option("--world-size", type=click.IntRange(min=1), help="Number of ranks, where the folder may lack some.")
 @click.option("--tree/--no-tree", default=True, help="Show the merged stacks of the last capture.")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_robust import __version__
 
@@ -22,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "nodes": ("slurm_robust.cli.nodes", "In which room is each node, and why."),
     "standby": ("slurm_robust.cli.standby", "The standby pools, and how large they should be."),
     "breaker": ("slurm_robust.cli.breaker", "Show or reset the breaker."),
+    "completion": ("slurm_robust.cli.completion", "Tab completion for bash, zsh and fish."),
     "devcluster": ("slurm_robust.cli.devcluster", "A private, real, multi-node Slurm on this machine."),
 }
 """name → (module with a click command called `command`, its line in `srobust --help`)."""
@@ -41,13 +44,30 @@ class LazyGroup(click.Group):
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, and with the nearest name where there is none of this one."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else " See: srobust --help"
+            raise click.UsageError(f"no such command {name!r}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names with their lines, without loading anything."""
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of `--help`, without loading anything."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="srobust")
 def cli() -> None:
     """Training jobs on plain Slurm that survive hangs, crashes and bad nodes.
@@ -57,6 +77,8 @@ def cli() -> None:
     On a live job:       srobust stacks 1234
     At 3 a.m.:           srobust status;  srobust incidents
     To try it all here:  srobust devcluster up --daemon
+
+    Every command teaches with examples and exit codes: srobust COMMAND --help
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
 
 

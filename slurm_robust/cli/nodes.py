@@ -6,10 +6,22 @@ import click
 
 from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import table
+from slurm_robust.cli.teach import SHOWN, lesson
+
+ROOMS = ("active", "standby", "seat", "quarantine", "drained", "idle")
 
 
-@click.command("nodes")
-@click.option("--room", help="Only this room: active, standby, seat, quarantine, drained, idle.")
+@click.command(
+    "nodes",
+    epilog=lesson(
+        [
+            ("srobust nodes", "every node, and why it is where it is"),
+            ("srobust nodes --room drained", "what waits for repair, with the evidence"),
+        ],
+        SHOWN,
+    ),
+)
+@click.option("--room", type=click.Choice(ROOMS), help="Only this room.")
 @source_options
 def command(room: str | None, path: str | None, as_json: bool) -> None:
     """In which room is each node, and why."""

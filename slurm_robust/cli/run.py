@@ -6,11 +6,16 @@ import os
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_robust import config as site
+from slurm_robust.cli.teach import lesson
 from slurm_robust.model import EXIT_USAGE
 from slurm_robust.supervise import options, srunargs
 from slurm_robust.supervise.launcher import Launcher
+
+EXIT_NO_SRUN = 127
+"""As a shell says of a command that is not there."""
 
 
 class RawCommand(click.Command):
@@ -24,8 +29,31 @@ class RawCommand(click.Command):
         ctx.params["words"] = list(args)
         return []
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Our own options; else files, as behind srun."""
+        if not incomplete.startswith("--"):
+            return [CompletionItem(incomplete, type="file")]
+        own = ["--robust=", *(f"--robust-{name}=" for name in options.NAMES)]
+        return [CompletionItem(option) for option in own if option.startswith(incomplete)]
 
-@click.command(cls=RawCommand)
+
+@click.command(
+    cls=RawCommand,
+    epilog=lesson(
+        [
+            ("srobust run python train.py", "in the sbatch file, where `srun python train.py` stood"),
+            ("srobust run -N4 -n32 python train.py", "one node of an allocation of five is the spare"),
+            ("srobust run --robust=observe python train.py", "watch and report, do nothing"),
+        ],
+        [
+            ("srun's", "the command's own, as srun tells it"),
+            (64, "wrong usage, or a wrong configuration file: nothing was started"),
+            (75, "a requeue was wanted and nobody came"),
+            (93, "stopped for good: three attempts in a row without a new step"),
+            (127, "srun is not on PATH"),
+        ],
+    ),
+)
 def command(words: list[str]) -> None:
     """Supervise a training step; a drop-in for srun: srobust run [srun options] [--] CMD [ARG...].
 
@@ -44,13 +72,6 @@ def command(words: list[str]) -> None:
       --robust-layout=tp=2,pp=4     parallel sizes, for the localisation
       --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
       --robust-config=FILE          robust.yaml to use
-
-    \b
-    Exit codes:
-      the command's own (srun's)
-      64   wrong usage, or a wrong configuration file: nothing was started
-      75   a requeue was wanted and nobody came
-      93   stopped for good: three attempts in a row without a new step
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
     try:
         parsed = srunargs.parse(words)
@@ -68,6 +89,13 @@ def command(words: list[str]) -> None:
                 "srobust: no allocation here, so the command runs under plain srun, unsupervised; "
                 "use it in an sbatch file or inside salloc\n"
             )
-        os.execvp("srun", ["srun", *parsed.options, "--", *parsed.command])  # noqa: S606 (the user's own command)
+        try:
+            os.execvp("srun", ["srun", *parsed.options, "--", *parsed.command])  # noqa: S606 (the user's own command)
+        except OSError as error:
+            sys.stderr.write(
+                f"srobust run: srun cannot be started: {error.strerror}; install Slurm's commands, or put their folder "
+                "on PATH\n"
+            )
+            sys.exit(EXIT_NO_SRUN)
     supervisor = [sys.executable, "-m", "slurm_robust.supervise", "{fd}", *words]
     sys.exit(Launcher(srunargs.plain(parsed), supervisor).run())

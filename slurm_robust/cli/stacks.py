@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from slurm_robust import config as site
+from slurm_robust.cli.teach import lesson, slurm_words
 from slurm_robust.localize.fold import render_tree
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.errors import SlurmError
@@ -19,7 +20,23 @@ from slurm_robust.supervise.investigate import merge
 from slurm_robust.supervise.snapshot import SnapshotError, take
 
 
-@click.command()
+@click.command(
+    epilog=lesson(
+        [
+            ("srobust stacks 1234", "the merged stacks of job 1234, now"),
+            (
+                "srobust stacks 1234 --save stacks",
+                "and the archives of all nodes, for: srobust localize --stacks stacks",
+            ),
+        ],
+        [
+            (0, "all nodes answered"),
+            (1, "some did not; stderr names them"),
+            (2, "wrong usage"),
+            (3, "no such running job, or Slurm cannot be asked"),
+        ],
+    )
+)
 @click.argument("job_id")
 @click.option("--json", "as_json", is_flag=True, help="The archives of all nodes as one JSON object.")
 @click.option(
@@ -33,14 +50,15 @@ def command(job_id: str, as_json: bool, save: Path | None, timeout_s: float, con
     The job need not know of srobust: plain `srun python train.py` will do. Nothing in it is changed or stopped. You
     must be its owner (or root). The tree shows each place with the ranks that stand there, `0-2,5`; the odd ones out
     are usually the interesting ones.
-
-    Exit code: 0 all nodes answered, 1 some did not, 2 usage, 3 no such running job or Slurm cannot be asked.
     """
     try:
         config = site.load(config_path)
         ref = JobRef.parse(job_id)
         job = connect(config.slurm).job(ref)
-    except (site.ConfigError, SlurmError) as error:
+    except SlurmError as error:
+        click.echo(f"srobust stacks: {slurm_words(error)}", err=True)
+        sys.exit(3)
+    except site.ConfigError as error:
         click.echo(f"srobust stacks: {error}", err=True)
         sys.exit(3)
     except ValueError as error:

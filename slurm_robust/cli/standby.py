@@ -6,9 +6,15 @@ import click
 
 from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import table
+from slurm_robust.cli.teach import SHOWN, lesson
+
+_EXAMPLES = (
+    ("srobust standby", "what is held ready, and what is short"),
+    ("srobust standby size --machines 512 --daily-failure-rate 0.005", "how many to hold"),
+)
 
 
-@click.group("standby", invoke_without_command=True)
+@click.group("standby", invoke_without_command=True, epilog=lesson(_EXAMPLES, SHOWN))
 @source_options
 @click.pass_context
 def command(context: click.Context, path: str | None, as_json: bool) -> None:
@@ -29,7 +35,7 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
         click.echo("none: standby.size in robust.yaml is 0, or no node is free")
 
 
-@command.command()
+@command.command(epilog=lesson(_EXAMPLES[1:], [(0, "told"), (2, "wrong usage")]))
 @click.option("--machines", type=click.IntRange(1), required=True, help="Machines of one hardware class.")
 @click.option("--daily-failure-rate", type=click.FloatRange(0, 1), required=True, help="Of one machine, a day.")
 @click.option("--quantile", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.99, show_default=True)

@@ -49,9 +49,14 @@ def load_state(config: Config) -> dict[str, Any]:
             with urllib.request.urlopen(url, timeout=3) as answer:
                 text = answer.read().decode()
         except (OSError, urllib.error.URLError) as second:
+            reason = getattr(second, "reason", second)
             raise click.ClickException(
-                f"no state of the daemon: {path}: {error.strerror}; {url}: {second}. Does it run? "
-                "systemctl status srobustd (or: srobust devcluster up --daemon)"
+                f"the daemon's state cannot be had\n"
+                f"  {path}: {error.strerror}\n"
+                f"  {url}: {reason}\n"
+                "On the daemon's machine: systemctl status srobustd\n"
+                "Elsewhere: type this there, or set daemon.http.host in robust.yaml to an address of that machine\n"
+                'With a devcluster: eval "$(srobust devcluster env)"'
             ) from None
     try:
         state = json.loads(text)

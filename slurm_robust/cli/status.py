@@ -8,9 +8,19 @@ import click
 
 from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import table
+from slurm_robust.cli.teach import SHOWN, lesson
 
 
-@click.command("status")
+@click.command(
+    "status",
+    epilog=lesson(
+        [
+            ("srobust status", "the first thing to type at 3 a.m."),
+            ("srobust status --json | jq .breaker", "the same, all of it, for tools"),
+        ],
+        SHOWN,
+    ),
+)
 @source_options
 def command(path: str | None, as_json: bool) -> None:
     """What is going on: the daemon, supervised jobs, rooms, open incidents."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import sys
@@ -19,14 +20,28 @@ from slurm_robust.nodecheck.finding import Fitness, Report
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
 _EXITS = {Fitness.FIT: EXIT_FIT, Fitness.UNFIT: EXIT_UNFIT, Fitness.UNKNOWN: EXIT_UNKNOWN}
-_FOOT = """exit code: 0 fit, 1 unfit, 2 wrong usage or configuration, 3 could not tell
-example:   srobust check --stage full --json
-           srobust check --only xid --kmsg /var/log/kern.log"""
+_FOOT = """Examples:
+  srobust check                                       all checks of this node, for people
+  srobust check --only xid --kmsg /var/log/kern.log   one check, on a saved kernel log
+  srobust check --list                                what each check reads, costs and takes for wrong
+
+Exit codes:
+  0  fit
+  1  unfit; the evidence is told
+  2  wrong usage or configuration
+  3  could not tell: a check failed, or ran out of time"""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see: {self.prog} --help\n")
+        _, unknown, word = message.partition("unrecognized arguments: ")
+        near = (
+            difflib.get_close_matches(word.split("=")[0].split(" ")[0], self._option_string_actions, n=1)
+            if unknown
+            else []
+        )
+        meant = f"; did you mean {near[0]}?" if near else ""
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}{meant} See: {self.prog} --help\n")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,9 @@ usage: srobust run [srun options] [--robust[=on|observe|off]] [--robust-…=…]
 Everything else is srun's own. srobust run --help tells more.
 """
 _LAYOUT = re.compile(r"(?:tp|pp|dp|ep|cp|fsdp)=[1-9]\d{0,5}(?:,(?:tp|pp|dp|ep|cp|fsdp)=[1-9]\d{0,5})*\Z")
-_KNOWN = frozenset({"mode", "checkpoint-dir", "hang-timeout", "layout", "folder", "config"})
+NAMES = ("checkpoint-dir", "hang-timeout", "layout", "folder", "config")
+"""What may follow `--robust-`."""
+_KNOWN = frozenset({"mode", *NAMES})
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,9 @@ def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
     """
     for name in own:
         if name not in _KNOWN:
-            raise UsageError(f"--robust-{name}: there is no such option")
+            known = difflib.get_close_matches(name, NAMES, n=1)
+            meant = f"; did you mean --robust-{known[0]}?" if known else ""
+            raise UsageError(f"--robust-{name}: there is no such option{meant}")
     mode_text = own.get("mode", "")
     modes = {"": None, "on": Mode.ACT, "act": Mode.ACT, "observe": Mode.OBSERVE, "off": None}
     if mode_text not in modes:

@@ -1,0 +1,41 @@
+"""What every command teaches: examples and exit codes below its --help, and what to type after an error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from slurm_robust.slurm.errors import SlurmError, SlurmUnavailableError
+
+SHOWN = ((0, "shown"), (1, "the daemon's state cannot be had; the message says what to look at"), (2, "wrong usage"))
+"""The exit codes of all commands that show the daemon's state."""
+
+
+def lesson(examples: Iterable[tuple[str, str]], exits: Iterable[tuple[int | str, str]]) -> str:
+    """The end of a --help: what to type and what that does, then the exit codes; as click's `epilog`."""
+    shown, codes = list(examples), [(str(code), meaning) for code, meaning in exits]
+    wide = max((len(typed) for typed, _ in shown), default=0)
+    lines = ["\b", "Examples:", *(f"  {typed:<{wide}}  {does}".rstrip() for typed, does in shown)]
+    wide = max((len(code) for code, _ in codes), default=0)
+    lines += ["", "\b", "Exit codes:", *(f"  {code:<{wide}}  {meaning}" for code, meaning in codes)]
+    return "\n".join(lines)
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?`, or nothing where no known word is like this one."""
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def slurm_words(error: SlurmError) -> str:
+    """Slurm's own words, and what to type where it was not there to answer."""
+    if not isinstance(error, SlurmUnavailableError):
+        return str(error)
+    # The line that ended the command says it best; those before it say how it came there.
+    last = error.text.splitlines()[-1].strip() if error.text else ""
+    said = f": {last.rpartition('fatal: ')[2]}" if last else ""
+    return (
+        f"Slurm cannot be reached ({error.what}){said}\n"
+        "Look: scontrol ping. Is this a machine of the cluster, with its /etc/slurm/slurm.conf or SLURM_CONF? "
+        'To try it without a cluster: srobust devcluster up; eval "$(srobust devcluster env)"'
+    )
