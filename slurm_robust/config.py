@@ -221,7 +221,7 @@ def parse(text: str, name: str = "robust.yaml") -> Config:
     if raw is None:
         return Config()
     try:
-        return msgspec.convert(raw, Config)
+        return msgspec.convert(_without_empty(raw, Config), Config)
     except msgspec.ValidationError as error:
         message = str(error)
         unknown = re.search(r"unknown field `([^`]+)`", message)
@@ -232,6 +232,22 @@ def parse(text: str, name: str = "robust.yaml") -> Config:
         what = re.sub(r" - at `[^`]*`", "", message)
         dotted = ".".join(keys) or "(top level)"
         raise ConfigError(f"{name}:{_line_of(text, keys)}: {dotted}: {what}") from None
+
+
+def _without_empty(raw: Any, kind: type[msgspec.Struct]) -> Any:
+    """The same without sections in which every key is commented out, which YAML reads as null."""
+    if not isinstance(raw, dict):
+        return raw
+    sections = {f.encode_name: f.type for f in msgspec.structs.fields(kind) if _is_section(f.type)}
+    return {
+        key: _without_empty(value, sections[key]) if key in sections else value
+        for key, value in raw.items()
+        if not (value is None and key in sections)
+    }
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _line_of(text: str, keys: list[str]) -> int:

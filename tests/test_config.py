@@ -50,6 +50,13 @@ def test_any_text_is_read_or_refused_with_a_typed_error(text: str) -> None:
         config.parse(text)
 
 
+def test_a_section_without_keys_is_its_defaults() -> None:
+    """Whoever comments out every key of a section leaves null there."""
+    assert config.parse("nodecheck:\n  # disable: [clock]\ndaemon:\n  http:\nstandby: {size: 1}\n").standby.size == 1
+    with pytest.raises(config.ConfigError, match=r"standby\.size"):
+        config.parse("standby: {size: }\n")
+
+
 def test_the_file_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An explicit path, then the variable; a file that was named and is not there is an error."""
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"

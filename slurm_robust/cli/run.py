@@ -37,6 +37,21 @@ class RawCommand(click.Command):
         return [CompletionItem(option) for option in own if option.startswith(incomplete)]
 
 
+def _config_problem(named: str) -> str:
+    """What is wrong with the site's file, which must not keep anybody's job from starting; nothing where it is right.
+
+    Raises:
+        ConfigError: the file that the user named is wrong.
+    """
+    try:
+        site.load(named)
+    except site.ConfigError as error:
+        if named:
+            raise
+        return str(error)
+    return ""
+
+
 @click.command(
     cls=RawCommand,
     epilog=lesson(
@@ -47,7 +62,7 @@ class RawCommand(click.Command):
         ],
         [
             ("srun's", "the command's own, as srun tells it"),
-            (64, "wrong usage, or a wrong configuration file: nothing was started"),
+            (64, "wrong usage, or a wrong file behind --robust-config: nothing was started"),
             (75, "a requeue was wanted and nobody came"),
             (93, "stopped for good: three attempts in a row without a new step"),
             (127, "srun is not on PATH"),
@@ -76,15 +91,17 @@ def command(words: list[str]) -> None:
     try:
         parsed = srunargs.parse(words)
         own = options.read(parsed.own, os.environ)
-        site.load(own.config)
+        problem = _config_problem(own.config)
     except srunargs.UsageError as error:
         sys.stderr.write(f"srobust run: {error}\n\n{options.USAGE}")
         sys.exit(EXIT_USAGE)
     except site.ConfigError as error:
         sys.stderr.write(f"srobust run: {error}\n")
         sys.exit(EXIT_USAGE)
-    if own.off or not os.environ.get("SLURM_JOB_ID"):
-        if not own.off:
+    if own.off or problem or not os.environ.get("SLURM_JOB_ID"):
+        if problem:
+            sys.stderr.write(f"srobust: {problem}; the command runs under plain srun, unsupervised: tell your admins\n")
+        elif not own.off:
             sys.stderr.write(
                 "srobust: no allocation here, so the command runs under plain srun, unsupervised; "
                 "use it in an sbatch file or inside salloc\n"

@@ -189,6 +189,10 @@ def _list(config: Config, *, as_json: bool) -> None:
     from slurm_robust.nodecheck import explain  # noqa: PLC0415 (no check needs it)
 
     checks = registry.select("full")
+    # Whoever lists wants to know that the file is right: what a run would refuse is refused here too.
+    registry.select("full", (), config.nodecheck.disable)
+    for name, chosen in config.nodecheck.options.items():
+        registry.get(name).settings(chosen)
     print(json.dumps(explain.as_json(checks), ensure_ascii=False) if as_json else explain.as_text(checks))
     if config.nodecheck.disable and not as_json:
         print(f"\nswitched off here (nodecheck.disable): {', '.join(config.nodecheck.disable)}")

@@ -112,6 +112,55 @@ def test_run_without_srun_is_told_and_no_traceback(tmp_path: Path) -> None:
     assert "install Slurm's commands" in done.stderr
 
 
+def srun_of(tmp_path: Path, *words: str, site: str) -> subprocess.CompletedProcess[str]:
+    """`srobust run` in a job, where srun is a script that tells its words."""
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "srun $*"\n')
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "robust.yaml").write_text(site)
+    return subprocess.run(
+        [sys.executable, "-m", "slurm_robust.cli.main", "run", *words],
+        env={
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "SLURM_JOB_ID": "7",
+            "SROBUST_CONFIG": f"{tmp_path}/robust.yaml",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_wrong_file_of_the_site_holds_no_launch(tmp_path: Path) -> None:
+    """An admin's slip must not stop every job of the cluster; a file that the user named is the user's to mend."""
+    done = srun_of(tmp_path, "-n2", "python", "train.py", site="mode: atc\n")
+    assert (done.returncode, done.stdout) == (0, "srun -n2 -- python train.py\n")
+    assert "robust.yaml:1: mode: " in done.stderr
+    assert "unsupervised" in done.stderr
+    named = srun_of(tmp_path, f"--robust-config={tmp_path}/robust.yaml", "python", "train.py", site="mode: atc\n")
+    assert (named.returncode, named.stdout) == (64, "")
+
+
+def test_listing_checks_refuses_options_that_a_run_would_refuse(tmp_path: Path) -> None:
+    """`srobust check --list` is how an admin learns that robust.yaml is right."""
+    path = tmp_path / "robust.yaml"
+    for text, wanted in (
+        ("nodecheck: {options: {gpu_count: {expcted: 8}}}\n", "expcted"),
+        ("nodecheck: {options: {gpus: {expected: 8}}}\n", "gpus"),
+        ("nodecheck: {disable: [gpus]}\n", "gpus"),
+    ):
+        path.write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-m", "slurm_robust.cli.main", "check", "--list", "--config", str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        )
+        assert done.returncode == 2, done.stdout
+        assert wanted in done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "incomplete", "wanted"),
     [
