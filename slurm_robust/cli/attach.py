@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from slurm_robust import config as site
-from slurm_robust.cli.teach import lesson, slurm_words
+from slurm_robust.cli.teach import lesson, not_running, slurm_words
 from slurm_robust.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
@@ -58,9 +58,7 @@ def command(job_id: str, act: bool, where: Path | None, config_path: str | None)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if context.job.state != "RUNNING":
-        click.echo(
-            f"srobust attach: job {job_id} is {context.job.state}, not RUNNING; see: squeue -j {job_id}", err=True
-        )
+        click.echo(f"srobust attach: {not_running(job_id, context.job.state)}", err=True)
         sys.exit(3)
     if not act:
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from slurm_robust import config as site
-from slurm_robust.cli.teach import lesson, slurm_words
+from slurm_robust.cli.teach import lesson, not_running, slurm_words
 from slurm_robust.localize.fold import render_tree
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.errors import SlurmError
@@ -64,8 +64,7 @@ def command(job_id: str, as_json: bool, save: Path | None, timeout_s: float, con
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if job is None or job.state != "RUNNING":
-        state = "is not known to Slurm" if job is None else f"is {job.state}, not RUNNING"
-        click.echo(f"srobust stacks: job {job_id} {state}; see: squeue -j {job_id}", err=True)
+        click.echo(f"srobust stacks: {not_running(job_id, job.state if job else None)}", err=True)
         sys.exit(3)
     try:
         archives, missing = asyncio.run(take(job, config.supervise, timeout_s))

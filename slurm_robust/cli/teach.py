@@ -27,6 +27,18 @@ def near(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
+def not_running(job_id: str, state: str | None) -> str:
+    """Why there is nothing to look at in this job, and where to look instead; `state` is None where Slurm has none."""
+    if state is None:
+        return f"job {job_id} is not known to Slurm (any more); see: squeue --me, and srobust incidents {job_id}"
+    if state in ("PENDING", "CONFIGURING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"):
+        return f"job {job_id} is {state}, not RUNNING; see: squeue -j {job_id}"
+    return (
+        f"job {job_id} is {state}, not RUNNING; what is known of it: srobust incidents {job_id}, and the folder "
+        f"slurm-robust-{job_id} beside its output"
+    )
+
+
 def slurm_words(error: SlurmError) -> str:
     """Slurm's own words, and what to type where it was not there to answer."""
     if not isinstance(error, SlurmUnavailableError):

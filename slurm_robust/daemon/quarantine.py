@@ -249,4 +249,4 @@ class QuarantineKeeper:
 
 
 def _recheck(q: Quarantine) -> Action:
-    return Action(ActionKind.RECHECK, q.node, "a claim is a claim: check the node in full")
+    return Action(ActionKind.RECHECK, q.node, "only suspected so far: a full check decides")

@@ -120,7 +120,9 @@ def start_munged(now: Record, *, timeout_s: float = 5) -> str:
     deadline_s = time.monotonic() + timeout_s
     while not (layout.munge / "socket").exists():
         if "munged" not in record.read(now.directory).live():
-            return f"munged ended: {_tail(role.command.log, 3)}"
+            said = _tail(role.command.log, 3)
+            # What ended it; the lines about its start say nothing to whoever reads this.
+            return f"munged ended: {said.rpartition('Error: ')[2].strip() or said}"
         if time.monotonic() > deadline_s:
             kill(now, "munged", signal.SIGKILL)
             return f"munged made no socket in {timeout_s:g} s"

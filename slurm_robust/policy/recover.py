@@ -272,5 +272,5 @@ def _with_actions(r: Recovery, cluster: Cluster, room: str, incident: str) -> Re
         Action(ActionKind.DELETE_SEAT, r.seat, "the job runs"),
     ]
     if room == "quarantine":
-        actions += [Action(ActionKind.RECHECK, name, "a claim is a claim: check the node in full") for name in aside]
+        actions += [Action(ActionKind.RECHECK, name, "only suspected so far: a full check decides") for name in aside]
     return replace(r, actions=tuple(actions))

@@ -13,7 +13,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from slurm_robust.cli.main import COMMANDS, cli
-from slurm_robust.cli.teach import lesson, slurm_words
+from slurm_robust.cli.teach import lesson, not_running, slurm_words
 from slurm_robust.slurm.errors import SlurmRefusedError, SlurmUnavailableError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +96,13 @@ def test_slurm_that_is_away_says_what_to_type() -> None:
     assert said.startswith("Slurm cannot be reached (read job 9): Could not establish a configuration source\n")
     assert "scontrol ping" in said
     assert slurm_words(SlurmRefusedError("requeue job 9", "Access denied")) == "requeue job 9: Access denied"
+
+
+def test_a_job_that_has_ended_says_where_its_story_is() -> None:
+    """Squeue knows ended jobs no more; a waiting one it does."""
+    assert "srobust incidents 9, and the folder slurm-robust-9" in not_running("9", "COMPLETED")
+    assert "squeue -j 9" in not_running("9", "PENDING")
+    assert "not known" in not_running("9", None)
 
 
 def test_run_without_srun_is_told_and_no_traceback(tmp_path: Path) -> None:
