@@ -82,6 +82,7 @@ def slurm_conf(spec: Spec, settings: Settings, layout: Layout) -> str:
         # A ping of a dead slurmd is tried again for this long before the node's silence counts: with Slurm's own 10 s
         # a node with SlurmdTimeout 10 is DOWN after 28 s, with 5 s after 18.
         "MessageTimeout": str(min(10, max(3, spec.slurmd_timeout_s // 2))),
+        "TaskProlog": f"{layout.etc}/taskprolog",
         "KillWait": str(spec.kill_wait_s),
         "JobRequeue": "1",
         # nohold_on_prolog_fail: a failed prolog drains its node, so the job can simply wait for another one. Without
@@ -149,6 +150,21 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = result.get(key)
         result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return result
+
+
+def task_prolog(layout: Layout) -> str:
+    """`etc/taskprolog`: a TMPDIR for the tasks of steps that have none of their own.
+
+    A killed rank cleans nothing up, and what Python's multiprocessing leaves in TMPDIR has no name that tells whose it
+    was. Batch scripts keep theirs: the wrapper in them meets those outside of the job there.
+    """
+    return f"""#!/bin/sh
+# Written by `srobust devcluster up`: what it prints is taken into the task's environment.
+case ${{SLURM_STEP_ID:-batch}} in
+    batch | 42949672??) exit 0 ;;
+esac
+[ -n "$TMPDIR" ] || echo export TMPDIR={shlex.quote(str(layout.tmp))}
+"""
 
 
 def script(which: str, exports: Mapping[str, str], candidates: list[Path], *, sleep_s: float = 0) -> str:

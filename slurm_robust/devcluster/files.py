@@ -57,7 +57,7 @@ def make_directory(spec: Spec) -> Path:
 def write(spec: Spec, settings: Settings, layout: Layout) -> None:
     """Every file and folder that the daemons want to find."""
     names = conf.node_names(spec.nodes)
-    for folder in (layout.etc, layout.log, layout.run, layout.munge, layout.work, layout.cgroup):
+    for folder in (layout.etc, layout.log, layout.run, layout.munge, layout.work, layout.tmp, layout.cgroup):
         folder.mkdir(exist_ok=True)
     for folder in (
         layout.gpu(0).parent,
@@ -68,6 +68,7 @@ def write(spec: Spec, settings: Settings, layout: Layout) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     (layout.state / "slurmctld").mkdir(parents=True, mode=0o700)
     layout.work.chmod(0o1777)
+    layout.tmp.chmod(0o1777)
 
     key = layout.munge / "key"
     key.touch(mode=0o600)
@@ -85,6 +86,7 @@ def write(spec: Spec, settings: Settings, layout: Layout) -> None:
     _write(layout.etc / "gres.conf", conf.gres_conf(spec, layout))
     _write(layout.etc / "cgroup.conf", conf.cgroup_conf(settings, layout))
     _write(layout.robust_yaml, conf.robust_yaml(spec, settings, layout))
+    _write(layout.etc / "taskprolog", conf.task_prolog(layout), mode=0o755)
     home = Path(slurm_robust.__file__).resolve().parent
     for which in ("prolog", "epilog"):
         name = f"srobust-{which}"
@@ -143,10 +145,32 @@ def cgroup_top(settings: Settings) -> Path:
 def is_left_over(directory: Path) -> bool:
     """Whether a folder without a record holds only what a devcluster makes, and belongs to us."""
     layout = Layout(directory)
-    own = {"etc", "spool", "dev", "kmsg", "cache", "log", "run", "state", "munge", "work", "cgroup", "robust.yaml"}
+    own = {
+        "etc",
+        "spool",
+        "dev",
+        "kmsg",
+        "cache",
+        "log",
+        "run",
+        "state",
+        "munge",
+        "work",
+        "tmp",
+        "cgroup",
+        "robust.yaml",
+    }
     names = {path.name for path in directory.iterdir()} - {layout.lock.name, layout.record.with_suffix(".new").name}
     ours = directory.stat().st_uid == os.geteuid()
-    return ours and all(name in own or (name.startswith(".dev") and name.endswith(".new")) for name in names)
+    if not ours or not all(name in own or (name.startswith(".dev") and name.endswith(".new")) for name in names):
+        return False
+    # Somebody's own folder may well be made of `log`, `tmp` and `work` alone.
+    if not names & own:
+        return True
+    try:
+        return "ClusterName=dev" in layout.slurm_conf.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def _cgroup_of(directory: Path, settings: Settings | None) -> Path | None:

@@ -133,6 +133,11 @@ class Layout:
         return self.root / "work"
 
     @property
+    def tmp(self) -> Path:
+        """TMPDIR of the tasks of jobs: what killed ranks leave there goes with the cluster."""
+        return self.root / "tmp"
+
+    @property
     def cgroup(self) -> Path:
         """What cgroup.conf names as the mount point."""
         return self.root / "cgroup"

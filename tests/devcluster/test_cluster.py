@@ -46,6 +46,20 @@ def test_a_job_has_its_gpus_on_every_node(devcluster: DevCluster) -> None:
     assert batch, shown
 
 
+def test_what_ranks_leave_in_tmpdir_goes_with_the_cluster(devcluster: DevCluster) -> None:
+    """Tasks of steps have a TMPDIR in the cluster's folder, and keep one of their own; batch scripts are left alone."""
+    show = "echo ${TMPDIR:-none}"
+    rank = ["srun", "--immediate=10", "sh", "-c", f"{show}; touch $TMPDIR/x"]
+    assert devcluster.run(rank, env={"TMPDIR": ""}).stdout == f"{devcluster.layout.tmp}\n"
+    own = devcluster.layout.work / "own"
+    own.mkdir(mode=0o777)
+    assert devcluster.run(rank, env={"TMPDIR": str(own)}).stdout == f"{own}\n"
+    job_id = submit(devcluster, f"unset TMPDIR; {show}; srun sh -c '{show}'", "-o", "out-%j")
+    out = devcluster.layout.work / f"out-{job_id}"
+    wait_until(lambda: out.exists() and out.read_text().count("\n") == 2, 20, "batch script and rank wrote")
+    assert out.read_text().split() == ["none", str(devcluster.layout.tmp)]
+
+
 def test_commands_run_as_another_user(devcluster: DevCluster) -> None:
     """With root's cluster, jobs can be another account's; a failing command says what it wrote."""
     if not ROOT:

@@ -102,6 +102,17 @@ def test_down_without_a_record(short_dir: Path) -> None:
     assert not files.cgroup_top(now.settings).exists()
 
 
+def test_down_leaves_what_only_looks_like_a_devcluster(short_dir: Path) -> None:
+    """A folder of somebody's own, with names that a devcluster has too, is not touched."""
+    kept = short_dir / "mine" / "log" / "precious"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("years of work\n")
+    (short_dir / "mine" / "work").mkdir()
+    with pytest.raises(DevClusterError, match="nothing in it was touched"):
+        DevCluster(short_dir / "mine").down()
+    assert kept.read_text() == "years of work\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("seen", ["cluster.json", "munge/socket", "log/slurmctld.log", "log/slurmd.n1.log"])
 def test_up_interrupted(short_dir: Path, number: int, seen: str) -> None:

@@ -77,6 +77,8 @@ def test_a_folder_of_somebody_else_is_left_alone(folder: Path) -> None:
     assert (folder / "thesis.tex").exists()
     assert (folder / "log").exists()
     (folder / "thesis.tex").unlink()
+    (folder / "etc").mkdir()
+    (folder / "etc" / "slurm.conf").write_text("ClusterName=dev1234abcd\n")
     assert call("down", "--dir", str(folder))[0] == 0
     assert not folder.exists()
 

@@ -57,7 +57,7 @@ def test_older_slurm_is_not_asked_for_what_it_lacks() -> None:
 
 def test_without_prolog_slurm_runs_none() -> None:
     """prolog=False leaves Slurm without prolog and epilog, unless a slow epilog is asked for."""
-    assert "Prolog=" not in conf.slurm_conf(Spec(prolog=False), SETTINGS, LAYOUT)
+    assert "\nProlog=" not in conf.slurm_conf(Spec(prolog=False), SETTINGS, LAYOUT)
     slow = conf.slurm_conf(Spec(prolog=False, epilog_sleep_s=15), SETTINGS, LAYOUT)
     assert "Epilog=/x/etc/epilog" in slow.splitlines()
     assert "PrologEpilogTimeout=75" in slow.splitlines()
