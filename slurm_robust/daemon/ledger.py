@@ -68,6 +68,11 @@ class Ledger:
             (next_try_at_s, word, node),
         )
 
+    def wait_at_most(self, until_s: float) -> None:
+        """No recheck waits for longer than that, and none was begun later."""
+        self.db.execute("UPDATE quarantines SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
+        self.db.execute("UPDATE quarantines SET recheck_at_s = min(recheck_at_s, ?)", (until_s,))
+
     def leave(self, node: str) -> None:
         """Take a node out."""
         self.db.execute("DELETE FROM quarantines WHERE node = ?", (node,))

@@ -27,6 +27,8 @@ SURE_AFTER_S = 2.0
 RESUME_AFTER_S = 5.0
 """A node that we set DOWN and that answers is brought back, into its quarantine, after so long."""
 RECHECK_NAME = "srobust-recheck"
+HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
+"""States of a recheck that nobody but us would end: its reservation was deleted under it, for example."""
 
 
 class QuarantineKeeper:
@@ -55,6 +57,11 @@ class QuarantineKeeper:
                 await self._look(q, node)
             except SlurmError as error:
                 self.core.alert("quarantine.waits", f"{q.node}: {error}", key=q.node)
+
+    def begin_anew(self) -> None:
+        """Start every wait again: the clock was set back, and what was to come soon lies hours ahead."""
+        self._down_since_s.clear()
+        self.ledger.wait_at_most(self.core.now_s())
 
     async def _drain_again(self) -> None:
         """What slurmctld forgot when it was killed."""
@@ -124,6 +131,8 @@ class QuarantineKeeper:
         minutes = max(1, math.ceil(core.config.quarantine.recheck_timeout_s / 60))
         args = [f"--job-name={name}", f"--reservation={quarantine_name(q.node)}", f"--nodelist={q.node}", "--nodes=1"]
         args += ["--exclusive", "--no-requeue", f"--time={minutes}", "--output=/dev/null", "--chdir=/"]
+        # Without a daemon to cancel it, a recheck that cannot start would stay in the queue for ever.
+        args.append(f"--deadline=now+{2 * minutes + 1}minutes")
         if node.partitions:
             args.append(f"--partition={node.partitions[0]}")
         command = core.config.quarantine.recheck_command or (
@@ -142,7 +151,10 @@ class QuarantineKeeper:
         limit_s = core.config.quarantine.recheck_timeout_s
         if recheck is None and since_s > 5:
             await self._unknown(q, f"recheck job {q.recheck_job} is gone")
-        elif recheck is not None and recheck.state == "PENDING" and since_s > limit_s:
+        elif recheck is not None and recheck.state in HELD:
+            await self._cancel(q)
+            await self._unknown(q, f"Slurm holds the recheck ({recheck.state}: {recheck.reason})")
+        elif recheck is not None and recheck.state != "RUNNING" and not recheck.completing and since_s > limit_s:
             await self._cancel(q)
             await self._unknown(q, f"the recheck did not start in {limit_s:.0f} s; Slurm says: {recheck.reason}")
 

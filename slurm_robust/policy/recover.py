@@ -26,7 +26,8 @@ from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.values import expand, fold
 
 SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
-QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP")
+QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
+"""Its end must not leave a recheck held: without a daemon nobody would release or cancel it."""
 SEAT_LASTS_MIN = 3
 """Seats are made this short, a bit longer than Slurm's own delay after a requeue, and renewed while they are needed."""
 MIN_RUN_S = 600.0
