@@ -78,8 +78,12 @@ class Ledger:
         self.db.execute("DELETE FROM quarantines WHERE node = ?", (node,))
 
     def strike(self, q: Quarantine, at_s: float, why: str) -> None:
-        """Count a strike: suspected by a job, and passed its check."""
-        self.db.execute("INSERT INTO strikes VALUES(?,?,?,?,?,?)", (q.node, q.job_id, q.lineage, at_s, why, q.incident))
+        """Count a strike, once for each incident: suspected by a job, and passed its check."""
+        values = (q.node, q.job_id, q.lineage, at_s, why, q.incident)
+        once = (
+            "SELECT ?,?,?,?,?,? WHERE NOT EXISTS (SELECT 1 FROM strikes WHERE node = ? AND incident = ? AND job_id = ?)"
+        )
+        self.db.execute(f"INSERT INTO strikes {once}", (*values, q.node, q.incident, q.job_id))  # noqa: S608 (constant above)
 
     def strikes(self, node: str, since_s: float) -> int:
         """Strikes of a node that count: one training that suspects it again and again is one voice.
