@@ -83,7 +83,7 @@ class Ledger:
         once = (
             "SELECT ?,?,?,?,?,? WHERE NOT EXISTS (SELECT 1 FROM strikes WHERE node = ? AND incident = ? AND job_id = ?)"
         )
-        self.db.execute(f"INSERT INTO strikes {once}", (*values, q.node, q.incident, q.job_id))  # noqa: S608 (constant above)
+        self.db.execute(f"INSERT INTO strikes {once}", (*values, q.node, q.incident, q.job_id))
 
     def strikes(self, node: str, since_s: float) -> int:
         """Strikes of a node that count: one training that suspects it again and again is one voice.
