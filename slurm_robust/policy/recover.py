@@ -27,7 +27,8 @@ from slurm_robust.slurm.values import expand, fold
 from slurm_robust.words import first_sentence, shortened
 
 SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
-QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP")
+QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
+"""Its end must not leave a recheck held: without a daemon nobody would release or cancel it."""
 SEAT_LASTS_MIN = 3
 """Seats are made this short, a bit longer than Slurm's own delay after a requeue, and renewed while they are needed."""
 MAX_DRAIN_REASON_CHARS = 200
