@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from slurm_robust.cli.teach import lesson
 from slurm_robust.localize.archive import ArchiveError
+from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.fold import render_tree
-from slurm_robust.localize.folder import read_folder
+from slurm_robust.localize.folder import Saved, read_folder
 from slurm_robust.localize.judge import judge
+from slurm_robust.localize.recorder.dump import DumpError
+from slurm_robust.localize.recorder.folder import read_dumps
 from slurm_robust.localize.report import to_json, to_text
 from slurm_robust.model import EXIT_USAGE
 
@@ -23,33 +27,57 @@ from slurm_robust.model import EXIT_USAGE
         [
             ("srobust localize --stacks slurm-robust-1234/1234-r0-1795228470", "judge a saved incident once more"),
             ("srobust localize --stacks dumps --world-size 64 --json", "py-spy dumps of your own"),
+            ("srobust localize --flight-recorder traces --ranks-per-node 8", "PyTorch's flight-recorder dumps"),
         ],
         [(0, "judged, whatever the verdict"), (2, "wrong usage"), (64, "no such folder, or nothing in it to judge")],
     ),
 )
-@click.option("--stacks", type=click.Path(path_type=Path), required=True, help="Folder of an incident, or of dumps.")
+@click.option("--stacks", type=click.Path(path_type=Path), help="Folder of an incident, or of py-spy dumps.")
+@click.option("--flight-recorder", type=click.Path(path_type=Path), help="Folder of PyTorch's dumps, one a rank.")
 @click.option("--world-size", type=click.IntRange(min=1), help="Number of ranks, where the folder may lack some.")
+@click.option("--ranks-per-node", type=click.IntRange(min=1), help="Name nodes by number where nothing names them.")
 @click.option("--tree/--no-tree", default=True, help="Show the merged stacks of the last capture.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def command(stacks: Path, world_size: int | None, tree: bool, as_json: bool) -> None:
-    """Who is at fault, from captured stacks.
+def command(
+    *,
+    stacks: Path | None,
+    flight_recorder: Path | None,
+    world_size: int | None,
+    ranks_per_node: int | None,
+    tree: bool,
+    as_json: bool,
+) -> None:
+    """Who is at fault, from captured stacks, flight-recorder dumps, or both.
 
     \b
     --stacks takes what an incident's folder holds (<node>.json.gz), or py-spy dumps named
     rank-<r>.json (py-spy dump --json) or rank-<r>.txt, in one folder or one for each node.
+    --flight-recorder takes what PyTorch wrote at TORCH_FR_DUMP_TEMP_FILE (or
+    TORCH_NCCL_DEBUG_INFO_TEMP_FILE): pickles or JSON, the rank at the end of each name.
+    Nothing in them is executed.
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
+    if stacks is None and flight_recorder is None:
+        raise click.UsageError("give --stacks DIR, --flight-recorder DIR, or both")
     try:
-        saved = read_folder(stacks, world_size)
-    except ArchiveError as error:
+        saved = read_folder(stacks, world_size) if stacks is not None else Saved(Evidence(world_size or 0, {}))
+        dumps = read_dumps(flight_recorder) if flight_recorder is not None else None
+    except (ArchiveError, DumpError) as error:
         click.echo(f"srobust localize: {error}", err=True)
         sys.exit(EXIT_USAGE)
-    for problem in saved.problems:
+    evidence, problems = saved.evidence, saved.problems
+    if dumps is not None:
+        size = max(evidence.world_size, max(dumps.dumps) + 1)
+        nodes = {r: f"node{r // ranks_per_node}" for r in range(size)} if ranks_per_node else {}
+        nodes.update(evidence.rank_nodes)
+        evidence = replace(evidence, world_size=size, rank_nodes=nodes, recorder=dumps.dumps)
+        problems = (*problems, *dumps.problems)
+    for problem in problems:
         click.echo(f"srobust localize: {problem}", err=True)
-    verdict = judge(saved.evidence)
+    verdict = judge(evidence)
     if as_json:
-        click.echo(json.dumps({**to_json(verdict), "problems": list(saved.problems)}))
+        click.echo(json.dumps({**to_json(verdict), "problems": list(problems)}))
         return
     click.echo(to_text(verdict))
-    if tree and saved.evidence.captures:
+    if tree and evidence.captures:
         click.echo()
-        click.echo(render_tree(saved.evidence.captures[-1]))
+        click.echo(render_tree(evidence.captures[-1]))

@@ -41,12 +41,12 @@ def _config_problem(named: str) -> str:
     """What is wrong with the site's file, which must not keep anybody's job from starting; nothing where it is right.
 
     Raises:
-        ConfigError: the file that the user named is wrong.
+        ConfigError: the file that the user named, with the option or `$SROBUST_CONFIG`, is wrong.
     """
     try:
         site.load(named)
     except site.ConfigError as error:
-        if named:
+        if named or os.environ.get("SROBUST_CONFIG"):
             raise
         return str(error)
     return ""
@@ -62,7 +62,7 @@ def _config_problem(named: str) -> str:
         ],
         [
             ("srun's", "the command's own, as srun tells it"),
-            (64, "wrong usage, or a wrong file behind --robust-config: nothing was started"),
+            (64, "wrong usage, or a wrong robust.yaml that you named: nothing was started"),
             (75, "a requeue was wanted and nobody came"),
             (93, "stopped for good: three attempts in a row without a new step"),
             (127, "srun is not on PATH"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.model import Signal
 
 
@@ -130,6 +131,7 @@ class Evidence:
         captures: Oldest first; two or more tell a moving process from a still one.
         node_signals: XIDs, links, lost agents, nodes down, of the same minutes.
         layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty where unknown.
+        recorder: Flight-recorder dumps of the ranks that left one.
     """
 
     world_size: int
@@ -138,3 +140,4 @@ class Evidence:
     exits: tuple[RankExit, ...] = ()
     node_signals: tuple[Signal, ...] = ()
     layout: Mapping[str, int] = field(default_factory=dict)
+    recorder: Mapping[int, RankDump] = field(default_factory=dict)

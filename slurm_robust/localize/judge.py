@@ -1,8 +1,9 @@
 """Who is at fault? Evidence in, `Verdict` out; pure.
 
 Votes are asked in order of their strength, and the first that knows is followed: deaths (`exits`); processes that
-cannot go on by themselves (`stops`); ranks outside the collective that all others wait in (`waiting`); nodes that fell
-silent or report a fault (`nodes`). No vote says *undetermined*, and no node is named.
+cannot go on by themselves (`stops`); ranks that PyTorch's flight recorder knows to hold
+the others (`recorder`); ranks outside the collective that all others wait in (`waiting`); nodes that fell silent or
+report a fault (`nodes`). No vote says *undetermined*, and no node is named.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exits import judge_exits
 from slurm_robust.localize.nodes import judge_faults, judge_silence
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.recorder.verdict import judge_dumps
 from slurm_robust.localize.stops import judge_stop_signals, judge_stops
 from slurm_robust.localize.waiting import judge_waiting
 from slurm_robust.model import Conclusion, Verdict
@@ -45,6 +47,16 @@ def _moves(evidence: Evidence) -> Verdict | None:
     return None
 
 
+def _recorded(evidence: Evidence) -> Verdict | None:
+    """What the recorders know. Where they name nobody, stacks may still know more."""
+    found = judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
+    return found if found is not None and found.conclusion is not Conclusion.UNDETERMINED else None
+
+
+def _recorded_nobody(evidence: Evidence) -> Verdict | None:
+    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
+
+
 def _outside_the_collective(evidence: Evidence) -> Verdict | None:
     found = judge_waiting(evidence)
     return found if found is not None and found.conclusion is Conclusion.CULPRIT else None
@@ -62,11 +74,13 @@ _VOTES: tuple[Callable[[Evidence], Verdict | None], ...] = (
     judge_exits,
     _moves,
     judge_stops,
+    _recorded,
     _outside_the_collective,
     judge_silence,
     judge_faults,
     judge_stop_signals,
     _only_victims,
+    _recorded_nobody,
     judge_waiting,
 )
 

@@ -49,7 +49,8 @@ def to_text(verdict: Verdict) -> str:
     for suspect in verdict.suspects:
         kind = "" if suspect.infrastructure else ", nothing says that its node is at fault"
         who = name(suspect.ranks) if suspect.ranks else "no rank"
-        lines.append(f"  suspect {suspect.node} ({who}), confidence {suspect.confidence:.2f}{kind}: {suspect.why}")
+        where = f"{suspect.node} ({who})" if suspect.node else who
+        lines.append(f"  suspect {where}, confidence {suspect.confidence:.2f}{kind}: {suspect.why}")
     lines.extend(f"  missing: {what}" for what in verdict.missing)
     for number, members in enumerate(verdict.classes, 1):
         lines.append(f"  class {number}: {name(unfold(members.ranks))}")

@@ -119,19 +119,16 @@ def test_run_without_srun_is_told_and_no_traceback(tmp_path: Path) -> None:
     assert "install Slurm's commands" in done.stderr
 
 
-def srun_of(tmp_path: Path, *words: str, site: str) -> subprocess.CompletedProcess[str]:
-    """`srobust run` in a job, where srun is a script that tells its words."""
+def srun_of(tmp_path: Path, *words: str, site: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`srobust run` in a job on a site with this file, where srun is a script that tells its words."""
     (tmp_path / "srun").write_text('#!/bin/sh\necho "srun $*"\n')
     (tmp_path / "srun").chmod(0o755)
     (tmp_path / "robust.yaml").write_text(site)
+    start = f"import slurm_robust.config as c; c.DEFAULT_PATH = c.Path({str(tmp_path / 'robust.yaml')!r})"
+    start += "; from slurm_robust.cli.main import main; main()"
     return subprocess.run(
-        [sys.executable, "-m", "slurm_robust.cli.main", "run", *words],
-        env={
-            "PATH": f"{tmp_path}:/usr/bin:/bin",
-            "PYTHONPATH": str(ROOT),
-            "SLURM_JOB_ID": "7",
-            "SROBUST_CONFIG": f"{tmp_path}/robust.yaml",
-        },
+        [sys.executable, "-c", start, "run", *words],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "7", **env},
         capture_output=True,
         text=True,
         check=False,
@@ -144,7 +141,10 @@ def test_a_wrong_file_of_the_site_holds_no_launch(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "srun -n2 -- python train.py\n")
     assert "robust.yaml:1: mode: " in done.stderr
     assert "unsupervised" in done.stderr
-    named = srun_of(tmp_path, f"--robust-config={tmp_path}/robust.yaml", "python", "train.py", site="mode: atc\n")
+    file = f"{tmp_path}/robust.yaml"
+    named = srun_of(tmp_path, f"--robust-config={file}", "python", "train.py", site="mode: atc\n")
+    assert (named.returncode, named.stdout) == (64, "")
+    named = srun_of(tmp_path, "python", "train.py", site="mode: atc\n", SROBUST_CONFIG=file)
     assert (named.returncode, named.stdout) == (64, "")
 
 

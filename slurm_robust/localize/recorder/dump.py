@@ -1,0 +1,179 @@
+"""One rank's flight-recorder dump as frozen values, and how its file is read.
+
+PyTorch writes a pickle of plain containers (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` + rank) or, on request, JSON with the
+same keys. Nothing is executed from a pickle: a file that names any class or function is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+MAX_DUMP_BYTES = 256 << 20
+"""A ring of 20,000 entries with stacks is some 40 MB."""
+_PEER = re.compile(r"(?:send|recv|isend|irecv) ?(\d+)(?:->|<-)(\d+)")
+
+
+class DumpError(Exception):
+    """A dump cannot be used; the message says why, without the file's name."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation that a rank enqueued and that is not known to be complete.
+
+    Attributes:
+        group: The process group's name, the same on all its members.
+        seq: Its number among the group's collectives; for point-to-point the number among those.
+        order: Place in the order in which this rank enqueued its operations, over all groups.
+        name: Without the back end's prefix: `all_reduce`, `send 0->3`.
+        peer: The other rank of a point-to-point operation (world rank), -1 for collectives or where unknown.
+        state: scheduled or started.
+        shape: Sizes and types of input and output as one text, to be compared.
+        created_at_s: When it was enqueued, seconds since the epoch, 0 where unknown.
+    """
+
+    group: str
+    seq: int
+    order: int
+    name: str
+    peer: int = -1
+    state: str = "scheduled"
+    shape: str = ""
+    created_at_s: float = 0.0
+
+    @property
+    def p2p(self) -> bool:
+        """Point-to-point: only two ranks take part."""
+        return self.name.startswith(("send", "recv", "isend", "irecv"))
+
+    @property
+    def sends(self) -> bool:
+        """It sends to one peer: it may wait although nobody is late yet."""
+        return self.name.startswith(("send", "isend"))
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group: what the program calls it, and its members (world ranks)."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RankDump:
+    """What one rank's recorder holds.
+
+    Attributes:
+        groups: The groups it is a member of, by name.
+        counters: Group's number in this process → (last enqueued, last completed), -1 for none yet.
+        numbers: Group's number in this process → its name, as far as its entries tell.
+        pending: Operations not complete, in the order in which they were enqueued.
+        last_at_s: When it enqueued its newest recorded operation, 0 where it has none.
+    """
+
+    rank: int
+    groups: Mapping[str, Group]
+    counters: Mapping[int, tuple[int, int]]
+    numbers: Mapping[int, str]
+    pending: tuple[Op, ...] = ()
+    last_at_s: float = 0.0
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise DumpError(f"it names {module}.{name}"[:120] + ": a dump holds plain containers only, nothing was run")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise DumpError("it refers to objects outside the file")
+
+
+def read_dump(body: bytes, rank: int) -> RankDump:
+    """Read a dump, a pickle or JSON.
+
+    Args:
+        body: The whole file.
+        rank: Whose it is, as its name says: dumps do not tell.
+
+    Raises:
+        DumpError: not a dump, or one that would run something.
+    """
+    if len(body) > MAX_DUMP_BYTES:
+        raise DumpError(f"more bytes than a dump can have ({MAX_DUMP_BYTES})")
+    return _decode(_plain(body), rank)
+
+
+def _plain(body: bytes) -> Any:
+    if not body:
+        raise DumpError("it is empty")
+    if body.lstrip()[:1] == b"{":
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise DumpError(f"not complete JSON ({error})") from None
+    try:
+        return _PlainUnpickler(io.BytesIO(body)).load()
+    except DumpError:
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever a garbled pickle makes of itself)
+        raise DumpError(f"not a pickle that can be read ({type(error).__name__}: {error})"[:160]) from None
+
+
+def _decode(plain: Any, rank: int) -> RankDump:
+    if not isinstance(plain, dict) or not isinstance(plain.get("entries"), list):
+        raise DumpError("not a flight-recorder dump: no list of entries in it")
+    try:
+        groups = {str(name): _group(str(name), told) for name, told in (plain.get("pg_config") or {}).items()}
+        counters = {
+            int(number): (int(told["last_enqueued_collective"]), int(told["last_completed_collective"]))
+            for number, told in (plain.get("pg_status") or {}).items()
+        }
+        numbers: dict[int, str] = {}
+        pending: list[Op] = []
+        last_at_s = 0.0
+        for entry in plain["entries"]:
+            name = str(entry["process_group"][0])
+            numbers[int(entry["pg_id"])] = name
+            last_at_s = max(last_at_s, float(entry.get("time_created_ns") or 0) / 1e9)
+            if entry.get("state") != "completed" and not entry.get("retired"):
+                pending.append(_op(entry, groups.get(name)))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        version = plain.get("version", "none")
+        raise DumpError(f"version {version!s:.20}: {type(error).__name__} {error}"[:160]) from None
+    pending.sort(key=lambda op: op.order)
+    return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s)
+
+
+def _group(name: str, told: Mapping[str, Any]) -> Group:
+    ranks = told["ranks"]
+    if isinstance(ranks, str):
+        ranks = json.loads(ranks or "[]")
+    return Group(name, str(told.get("desc", "")), tuple(int(r) for r in ranks))
+
+
+def _op(entry: Mapping[str, Any], group: Group | None) -> Op:
+    name = str(entry["profiling_name"]).split(":", 1)[-1][:80]
+    match = _PEER.match(name)
+    peer = -1
+    if match is not None and group is not None:
+        # The name carries places in the group: own place first.
+        place = int(match[2])
+        peer = group.ranks[place] if place < len(group.ranks) else -1
+    sizes = [entry.get(key) for key in ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")]
+    return Op(
+        group=str(entry["process_group"][0]),
+        seq=int(entry["p2p_seq_id"] if match is not None else entry["collective_seq_id"]),
+        order=int(entry["record_id"]),
+        name=name,
+        peer=peer,
+        state=str(entry.get("state") or "scheduled"),
+        shape=json.dumps(sizes, default=str),
+        created_at_s=float(entry.get("time_created_ns") or 0) / 1e9,
+    )
