@@ -13,8 +13,7 @@ from slurm_robust.localize.evidence import Capture, Evidence, RankCapture, RankE
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
-from slurm_robust.policy.decide import Failure
+from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.model import Conclusion, Mode, Road, Suspect, Verdict
-from slurm_robust.policy.decide import Failure, FailureCause, JobFacts, Situation, decide, max_evictions
+from slurm_robust.model import Conclusion, Failure, FailureCause, Mode, Road, Suspect, Verdict
+from slurm_robust.policy.decide import JobFacts, Situation, decide, max_evictions
 
 NODES = tuple(f"n{n}" for n in range(1, 6))
 REQUEUES = (Road.SEAT, Road.OWNER_REQUEUE, Road.PLAIN_REQUEUE)

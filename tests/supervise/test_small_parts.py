@@ -14,8 +14,7 @@ import pytest
 
 from slurm_robust import config
 from slurm_robust.checkpoint import save
-from slurm_robust.model import Conclusion, Mode, Plan, Road, Suspect, Verdict
-from slurm_robust.policy.decide import Failure
+from slurm_robust.model import Conclusion, Failure, Mode, Plan, Road, Suspect, Verdict
 from slurm_robust.supervise import attempts, incident, lineage, options
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
