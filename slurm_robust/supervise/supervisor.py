@@ -19,12 +19,14 @@ from slurm_robust.model import Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import attempts, incident
 from slurm_robust.supervise.agents import Agents
+from slurm_robust.supervise.book import Book
 from slurm_robust.supervise.channel import Channel
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.handling import Handling
 from slurm_robust.supervise.investigate import SILENT_AGENT_S
 from slurm_robust.supervise.job import JobContext
 from slurm_robust.supervise.present import Present
+from slurm_robust.supervise.roads import Roads
 from slurm_robust.supervise.sole import Sole
 from slurm_robust.supervise.srunargs import SrunCommand, first_launch
 from slurm_robust.supervise.suspicion import Level
@@ -90,6 +92,8 @@ class Supervisor:
             lambda message: self.present.fleet.feed(message, time.time()),
             lambda text: folder.tell("note", text),
         )
+        self.book = Book(self)
+        self.roads = Roads(self)
         self.handling = Handling(self)
 
     def _new_present(self, attempt: str) -> Present:
@@ -122,7 +126,7 @@ class Supervisor:
     async def run(self) -> int:
         """Supervise; returns the exit code for the script."""
         if self.context.resumed and self.context.claim.incident:
-            self.record = self.handling.reopen(self.context.claim.incident)
+            self.record = self.book.reopen(self.context.claim.incident)
         self._launch_first()
         await self.agents.start(self.context.job.nodes, self.present.fleet.attempt)
         await self.context.say(resume_step=self.start.step)
@@ -254,7 +258,7 @@ class Supervisor:
             step=step,
             resume_step=self.start.step,
         )
-        self.handling.save(record)
+        self.book.save(record)
         if step > self.reached:
             self.context.claim = replace(self.context.claim, fruitless=0)
         await self.context.say(state=claim.STATE_WATCHING, incident=record.id, times=dict(record.times), step=step)
