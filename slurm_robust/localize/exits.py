@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from slurm_robust.localize.causes import Cause, Finding, find
 from slurm_robust.localize.evidence import Evidence, RankExit
+from slurm_robust.localize.patience import SURE
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.waiting import others_wait
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
@@ -181,7 +182,7 @@ def _untold(
     found = _culprit("; ".join(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
     # A rank that vanished may have finished: its agent sees no exit code. The others' waiting tells.
     vanished = {e.rank for e, f in failed if f.cause is Cause.VANISHED}
-    if vanished >= {e.rank for e, _ in failed} and not others_wait(evidence, vanished):
+    if vanished >= {e.rank for e, _ in failed} and not others_wait(evidence, vanished, SURE.span_s):
         wanted = (f"the exit code of {name(vanished)}", "two captures in which the others wait in a collective")
         return replace(found, corroborated=False, missing=wanted)
     return found

@@ -26,6 +26,10 @@ class RankInfo:
     task: int = -1
     """Slurm's number of the task that it belongs to; several ranks of torchrun share one."""
     gone_at_s: float = 0.0
+    missed_at_s: float = 0.0
+    """The supervisor's own time of `gone_at_s`; 0 while it is there."""
+    task_lives: bool = False
+    """Gone, with a process of its task (torchrun, a shell) still there."""
     state: str = ""
     state_pid: int = 0
     progress: RankProgress | None = None
@@ -50,6 +54,7 @@ class Fleet:
         """capture → node → its archive, JSON; untrusted until `localize.archive` has read it."""
         self.clean: dict[int, dict[str, list[int]]] = {}
         self.garbled = 0
+        self._untold: dict[str, set[int]] = {}
 
     def feed(self, message: Mapping[str, Any], now_s: float) -> None:
         """Take one agent's message; what makes no sense is counted and passed over."""
@@ -61,22 +66,8 @@ class Fleet:
     def _feed(self, message: Mapping[str, Any], now_s: float) -> None:
         kind, node = message["t"], str(message["n"])
         self.heard_at_s[node] = now_s
-        if kind == "rank":
-            number = int(message["rank"])
-            self.world = max(self.world, int(message["world"]), number + 1)
-            known = self.ranks.get(number)
-            if known is None or known.pid != int(message["pid"]) or known.node != node:
-                task = int(message.get("task", number))
-                self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
-                self.ranks[number] = RankInfo(
-                    number, node, int(message["pid"]), str(message["step_id"]), float(message["at"]), task
-                )
-            else:
-                known.gone_at_s = 0.0
-        elif kind == "gone":
-            info = self.ranks.get(int(message["rank"]))
-            if info is not None and info.pid == int(message["pid"]) and not info.gone_at_s:
-                info.gone_at_s = float(message["at"])
+        if kind in ("hello", "hb", "rank", "gone"):
+            self._presence(kind, node, message, now_s)
         elif kind == "p":
             for entry in message["r"]:
                 self._progress(entry)
@@ -91,6 +82,36 @@ class Fleet:
             self.archives.setdefault(int(message["id"]), {})[node] = _unpacked(message["blob"])
         elif kind == "clean":
             self.clean.setdefault(int(message["id"]), {})[node] = [int(p) for p in message["left"]]
+
+    def _presence(self, kind: str, node: str, message: Mapping[str, Any], now_s: float) -> None:
+        if kind == "hello":
+            # A new agent says nothing of ranks that ended before it: what it does not find by its heartbeat is gone.
+            self._untold[node] = {r.rank for r in self.ranks.values() if r.node == node}
+        elif kind == "hb":
+            for number in self._untold.pop(node, ()):
+                if self.ranks[number].node == node:
+                    self._gone(self.ranks[number], now_s, now_s, task_lives=False)
+        elif kind == "rank":
+            number = int(message["rank"])
+            self._untold.get(node, set()).discard(number)
+            self.world = max(self.world, int(message["world"]), number + 1)
+            known = self.ranks.get(number)
+            if known is None or known.pid != int(message["pid"]) or known.node != node:
+                task = int(message.get("task", number))
+                self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
+                self.ranks[number] = RankInfo(
+                    number, node, int(message["pid"]), str(message["step_id"]), float(message["at"]), task
+                )
+            else:
+                known.gone_at_s = known.missed_at_s = 0.0
+        elif kind == "gone":
+            info = self.ranks.get(int(message["rank"]))
+            if info is not None and info.pid == int(message["pid"]):
+                self._gone(info, float(message["at"]), now_s, task_lives=bool(message.get("task_lives", False)))
+
+    def _gone(self, info: RankInfo, at_s: float, now_s: float, *, task_lives: bool) -> None:
+        if not info.gone_at_s:
+            info.gone_at_s, info.missed_at_s, info.task_lives = at_s, now_s, task_lives
 
     def _progress(self, entry: list[Any]) -> None:
         number, step, phase, at_s, calls, loss, _, timeout_s = entry
@@ -108,6 +129,13 @@ class Fleet:
     def alive(self) -> list[RankInfo]:
         """Ranks that are there."""
         return [r for r in self.ranks.values() if not r.gone_at_s]
+
+    def missing(self, now_s: float, settle_s: float) -> list[RankInfo]:
+        """Ranks that are gone for this long, with their whole task, while others are still there."""
+        if not self.alive:
+            return []
+        gone = [r for r in self.ranks.values() if r.missed_at_s and not r.task_lives]
+        return [r for r in gone if now_s - r.missed_at_s >= settle_s]
 
     @property
     def step(self) -> int:

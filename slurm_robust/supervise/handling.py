@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from slurm_robust import claim
-from slurm_robust.model import Conclusion, Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.model import Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import incident
@@ -30,10 +30,10 @@ class Handling:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._s = supervisor
-        self._quiet: Investigator | None = None
         self._dead: list[str] = []
 
-    def _investigator(self, record: incident.Record) -> Investigator:
+    def investigator(self, record: incident.Record) -> Investigator:
+        """Takes and weighs the captures of this incident."""
         s = self._s
         return Investigator(
             s.config.supervise,
@@ -52,7 +52,7 @@ class Handling:
         record = s.book.open(time.time() - found.silent_s)
         s.folder.tell("suspected", f"silence suspected: {found.why}", ranks=found.ranks, incident=record.id)
         record.signals.append(Signal(SignalKind.SILENCE, time.time(), "progress", found.why))
-        inquiry = self._investigator(record)
+        inquiry = self.investigator(record)
         await inquiry.capture()
         said = ""
         while True:
@@ -74,35 +74,6 @@ class Handling:
                 said = plan.reason
                 s.folder.tell("waiting", plan.reason, incident=record.id)
             s.book.save(record)
-
-    async def unreported(self) -> int | None:
-        """A job that tells no progress at all: look at its stacks now and then, and act only on what they prove.
-
-        The looks are quiet; nothing is told unless ranks stand still in a way that explains the waiting of the others.
-        """
-        s = self._s
-        if self._quiet is None:
-            self._quiet = self._investigator(incident.Record("", s.context.name, s.present.fleet.attempt, time.time()))
-        await self._quiet.capture(keep=False)
-        verdict = self._quiet.judge()
-        if not (verdict.conclusion is Conclusion.CULPRIT and verdict.corroborated) or s.present.reports:
-            return None
-        still_since_s = self._quiet.captures[0].at_s
-        record = s.book.open(still_since_s)
-        why = "the job tells no progress, and its stacks do not move"
-        s.folder.tell("suspected", f"silence suspected: {why}", incident=record.id)
-        record.signals.append(Signal(SignalKind.SILENCE, time.time(), "stacks", why))
-        inquiry = self._investigator(record)
-        inquiry.captures = list(self._quiet.captures)
-        self._quiet = None
-        await inquiry.capture()
-        verdict = inquiry.judge()
-        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=False)
-        return await self._carry_out(record, inquiry, verdict, plan)
-
-    def forget_looks(self) -> None:
-        """A new attempt: what the last one's stacks showed is of no use."""
-        self._quiet = None
 
     async def _over(self, pause_s: float) -> bool:
         """Wait; True as soon as the silence is over one way or another."""
@@ -141,7 +112,7 @@ class Handling:
         how = f"signal {first.signal}" if first.signal else f"exit code {first.exit_code}"
         s.folder.tell("suspected", f"rank {first.rank} on {first.node} ended with {how}", incident=record.id)
         record.signals.append(Signal(SignalKind.RANK_EXITED, first.at_s, "srun", how, first.node, first.rank))
-        inquiry = self._investigator(record)
+        inquiry = self.investigator(record)
         if s.present.fleet.alive and s.ended is None:
             await inquiry.capture()
         await self._look_for_dead_nodes()
@@ -170,7 +141,7 @@ class Handling:
         s.present.add_last_lines()
         record = s.book.open(fault_at_s)
         s.folder.tell("suspected", f"the training step ended with exit code {code}", incident=record.id)
-        inquiry = self._investigator(record)
+        inquiry = self.investigator(record)
         await self._look_for_dead_nodes()
         verdict = inquiry.judge()
         plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
@@ -185,6 +156,12 @@ class Handling:
         s.present.add_last_lines()
 
     # -- deciding and acting ----------------------------------------------------------------------------------------
+
+    async def proven(self, inquiry: Investigator, record: incident.Record) -> int | None:
+        """Judge what quiet looks have found, and act where that is enough."""
+        verdict = inquiry.judge()
+        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=False)
+        return await self._carry_out(record, inquiry, verdict, plan)
 
     async def _decide(
         self, verdict: Verdict, inquiry: Investigator, record: incident.Record, *, overdue: bool, ended: bool

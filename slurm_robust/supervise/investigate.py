@@ -33,6 +33,8 @@ class Scene:
     nodes: tuple[str, ...]
     layout: Mapping[str, int] = field(default_factory=dict)
     exits: dict[int, RankExit] = field(default_factory=dict)
+    vanished: dict[int, RankExit] = field(default_factory=dict)
+    """Ranks that are gone while srun runs and says nothing of them: finished, or dead."""
     signals: list[Signal] = field(default_factory=list)
 
 
@@ -110,7 +112,8 @@ class Investigator:
             world_size=max(fleet.world, len(fleet.ranks)),
             rank_nodes=fleet.rank_nodes,
             captures=tuple(self.captures),
-            exits=tuple(self._scene.exits.values()),
+            # What srun says of ended ranks is surer than what is merely gone, which may be a second ahead of it.
+            exits=tuple((self._scene.exits or self._scene.vanished).values()),
             node_signals=(*self._scene.signals, *silent),
             layout=layout,
         )

@@ -17,6 +17,8 @@ from slurm_robust.supervise.output import OutputFile, TaskExit
 from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess
 
 _LAST_LINES = 120
+_SETTLE_S = 1.2
+"""A look of an agent, and a little: a rank that is started anew in its place (an exec, torchrun) is back by then."""
 _LABEL = re.compile(r"\[rank(\d{1,7})\]:")
 
 
@@ -83,6 +85,11 @@ class Present:
             node = ranks[0].node if ranks else gone.host if gone.host in self.scene.nodes else ""
             number = min((r.rank for r in ranks), default=task)
             self.scene.exits.setdefault(number, RankExit(number, node, at_s, gone.code, gone.signal, (), oom_killed))
+
+    def note_vanished(self) -> None:
+        """Take note of ranks that the agents miss while others are there."""
+        missing = self.fleet.missing(time.time(), _SETTLE_S)
+        self.scene.vanished = {r.rank: RankExit(r.rank, r.node, r.missed_at_s) for r in missing}
 
     @property
     def cancelled(self) -> bool:

@@ -25,6 +25,7 @@ from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.handling import Handling
 from slurm_robust.supervise.investigate import SILENT_AGENT_S
 from slurm_robust.supervise.job import JobContext
+from slurm_robust.supervise.looks import Looks
 from slurm_robust.supervise.present import Present
 from slurm_robust.supervise.roads import Roads
 from slurm_robust.supervise.sole import Sole
@@ -82,7 +83,6 @@ class Supervisor:
         self._paths = output_files
         self._looked_after_at = 0.0
         self._asked_slurm_at = 0.0
-        self._look_at_stacks_at_s = time.time() + config.supervise.unreported_look_s
         self._said_training = False
         self._step_seen = False
         self.present = self._new_present("")
@@ -95,6 +95,7 @@ class Supervisor:
         self.book = Book(self)
         self.roads = Roads(self)
         self.handling = Handling(self)
+        self.looks = Looks(self, time.time())
 
     def _new_present(self, attempt: str) -> Present:
         return Present(
@@ -155,15 +156,13 @@ class Supervisor:
         found = self.present.assess(self.config.supervise)
         if found.level is not Level.QUIET and time.time() >= self.present.quiet_until_s:
             return await self.handling.silent(found)
-        if not self.present.reports and self.present.fleet.alive and time.time() >= self._look_at_stacks_at_s:
-            self._look_at_stacks_at_s = time.time() + self.config.supervise.unreported_look_s
-            return await self.handling.unreported()
-        return None
+        return await self.looks.due()
 
     async def glance(self) -> None:
         """Take in what is new; decides nothing."""
         self.present.read_outputs()
         self.present.confirm_exits(ended=self.ended is not None)
+        self.present.note_vanished()
         now = time.monotonic()
         if now - self._looked_after_at >= _AGENTS_S:
             self._looked_after_at = now
@@ -218,8 +217,7 @@ class Supervisor:
         self.present = self._new_present(name)
         self.present.fleet.heard_at_s.update(heard)  # the agents are the same; only what they watch is new
         self._said_training = self._step_seen = False
-        self.handling.forget_looks()
-        self._look_at_stacks_at_s = time.time() + self.config.supervise.unreported_look_s
+        self.looks = Looks(self, time.time())
         env = attempts.environment(
             self.environment, name, self.context.claim.lineage, self.start, self.folder.path / "fr"
         )

@@ -184,3 +184,26 @@ def test_timeouts_leave_it_to_the_captures() -> None:
     exits = [replace(died(n, 2000.0, None, 6, *NCCL_TIMEOUT)) for n in (0, 2, 3)]
     verdict = judge(evidence(capture(1000.0, *ranks), capture(1005.0, *ranks), exits=exits))
     assert [s.node for s in verdict.suspects] == ["n1"]
+
+
+def test_a_vanished_rank_hides_nothing_that_is_surer() -> None:
+    """It may have finished: what the stacks show of the others counts before it."""
+    gone = died(1, 100.0, None)
+    stopped = [waiting(0), rank(2, process((), state="T")), waiting(3)]
+    verdict = judge(evidence(capture(1000.0, *stopped), capture(1005.0, *stopped), exits=[gone], nodes=NODES))
+    assert [s.node for s in verdict.suspects] == ["n2"]
+    moving = [rank(n, process(()), step=20) for n in (0, 2, 3)], [rank(n, process(()), step=21) for n in (0, 2, 3)]
+    looks = [capture(1000.0 + 5 * i, *ranks) for i, ranks in enumerate(moving)]
+    assert judge(evidence(*looks, exits=[gone], nodes=NODES)).conclusion is Conclusion.NONE
+
+
+def test_a_vanished_rank_that_the_others_wait_for_takes_two_seconds() -> None:
+    """It cannot go on by itself: two looks, two seconds apart."""
+    ranks = [waiting(0), waiting(2), waiting(3)]
+    for apart_s, sure in ((1.0, False), (2.2, True)):
+        looks = evidence(
+            capture(1000.0, *ranks), capture(1000.0 + apart_s, *ranks), exits=[died(1, 99.0, None)], nodes=NODES
+        )
+        verdict = judge(looks)
+        assert (verdict.corroborated, [s.node for s in verdict.suspects]) == (sure, ["n1"])
+        assert "no exit code was seen" in verdict.reason

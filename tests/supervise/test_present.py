@@ -89,3 +89,48 @@ def test_a_labelled_line_belongs_to_its_rank(present: Present) -> None:
     assert "closed by peer" not in said[2]
     assert "ECC" not in said[0]
     assert "something of the node" in said[0]
+
+
+def test_a_rank_that_the_agents_miss_counts_once_it_does_not_come_back(
+    present: Present, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a second or two; not while something of its task lives, not where it came back, not once all end."""
+    clock = [100.0]
+    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+
+    def says_gone(rank: int, *, task_lives: bool) -> None:
+        said = {"t": "gone", "n": f"n{rank // 2 + 1}", "rank": rank, "pid": 100 + rank, "at": 9.0}
+        present.fleet.feed({**said, "task_lives": task_lives}, clock[0])
+
+    def missed() -> list[int]:
+        present.note_vanished()
+        return sorted(present.scene.vanished)
+
+    says_gone(0, task_lives=True)
+    says_gone(1, task_lives=False)
+    assert missed() == []
+    clock[0] += 1.5
+    assert missed() == [1]
+    ended = present.scene.vanished[1]
+    assert (ended.node, ended.at_s, ended.exit_code, ended.signal) == ("n1", 100.0, None, 0)
+    found = {"t": "rank", "n": "n1", "rank": 1, "pid": 101, "task": 0, "step_id": "0", "world": 4, "at": 1.0}
+    present.fleet.feed(found, clock[0])
+    assert missed() == []
+    for rank in range(4):
+        says_gone(rank, task_lives=False)
+    clock[0] += 1.5
+    assert missed() == []
+
+
+def test_a_rank_that_ended_while_its_agent_was_away_is_missed(
+    present: Present, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new agent tells of what it finds: what it has not found by its first heartbeat is gone."""
+    clock = [100.0]
+    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+    found = {"t": "rank", "n": "n2", "rank": 3, "pid": 103, "task": 1, "step_id": "0", "world": 4, "at": 1.0}
+    for message in ({"t": "hello", "n": "n2"}, found, {"t": "hb", "n": "n2"}):
+        present.fleet.feed(message, clock[0])
+    clock[0] += 2
+    present.note_vanished()
+    assert sorted(present.scene.vanished) == [2]
