@@ -29,7 +29,7 @@ from slurm_robust.supervise.looks import Looks
 from slurm_robust.supervise.present import Present
 from slurm_robust.supervise.roads import Roads
 from slurm_robust.supervise.sole import Sole
-from slurm_robust.supervise.srunargs import SrunCommand, first_launch
+from slurm_robust.supervise.srunargs import SrunCommand, first_launch, labels_lines
 from slurm_robust.supervise.suspicion import Level
 
 LOOK_S = 0.2
@@ -105,6 +105,7 @@ class Supervisor:
             layout=self._layout,
             paths=self._paths,
             log_pattern=self.config.supervise.log_pattern,
+            labelled=self.command is not None and labels_lines(self.command, self.environment),
         )
 
     @property

@@ -76,7 +76,7 @@ def test_only_the_end_of_this_step_counts_as_cancelled(present: Present, line: s
 
 
 def test_a_labelled_line_belongs_to_its_rank(present: Present) -> None:
-    """The victim of a lost peer is not blamed for the words of the one that broke; what has no label is everybody's."""
+    """The victim of a lost peer is not blamed for the words of the one that broke; the rest is nobody's own."""
     says(present, "[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
     says(present, "[rank0]: RuntimeError: Connection closed by peer")
     says(present, "slurmstepd: error: something of the node")
@@ -88,7 +88,32 @@ def test_a_labelled_line_belongs_to_its_rank(present: Present) -> None:
     assert "ECC" in said[2]
     assert "closed by peer" not in said[2]
     assert "ECC" not in said[0]
-    assert "something of the node" in said[0]
+    assert "something of the node" not in said[0]
+    assert "something of the node" in " ".join(present.scene.exits[0].shared_lines)
+
+
+def test_what_another_rank_of_the_task_said_is_the_tasks(present: Present) -> None:
+    """Torchrun: srun tells of task 1, which is ranks 2 and 3."""
+    says(present, "[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    says(present, "srun: error: n2: task 1: Exited with exit code 1")
+    present.confirm_exits(ended=True)
+    present.add_last_lines()
+    assert "ECC" in present.scene.exits[2].last_lines[0]
+
+
+def test_sruns_own_labels_name_the_task(tmp_path: Path) -> None:
+    """With `srun --label`, and only then: a line may begin with a number of its own."""
+    for labelled in (False, True):
+        path = tmp_path / f"{labelled}.out"
+        path.touch()
+        made = Present("5.0.9.1", ("n1", "n2"), job_id=5, layout={}, paths=[path], log_pattern="", labelled=labelled)
+        says(made, "1: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+        says(made, "srun: error: n1: task 0: Exited with exit code 1")
+        says(made, "srun: error: n2: task 1: Exited with exit code 1")
+        made.confirm_exits(ended=True)
+        made.add_last_lines()
+        own = {rank: " ".join(e.last_lines) for rank, e in made.scene.exits.items()}
+        assert ["ECC" in own[rank] for rank in (0, 1)] == [False, labelled]
 
 
 def test_a_rank_that_the_agents_miss_counts_once_it_does_not_come_back(
