@@ -238,7 +238,7 @@ def _requeue_road(s: Situation) -> tuple[Road, str]:
         return Road.SEAT, "Requeue (into a seat, if the site's daemon answers)"
     if s.user_daemon:
         return Road.OWNER_REQUEUE, "Requeue by the owner's own daemon"
-    return Road.PLAIN_REQUEUE, "Plain requeue (about two minutes; it cannot exclude a node, and its nodes may be taken)"
+    return Road.PLAIN_REQUEUE, "Plain requeue (about two minutes, and its nodes may be taken)"
 
 
 def _no_node(s: Situation) -> Plan:

@@ -47,6 +47,7 @@ class JobContext:
     Attributes:
         previous: The claim that the attempt before left, None on a first run.
         can_claim: Whether the Comment may be written (the owner's, protocol understood).
+        refused: Why the last claim was not taken, in Slurm's words; empty where it was.
     """
 
     client: SlurmClient
@@ -55,6 +56,7 @@ class JobContext:
     previous: Claim | None
     claim: Claim
     can_claim: bool = True
+    refused: str = ""
 
     @property
     def ref(self) -> JobRef:
@@ -84,6 +86,7 @@ class JobContext:
         """Write the claim with these changes; False where Slurm did not take it (training goes on)."""
         self.claim = replace(self.claim, at_s=round(time.time(), 3), **changes)  # type: ignore[arg-type]
         if not self.can_claim:
+            self.refused = "the Comment is another owner's, or a newer version's"
             return False
         try:
             # Read anew each time: the user's words may have changed since.
@@ -91,8 +94,10 @@ class JobContext:
             words = claim.split(now.comment)[0] if now is not None else ""
             text = claim.render(self.claim, words)
             await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
-        except (SlurmError, ClaimError):
+        except (SlurmError, ClaimError) as error:
+            self.refused = str(error)
             return False
+        self.refused = ""
         return True
 
     async def answer(self, incident: str, timeout_s: float) -> Answer | None:

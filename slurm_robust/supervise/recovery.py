@@ -86,6 +86,11 @@ async def _say_for_sure(context: JobContext, **changes: object) -> bool:
     return True
 
 
+def _plainly(plan: Plan) -> str:
+    how = f"it asks to leave {','.join(plan.evict)} out" if plan.evict else "no node is named"
+    return f"a plain requeue follows (Slurm waits 121 s; {how})"
+
+
 async def requeue(
     context: JobContext,
     agents: Agents,
@@ -124,11 +129,12 @@ async def requeue(
                 folder.tell("gave-up", f"accepted, but nobody came for {config.requeue_timeout_s:g} s")
                 return EXIT_REQUEUE_WANTED
             said = f"the daemon: {answer.state}: {answer.why}" if answer else "no daemon answered"
-            folder.tell("unanswered", f"{said}; a plain requeue follows (Slurm waits 121 s, and excludes no node)")
+            folder.tell("unanswered", f"{said}; {_plainly(plan)}")
         else:
-            folder.tell("unanswered", "the claim could not be written into the job's Comment; a plain requeue follows")
+            why = f" ({context.refused})" if context.refused else ""
+            folder.tell("unanswered", f"the claim could not be written into the job's Comment{why}; {_plainly(plan)}")
     try:
-        await asyncio.to_thread(context.client.requeue, context.ref)
+        await asyncio.to_thread(lambda: context.client.requeue(context.ref, without=plan.evict))
     except SlurmError as error:
         folder.tell("gave-up", f"the job could not be requeued: {error}")
         return EXIT_REQUEUE_WANTED
