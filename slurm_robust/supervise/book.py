@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from slurm_robust.supervise import incident
@@ -11,12 +12,16 @@ from slurm_robust.supervise import incident
 if TYPE_CHECKING:
     from slurm_robust.supervise.supervisor import Supervisor
 
+_WINDOW_S = 3600.0
+
 
 class Book:
     """Opens incidents, and writes their pages."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._s = supervisor
+        self._idle_at_s: deque[float] = deque(maxlen=supervisor.config.supervise.suspicions_per_hour)
+        self._full = False
 
     def open(self, fault_at_s: float) -> incident.Record:
         """A new incident; one that is still open failed before its first new step."""
@@ -30,6 +35,26 @@ class Book:
         s.record.stamp("fault", fault_at_s)
         s.record.stamp("suspected", now)
         return s.record
+
+    def came_to_nothing(self) -> None:
+        """Count a suspicion after which nothing was done."""
+        self._idle_at_s.append(time.time())
+
+    @property
+    def full(self) -> bool:
+        """Whether so many suspicions came to nothing that another one would be no news; said once an hour at most."""
+        was, self._full = self._full, False
+        if len(self._idle_at_s) == self._idle_at_s.maxlen and time.time() - self._idle_at_s[0] < _WINDOW_S:
+            self._full = True
+            if not was:
+                until = time.strftime("%H:%M", time.localtime(self._idle_at_s[0] + _WINDOW_S))
+                text = (
+                    f"{len(self._idle_at_s)} suspicions within an hour came to nothing: until {until} silence is "
+                    "looked into at the action limit only. If the program often pauses: announce it with "
+                    "progress.phase(…), or raise supervise.suspicion_floor_s"
+                )
+                self._s.folder.tell("note", text)
+        return self._full
 
     def reopen(self, name: str) -> incident.Record | None:
         """Go on with the incident that the attempt before this one left open."""

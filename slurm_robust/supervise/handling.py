@@ -97,6 +97,7 @@ class Handling:
         s.present.quiet_until_s = time.time() + s.config.supervise.corroborate_after_s
         if not s.present.scene.exits and s.ended is None:
             s.folder.tell("cleared", "training moves again; nothing was done", incident=record.id)
+            s.book.came_to_nothing()
         s.book.save(record)
         s.record = None
 
@@ -253,6 +254,7 @@ class Handling:
         """Do nothing; what is said of the same silence again would be the same, so not for a while."""
         s = self._s
         s.book.save(record)
+        s.book.came_to_nothing()
         s.record = None
         s.present.scene.exits.clear()
         s.present.quiet_until_s = time.time() + quiet_s

@@ -155,7 +155,8 @@ class Supervisor:
         if self.present.scene.exits:
             return await self.handling.died()
         found = self.present.assess(self.config.supervise)
-        if found.level is not Level.QUIET and time.time() >= self.present.quiet_until_s:
+        suspect = found.level is Level.OVERDUE or (found.level is Level.SUSPECT and not self.book.full)
+        if suspect and time.time() >= self.present.quiet_until_s:
             return await self.handling.silent(found)
         return await self.looks.due()
 
