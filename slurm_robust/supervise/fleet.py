@@ -51,7 +51,7 @@ class Fleet:
         """Nodes of the training step, as Slurm told the ranks; 0 where it did not."""
         self.steps = StepTimes()
         self.archives: dict[int, dict[str, bytes]] = {}
-        """capture → node → its archive, JSON; untrusted until `localize.archive` has read it."""
+        """capture → node → its archive, JSON; untrusted until `localize.archive` has read it. Asked for only."""
         self.clean: dict[int, dict[str, list[int]]] = {}
         self.garbled = 0
         self._untold: dict[str, set[int]] = {}
@@ -79,9 +79,11 @@ class Fleet:
             info = self.ranks[int(message["rank"])]
             info.state, info.state_pid = str(message["s"]), int(message["pid"])
         elif kind == "cap":
-            self.archives.setdefault(int(message["id"]), {})[node] = _unpacked(message["blob"])
-        elif kind == "clean":
-            self.clean.setdefault(int(message["id"]), {})[node] = [int(p) for p in message["left"]]
+            asked = self.archives.get(int(message["id"]))
+            if asked is not None:  # else it comes when nobody waits for it any more, and tells of another moment
+                asked[node] = _unpacked(message["blob"])
+        elif kind == "clean" and int(message["id"]) in self.clean:
+            self.clean[int(message["id"])][node] = [int(p) for p in message["left"]]
 
     def _presence(self, kind: str, node: str, message: Mapping[str, Any], now_s: float) -> None:
         if kind == "hello":
@@ -122,6 +124,10 @@ class Fleet:
         )
         if info.calls > 0:
             self.steps.saw(int(number), int(step), float(at_s))
+
+    def expect(self, capture: int) -> dict[str, bytes]:
+        """Take in the archives of this capture from now on, until they are popped; they come into what is returned."""
+        return self.archives.setdefault(capture, {})
 
     # -- questions ---------------------------------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: Supe
     """
     want = set(nodes)
     key = int(time.monotonic() * 1000)
+    fleet.clean[key] = {}
     agents.tell("clean", id=key, attempt=fleet.attempt, timeout_s=config.kill_clean_timeout_s)
     deadline = time.monotonic() + config.kill_clean_timeout_s + 1.0
     while time.monotonic() < deadline and not want <= set(fleet.clean.get(key, {})):
