@@ -25,6 +25,8 @@ class RankInfo:
     found_at_s: float = 0.0
     task: int = -1
     """Slurm's number of the task that it belongs to; several ranks of torchrun share one."""
+    ranked: bool = False
+    """Its environment had RANK: torchrun, or a script, stands above it."""
     gone_at_s: float = 0.0
     missed_at_s: float = 0.0
     """The supervisor's own time of `gone_at_s`; 0 while it is there."""
@@ -54,6 +56,8 @@ class Fleet:
         """capture → node → its archive, JSON; untrusted until `localize.archive` has read it. Asked for only."""
         self.clean: dict[int, dict[str, list[int]]] = {}
         self.garbled = 0
+        self.restarted: dict[int, float] = {}
+        """Rank → when it was found anew under whatever stands above it in the step; untold so far."""
         self._untold: dict[str, set[int]] = {}
 
     def feed(self, message: Mapping[str, Any], now_s: float) -> None:
@@ -101,9 +105,14 @@ class Fleet:
             if known is None or known.pid != int(message["pid"]) or known.node != node:
                 task = int(message.get("task", number))
                 self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
-                self.ranks[number] = RankInfo(
-                    number, node, int(message["pid"]), str(message["step_id"]), float(message["at"]), task
-                )
+                made = RankInfo(number, node, int(message["pid"]), str(message["step_id"]), float(message["at"]), task)
+                made.ranked = bool(message.get("ranked", False))
+                if known is not None and known.ranked and known.step_id == made.step_id:
+                    # Between its workers, torchrun itself stands under the number of its task.
+                    if made.ranked:
+                        self.restarted[number] = now_s
+                    made.ranked = True
+                self.ranks[number] = made
             else:
                 known.gone_at_s = known.missed_at_s = 0.0
         elif kind == "gone":

@@ -17,6 +17,7 @@ from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 
 _ANSWER_POLL_S = 0.25
+_SCRIPT_MAX_BYTES = 1 << 20
 
 
 class NoJobError(Exception):
@@ -38,6 +39,22 @@ def ref_from_environment(env: Mapping[str, str]) -> JobRef:
     if env.get("SLURM_HET_SIZE", "").isdigit():
         return JobRef(int(raw), het_offset=0)
     return JobRef(int(raw))
+
+
+def batch_script() -> str:
+    """The text of the batch script that this process's launcher was started by; empty where that is none.
+
+    slurmd keeps its own copy, which the shell that runs it has on its command line.
+    """
+    try:
+        stat = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
+        shell = stat[stat.rindex(")") + 2 :].split()[1]
+        words = Path(f"/proc/{shell}/cmdline").read_bytes().split(b"\0")
+        path = next(Path(os.fsdecode(w)) for w in words if w.endswith(b"/slurm_script"))
+        with path.open("rb") as f:
+            return f.read(_SCRIPT_MAX_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return ""
 
 
 @dataclass

@@ -97,6 +97,19 @@ class Present:
         missing = self.fleet.missing(time.time(), _SETTLE_S)
         self.scene.vanished = {r.rank: RankExit(r.rank, r.node, r.missed_at_s) for r in missing}
 
+    def restarted_inside(self) -> list[int]:
+        """Ranks that something inside the step (torchrun) has started anew; each restart is told once.
+
+        It is no death of the attempt; what the ranks before them said is of no more use.
+        """
+        fresh = self.fleet.restarted
+        if not fresh or time.time() - max(fresh.values()) < _SETTLE_S:
+            return []
+        self.fleet.restarted = {}
+        for output in self._outputs:
+            output.lines.clear()
+        return sorted(fresh)
+
     @property
     def cancelled(self) -> bool:
         """Whether somebody ended this step or its job: a person, a time limit, a preemption."""

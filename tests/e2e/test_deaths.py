@@ -158,3 +158,33 @@ def test_a_dead_rank_is_noticed_where_sruns_words_go_elsewhere(
     ended = job.ends()
     assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
     assert len(job.told("decided")) == 1, job.everything()
+
+
+RESTARTED = """
+import os, pathlib, signal, sys, time
+here = pathlib.Path(sys.argv[1])
+from slurm_robust import progress
+for step in range(60):
+    progress.step(step)
+    time.sleep(0.1)
+    if step == 20 and os.environ["RANK"] == "1" and not (here / "died").exists():
+        (here / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_torchruns_own_restart_is_left_to_it_and_told(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
+    """A worker dies, torchrun starts all of them anew: said at the start and when it happens, and nothing is done."""
+    dev = cluster(standby=0)
+    program = tmp_path / "program.py"
+    tmp_path.chmod(0o755)
+    program.write_text(RESTARTED)
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=2"
+    job = submit(dev, nodes=1, command=f"srobust run {torchrun} {program} {tmp_path}/job #")
+    ended = job.ends()
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
+    notes = [line["text"] for line in job.told("note")]
+    assert any("another restarter" in text for text in notes), job.everything()
+    assert any("ranks 0-1 started anew inside the step" in text for text in notes), job.everything()
+    assert job.told("decided") == []
+    assert job.told("relaunched") == []

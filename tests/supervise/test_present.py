@@ -159,3 +159,34 @@ def test_a_rank_that_ended_while_its_agent_was_away_is_missed(
     clock[0] += 2
     present.note_vanished()
     assert sorted(present.scene.vanished) == [2]
+
+
+def test_torchruns_own_restart_is_no_death(present: Present, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers end and come again under other pids, torchrun between them: told once, and old words are forgotten."""
+    clock = [100.0]
+    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+
+    def tells(kind: str, rank: int, pid: int, **more: object) -> None:
+        said = {"t": kind, "n": "n1", "rank": rank, "pid": pid, "step_id": "0", "world": 4, "task": 0, "at": 1.0}
+        present.fleet.feed({**said, **more}, clock[0])
+
+    for rank in (0, 1):
+        tells("rank", rank, 200 + rank, ranked=True)
+    assert present.restarted_inside() == []
+    says(present, "[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    clock[0] += 60
+    tells("gone", 1, 201, task_lives=True)
+    tells("rank", 0, 50, ranked=False)
+    clock[0] += 30
+    present.note_vanished()
+    assert present.scene.vanished == {}
+    assert present.restarted_inside() == []
+    for rank in (0, 1):
+        tells("rank", rank, 300 + rank, ranked=True)
+    clock[0] += 2
+    assert present.restarted_inside() == [0, 1]
+    assert present.restarted_inside() == []
+    says(present, "srun: error: n1: task 0: Exited with exit code 1")
+    present.confirm_exits(ended=True)
+    present.add_last_lines()
+    assert "ECC" not in " ".join(present.scene.exits[0].last_lines)

@@ -90,6 +90,7 @@ class Agent:
                     step_id=rank.step_id,
                     world=rank.world,
                     nodes=rank.main.nodes,
+                    ranked=rank.main.rank >= 0,
                     at=time.time(),
                 )
         for number in [n for n in self.ranks if n not in found]:
