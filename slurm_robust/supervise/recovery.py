@@ -59,7 +59,7 @@ async def end_step(
 
 
 async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: SuperviseConfig) -> dict[str, str]:
-    """Make sure that no process of the ended attempt is left.
+    """Make sure that no process of the ended attempt is left, and that none of its step holds a GPU.
 
     Returns:
         Nodes that did not get clean in time, with what they said: such a node is itself a suspect.
@@ -67,7 +67,8 @@ async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: Supe
     want = set(nodes)
     key = int(time.monotonic() * 1000)
     fleet.clean[key] = {}
-    agents.tell("clean", id=key, attempt=fleet.attempt, timeout_s=config.kill_clean_timeout_s)
+    timeout_s = config.kill_clean_timeout_s
+    agents.tell("clean", id=key, attempt=fleet.attempt, steps=fleet.step_ids, timeout_s=timeout_s)
     deadline = time.monotonic() + config.kill_clean_timeout_s + 1.0
     while time.monotonic() < deadline and not want <= set(fleet.clean.get(key, {})):
         await asyncio.sleep(_POLL_S)

@@ -22,6 +22,7 @@ from typing import Any
 from slurm_robust import progress
 from slurm_robust.supervise.agent import proc, wire
 from slurm_robust.supervise.agent.capture import capture
+from slurm_robust.supervise.agent.gpus import holders
 from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group, identity, left_behind
 
 _RESCAN_S = 1.0
@@ -203,9 +204,11 @@ class Agent:
     def _clean(self, message: dict[str, Any]) -> None:
         """Wait until no process of an ended attempt is left; what outlives its step is killed, being an orphan."""
         deadline = time.monotonic() + float(message.get("timeout_s", 10.0))
+        steps = {str(step) for step in message.get("steps", [])}
         finder = Finder(self.finder.target._replace(attempt=str(message.get("attempt", ""))))
         while True:
-            left = finder.members()
+            # A process whose environment no longer says whose it is (a server, a container) may hold a GPU yet.
+            left = finder.members() or holders(self.finder.target, steps)
             if not left or time.monotonic() > deadline:
                 break
             _kill(left)
