@@ -55,6 +55,8 @@ class SuperviseConfig(_Section, frozen=True):
     """Steps seen before an attempt's own p99 counts."""
     corroborate_after_s: Positive = 4.2
     """Between captures in the first half minute of a suspicion: two, three or more still ones may confirm it."""
+    suspicions_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12
+    """After so many that came to nothing, a job's silence is looked into at the action limit only."""
     action_limit_s: Positive = 1800.0
     """Silence after which the job is acted on without a pattern that explains it."""
     startup_limit_s: Positive = 3600.0

@@ -219,6 +219,31 @@ class Verdict:
     detail: str = ""
 
 
+class FailureCause(str, enum.Enum):
+    """What can cause a failure that looks like this."""
+
+    NODE = "node"
+    """Only a node: it fell silent, reported a fault, stopped a process."""
+    EITHER = "either"
+    """A crash by a signal, a hang: node or program."""
+    PROGRAM = "program"
+    """An exit code, an exception, a memory limit: coming again on the same node says nothing about the node."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failure as it is compared with others of its lineage.
+
+    Attributes:
+        signature: The same text for the same failure: an exception's name, a signal, the place of a hang.
+        nodes: Where it showed: the suspects' nodes, or those of the ranks that died first.
+    """
+
+    signature: str
+    nodes: tuple[str, ...] = ()
+    cause: FailureCause = FailureCause.EITHER
+
+
 class Road(str, enum.Enum):
     """Ways back to training, best first, and the two ways out."""
 

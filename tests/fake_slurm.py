@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_robust.model import JobRef
@@ -183,9 +184,9 @@ class FakeSlurm:
         for name in expand(nodes):
             self.state.nodes[name] = replace(self.state.nodes[name], comment=comment)
 
-    def requeue(self, job: JobRef) -> None:
+    def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
         """End the job, and let it wait for two minutes."""
-        self._act(f"requeue {job.address}")
+        self._act(f"requeue {job.address}" + (f" without {','.join(without)}" if without else ""))
         old = self.state.jobs[job.job_id]
         if old.state != "RUNNING":
             raise SlurmRefusedError("requeue", "Job is pending execution")

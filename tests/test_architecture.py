@@ -26,8 +26,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "progress": frozenset(),
     "config": frozenset({"model"}),
     "policy": BASE | VALUES_OF_SLURM,
-    # One value type: how two failures are compared is the policy's to say, how one is named is localisation's.
-    "localize": BASE | {"policy.decide"},
+    "localize": BASE,
     "slurm": BASE,
     "checkpoint": BASE,
     "nodecheck": BASE | {"slurm"},
@@ -120,7 +119,7 @@ def test_imports_run_one_way(part: str) -> None:
 def test_the_table_itself_runs_one_way() -> None:
     """Whoever may import whom: no circle among the parts, whatever the code does today."""
     left = {part: {m.split(".")[0] for m in may} & set(MAY_IMPORT) - {part} for part, may in MAY_IMPORT.items()}
-    # policy takes values of slurm, localize one of policy: neither part takes anything back from them.
+    # policy takes values of slurm, which takes nothing back from it.
     while left:
         free = [part for part, may in left.items() if not may & set(left)]
         assert free, f"a circle among {sorted(left)}"

@@ -79,6 +79,8 @@ _BY_PATTERN = (
     (Cause.USER_CODE, _GPU_MEMORY, "cuda out of memory"),
     (Cause.USER_CODE, _USER_WORDS, ""),
 )
+_AT_ONCE = (Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE)
+"""Ends that leave a rank no time for words."""
 _FROM_OUTSIDE = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
 
 
@@ -106,6 +108,9 @@ def find(ended: RankExit) -> Finding:
     if ended.exit_code == 0 and not number:
         return Finding(Cause.FINISHED, "exit code 0", "finished")
     told = _from_lines(ended.last_lines)
+    if told is None and number not in _AT_ONCE:
+        # What names no rank may be any rank's: never a fault of this one's node, nor more than the signal that took it.
+        told = _from_lines(ended.shared_lines, hardware=False)
     if told is not None:
         return told
     if number:
@@ -116,10 +121,17 @@ def find(ended: RankExit) -> Finding:
     return Finding(Cause.FAILED, f"exit code {ended.exit_code}", f"exit {ended.exit_code}")
 
 
-def _from_lines(lines: tuple[str, ...]) -> Finding | None:
+def hardware_line(lines: tuple[str, ...]) -> str:
+    """The first of these lines in which hardware complains, shortened; empty where there is none."""
+    return next((line.strip()[:160] for line in lines if _HARDWARE.search(line)), "")
+
+
+def _from_lines(lines: tuple[str, ...], *, hardware: bool = True) -> Finding | None:
     for line in lines:
         if found := _HARDWARE.search(line):
-            return Finding(Cause.HARDWARE, line.strip()[:160], found[0].lower())
+            if hardware:
+                return Finding(Cause.HARDWARE, line.strip()[:160], found[0].lower())
+            return None  # the root, on nobody knows which node: whatever else is said may only follow from it
     # The first exception of a chain is the root: what follows happened while it was handled.
     for line in lines:
         if (told := _from_line(line)) is not None:

@@ -109,6 +109,7 @@ class RankExit:
         signal: Number of the signal that ended it, 0 for none.
         at_s: When it was noticed; the earliest is the likely first.
         last_lines: Last lines of its output, oldest first.
+        shared_lines: Lines of the job's output that name no rank: they speak for the job, and for no node.
         oom_killed: The kernel or cgroup killed it for memory.
     """
 
@@ -119,6 +120,7 @@ class RankExit:
     signal: int = 0
     last_lines: tuple[str, ...] = ()
     oom_killed: bool = False
+    shared_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

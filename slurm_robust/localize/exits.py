@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust.localize.causes import Cause, Finding, find
+from slurm_robust.localize.causes import Cause, Finding, find, hardware_line
 from slurm_robust.localize.evidence import Evidence, RankExit
+from slurm_robust.localize.patience import SURE
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.waiting import others_wait
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
@@ -33,6 +34,18 @@ CONFIDENCE_UNKNOWN = 0.4
 
 def judge_exits(evidence: Evidence) -> Verdict | None:
     """The verdict where ranks ended; None where the exits alone explain nothing (none, or only victims)."""
+    found = _judged(evidence)
+    said = next((line for e in evidence.exits if (line := hardware_line(e.shared_lines))), "")
+    if found is None or not said or any(s.infrastructure for s in found.suspects):
+        return found
+    return replace(
+        found,
+        reason=f"{found.reason}; the output says {said!r}, and not of which rank",
+        missing=(*found.missing, "which rank said so: srun --label, or an error handler that names it"),
+    )
+
+
+def _judged(evidence: Evidence) -> Verdict | None:
     findings = [(ended, find(ended)) for ended in sorted(evidence.exits, key=lambda e: (e.at_s, e.rank))]
     if not findings:
         return None
@@ -136,7 +149,10 @@ def _told(
             f"{who} found a full disk ({finding.detail}): more than one node may share it, so none is blamed{after}"
         )
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("which file system is full",))
-    nodes = sorted({e.node for e, _ in chosen})
+    nodes = sorted({e.node for e, _ in chosen if e.node})
+    if not nodes:
+        reason = f"{who} ended with {finding.detail!r}, and which rank's or node's it is is not known{after}"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("exit codes of single ranks: the job's output file",))
     if cause is Cause.HARDWARE and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
         reason = f"{who} on {len(nodes)} nodes died with {finding.detail!r}: they share the cause (storage, fabric)"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those nodes share",))
@@ -182,7 +198,7 @@ def _untold(
     found = _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
     # A rank that vanished may have finished: its agent sees no exit code. The others' waiting tells.
     vanished = {e.rank for e, f in failed if f.cause is Cause.VANISHED}
-    if vanished >= {e.rank for e, _ in failed} and not others_wait(evidence, vanished):
+    if vanished >= {e.rank for e, _ in failed} and not others_wait(evidence, vanished, SURE.span_s):
         wanted = (f"the exit code of {name(vanished)}", "two captures in which the others wait in a collective")
         return replace(found, corroborated=False, missing=wanted)
     return found

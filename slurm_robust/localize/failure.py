@@ -7,8 +7,7 @@ from collections import Counter
 from slurm_robust.localize.causes import Cause, find
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.tree import rank_place, stopped
-from slurm_robust.model import Conclusion, SignalKind, Verdict
-from slurm_robust.policy.decide import Failure, FailureCause
+from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
 
 _BY_CAUSE = {
     Cause.HARDWARE: FailureCause.NODE,

@@ -27,10 +27,26 @@ def judge(evidence: Evidence) -> Verdict:
 
     Whatever the conclusion, `classes` holds the stacks of the last capture, and `missing` what was not there.
     """
-    verdict = next((found for vote in _VOTES if (found := vote(evidence)) is not None), _NOTHING_KNOWN)
+    verdict = _first_that_knows(evidence)
     missing = dict.fromkeys((*verdict.missing, *_unseen(evidence)))
     classes = fold.classes(evidence.captures[-1]) if evidence.captures else ()
     return replace(verdict, classes=classes, missing=tuple(missing))
+
+
+def _first_that_knows(evidence: Evidence) -> Verdict:
+    said = None
+    for vote in _VOTES:
+        found = vote(evidence)
+        if found is None:
+            continue
+        # A rank that may have finished explains nothing where something surer does.
+        unsure_end = vote is judge_exits and found.conclusion is Conclusion.CULPRIT and not found.corroborated
+        if said is None and not unsure_end:
+            return found
+        if said is not None and (found.corroborated or found.conclusion is Conclusion.NONE):
+            return found
+        said = said or found
+    return said or _NOTHING_KNOWN
 
 
 def _moves(evidence: Evidence) -> Verdict | None:

@@ -56,17 +56,17 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
     return _minority(evidence, scene)
 
 
-def others_wait(evidence: Evidence, without: set[int]) -> bool:
-    """The last two captures, far enough apart, show all other ranks in a collective, none of them moving."""
-    if len(evidence.captures) < 2:
+def others_wait(evidence: Evidence, without: set[int], span_s: float = BLOCKED.span_s) -> bool:
+    """The last capture and one at least `span_s` before it show all others in a collective, none of them moving."""
+    last = evidence.captures[-1] if evidence.captures else None
+    before = next((c for c in reversed(evidence.captures) if last and last.at_s - c.at_s >= span_s), None)
+    if last is None or before is None:
         return False
-    before, last = evidence.captures[-2:]
     others = [r for r in last.ranks if r.rank not in without]
     earlier = {r.rank: rank_place(r) for r in before.ranks}
     return (
-        last.at_s - before.at_s >= BLOCKED.span_s
-        and bool(others)
-        and _waits_firmly(evidence.captures, others)
+        bool(others)
+        and _waits_firmly((before, last), others)
         and all(r.rank in earlier and earlier[r.rank].waits_for_peers for r in others)
         and not moving((before, last), (r.rank for r in others))
     )

@@ -13,36 +13,10 @@ The same function decides in the wrapper, in the daemon and in the simulator. It
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, Mode, Plan, Road, Verdict
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, Failure, FailureCause, Mode, Plan, Road, Verdict
 from slurm_robust.words import joined, shortened
-
-
-class FailureCause(str, enum.Enum):
-    """What can cause a failure that looks like this."""
-
-    NODE = "node"
-    """Only a node: it fell silent, reported a fault, stopped a process."""
-    EITHER = "either"
-    """A crash by a signal, a hang: node or program."""
-    PROGRAM = "program"
-    """An exit code, an exception, a memory limit: coming again on the same node says nothing about the node."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A failure as it is compared with others of its lineage.
-
-    Attributes:
-        signature: The same text for the same failure: an exception's name, a signal, the place of a hang.
-        nodes: Where it showed: the suspects' nodes, or those of the ranks that died first.
-    """
-
-    signature: str
-    nodes: tuple[str, ...] = ()
-    cause: FailureCause = FailureCause.EITHER
 
 
 @dataclass(frozen=True)
@@ -267,7 +241,7 @@ def _requeue_road(s: Situation) -> tuple[Road, str]:
         return Road.SEAT, "Requeue (into a seat, if the site's daemon answers)"
     if s.user_daemon:
         return Road.OWNER_REQUEUE, "Requeue by the owner's own daemon"
-    return Road.PLAIN_REQUEUE, "Plain requeue (about two minutes; it cannot exclude a node, and its nodes may be taken)"
+    return Road.PLAIN_REQUEUE, "Plain requeue (about two minutes, and its nodes may be taken)"
 
 
 def _no_node(s: Situation) -> Plan:

@@ -13,6 +13,7 @@ is refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -154,8 +155,12 @@ class SlurmClient(Protocol):
     def set_node_comment(self, nodes: str, comment: str) -> None:
         """Write the nodes' comment (the breaker's marker for prolog and epilog)."""
 
-    def requeue(self, job: JobRef) -> None:
-        """Plain requeue; never `requeuehold`, which would leave the job held if nobody came back for it."""
+    def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
+        """Plain requeue; never `requeuehold`, which would leave the job held if nobody came back for it.
+
+        With `without`, the job leaves these nodes out too from then on. Slurm takes that from a pending job only, so it
+        follows the requeue in the same breath, and a job that asks for itself may be ended a moment before it.
+        """
 
     def update_job(
         self,

@@ -7,6 +7,7 @@ import re
 import secrets
 import shutil
 import string
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,10 +105,21 @@ class CommandClient:
 
     # Jobs
 
-    def requeue(self, job: JobRef) -> None:
-        """Plain requeue."""
+    def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
+        """Plain requeue, and what the job must leave out from then on."""
         address = self._exact(job, "requeue")
-        self._act(f"requeue job {address}", ["scontrol", "requeue", address])
+        if not without:
+            self._act(f"requeue job {address}", ["scontrol", "requeue", address])
+            return
+        known = self.job(job)
+        nodes = checked.node_list(values.fold({*without, *values.expand((known and known.exclude) or "")}))
+        # One scontrol for both, deaf to the SIGTERM that the first brings to the job which it may be a part of.
+        both = f"requeue {address}\nupdate JobId={address} ExcNodeList={nodes}\n"
+        argv = ["/bin/sh", "-c", 'trap "" TERM HUP; exec "$0"', self._command("scontrol")]
+        done = process.run(argv, timeout_s=self._config.timeout_s, env=self._environment(), stdin=both)
+        now = self._find(job) if done.code else None
+        if now is None or not (now.completing or now.state == "PENDING"):
+            self._said(f"requeue job {address} without {nodes}", done)
 
     def update_job(
         self,
@@ -267,10 +279,13 @@ class CommandClient:
         self._read(what, argv)
 
     def _read(self, what: str, argv: list[str], extra: dict[str, str] | None = None) -> str:
-        env = process.scrubbed(os.environ, self._config.conf)
-        env |= {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s"} | (extra or {})
+        env = self._environment() | (extra or {})
         argv = [self._command(argv[0]), *argv[1:]]
         return self._said(what, process.run(argv, timeout_s=self._config.timeout_s, env=env))
+
+    def _environment(self) -> dict[str, str]:
+        env = process.scrubbed(os.environ, self._config.conf)
+        return env | {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s"}
 
     def _said(self, what: str, done: process.Finished) -> str:
         if done.code == 0:

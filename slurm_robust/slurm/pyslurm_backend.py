@@ -7,6 +7,7 @@ What goes by Slurm's commands all the same:
 
 * `node`: it is asked by prologs, which have no time to start a process that stays;
 * `submit`, `signal`: pyslurm has no `sbatch` options, and finds no steps where it should;
+* `requeue` that leaves nodes out: two calls would take too long;
 * `requeue`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a bare number, and one task of an
   array carries the array's own;
 * `update_job` and `set_node_comment` with an empty text: pyslurm cannot clear;
@@ -16,6 +17,7 @@ What goes by Slurm's commands all the same:
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 from slurm_robust.config import SlurmConfig
@@ -119,11 +121,11 @@ class PyslurmClient(CommandClient):
         if not comment or not self._change_nodes("write the comment of", nodes, comment=checked.line(comment)):
             super().set_node_comment(nodes, comment)
 
-    def requeue(self, job: JobRef) -> None:
-        """Plain requeue; one task of an array goes by the command."""
-        job_id = self._number(job, "requeue")
+    def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
+        """Plain requeue; one task of an array, and what is to leave nodes out, goes by the command."""
+        job_id = self._number(job, "requeue") if not without else None
         if job_id is None or not self._done("requeue", f"requeue job {job_id}", job_id=job_id):
-            super().requeue(job)
+            super().requeue(job, without=without)
 
     def update_job(
         self,

@@ -27,9 +27,15 @@ class Agents:
     ) -> None:
         self._new: Callable[[], WatchStep] = functools.partial(WatchStep, job_id, tick_s, handler, log)
         self._log = log
-        self._main = self._new()
+        self._handler = handler
+        self._main_heard_at: dict[str, float] = {}
+        self._main = WatchStep(job_id, tick_s, self._from_main, log)
         self._extra: dict[str, tuple[WatchStep, float]] = {}
         self._started_at = 0.0
+
+    def _from_main(self, message: dict[str, Any]) -> None:
+        self._main_heard_at[str(message.get("n", ""))] = time.monotonic()
+        self._handler(message)
 
     @property
     def running(self) -> bool:
@@ -66,11 +72,16 @@ class Agents:
         for watch in (self._main, *(w for w, _ in self._extra.values())):
             watch.watch_attempt(attempt)
 
+    def _main_answers(self, node: str, silent_s: float) -> bool:
+        """Whether the watch step itself has heard of this node since its extra agent was wanted, and not long ago."""
+        heard = self._main_heard_at.get(node, 0.0)
+        return heard > self._extra[node][1] and time.monotonic() - heard < silent_s
+
     async def look_after(self, nodes: Sequence[str], heard_at_s: Mapping[str, float], silent_s: float) -> list[str]:
         """Start an agent of their own on nodes that fell silent; return the nodes that are silent all the same."""
         now, wall = time.monotonic(), time.time()
-        for node in [n for n in self._extra if n not in nodes]:  # evicted meanwhile
-            await self._extra.pop(node)[0].stop()
+        spare = [n for n in self._extra if n not in nodes or self._main_answers(n, silent_s)]  # or evicted meanwhile
+        await asyncio.gather(*(self._extra.pop(node)[0].stop() for node in spare))
         silent = []
         for node in nodes:
             heard = heard_at_s.get(node)

@@ -25,7 +25,13 @@ class RankInfo:
     found_at_s: float = 0.0
     task: int = -1
     """Slurm's number of the task that it belongs to; several ranks of torchrun share one."""
+    ranked: bool = False
+    """Its environment had RANK: torchrun, or a script, stands above it."""
     gone_at_s: float = 0.0
+    missed_at_s: float = 0.0
+    """The supervisor's own time of `gone_at_s`; 0 while it is there."""
+    task_lives: bool = False
+    """Gone, with a process of its task (torchrun, a shell) still there."""
     state: str = ""
     state_pid: int = 0
     progress: RankProgress | None = None
@@ -50,9 +56,12 @@ class Fleet:
         """Nodes of the training step, as Slurm told the ranks; 0 where it did not."""
         self.steps = StepTimes()
         self.archives: dict[int, dict[str, bytes]] = {}
-        """capture → node → its archive, JSON; untrusted until `localize.archive` has read it."""
+        """capture → node → its archive, JSON; untrusted until `localize.archive` has read it. Asked for only."""
         self.clean: dict[int, dict[str, list[int]]] = {}
         self.garbled = 0
+        self.restarted: dict[int, float] = {}
+        """Rank → when it was found anew under whatever stands above it in the step; untold so far."""
+        self._untold: dict[str, set[int]] = {}
 
     def feed(self, message: Mapping[str, Any], now_s: float) -> None:
         """Take one agent's message; what makes no sense is counted and passed over."""
@@ -64,22 +73,8 @@ class Fleet:
     def _feed(self, message: Mapping[str, Any], now_s: float) -> None:
         kind, node = message["t"], str(message["n"])
         self.heard_at_s[node] = now_s
-        if kind == "rank":
-            number = int(message["rank"])
-            self.world = max(self.world, int(message["world"]), number + 1)
-            known = self.ranks.get(number)
-            if known is None or known.pid != int(message["pid"]) or known.node != node:
-                task = int(message.get("task", number))
-                self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
-                self.ranks[number] = RankInfo(
-                    number, node, int(message["pid"]), str(message["step_id"]), float(message["at"]), task
-                )
-            else:
-                known.gone_at_s = 0.0
-        elif kind == "gone":
-            info = self.ranks.get(int(message["rank"]))
-            if info is not None and info.pid == int(message["pid"]) and not info.gone_at_s:
-                info.gone_at_s = float(message["at"])
+        if kind in ("hello", "hb", "rank", "gone"):
+            self._presence(kind, node, message, now_s)
         elif kind == "p":
             for entry in message["r"]:
                 self._progress(entry)
@@ -92,9 +87,46 @@ class Fleet:
             info = self.ranks[int(message["rank"])]
             info.state, info.state_pid = str(message["s"]), int(message["pid"])
         elif kind == "cap":
-            self.archives.setdefault(int(message["id"]), {})[node] = _unpacked(message["blob"])
-        elif kind == "clean":
-            self.clean.setdefault(int(message["id"]), {})[node] = [int(p) for p in message["left"]]
+            asked = self.archives.get(int(message["id"]))
+            if asked is not None:  # else it comes when nobody waits for it any more, and tells of another moment
+                asked[node] = _unpacked(message["blob"])
+        elif kind == "clean" and int(message["id"]) in self.clean:
+            self.clean[int(message["id"])][node] = [int(p) for p in message["left"]]
+
+    def _presence(self, kind: str, node: str, message: Mapping[str, Any], now_s: float) -> None:
+        if kind == "hello":
+            # A new agent says nothing of ranks that ended before it: what it does not find by its heartbeat is gone.
+            self._untold[node] = {r.rank for r in self.ranks.values() if r.node == node}
+        elif kind == "hb":
+            for number in self._untold.pop(node, ()):
+                if self.ranks[number].node == node:
+                    self._gone(self.ranks[number], now_s, now_s, task_lives=False)
+        elif kind == "rank":
+            number = int(message["rank"])
+            self._untold.get(node, set()).discard(number)
+            self.world = max(self.world, int(message["world"]), number + 1)
+            known = self.ranks.get(number)
+            if known is None or known.pid != int(message["pid"]) or known.node != node:
+                task = int(message.get("task", number))
+                self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
+                made = RankInfo(number, node, int(message["pid"]), str(message["step_id"]), float(message["at"]), task)
+                made.ranked = bool(message.get("ranked", False))
+                if known is not None and known.ranked and known.step_id == made.step_id:
+                    # Between its workers, torchrun itself stands under the number of its task.
+                    if made.ranked:
+                        self.restarted[number] = now_s
+                    made.ranked = True
+                self.ranks[number] = made
+            else:
+                known.gone_at_s = known.missed_at_s = 0.0
+        elif kind == "gone":
+            info = self.ranks.get(int(message["rank"]))
+            if info is not None and info.pid == int(message["pid"]):
+                self._gone(info, float(message["at"]), now_s, task_lives=bool(message.get("task_lives", False)))
+
+    def _gone(self, info: RankInfo, at_s: float, now_s: float, *, task_lives: bool) -> None:
+        if not info.gone_at_s:
+            info.gone_at_s, info.missed_at_s, info.task_lives = at_s, now_s, task_lives
 
     def _progress(self, entry: list[Any]) -> None:
         number, step, phase, at_s, calls, loss, _, timeout_s = entry
@@ -106,12 +138,23 @@ class Fleet:
         if info.calls > 0:
             self.steps.saw(int(number), int(step), float(at_s))
 
+    def expect(self, capture: int) -> dict[str, bytes]:
+        """Take in the archives of this capture from now on, until they are popped; they come into what is returned."""
+        return self.archives.setdefault(capture, {})
+
     # -- questions ---------------------------------------------------------------------------------------------
 
     @property
     def alive(self) -> list[RankInfo]:
         """Ranks that are there."""
         return [r for r in self.ranks.values() if not r.gone_at_s]
+
+    def missing(self, now_s: float, settle_s: float) -> list[RankInfo]:
+        """Ranks that are gone for this long, with their whole task, while others are still there."""
+        if not self.alive:
+            return []
+        gone = [r for r in self.ranks.values() if r.missed_at_s and not r.task_lives]
+        return [r for r in gone if now_s - r.missed_at_s >= settle_s]
 
     @property
     def step(self) -> int:

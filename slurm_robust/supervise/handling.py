@@ -1,21 +1,18 @@
-"""What is done about silence, a dead rank, or an srun that ended badly: evidence, verdict, plan, act."""
+"""What is done about silence, a dead rank, or an srun that ended badly: evidence, verdict, plan."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slurm_robust import claim
-from slurm_robust.model import Conclusion, Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.model import Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise import attempts, incident, lineage, recovery
+from slurm_robust.supervise import incident
 from slurm_robust.supervise.investigate import Investigator
 from slurm_robust.supervise.situation import Facts, describe
-from slurm_robust.supervise.srunargs import relaunch
 from slurm_robust.supervise.suspicion import Assessment, Level
 
 if TYPE_CHECKING:
@@ -33,40 +30,10 @@ class Handling:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._s = supervisor
-        self._quiet: Investigator | None = None
         self._dead: list[str] = []
-        self._lineage = lineage.load(supervisor.folder, supervisor.context.claim.lineage)
 
-    # -- the book ---------------------------------------------------------------------------------------------------
-
-    def _open(self, fault_at_s: float) -> incident.Record:
-        s = self._s
-        if s.record is not None:
-            s.record.notes.append("The attempt that followed failed before its first new step.")
-            self.save(s.record)
-        now = time.time()
-        name = f"{s.context.name.replace('+', '_')}-r{s.context.job.restart_count}-{int(now)}"
-        s.record = incident.Record(name, s.context.name, s.present.fleet.attempt or s.context.attempt_id.key, now)
-        s.record.stamp("fault", fault_at_s)
-        s.record.stamp("suspected", now)
-        return s.record
-
-    def reopen(self, name: str) -> incident.Record | None:
-        """Go on with the incident that the attempt before this one left open."""
-        record = None
-        with contextlib.suppress(OSError):
-            record = incident.load((self._s.folder.path / name / "incident.json").read_bytes())
-        if record is None or "first_new_step" in record.times:
-            return None
-        record.stamp("running")
-        return record
-
-    def save(self, record: incident.Record) -> None:
-        """Write the incident's page and its twin for tools."""
-        self._s.folder.write(f"{record.id}/incident.json", record.to_json())
-        self._s.folder.write(f"{record.id}/report.md", record.page())
-
-    def _investigator(self, record: incident.Record) -> Investigator:
+    def investigator(self, record: incident.Record) -> Investigator:
+        """Takes and weighs the captures of this incident."""
         s = self._s
         return Investigator(
             s.config.supervise,
@@ -82,10 +49,10 @@ class Handling:
     async def silent(self, found: Assessment) -> int | None:
         """Capture, wait, capture again; act only on a pattern that explains the waiting, or past the limit."""
         s = self._s
-        record = self._open(time.time() - found.silent_s)
+        record = s.book.open(time.time() - found.silent_s)
         s.folder.tell("suspected", f"silence suspected: {found.why}", ranks=found.ranks, incident=record.id)
         record.signals.append(Signal(SignalKind.SILENCE, time.time(), "progress", found.why))
-        inquiry = self._investigator(record)
+        inquiry = self.investigator(record)
         await inquiry.capture()
         said = ""
         while True:
@@ -106,36 +73,7 @@ class Handling:
             if plan.reason != said:
                 said = plan.reason
                 s.folder.tell("waiting", plan.reason, incident=record.id)
-            self.save(record)
-
-    async def unreported(self) -> int | None:
-        """A job that tells no progress at all: look at its stacks now and then, and act only on what they prove.
-
-        The looks are quiet; nothing is told unless ranks stand still in a way that explains the waiting of the others.
-        """
-        s = self._s
-        if self._quiet is None:
-            self._quiet = self._investigator(incident.Record("", s.context.name, s.present.fleet.attempt, time.time()))
-        await self._quiet.capture(keep=False)
-        verdict = self._quiet.judge()
-        if not (verdict.conclusion is Conclusion.CULPRIT and verdict.corroborated) or s.present.reports:
-            return None
-        still_since_s = self._quiet.captures[0].at_s
-        record = self._open(still_since_s)
-        why = "the job tells no progress, and its stacks do not move"
-        s.folder.tell("suspected", f"silence suspected: {why}", incident=record.id)
-        record.signals.append(Signal(SignalKind.SILENCE, time.time(), "stacks", why))
-        inquiry = self._investigator(record)
-        inquiry.captures = list(self._quiet.captures)
-        self._quiet = None
-        await inquiry.capture()
-        verdict = inquiry.judge()
-        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=False)
-        return await self._carry_out(record, inquiry, verdict, plan)
-
-    def forget_looks(self) -> None:
-        """A new attempt: what the last one's stacks showed is of no use."""
-        self._quiet = None
+            s.book.save(record)
 
     async def _over(self, pause_s: float) -> bool:
         """Wait; True as soon as the silence is over one way or another."""
@@ -159,7 +97,8 @@ class Handling:
         s.present.quiet_until_s = time.time() + s.config.supervise.corroborate_after_s
         if not s.present.scene.exits and s.ended is None:
             s.folder.tell("cleared", "training moves again; nothing was done", incident=record.id)
-        self.save(record)
+            s.book.came_to_nothing()
+        s.book.save(record)
         s.record = None
 
     async def died(self) -> int | None:
@@ -170,11 +109,11 @@ class Handling:
             s.present.scene.exits.clear()  # somebody cancelled the step; srun's end follows
             return None
         first = min(s.present.scene.exits.values(), key=lambda e: e.at_s)
-        record = self._open(first.at_s)
+        record = s.book.open(first.at_s)
         how = f"signal {first.signal}" if first.signal else f"exit code {first.exit_code}"
         s.folder.tell("suspected", f"rank {first.rank} on {first.node} ended with {how}", incident=record.id)
         record.signals.append(Signal(SignalKind.RANK_EXITED, first.at_s, "srun", how, first.node, first.rank))
-        inquiry = self._investigator(record)
+        inquiry = self.investigator(record)
         if s.present.fleet.alive and s.ended is None:
             await inquiry.capture()
         await self._look_for_dead_nodes()
@@ -201,9 +140,9 @@ class Handling:
         if not s.present.scene.exits:
             s.present.whole_exit(code)
         s.present.add_last_lines()
-        record = self._open(fault_at_s)
+        record = s.book.open(fault_at_s)
         s.folder.tell("suspected", f"the training step ended with exit code {code}", incident=record.id)
-        inquiry = self._investigator(record)
+        inquiry = self.investigator(record)
         await self._look_for_dead_nodes()
         verdict = inquiry.judge()
         plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
@@ -219,9 +158,11 @@ class Handling:
 
     # -- deciding and acting ----------------------------------------------------------------------------------------
 
-    def fruitless_after(self, step: int) -> int:
-        """Attempts in a row without a new step, this one included, where it came as far as `step`."""
-        return 0 if step > self._s.reached else self._s.context.claim.fruitless + 1
+    async def proven(self, inquiry: Investigator, record: incident.Record) -> int | None:
+        """Judge what quiet looks have found, and act where that is enough."""
+        verdict = inquiry.judge()
+        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=False)
+        return await self._carry_out(record, inquiry, verdict, plan)
 
     async def _decide(
         self, verdict: Verdict, inquiry: Investigator, record: incident.Record, *, overdue: bool, ended: bool
@@ -237,9 +178,9 @@ class Handling:
             silent_nodes=s.silent_nodes,
             dead_nodes=self._dead,
             failure=inquiry.failure,
-            earlier=self._lineage.failures if s.present.step <= s.reached else (),
-            restarts_in_place=self._lineage.restarts_in_place if s.present.step <= s.reached else 0,
-            fruitless=self.fruitless_after(s.present.step),
+            earlier=s.roads.lineage.failures if s.present.step <= s.reached else (),
+            restarts_in_place=s.roads.lineage.restarts_in_place if s.present.step <= s.reached else 0,
+            fruitless=s.roads.fruitless_after(s.present.step),
             overdue=overdue,
             ended=ended,
             exit_code=self._own_code(),
@@ -304,87 +245,18 @@ class Handling:
             record.outcome = "Observe mode: nothing was done."
             return self._leave_alone(record, s.config.supervise.action_limit_s)
         s.folder.tell("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
-        self.save(record)
+        s.book.save(record)
         if plan.road is Road.ALERT_ONLY:
             record.outcome = "Alert only: nothing was done."
             return self._leave_alone(record, s.config.supervise.recapture_s)
-        return await self._act(record, inquiry, verdict, plan)
+        return await s.roads.take(record, verdict, plan, inquiry.failure)
 
     def _leave_alone(self, record: incident.Record, quiet_s: float) -> int | None:
         """Do nothing; what is said of the same silence again would be the same, so not for a while."""
         s = self._s
-        self.save(record)
+        s.book.save(record)
+        s.book.came_to_nothing()
         s.record = None
         s.present.scene.exits.clear()
         s.present.quiet_until_s = time.time() + quiet_s
         return s.ended
-
-    async def _act(self, record: incident.Record, inquiry: Investigator, verdict: Verdict, plan: Plan) -> int | None:
-        s = self._s
-        fruitless, demotion = self.fruitless_after(s.present.step), self._demotion()
-        if s.present.step > s.reached:
-            s.reached = s.present.step
-            self._lineage = lineage.Lineage(self._lineage.id)
-        self._lineage = self._lineage.after(inquiry.failure, in_place=plan.road is Road.RESTART_IN_PLACE)
-        lineage.save(s.folder, self._lineage)
-        await recovery.end_step(
-            s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
-        )
-        record.stamp("stopped")
-        if demotion:
-            s.folder.tell("checkpoint", attempts.demote(s.start, demotion))
-        s.context.claim = replace(s.context.claim, fruitless=fruitless, step=s.reached, resume_step=s.start.step)
-        if plan.road is Road.STOP:
-            return await self._stop(record, plan)
-        if plan.road in (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION) and s.channel is not None:
-            return await self._relaunch(record, verdict, plan)
-        return await self._requeue(record, verdict, plan)
-
-    def _demotion(self) -> str:
-        """Why the checkpoint of this attempt is not to be used again; empty where it is."""
-        s = self._s
-        if s.start.path is None or s.present.step > s.start.step:
-            return ""
-        before = s.context.claim
-        failed = before.fruitless + 1 if before.resume_step == s.start.step else 1
-        if failed < s.config.checkpoint.demote_after_failed_starts:
-            return ""
-        return f"{failed} attempts died before their first step from it"
-
-    async def _stop(self, record: incident.Record, plan: Plan) -> int:
-        s = self._s
-        code = plan.exit_code if plan.exit_code is not None else s.ended if s.ended is not None else 1
-        record.outcome = f"Stopped for good, exit code {code}."
-        s.folder.tell("stopped", f"stopped, exit code {code}: {plan.reason}", incident=record.id)
-        self.save(record)
-        await s.context.say(state=claim.STATE_DONE, incident=record.id, why=plan.reason, times=dict(record.times))
-        return code
-
-    async def _requeue(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int:
-        s = self._s
-        self.save(record)
-        return await recovery.requeue(
-            s.context, s.agents, s.folder, s.config.supervise, record=record, verdict=verdict, plan=plan
-        )
-
-    async def _relaunch(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
-        s = self._s
-        assert s.command is not None
-        used = s.present.fleet.step_nodes or len({r.node for r in s.present.fleet.ranks.values()})
-        reachable = [n for n in s.nodes if n not in s.silent_nodes and n not in plan.evict]
-        dirty = await recovery.clean(s.agents, s.present.fleet, reachable, s.config.supervise)
-        for node, why in dirty.items():
-            s.folder.tell("suspect", f"suspect: {node} did not get clean: {why}", node=node, incident=record.id)
-        s.evicted |= {*plan.evict, *dirty}
-        if len(s.nodes) < used:
-            evict = tuple(sorted({*plan.evict, *dirty}))
-            reason = f"{plan.reason}; no spare node is left in the allocation"
-            return await self._requeue(record, verdict, replace(plan, road=Road.SEAT, evict=evict, reason=reason))
-        extra = attempts.fresh_rendezvous(s.environment, s.attempt_name(s.launches + 1), s.nodes)
-        s.launch(relaunch(s.command, s.evicted, used or None), extra)
-        record.stamp("running")
-        text = f"training step started anew on {used or 'as many as before'} of {','.join(s.nodes)}"
-        s.folder.tell("relaunched", text, incident=record.id, evicted=sorted(s.evicted))
-        self.save(record)
-        await s.context.say(incident=record.id)
-        return None

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import archive
-from slurm_robust.localize.evidence import Capture, Evidence, RankCapture, RankExit
+from slurm_robust.localize.evidence import Capture, Evidence, Process, RankCapture, RankExit
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
-from slurm_robust.policy.decide import Failure
-from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
+from slurm_robust.supervise.fleet import Fleet, RankInfo
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record
 
@@ -23,6 +22,7 @@ SILENT_AGENT_S = 7.0
 """Three heartbeats: an agent not heard of for longer does not answer."""
 _POLL_S = 0.02
 _KEPT_CAPTURES = 8
+_SLOW = "its node was too slow to send its stack"
 _GRACE_S = 1.0
 """For agents slower than the capture's own limit, before they count as missing."""
 
@@ -34,6 +34,8 @@ class Scene:
     nodes: tuple[str, ...]
     layout: Mapping[str, int] = field(default_factory=dict)
     exits: dict[int, RankExit] = field(default_factory=dict)
+    vanished: dict[int, RankExit] = field(default_factory=dict)
+    """Ranks that are gone while srun runs and says nothing of them: finished, or dead."""
     signals: list[Signal] = field(default_factory=list)
 
 
@@ -62,26 +64,26 @@ class Investigator:
         """What to compare with earlier failures; known once judged."""
 
     async def capture(self, *, keep: bool = True) -> Capture:
-        """Take all stacks now, and wait for every node at most the capture's time.
+        """Take all stacks now, and wait for every node the capture's time, and as long again where it is alive.
 
-        With `keep`, what came is written into the incident's folder and told.
+        A node whose agent does not answer is missing. One that is heard of and sends no stacks is only slow: its ranks
+        are unseen, and nothing is held against it. With `keep`, what came is written down and told.
         """
         self.rounds += 1
         number = self.rounds
         key = int(time.monotonic() * 1000)
         began = time.monotonic()
         want = {r.node for r in self._fleet.alive}  # a node without a rank has nothing to say
+        archives = self._fleet.expect(key)
         self._tell("capture", id=key, round=number, timeout_s=self._config.capture_timeout_s)
-        deadline = began + self._config.capture_timeout_s + _GRACE_S
-        while time.monotonic() < deadline:
-            waiting_for = want - set(self._fleet.archives.get(key, {}))
-            # A node whose agent is silent anyway must not hold the others up.
-            if waiting_for <= set(self._fleet.silent_nodes(self._scene.nodes, time.time(), SILENT_AGENT_S)):
-                break
+        deadline = began + 2 * self._config.capture_timeout_s + _GRACE_S
+        # A node whose agent is silent anyway must not hold the others up.
+        while not want - set(archives) <= self._silent() and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
-        archives = self._fleet.archives.pop(key, {})
-        missing = tuple(sorted(want - set(archives)))
-        taken = merge(archives, missing)
+        self._fleet.archives.pop(key, None)
+        missing = tuple(sorted((want - set(archives)) & self._silent()))
+        slow = sorted(want - set(archives) - set(missing))
+        taken = merge(archives, missing, [r for r in self._fleet.alive if r.node in slow])
         self.captures = [*self.captures, taken][-_KEPT_CAPTURES:]
         self._record.stamp("captured")
         self._record.tree = render_tree(taken)
@@ -89,6 +91,7 @@ class Investigator:
             return taken
         self._folder.write_archives(self._record.id, number, archives)
         where = f"; no answer from {','.join(missing)}" if missing else ""
+        where += f"; {','.join(slow)} alive, but too slow to send stacks" if slow else ""
         self._folder.tell(
             "captured",
             f"stacks of {len(taken.ranks)} ranks taken in {time.monotonic() - began:.2f} s (round {number}){where}",
@@ -97,6 +100,9 @@ class Investigator:
             incident=self._record.id,
         )
         return taken
+
+    def _silent(self) -> set[str]:
+        return set(self._fleet.silent_nodes(self._scene.nodes, time.time(), SILENT_AGENT_S))
 
     def judge(self) -> Verdict:
         """What the evidence so far amounts to."""
@@ -111,7 +117,8 @@ class Investigator:
             world_size=max(fleet.world, len(fleet.ranks)),
             rank_nodes=fleet.rank_nodes,
             captures=tuple(self.captures),
-            exits=tuple(self._scene.exits.values()),
+            # What srun says of ended ranks is surer than what is merely gone, which may be a second ahead of it.
+            exits=tuple((self._scene.exits or self._scene.vanished).values()),
             node_signals=(*self._scene.signals, *silent),
             layout=layout,
         )
@@ -125,9 +132,15 @@ class Investigator:
         return verdict
 
 
-def merge(archives: Mapping[str, bytes], missing: Iterable[str]) -> Capture:
-    """One capture out of the nodes' archives; an archive that cannot be read counts as missing."""
-    ranks: list[RankCapture] = []
+def merge(archives: Mapping[str, bytes], missing: Iterable[str], unseen: Iterable[RankInfo] = ()) -> Capture:
+    """One capture out of the nodes' archives; an archive that cannot be read counts as missing.
+
+    Args:
+        archives: By node.
+        missing: Nodes that do not answer.
+        unseen: Ranks that are there, and whose stacks did not come.
+    """
+    ranks = [RankCapture(r.rank, r.node, (Process(r.pid, 0, error=_SLOW),), None) for r in unseen]
     lost = list(missing)
     for node, body in archives.items():
         try:

@@ -17,6 +17,7 @@ from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 
 _ANSWER_POLL_S = 0.25
+_SCRIPT_MAX_BYTES = 1 << 20
 
 
 class NoJobError(Exception):
@@ -40,6 +41,22 @@ def ref_from_environment(env: Mapping[str, str]) -> JobRef:
     return JobRef(int(raw))
 
 
+def batch_script() -> str:
+    """The text of the batch script that this process's launcher was started by; empty where that is none.
+
+    slurmd keeps its own copy, which the shell that runs it has on its command line.
+    """
+    try:
+        stat = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
+        shell = stat[stat.rindex(")") + 2 :].split()[1]
+        words = Path(f"/proc/{shell}/cmdline").read_bytes().split(b"\0")
+        path = next(Path(os.fsdecode(w)) for w in words if w.endswith(b"/slurm_script"))
+        with path.open("rb") as f:
+            return f.read(_SCRIPT_MAX_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return ""
+
+
 @dataclass
 class JobContext:
     """A job, as far as its supervisor needs it.
@@ -47,6 +64,7 @@ class JobContext:
     Attributes:
         previous: The claim that the attempt before left, None on a first run.
         can_claim: Whether the Comment may be written (the owner's, protocol understood).
+        refused: Why the last claim was not taken, in Slurm's words; empty where it was.
     """
 
     client: SlurmClient
@@ -55,6 +73,7 @@ class JobContext:
     previous: Claim | None
     claim: Claim
     can_claim: bool = True
+    refused: str = ""
 
     @property
     def ref(self) -> JobRef:
@@ -84,6 +103,7 @@ class JobContext:
         """Write the claim with these changes; False where Slurm did not take it (training goes on)."""
         self.claim = replace(self.claim, at_s=round(time.time(), 3), **changes)  # type: ignore[arg-type]
         if not self.can_claim:
+            self.refused = "the Comment is another owner's, or a newer version's"
             return False
         try:
             # Read anew each time: the user's words may have changed since.
@@ -91,8 +111,10 @@ class JobContext:
             words = claim.split(now.comment)[0] if now is not None else ""
             text = claim.render(self.claim, words)
             await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
-        except (SlurmError, ClaimError):
+        except (SlurmError, ClaimError) as error:
+            self.refused = str(error)
             return False
+        self.refused = ""
         return True
 
     async def answer(self, incident: str, timeout_s: float) -> Answer | None:

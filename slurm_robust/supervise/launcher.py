@@ -35,7 +35,12 @@ _HANDED_ON = {
 }
 _ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 _TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP}
-"""A terminal sends these to the whole group, srun included: handing them on would deliver them twice."""
+"""A terminal sends these to the whole group, srun included: handing those on would deliver them twice."""
+
+
+def sent_by_process(info: signal.struct_siginfo) -> bool:
+    """True where a process sent a signal, as kill(1) does; the kernel does for a terminal's keys."""
+    return info.si_code <= 0
 
 
 def sent_by_slurm(sender_pid: int) -> bool:
@@ -66,6 +71,8 @@ class Launcher:
         self._attempt = ""
         self._parent = os.getppid()
         self._old_mask: set[signal.Signals | int] = set()
+        # A shell starts background jobs deaf to the terminal, nohup to its end. Blocked signals come all the same.
+        self._deaf_to = {number for number in _ENDING if signal.getsignal(number) == signal.SIG_IGN}
 
     # -- the supervisor ----------------------------------------------------------------------------------------
 
@@ -177,7 +184,7 @@ class Launcher:
 
     def _signalled(self, info: signal.struct_siginfo) -> int | None:
         """A signal arrived; an exit code where it ends us."""
-        if self._srun is None and info.si_signo in _ENDING:
+        if self._srun is None and info.si_signo in _ENDING - self._deaf_to:
             # Nobody to hand it to: before the launch there is none, and afterwards the job ends, or is requeued under
             # us; under proctrack/linuxproc nothing else would end us.
             self._end_supervisor()
@@ -187,7 +194,7 @@ class Launcher:
 
     def _hand_on(self, info: signal.struct_siginfo) -> None:
         number = signal.Signals(info.si_signo) if info.si_signo < signal.SIGRTMIN else None
-        if number not in _HANDED_ON or self._srun is None:
+        if self._srun is None or not (number in _HANDED_ON or (number in _TERMINAL and sent_by_process(info))):
             return
         if sent_by_slurm(info.si_pid) and os.getppid() != info.si_pid:
             return

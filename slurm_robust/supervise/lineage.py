@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from slurm_robust.policy.decide import Failure
+from slurm_robust.model import Failure
 from slurm_robust.supervise.folder import Folder
 
 _FILE = "lineage.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,10 @@ from slurm_robust.supervise.output import OutputFile, TaskExit
 from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess
 
 _LAST_LINES = 120
-_LABEL = re.compile(r"\[rank(\d{1,7})\]:")
+_SETTLE_S = 1.2
+"""A look of an agent, and a little: a rank that is started anew in its place (an exec, torchrun) is back by then."""
+_LABEL = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]:")
+_TASK_LABEL = re.compile(r"^\s*(\d{1,7}): ")
 
 
 class Present:
@@ -28,6 +32,7 @@ class Present:
         nodes: Nodes of the allocation.
         job_id: The job's raw id, as Slurm's messages name it.
         paths: The job's output files, read from where they stand now.
+        labelled: `srun --label` puts each task's number before its lines.
     """
 
     def __init__(
@@ -39,9 +44,11 @@ class Present:
         layout: Mapping[str, int],
         paths: Sequence[Path],
         log_pattern: str,
+        labelled: bool = False,
     ) -> None:
         own = re.compile(log_pattern) if log_pattern else None
         self.job_id = job_id
+        self._labelled = labelled
         self.fleet = Fleet(attempt)
         self.scene = Scene(nodes, layout)
         self._cancelled: set[str] = set()
@@ -64,7 +71,8 @@ class Present:
             for oom in found.oom:
                 self.scene.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
             for gone in found.exits:
-                self._task_exit(gone, now, oom_killed=bool(found.oom))
+                # Slurm's word of an OOM kill names the step; of the tasks that ended beside it, it took those killed.
+                self._task_exit(gone, now, oom_killed=bool(found.oom) and gone.signal == signal.SIGKILL)
 
     def _task_exit(self, gone: TaskExit, now_s: float, *, oom_killed: bool) -> None:
         # Kept in the order of the lines.
@@ -84,6 +92,24 @@ class Present:
             number = min((r.rank for r in ranks), default=task)
             self.scene.exits.setdefault(number, RankExit(number, node, at_s, gone.code, gone.signal, (), oom_killed))
 
+    def note_vanished(self) -> None:
+        """Take note of ranks that the agents miss while others are there."""
+        missing = self.fleet.missing(time.time(), _SETTLE_S)
+        self.scene.vanished = {r.rank: RankExit(r.rank, r.node, r.missed_at_s) for r in missing}
+
+    def restarted_inside(self) -> list[int]:
+        """Ranks that something inside the step (torchrun) has started anew; each restart is told once.
+
+        It is no death of the attempt; what the ranks before them said is of no more use.
+        """
+        fresh = self.fleet.restarted
+        if not fresh or time.time() - max(fresh.values()) < _SETTLE_S:
+            return []
+        self.fleet.restarted = {}
+        for output in self._outputs:
+            output.lines.clear()
+        return sorted(fresh)
+
     @property
     def cancelled(self) -> bool:
         """Whether somebody ended this step or its job: a person, a time limit, a preemption."""
@@ -92,19 +118,31 @@ class Present:
 
     def whole_exit(self, code: int) -> None:
         """Srun ended and said nothing of single tasks: one exit of an unknown rank stands for all."""
-        signal = code - 128 if code > 128 else 0
-        self.scene.exits[-1] = RankExit(-1, "", time.time(), None if signal else code, signal)
+        number = code - 128 if code > 128 else 0
+        self.scene.exits[-1] = RankExit(-1, "", time.time(), None if number else code, number)
 
     def add_last_lines(self) -> None:
-        """Give the exits the program's last words: what PyTorch labelled `[rank3]:` to that rank only."""
+        """Give the exits the program's last words: what is labelled (`[rank3]:`, `srun --label`) to that rank only."""
         lines = [line for output in self._outputs for line in output.lines][-_LAST_LINES:]
-        labelled = [(_LABEL.match(line), line) for line in lines]
-        self.scene.exits = {
-            rank: replace(
-                e, last_lines=tuple(line for m, line in labelled if m is None or int(m[1]) == rank or rank < 0)
-            )
-            for rank, e in self.scene.exits.items()
-        }
+        said = [(self._speakers(line), line) for line in lines]
+        shared = tuple(line for speakers, line in said if speakers is None)
+        for rank, e in self.scene.exits.items():
+            if rank < 0:  # it stands for the whole step, whose words they all are
+                self.scene.exits[rank] = replace(e, last_lines=tuple(lines))
+                continue
+            task = self.fleet.ranks[rank].task if rank in self.fleet.ranks else rank
+            members = {r.rank for r in self.fleet.ranks.values() if r.task == task} or {rank}
+            own = tuple(line for speakers, line in said if speakers is not None and speakers & members)
+            self.scene.exits[rank] = replace(e, last_lines=own, shared_lines=shared)
+
+    def _speakers(self, line: str) -> set[int] | None:
+        """The ranks whose line this may be; None where it names none."""
+        if (rank := _LABEL.search(line)) is not None:
+            return {int(rank[1])}
+        task = _TASK_LABEL.match(line) if self._labelled else None
+        if task is None:
+            return None
+        return {r.rank for r in self.fleet.ranks.values() if r.task == int(task[1])} or {int(task[1])}
 
     @property
     def has_progress(self) -> bool:

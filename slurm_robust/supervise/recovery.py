@@ -59,14 +59,16 @@ async def end_step(
 
 
 async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: SuperviseConfig) -> dict[str, str]:
-    """Make sure that no process of the ended attempt is left.
+    """Make sure that no process of the ended attempt is left, and that none of its step holds a GPU.
 
     Returns:
         Nodes that did not get clean in time, with what they said: such a node is itself a suspect.
     """
     want = set(nodes)
     key = int(time.monotonic() * 1000)
-    agents.tell("clean", id=key, attempt=fleet.attempt, timeout_s=config.kill_clean_timeout_s)
+    fleet.clean[key] = {}
+    timeout_s = config.kill_clean_timeout_s
+    agents.tell("clean", id=key, attempt=fleet.attempt, steps=fleet.step_ids, timeout_s=timeout_s)
     deadline = time.monotonic() + config.kill_clean_timeout_s + 1.0
     while time.monotonic() < deadline and not want <= set(fleet.clean.get(key, {})):
         await asyncio.sleep(_POLL_S)
@@ -84,6 +86,11 @@ async def _say_for_sure(context: JobContext, **changes: object) -> bool:
             return False
         await asyncio.sleep(_SAY_AGAIN_S)
     return True
+
+
+def _plainly(plan: Plan) -> str:
+    how = f"it asks to leave {','.join(plan.evict)} out" if plan.evict else "no node is named"
+    return f"a plain requeue follows (Slurm waits 121 s; {how})"
 
 
 async def requeue(
@@ -127,10 +134,11 @@ async def requeue(
                     await asyncio.sleep(config.requeue_timeout_s)
                     return EXIT_REQUEUE_WANTED
                 said = f"accepted, but no requeue within {config.answer_timeout_s:g} s"
-            folder.tell("unanswered", f"{said}; a plain requeue follows (Slurm waits 121 s, and excludes no node)")
+            folder.tell("unanswered", f"{said}; {_plainly(plan)}")
         else:
-            folder.tell("unanswered", "the claim could not be written into the job's Comment; a plain requeue follows")
-    await _requeue_plainly(context, folder, config)
+            why = f" ({context.refused})" if context.refused else ""
+            folder.tell("unanswered", f"the claim could not be written into the job's Comment{why}; {_plainly(plan)}")
+    await _requeue_plainly(context, folder, config, plan)
     return EXIT_REQUEUE_WANTED
 
 
@@ -143,13 +151,13 @@ async def _on_its_way(context: JobContext) -> bool:
     return now is not None and (now.completing or now.restart_count > context.job.restart_count)
 
 
-async def _requeue_plainly(context: JobContext, folder: Folder, config: SuperviseConfig) -> None:
+async def _requeue_plainly(context: JobContext, folder: Folder, config: SuperviseConfig, plan: Plan) -> None:
     """Requeue the job and wait to be ended by that; returns where Slurm refuses, or nobody came in time."""
     deadline = time.monotonic() + config.requeue_timeout_s
     unheard = ""
     while time.monotonic() < deadline:
         try:
-            await asyncio.to_thread(context.client.requeue, context.ref)
+            await asyncio.to_thread(lambda: context.client.requeue(context.ref, without=plan.evict))
             break
         except SlurmRefusedError as error:
             if await _on_its_way(context):

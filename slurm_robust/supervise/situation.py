@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.config import Config
-from slurm_robust.model import Verdict
-from slurm_robust.policy.decide import Failure, JobFacts, Situation
+from slurm_robust.model import Failure, Verdict
+from slurm_robust.policy.decide import JobFacts, Situation
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.srunargs import SrunCommand, named_hosts

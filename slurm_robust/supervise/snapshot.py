@@ -36,11 +36,11 @@ async def take(job: Job, config: SuperviseConfig, timeout_s: float) -> tuple[dic
             await asyncio.sleep(_POLL_S)
         if log and not fleet.heard_at_s:
             raise SnapshotError(log[0])
+        archives = fleet.expect(1)
         watch.tell("capture", id=1, round=1, timeout_s=min(config.capture_timeout_s, timeout_s))
         heard = set(fleet.heard_at_s)
-        while time.monotonic() < deadline and not heard <= set(fleet.archives.get(1, {})):
+        while time.monotonic() < deadline and not heard <= set(archives):
             await asyncio.sleep(_POLL_S)
     finally:
         await watch.stop()
-    archives = fleet.archives.get(1, {})
     return archives, sorted(set(job.nodes) - set(archives))

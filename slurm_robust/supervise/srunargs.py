@@ -154,6 +154,12 @@ def _value(words: Sequence[str], i: int) -> str:
     return words[i + 1]
 
 
+def labels_lines(command: SrunCommand, env: Mapping[str, str]) -> bool:
+    """Whether srun puts each task's number before its lines."""
+    bundled = any(re.fullmatch(rf"-[{''.join(_SHORT_FLAGS)}]*l.*", word) for word in command.options)
+    return "label" in command.values or bundled or env.get("SLURM_LABELIO", "0") not in ("", "0")
+
+
 def plain(command: SrunCommand) -> list[str]:
     """The user's own `srun`, as typed."""
     return ["srun", *command.options, "--", *command.command]

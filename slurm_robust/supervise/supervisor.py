@@ -15,18 +15,22 @@ from pathlib import Path
 
 from slurm_robust import claim
 from slurm_robust.config import Config
+from slurm_robust.localize.ranks import name
 from slurm_robust.model import Mode
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise import attempts, incident
+from slurm_robust.supervise import attempts, incident, rivals
 from slurm_robust.supervise.agents import Agents
+from slurm_robust.supervise.book import Book
 from slurm_robust.supervise.channel import Channel
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.handling import Handling
 from slurm_robust.supervise.investigate import SILENT_AGENT_S
-from slurm_robust.supervise.job import JobContext
+from slurm_robust.supervise.job import JobContext, batch_script
+from slurm_robust.supervise.looks import Looks
 from slurm_robust.supervise.present import Present
+from slurm_robust.supervise.roads import Roads
 from slurm_robust.supervise.sole import Sole
-from slurm_robust.supervise.srunargs import SrunCommand, first_launch
+from slurm_robust.supervise.srunargs import SrunCommand, first_launch, labels_lines
 from slurm_robust.supervise.suspicion import Level
 
 LOOK_S = 0.2
@@ -80,7 +84,6 @@ class Supervisor:
         self._paths = output_files
         self._looked_after_at = 0.0
         self._asked_slurm_at = 0.0
-        self._look_at_stacks_at_s = time.time() + config.supervise.unreported_look_s
         self._said_training = False
         self._step_seen = False
         self.present = self._new_present("")
@@ -90,7 +93,10 @@ class Supervisor:
             lambda message: self.present.fleet.feed(message, time.time()),
             lambda text: folder.tell("note", text),
         )
+        self.book = Book(self)
+        self.roads = Roads(self)
         self.handling = Handling(self)
+        self.looks = Looks(self, time.time())
 
     def _new_present(self, attempt: str) -> Present:
         return Present(
@@ -100,6 +106,7 @@ class Supervisor:
             layout=self._layout,
             paths=self._paths,
             log_pattern=self.config.supervise.log_pattern,
+            labelled=self.command is not None and labels_lines(self.command, self.environment),
         )
 
     @property
@@ -122,7 +129,8 @@ class Supervisor:
     async def run(self) -> int:
         """Supervise; returns the exit code for the script."""
         if self.context.resumed and self.context.claim.incident:
-            self.record = self.handling.reopen(self.context.claim.incident)
+            self.record = self.book.reopen(self.context.claim.incident)
+        self._tell_of_rivals()
         self._launch_first()
         await self.agents.start(self.context.job.nodes, self.present.fleet.attempt)
         await self.context.say(resume_step=self.start.step)
@@ -149,22 +157,30 @@ class Supervisor:
         if self.present.scene.exits:
             return await self.handling.died()
         found = self.present.assess(self.config.supervise)
-        if found.level is not Level.QUIET and time.time() >= self.present.quiet_until_s:
+        suspect = found.level is Level.OVERDUE or (found.level is Level.SUSPECT and not self.book.full)
+        if suspect and time.time() >= self.present.quiet_until_s:
             return await self.handling.silent(found)
-        if not self.present.reports and self.present.fleet.alive and time.time() >= self._look_at_stacks_at_s:
-            self._look_at_stacks_at_s = time.time() + self.config.supervise.unreported_look_s
-            return await self.handling.unreported()
-        return None
+        return await self.looks.due()
 
     async def glance(self) -> None:
         """Take in what is new; decides nothing."""
         self.present.read_outputs()
         self.present.confirm_exits(ended=self.ended is not None)
+        self.present.note_vanished()
+        if anew := self.present.restarted_inside():
+            text = f"{name(anew)} started anew inside the step, by what stands above (torchrun?): the attempt goes on"
+            self.folder.tell("note", text, ranks=anew)
         now = time.monotonic()
         if now - self._looked_after_at >= _AGENTS_S:
             self._looked_after_at = now
             heard = self.present.fleet.heard_at_s
             self.silent_nodes = await self.agents.look_after(self.nodes, heard, SILENT_AGENT_S)
+
+    def _tell_of_rivals(self) -> None:
+        """Who else restarts this job; said once, in its first run."""
+        if self.command is not None and not self.context.job.restart_count:
+            for text in rivals.found(self.command.command, self.environment, batch_script()):
+                self.folder.tell("note", f"another restarter: {text}")
 
     async def _job_is_over(self) -> bool:
         """For `attach`: has the job ended? Slurm is asked only when ranks or agents are gone, and not often."""
@@ -202,7 +218,7 @@ class Supervisor:
         """Have srun started, from the newest verified checkpoint."""
         assert self.channel is not None
         self.launches += 1
-        name = self.attempt_name(self.launches)
+        attempt = self.attempt_name(self.launches)
         self.start = attempts.look_up(self._checkpoint_dir)
         for note in self.start.notes:
             self.folder.tell("checkpoint", note)
@@ -211,16 +227,15 @@ class Supervisor:
                 "checkpoint", f"step {self.start.step} is verified: {self.start.path}", step=self.start.step
             )
         heard = self.present.fleet.heard_at_s
-        self.present = self._new_present(name)
+        self.present = self._new_present(attempt)
         self.present.fleet.heard_at_s.update(heard)  # the agents are the same; only what they watch is new
         self._said_training = self._step_seen = False
-        self.handling.forget_looks()
-        self._look_at_stacks_at_s = time.time() + self.config.supervise.unreported_look_s
+        self.looks = Looks(self, time.time())
         env = attempts.environment(
-            self.environment, name, self.context.claim.lineage, self.start, self.folder.path / "fr"
+            self.environment, attempt, self.context.claim.lineage, self.start, self.folder.path / "fr"
         )
-        self.channel.launch(argv, {**env, **extra}, [], name)
-        self.agents.watch_attempt(name)
+        self.channel.launch(argv, {**env, **extra}, [], attempt)
+        self.agents.watch_attempt(attempt)
 
     # -- progress ---------------------------------------------------------------------------------------------------
 
@@ -240,9 +255,9 @@ class Supervisor:
     async def resumed(self, record: incident.Record, step: int) -> None:
         """The first new step of an attempt that follows an incident: the incident closes."""
         self.record = None
-        for name in _START_MARKS:
-            if self.present.fleet.mark(name):
-                record.stamp(name, self.present.fleet.mark(name))
+        for mark in _START_MARKS:
+            if self.present.fleet.mark(mark):
+                record.stamp(mark, self.present.fleet.mark(mark))
         # Looked at a few times a second: by now training may be some steps further.
         first, at_s = self.present.fleet.first_step(self.start.step) or (step, self.present.last_sign_s)
         record.stamp("first_new_step", at_s)
@@ -256,7 +271,7 @@ class Supervisor:
             step=first,
             resume_step=self.start.step,
         )
-        self.handling.save(record)
+        self.book.save(record)
         if step > self.reached:
             self.context.claim = replace(self.context.claim, fruitless=0)
         await self.context.say(state=claim.STATE_WATCHING, incident=record.id, times=dict(record.times), step=step)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import Submit  # type: ignore[import-not-found]
@@ -112,3 +114,77 @@ def test_a_frozen_node_does_not_hold_up_its_own_recovery(cluster: Cluster, submi
         dev.thaw_slurmd(victim, tasks=True)
     wait_until(lambda: job.node(victim).drained or job.node(victim).usable, 30, "a word on the node")
     job.assert_clean_slurm()
+
+
+COLLECTIVE = "import time\n\n\ndef all_reduce():\n    while True:\n        time.sleep(1000)\n"
+WAITING = """
+import os, pathlib, signal, sys, time
+here = pathlib.Path(sys.argv[1])
+sys.path.insert(0, str(here / "site-packages"))
+from torch.distributed.distributed_c10d import all_reduce
+rank, again = int(os.environ["SLURM_PROCID"]), (here / "died").exists()
+time.sleep(3)
+if not again and rank == 1:
+    (here / "died").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+if not again:
+    all_reduce()
+time.sleep(2 * rank)  # ranks end one by one
+"""
+
+
+def test_a_dead_rank_is_noticed_where_sruns_words_go_elsewhere(
+    cluster: Cluster, submit: Submit, tmp_path: Path
+) -> None:
+    """No output file to read and no progress: the agents miss it, the others wait for it, and that is enough.
+
+    The second attempt's ranks end seconds apart, and nothing is made of that.
+    """
+    dev = cluster(standby=0)
+    collective = tmp_path / "job" / "site-packages" / "torch" / "distributed"
+    collective.mkdir(parents=True)
+    (collective / "distributed_c10d.py").write_text(COLLECTIVE)
+    (collective / "__init__.py").touch()
+    (collective.parent / "__init__.py").touch()
+    program = tmp_path / "job" / "program.py"
+    program.write_text(WAITING)
+    run = f"srobust run {sys.executable} {program} {tmp_path}/job 2>&1 | cat > {tmp_path}/job/elsewhere #"
+    job = submit(dev, command=run)
+    suspected = job.hears("suspected")
+    assert "rank 1" in suspected["text"]
+    assert "exit status unknown" in suspected["text"]
+    assert suspected["at_s"] - job.hears("note")["at_s"] < 10, job.everything()
+    assert job.hears("decided")["road"] == "restart_in_place", job.everything()
+    ended = job.ends()
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
+    assert len(job.told("decided")) == 1, job.everything()
+
+
+RESTARTED = """
+import os, pathlib, signal, sys, time
+here = pathlib.Path(sys.argv[1])
+from slurm_robust import progress
+for step in range(60):
+    progress.step(step)
+    time.sleep(0.1)
+    if step == 20 and os.environ["RANK"] == "1" and not (here / "died").exists():
+        (here / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_torchruns_own_restart_is_left_to_it_and_told(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
+    """A worker dies, torchrun starts all of them anew: said at the start and when it happens, and nothing is done."""
+    dev = cluster(standby=0)
+    program = tmp_path / "program.py"
+    tmp_path.chmod(0o755)
+    program.write_text(RESTARTED)
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=2"
+    job = submit(dev, nodes=1, command=f"srobust run {torchrun} {program} {tmp_path}/job #")
+    ended = job.ends()
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
+    notes = [line["text"] for line in job.told("note")]
+    assert any("another restarter" in text for text in notes), job.everything()
+    assert any("ranks 0-1 started anew inside the step" in text for text in notes), job.everything()
+    assert job.told("decided") == []
+    assert job.told("relaunched") == []

@@ -190,3 +190,13 @@ def test_a_corrupt_latest_checkpoint_is_passed_over(cluster: Cluster, submit: Su
     assert any("passed over" in line["text"] for line in job.told("checkpoint"))
     assert job.output().count("resumed from step 10 (/") == 1
     assert job.ends().state == "COMPLETED"
+
+
+def test_without_a_daemon_the_plain_requeue_leaves_the_suspect_out(cluster: Cluster, submit: Submit) -> None:
+    """Nobody answers the claim: the job requeues itself, and Slurm is told which node it must not use again."""
+    dev = cluster(daemon=False, standby=0, supervise={"answer_timeout_s": 1.0})
+    job = submit(dev, fault={"kind": "loader_hang", "rank": 1, "step": 8})
+    suspect = job.hears("suspect")["node"]
+    assert f"leave {suspect} out" in job.hears("unanswered")["text"]
+    wait_until(lambda: job.job().state == "PENDING", 30, "the requeue")
+    assert job.job().exclude == suspect, job.everything()

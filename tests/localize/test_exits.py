@@ -184,3 +184,55 @@ def test_timeouts_leave_it_to_the_captures() -> None:
     exits = [replace(died(n, 2000.0, None, 6, *NCCL_TIMEOUT)) for n in (0, 2, 3)]
     verdict = judge(evidence(capture(1000.0, *ranks), capture(1005.0, *ranks), exits=exits))
     assert [s.node for s in verdict.suspects] == ["n1"]
+
+
+def test_a_vanished_rank_hides_nothing_that_is_surer() -> None:
+    """It may have finished: what the stacks show of the others counts before it."""
+    gone = died(1, 100.0, None)
+    stopped = [waiting(0), rank(2, process((), state="T")), waiting(3)]
+    verdict = judge(evidence(capture(1000.0, *stopped), capture(1005.0, *stopped), exits=[gone], nodes=NODES))
+    assert [s.node for s in verdict.suspects] == ["n2"]
+    moving = [rank(n, process(()), step=20) for n in (0, 2, 3)], [rank(n, process(()), step=21) for n in (0, 2, 3)]
+    looks = [capture(1000.0 + 5 * i, *ranks) for i, ranks in enumerate(moving)]
+    assert judge(evidence(*looks, exits=[gone], nodes=NODES)).conclusion is Conclusion.NONE
+
+
+def test_a_vanished_rank_that_the_others_wait_for_takes_two_seconds() -> None:
+    """It cannot go on by itself: two looks, two seconds apart."""
+    ranks = [waiting(0), waiting(2), waiting(3)]
+    for apart_s, sure in ((1.0, False), (2.2, True)):
+        looks = evidence(
+            capture(1000.0, *ranks), capture(1000.0 + apart_s, *ranks), exits=[died(1, 99.0, None)], nodes=NODES
+        )
+        verdict = judge(looks)
+        assert (verdict.corroborated, [s.node for s in verdict.suspects]) == (sure, ["n1"])
+        assert "no exit code was seen" in verdict.reason
+
+
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+
+
+def test_a_line_that_names_no_rank_blames_no_node() -> None:
+    """One hardware text and two exits: neither node is at fault by it; it is said, and what would tell."""
+    exits = [replace(died(n, 100.0 + n / 10), shared_lines=(ECC, "KeyError: 'x'")) for n in (1, 2)]
+    verdict = judge(Evidence(8, {n: f"n{n}" for n in range(8)}, exits=tuple(exits)))
+    assert not any(s.infrastructure for s in verdict.suspects)
+    assert "ECC" in verdict.reason
+    assert any("which rank said so" in what for what in verdict.missing)
+
+
+def test_an_unlabelled_line_speaks_for_the_job() -> None:
+    """The program's own error, which no node is blamed for anyway, needs no label; a killed rank said nothing."""
+    lines = ("ModuleNotFoundError: No module named 'apex'",)
+    exits = tuple(replace(died(n), shared_lines=lines) for n in range(4))
+    assert judge(Evidence(4, NODES, exits=exits)).conclusion is Conclusion.USER_CODE
+    killed = replace(died(1, 100.0, None, 9), shared_lines=GLOO_LOST)
+    others = tuple(replace(died(n, 100.4), shared_lines=GLOO_LOST) for n in (0, 2, 3))
+    assert [s.node for s in judge(Evidence(4, NODES, exits=(killed, *others))).suspects] == ["n1"]
+
+
+def test_a_whole_step_that_ended_with_a_hardware_text_names_no_node() -> None:
+    """Nothing is known of single ranks: undetermined, and no suspect without a name."""
+    verdict = judge(Evidence(4, NODES, exits=(RankExit(-1, "", 100.0, 1, 0, (ECC,)),)))
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+    assert "ECC" in verdict.reason

@@ -3,7 +3,7 @@ from localize_scenes import WORKER_LOCK, capture, evidence, in_loader, process, 
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.judge import judge
-from slurm_robust.policy.decide import FailureCause
+from slurm_robust.model import FailureCause
 
 
 def test_a_hang_is_named_by_its_place() -> None:

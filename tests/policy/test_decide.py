@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.model import Conclusion, Mode, Road, Suspect, Verdict
-from slurm_robust.policy.decide import Failure, FailureCause, JobFacts, Situation, decide, max_evictions
+from slurm_robust.model import Conclusion, Failure, FailureCause, Mode, Road, Suspect, Verdict
+from slurm_robust.policy.decide import JobFacts, Situation, decide, max_evictions
 
 NODES = tuple(f"n{n}" for n in range(1, 6))
 REQUEUES = (Road.SEAT, Road.OWNER_REQUEUE, Road.PLAIN_REQUEUE)
@@ -43,7 +43,7 @@ def test_spare_in_the_allocation() -> None:
         ({"healthy_spares": (), "daemon": None}, Road.SEAT, "if the site's daemon answers"),
         ({"healthy_spares": (), "daemon": False, "user_daemon": True}, Road.OWNER_REQUEUE, "owner"),
         ({"healthy_spares": (), "daemon": None, "user_daemon": True}, Road.OWNER_REQUEUE, "owner"),
-        ({"healthy_spares": (), "daemon": False}, Road.PLAIN_REQUEUE, "cannot exclude"),
+        ({"healthy_spares": (), "daemon": False}, Road.PLAIN_REQUEUE, "Plain requeue"),
         ({"excluded_named": frozenset({"n2"})}, Road.SEAT, "names n2"),
         ({"dead_nodes": ("n2",)}, Road.SEAT, "no --no-kill"),
         ({"dead_nodes": ("n2",), "job": JobFacts(survives_node_failure=True)}, Road.SPARE_IN_ALLOCATION, "dead"),

@@ -12,6 +12,7 @@ from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import SlurmClient
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmRefusedError
+from slurm_robust.slurm.values import expand
 
 pytestmark = pytest.mark.slurm
 
@@ -134,6 +135,17 @@ def test_requeue_then_exclude_and_start_now_gives_other_nodes_at_once(client: Sl
     running = jobs.wait(ref, "RUNNING")
     assert running.nodes == ("n3", "n4")
     assert (running.exclude, running.req_nodes, running.time_limit_s) == ("n[1-2]", "", 420)
+
+
+def test_a_requeue_without_nodes_leaves_out_these_and_the_users_own(client: SlurmClient, jobs: Jobs) -> None:
+    """In one call, while the job still ends; Slurm's delay stays."""
+    ref = JobRef(jobs.submit("-N2", "-x", "n4"))
+    jobs.wait(ref, "RUNNING")
+    client.requeue(ref, without=["n1"])
+    job = jobs.wait(ref, "PENDING")
+    assert job.exclude is not None
+    assert set(expand(job.exclude)) == {"n1", "n4"}
+    assert job.start_at_s > time.time() + 60
 
 
 def test_one_task_of_an_array_is_requeued_alone(client: SlurmClient, jobs: Jobs) -> None:

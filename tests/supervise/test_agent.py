@@ -342,3 +342,44 @@ def test_an_orphaned_loader_stays_with_its_rank() -> None:
     """Its parent died and it was adopted by init: it joins the rank instead of becoming one."""
     ranks = group([member(10, 1, 0), member(15, 1, 0)])
     assert [(r.rank, r.main.pid, len(r.tree)) for r in ranks] == [(0, 10, 2)]
+
+
+LOADED_RANK = """
+import os, pathlib, time
+if os.fork() == 0:
+    pathlib.Path("{where}/loader").write_text(str(os.getpid()))
+time.sleep(1000)
+"""
+
+
+def test_a_dead_ranks_loader_does_not_take_its_place(stage: Stage, tmp_path: Path) -> None:
+    """The loader outlives its rank for seconds: the rank is gone all the same, and nobody is above it to decide."""
+    victim = stage.victim(0, code=LOADED_RANK.replace("{where}", str(tmp_path)))
+    written = tmp_path / "loader"
+    loader = int(wait_until(lambda: written.exists() and written.read_text(), 10, "the loader"))
+    stage.start_agent()
+    try:
+        stage.hear("rank", rank=0)
+        stage.tell("capture", id=1, round=1, timeout_s=10)
+        assert len(archive_of(stage.hear("cap", id=1))["ranks"][0]["processes"]) == 2
+        victim.kill()
+        victim.wait()
+        gone = stage.hear("gone", rank=0)
+        assert (gone["pid"], gone["task_lives"]) == (victim.pid, False)
+        stage.hear("hb", ranks=0)
+        assert not [m for m in stage.history if m["t"] == "rank"]
+    finally:
+        os.kill(loader, signal.SIGKILL)
+
+
+def test_below_a_shell_a_ranks_end_is_the_shells_to_judge(stage: Stage) -> None:
+    """With torchrun or a shell above, the worker's end is not the task's."""
+    python = f"RANK=3 {sys.executable} -c 'import time; time.sleep(1000)'"
+    shell = subprocess.Popen(["sh", "-c", f"{python} & echo $!; sleep 1000"], env=stage.env(0), stdout=subprocess.PIPE)
+    stage.processes.append(shell)
+    assert shell.stdout is not None
+    worker = int(shell.stdout.readline())
+    stage.start_agent()
+    wait_until(lambda: stage.hear("rank", rank=3), 15, "the worker")
+    os.kill(worker, signal.SIGKILL)
+    assert stage.hear("gone", rank=3)["task_lives"] is True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
 from helpers import wait_until
 
 DRIVER = """
@@ -160,3 +162,58 @@ open("supervisors", "a").write(str(os.getpid()) + "\\n"); f.readline()
     wait_until((tmp_path / "code").exists, timeout_s=10, what="the launcher's end")
     wait_until(lambda: (tmp_path / "code").read_text() == "143", timeout_s=5, what="its code")
     assert len(listed.read_text().split()) == 1
+
+
+COUNTS = """
+f.readline(); launch("trap 'echo x >> got' INT QUIT; touch up; while [ ! -e stop ]; do sleep 0.02; done; exit 12")
+f.readline(); code = json.loads(f.readline())["code"]; say(do="exit", code=code); f.readline()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+def test_an_interrupt_sent_to_the_launcher_alone_reaches_the_command(tmp_path: Path, number: int) -> None:
+    """A wrapper's `kill -INT PID` is no key on a terminal: srun has not heard of it, and is told once."""
+    process = start(tmp_path, COUNTS)
+    wait_until((tmp_path / "up").exists, timeout_s=10, what="the command")
+    process.send_signal(number)
+    wait_until((tmp_path / "got").exists, timeout_s=10, what="the signal")
+    (tmp_path / "stop").touch()
+    process.communicate(timeout=20)
+    assert process.returncode == 12
+    assert (tmp_path / "got").read_text() == "x\n"
+
+
+def test_a_key_on_the_terminal_reaches_the_command_once(tmp_path: Path) -> None:
+    """Ctrl-C: the terminal has told srun already."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        words = [sys.executable, "-c", DRIVER, "10", "exit 41", TALK + COUNTS]
+        os.execve(sys.executable, words, {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    wait_until((tmp_path / "up").exists, timeout_s=10, what="the command")
+    os.write(terminal, b"\x03")
+    wait_until((tmp_path / "got").exists, timeout_s=10, what="the signal")
+    (tmp_path / "stop").touch()
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 12
+    assert (tmp_path / "got").read_text() == "x\n"
+
+
+def test_a_launcher_in_the_background_is_deaf_between_two_launches(tmp_path: Path) -> None:
+    """A script's `srobust run … &` starts with SIGINT ignored, as its srun does: Ctrl-C does not end the wait."""
+    supervisor = """
+f.readline(); launch('exit 9'); f.readline(); f.readline(); open("waiting", "w").close()
+while not os.path.exists("on"): __import__("time").sleep(0.02)
+launch('exit 7'); f.readline(); code = json.loads(f.readline())["code"]; say(do="exit", code=code); f.readline()
+"""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = start(tmp_path, supervisor)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    wait_until((tmp_path / "waiting").exists, timeout_s=10, what="the wait between launches")
+    process.send_signal(signal.SIGINT)
+    (tmp_path / "on").touch()
+    process.communicate(timeout=20)
+    assert process.returncode == 7

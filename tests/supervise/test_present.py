@@ -76,7 +76,7 @@ def test_only_the_end_of_this_step_counts_as_cancelled(present: Present, line: s
 
 
 def test_a_labelled_line_belongs_to_its_rank(present: Present) -> None:
-    """The victim of a lost peer is not blamed for the words of the one that broke; what has no label is everybody's."""
+    """The victim of a lost peer is not blamed for the words of the one that broke; the rest is nobody's own."""
     says(present, "[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
     says(present, "[rank0]: RuntimeError: Connection closed by peer")
     says(present, "slurmstepd: error: something of the node")
@@ -88,4 +88,105 @@ def test_a_labelled_line_belongs_to_its_rank(present: Present) -> None:
     assert "ECC" in said[2]
     assert "closed by peer" not in said[2]
     assert "ECC" not in said[0]
-    assert "something of the node" in said[0]
+    assert "something of the node" not in said[0]
+    assert "something of the node" in " ".join(present.scene.exits[0].shared_lines)
+
+
+def test_what_another_rank_of_the_task_said_is_the_tasks(present: Present) -> None:
+    """Torchrun: srun tells of task 1, which is ranks 2 and 3."""
+    says(present, "[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    says(present, "srun: error: n2: task 1: Exited with exit code 1")
+    present.confirm_exits(ended=True)
+    present.add_last_lines()
+    assert "ECC" in present.scene.exits[2].last_lines[0]
+
+
+def test_sruns_own_labels_name_the_task(tmp_path: Path) -> None:
+    """With `srun --label`, and only then: a line may begin with a number of its own."""
+    for labelled in (False, True):
+        path = tmp_path / f"{labelled}.out"
+        path.touch()
+        made = Present("5.0.9.1", ("n1", "n2"), job_id=5, layout={}, paths=[path], log_pattern="", labelled=labelled)
+        says(made, "1: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+        says(made, "srun: error: n1: task 0: Exited with exit code 1")
+        says(made, "srun: error: n2: task 1: Exited with exit code 1")
+        made.confirm_exits(ended=True)
+        made.add_last_lines()
+        own = {rank: " ".join(e.last_lines) for rank, e in made.scene.exits.items()}
+        assert ["ECC" in own[rank] for rank in (0, 1)] == [False, labelled]
+
+
+def test_a_rank_that_the_agents_miss_counts_once_it_does_not_come_back(
+    present: Present, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a second or two; not while something of its task lives, not where it came back, not once all end."""
+    clock = [100.0]
+    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+
+    def says_gone(rank: int, *, task_lives: bool) -> None:
+        said = {"t": "gone", "n": f"n{rank // 2 + 1}", "rank": rank, "pid": 100 + rank, "at": 9.0}
+        present.fleet.feed({**said, "task_lives": task_lives}, clock[0])
+
+    def missed() -> list[int]:
+        present.note_vanished()
+        return sorted(present.scene.vanished)
+
+    says_gone(0, task_lives=True)
+    says_gone(1, task_lives=False)
+    assert missed() == []
+    clock[0] += 1.5
+    assert missed() == [1]
+    ended = present.scene.vanished[1]
+    assert (ended.node, ended.at_s, ended.exit_code, ended.signal) == ("n1", 100.0, None, 0)
+    found = {"t": "rank", "n": "n1", "rank": 1, "pid": 101, "task": 0, "step_id": "0", "world": 4, "at": 1.0}
+    present.fleet.feed(found, clock[0])
+    assert missed() == []
+    for rank in range(4):
+        says_gone(rank, task_lives=False)
+    clock[0] += 1.5
+    assert missed() == []
+
+
+def test_a_rank_that_ended_while_its_agent_was_away_is_missed(
+    present: Present, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new agent tells of what it finds: what it has not found by its first heartbeat is gone."""
+    clock = [100.0]
+    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+    found = {"t": "rank", "n": "n2", "rank": 3, "pid": 103, "task": 1, "step_id": "0", "world": 4, "at": 1.0}
+    for message in ({"t": "hello", "n": "n2"}, found, {"t": "hb", "n": "n2"}):
+        present.fleet.feed(message, clock[0])
+    clock[0] += 2
+    present.note_vanished()
+    assert sorted(present.scene.vanished) == [2]
+
+
+def test_torchruns_own_restart_is_no_death(present: Present, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers end and come again under other pids, torchrun between them: told once, and old words are forgotten."""
+    clock = [100.0]
+    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+
+    def tells(kind: str, rank: int, pid: int, **more: object) -> None:
+        said = {"t": kind, "n": "n1", "rank": rank, "pid": pid, "step_id": "0", "world": 4, "task": 0, "at": 1.0}
+        present.fleet.feed({**said, **more}, clock[0])
+
+    for rank in (0, 1):
+        tells("rank", rank, 200 + rank, ranked=True)
+    assert present.restarted_inside() == []
+    says(present, "[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    clock[0] += 60
+    tells("gone", 1, 201, task_lives=True)
+    tells("rank", 0, 50, ranked=False)
+    clock[0] += 30
+    present.note_vanished()
+    assert present.scene.vanished == {}
+    assert present.restarted_inside() == []
+    for rank in (0, 1):
+        tells("rank", rank, 300 + rank, ranked=True)
+    clock[0] += 2
+    assert present.restarted_inside() == [0, 1]
+    assert present.restarted_inside() == []
+    says(present, "srun: error: n1: task 0: Exited with exit code 1")
+    present.confirm_exits(ended=True)
+    present.add_last_lines()
+    assert "ECC" not in " ".join(present.scene.exits[0].last_lines)

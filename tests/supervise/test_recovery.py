@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,7 +59,7 @@ def test_a_daemon_that_dies_after_its_yes_does_not_cost_the_job(folder: Folder) 
     """Accepted, and then nobody: the job requeues itself, instead of ending with 75 as if it had failed."""
     slurm = FakeSlurm()
     asyncio.run(wants(slurm, folder, Answer("accepted", "i1", why="hangs", road="seat")))
-    assert "requeue 1" in slurm.acts
+    assert "requeue 1 without n2" in slurm.acts
     assert slurm.state.jobs[1].restart_count == 1
     assert kinds(folder)[:3] == ["claimed", "accepted", "unanswered"]
 
@@ -68,7 +69,7 @@ def test_no_answer_and_a_refusal_lead_to_a_plain_requeue(folder: Folder, answer:
     """As ever."""
     slurm = FakeSlurm()
     asyncio.run(wants(slurm, folder, answer))
-    assert "requeue 1" in slurm.acts
+    assert "requeue 1 without n2" in slurm.acts
 
 
 def test_a_controller_that_is_away_does_not_cost_the_job(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,11 +77,11 @@ def test_a_controller_that_is_away_does_not_cost_the_job(folder: Folder, monkeyp
     slurm = FakeSlurm()
     hears, calls = slurm.requeue, []
 
-    def deaf_at_first(job: object) -> None:
+    def deaf_at_first(job: object, *, without: Sequence[str] = ()) -> None:
         calls.append(job)
         if len(calls) == 1:
             raise SlurmTimeoutError("requeue job 1", "no answer within 10 s")
-        hears(job)  # type: ignore[arg-type]
+        hears(job, without=without)  # type: ignore[arg-type]
 
     monkeypatch.setattr(slurm, "requeue", deaf_at_first)
     monkeypatch.setattr("slurm_robust.supervise.recovery._SAY_AGAIN_S", 0.01)
@@ -92,7 +93,7 @@ def test_a_refusal_of_slurm_is_said_and_ends_the_waiting(folder: Folder, monkeyp
     """Not requeueable: exit 75, with Slurm's words in the story."""
     slurm = FakeSlurm()
 
-    def no(job: object) -> None:
+    def no(job: object, *, without: Sequence[str] = ()) -> None:
         raise SlurmRefusedError("requeue job 1", "Requested operation is presently disabled")
 
     monkeypatch.setattr(slurm, "requeue", no)
@@ -105,9 +106,9 @@ def test_a_requeue_that_is_on_its_way_is_not_asked_for_twice(folder: Folder, mon
     slurm = FakeSlurm()
     hears, calls = slurm.requeue, []
 
-    def late(job: object) -> None:
+    def late(job: object, *, without: Sequence[str] = ()) -> None:
         calls.append(job)
-        hears(job)  # type: ignore[arg-type]
+        hears(job, without=without)  # type: ignore[arg-type]
         raise SlurmTimeoutError("requeue job 1", "no answer within 10 s")
 
     monkeypatch.setattr(slurm, "requeue", late)

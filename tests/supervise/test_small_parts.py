@@ -15,8 +15,7 @@ import pytest
 
 from slurm_robust import config
 from slurm_robust.checkpoint import save
-from slurm_robust.model import Conclusion, Mode, Plan, Road, Suspect, Verdict
-from slurm_robust.policy.decide import Failure
+from slurm_robust.model import Conclusion, Failure, Mode, Plan, Road, Suspect, Verdict
 from slurm_robust.supervise import attempts, incident, lineage, options
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
@@ -147,16 +146,23 @@ def test_localised_is_when_what_stands_was_concluded() -> None:
 def test_a_message_without_sense_is_counted_and_passed_over(message: dict[str, object]) -> None:
     """One odd agent never ends the supervision."""
     fleet = Fleet("")
+    fleet.expect(1)
     fleet.feed(message, 1.0)
     assert fleet.garbled == 1
 
 
 def test_captures_are_kept_as_bytes_and_bounded() -> None:
-    """What a node sent, unpacked; nothing reads it here."""
+    """What a node sent, unpacked; nothing reads it here. What nobody asked for, or waits for any more, is dropped."""
     fleet = Fleet("")
     blob = base64.b64encode(zlib.compress(b'{"v":1}')).decode()
-    fleet.feed({"t": "cap", "n": "n1", "id": 4, "blob": blob}, 1.0)
+    fleet.expect(4)
+    for number in (3, 4):
+        fleet.feed({"t": "cap", "n": "n1", "id": number, "blob": blob}, 1.0)
     assert fleet.archives == {4: {"n1": b'{"v":1}'}}
+    assert fleet.archives.pop(4)
+    fleet.feed({"t": "cap", "n": "n2", "id": 4, "blob": blob}, 2.0)
+    fleet.feed({"t": "clean", "n": "n1", "id": 0, "left": [5]}, 2.0)
+    assert (fleet.archives, fleet.clean, fleet.garbled) == ({}, {}, 0)
 
 
 def test_a_node_that_was_heard_once_and_fell_silent_is_told() -> None:

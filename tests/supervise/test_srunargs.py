@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_robust.supervise.srunargs import UsageError, first_launch, named_hosts, parse, relaunch
+from slurm_robust.supervise.srunargs import UsageError, first_launch, labels_lines, named_hosts, parse, relaunch
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,19 @@ def test_a_named_host_is_seen(words: list[str], env: dict[str, str], found: str)
     """Such a command cannot be relaunched without the node in place: it takes the requeue road."""
     sentence = named_hosts(parse(words), env, ["n3"])
     assert (found in sentence) if found else sentence == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "labelled"),
+    [
+        (["-l", "x"], {}, True),
+        (["-ul", "x"], {}, True),
+        (["--label", "x"], {}, True),
+        (["-n2", "x", "-l"], {}, False),
+        (["x"], {"SLURM_LABELIO": "1"}, True),
+        (["x"], {"SLURM_LABELIO": "0"}, False),
+    ],
+)
+def test_whether_lines_are_labelled(words: list[str], env: dict[str, str], labelled: bool) -> None:
+    """By option, bundled or not, or by environment."""
+    assert labels_lines(parse(words), env) is labelled

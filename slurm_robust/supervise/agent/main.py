@@ -22,7 +22,8 @@ from typing import Any
 from slurm_robust import progress
 from slurm_robust.supervise.agent import proc, wire
 from slurm_robust.supervise.agent.capture import capture
-from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group
+from slurm_robust.supervise.agent.gpus import holders
+from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group, identity, left_behind
 
 _RESCAN_S = 1.0
 _HEARTBEAT_S = 2.0
@@ -46,6 +47,7 @@ class Agent:
         self._told: dict[int, tuple[int, int, int]] = {}
         self._states: dict[int, str] = {}
         self._pending: dict[int, str] = {}
+        self._orphans: set[tuple[int, int]] = set()  # (pid, start) of what dead ranks left
         self._number = 0
         self._write_lock = threading.Lock()
         self._said_at = 0.0
@@ -70,7 +72,13 @@ class Agent:
 
     def rescan(self) -> None:
         """Find the ranks anew; report who came and who went."""
-        found = {r.rank: r for r in group(self.finder.members())}
+        everyone = self.finder.members()
+        found = self._ranks_among(everyone)
+        left = left_behind(self.ranks, found)
+        if left:
+            self._orphans |= left
+            found = self._ranks_among(everyone)
+        tasks = {m.procid for m in everyone if identity(m) not in self._orphans}
         for number, rank in found.items():
             known = self.ranks.get(number)
             if known is None or known.main.pid != rank.main.pid:
@@ -83,13 +91,19 @@ class Agent:
                     step_id=rank.step_id,
                     world=rank.world,
                     nodes=rank.main.nodes,
+                    ranked=rank.main.rank >= 0,
                     at=time.time(),
                 )
         for number in [n for n in self.ranks if n not in found]:
-            self.say("gone", rank=number, pid=self.ranks[number].main.pid, at=time.time())
+            main = self.ranks[number].main
+            # Where torchrun or a shell still stands above it, that one decides what its end means.
+            self.say("gone", rank=number, pid=main.pid, at=time.time(), task_lives=main.procid in tasks)
             self._close(number)
             self._states.pop(number, None)
         self.ranks = found
+
+    def _ranks_among(self, members: list[Member]) -> dict[int, Rank]:
+        return {r.rank: r for r in group([m for m in members if identity(m) not in self._orphans])}
 
     def _close(self, number: int) -> None:
         pid_fd = self._records.pop(number, None)
@@ -163,6 +177,7 @@ class Agent:
                 self._close(number)
             self.ranks.clear()
             self._states.clear()
+            self._orphans.clear()
         elif kind == "capture":
             self.rescan()
             # In a thread: heartbeats go on while py-spy works.
@@ -190,9 +205,11 @@ class Agent:
     def _clean(self, message: dict[str, Any]) -> None:
         """Wait until no process of an ended attempt is left; what outlives its step is killed, being an orphan."""
         deadline = time.monotonic() + float(message.get("timeout_s", 10.0))
+        steps = {str(step) for step in message.get("steps", [])}
         finder = Finder(self.finder.target._replace(attempt=str(message.get("attempt", ""))))
         while True:
-            left = finder.members()
+            # A process whose environment no longer says whose it is (a server, a container) may hold a GPU yet.
+            left = finder.members() or holders(self.finder.target, steps)
             if not left or time.monotonic() > deadline:
                 break
             _kill(left)

@@ -96,6 +96,11 @@ def wchan(pid: int) -> str:
     return "" if text == "0" else text
 
 
+def cgroup(pid: int) -> str:
+    """The lines of its /proc/PID/cgroup, empty where they may not be read."""
+    return (_read(f"/proc/{pid}/cgroup") or b"").decode("utf-8", "replace")
+
+
 def namespace_pid(pid: int) -> int:
     """The process's id as it sees itself (containers have their own), or `pid` where not told."""
     raw = _read(f"/proc/{pid}/status")

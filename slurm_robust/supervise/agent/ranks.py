@@ -171,6 +171,26 @@ def group(members: list[Member]) -> list[Rank]:
     return [ranks[n] for n in sorted(ranks)]
 
 
+def identity(member: Member) -> tuple[int, int]:
+    """Tells a process from a later one of the same pid."""
+    return member.pid, member.start_ticks
+
+
+def left_behind(before: dict[int, Rank], now: dict[int, Rank]) -> set[tuple[int, int]]:
+    """What dead ranks left, where a process from below the main one (a data loader) now stands in its place."""
+    left: set[tuple[int, int]] = set()
+    for number, known in before.items():
+        rank = now.get(number)
+        if rank is None or rank.main.pid == known.main.pid:
+            continue
+        # Below a shell, others of its children go on; where the task itself is gone, all the rest is an orphan.
+        headless = known.main.pid == known.tree[0].pid
+        below = [m for m in (known.tree if headless else _descend(known.main, list(known.tree))) if m != known.main]
+        if any(m.pid == rank.main.pid for m in below):
+            left.update(identity(m) for m in below)
+    return left
+
+
 def _descend(root: Member, members: list[Member]) -> list[Member]:
     children: dict[int, list[Member]] = {}
     for m in members:

@@ -1,0 +1,103 @@
+"""Quiet looks: stacks taken without an incident, where something may be wrong. Acted on only for what they prove."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from slurm_robust.localize.ranks import name
+from slurm_robust.model import Conclusion, Signal, SignalKind
+from slurm_robust.supervise import incident
+from slurm_robust.supervise.investigate import Investigator
+
+if TYPE_CHECKING:
+    from slurm_robust.supervise.supervisor import Supervisor
+
+_AFTER_VANISHED_S = (2.2, 4.2, 10.0, 30.0, 60.0, 60.0, 60.0)
+"""From one look after ranks vanished to the next; then silence decides. The first two are what a death needs."""
+
+
+class Looks:
+    """The looks of one attempt.
+
+    Args:
+        attempt_began_at_s: Seconds since the epoch.
+    """
+
+    def __init__(self, supervisor: Supervisor, attempt_began_at_s: float) -> None:
+        self._s = supervisor
+        self._unreported: Investigator | None = None
+        self._unreported_at_s = attempt_began_at_s + supervisor.config.supervise.unreported_look_s
+        self._vanished: Investigator | None = None
+        self._vanished_at_s = 0.0
+        self._looked = 0
+
+    async def due(self) -> int | None:
+        """Take the look that is due, if any; an exit code where that is the end."""
+        s, now = self._s, time.time()
+        if not s.present.scene.vanished:
+            self._vanished, self._looked = None, 0
+        elif now >= self._vanished_at_s and self._looked <= len(_AFTER_VANISHED_S):
+            return await self._at_vanished()
+        if not s.present.reports and s.present.fleet.alive and now >= self._unreported_at_s:
+            self._unreported_at_s = now + s.config.supervise.unreported_look_s
+            return await self._at_unreported()
+        return None
+
+    async def _at_vanished(self) -> int | None:
+        """Ranks are gone, and srun says nothing: finished, or dead? It is the others' waiting that tells.
+
+        A training that ends loses its ranks one by one, and a rank that has finished holds nobody up.
+        """
+        s = self._s
+        if self._vanished is None:
+            self._vanished = self._inquiry()
+            who = name(s.present.scene.vanished)
+            text = f"{who} ended while srun runs on and says nothing of it: finished or dead, the others' stacks tell"
+            s.folder.tell("note", text, ranks=sorted(s.present.scene.vanished))
+        await self._vanished.capture(keep=False)
+        self._vanished_at_s = time.time() + _AFTER_VANISHED_S[min(self._looked, len(_AFTER_VANISHED_S) - 1)]
+        self._looked += 1
+        if s.present.scene.exits or not s.present.scene.vanished or not self._proves(self._vanished):
+            return None
+        found, self._vanished = self._vanished, None
+        first = min(s.present.scene.vanished.values(), key=lambda e: e.at_s)
+        record = s.book.open(first.at_s)
+        how = "exit status unknown"
+        text = f"rank {first.rank} on {first.node} is gone ({how}), and the others wait for it"
+        s.folder.tell("suspected", text, incident=record.id)
+        record.signals.append(Signal(SignalKind.RANK_EXITED, first.at_s, "watch", how, first.node, first.rank))
+        return await self._act(found, record)
+
+    async def _at_unreported(self) -> int | None:
+        """A job that tells no progress at all: look at its stacks now and then.
+
+        No incident is opened and nothing is written before that, so that any program may be supervised.
+        """
+        s = self._s
+        if self._unreported is None:
+            self._unreported = self._inquiry()
+        await self._unreported.capture(keep=False)
+        if not self._proves(self._unreported) or s.present.reports:
+            return None
+        found, self._unreported = self._unreported, None
+        still_since_s = found.captures[0].at_s
+        record = s.book.open(still_since_s)
+        why = "the job tells no progress, and its stacks do not move"
+        s.folder.tell("suspected", f"silence suspected: {why}", incident=record.id)
+        record.signals.append(Signal(SignalKind.SILENCE, time.time(), "stacks", why))
+        return await self._act(found, record)
+
+    def _inquiry(self) -> Investigator:
+        return self._s.handling.investigator(incident.Record("", "", "", 0.0))
+
+    @staticmethod
+    def _proves(inquiry: Investigator) -> bool:
+        verdict = inquiry.judge()
+        return verdict.conclusion is Conclusion.CULPRIT and verdict.corroborated
+
+    async def _act(self, found: Investigator, record: incident.Record) -> int | None:
+        inquiry = self._s.handling.investigator(record)
+        inquiry.captures = list(found.captures)
+        await inquiry.capture()
+        return await self._s.handling.proven(inquiry, record)

@@ -1,0 +1,65 @@
+"""Other restarters of the same job, as far as command, environment and batch script show them. Pure.
+
+Two restarters do not harm each other's data, but each sees the other's restart as a failure of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+_TORCHRUN = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|\baccelerate\s+launch\b")
+_MAX_RESTARTS = re.compile(r"--max[-_]restarts[=\s]+(\d{1,6})")
+_ELASTIC = re.compile(r"--nnodes[=\s]+(\d+:\d+)")
+_SUBMITIT = re.compile(r"\bsubmitit\b")
+_REQUEUE = re.compile(r"^[^#\n]*\bscontrol[ \t]+(?:\S+[ \t]+){0,4}?requeue(?:hold)?\b", re.MULTILINE)
+
+
+def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> list[str]:
+    """A sentence for each other restarter, with what to type so that there is only one.
+
+    Args:
+        command: The program that srun starts, and its arguments.
+        env: The environment that srun starts from.
+        script: The batch script, empty where it is not known.
+    """
+    words = " ".join(command)
+    out = []
+    restarts = _MAX_RESTARTS.search(words)
+    number = int(restarts[1]) if restarts else _count(env.get("PET_MAX_RESTARTS", ""))
+    if number > 0 and (_TORCHRUN.search(words) or not restarts):
+        out.append(
+            f"torchrun starts failed workers anew itself, up to {number} times, on the same nodes: a failure comes "
+            "here only after that. To leave all restarts to srobust: --max-restarts=0"
+        )
+    elastic = _ELASTIC.search(words)
+    if elastic and _TORCHRUN.search(words):
+        out.append(
+            f"torchrun goes on with fewer nodes (--nnodes={elastic[1]}): a lost node is no failure to it, and is left "
+            "only when the step ends. To have lost nodes replaced: give --nnodes one number"
+        )
+    if _count(env.get("TORCHELASTIC_MAX_RESTARTS", "")) > 0:
+        out.append(
+            "srobust run was started by a torchrun that starts its workers anew itself: give that one --max-restarts=0"
+        )
+    if _SUBMITIT.search(words) or env.get("SUBMITIT_EXECUTOR"):
+        out.append(
+            "submitit requeues the job itself when its signal comes (time limit, preemption): such a requeue counts as "
+            "wanted here. Failures are srobust's: give the executor no retries of its own"
+        )
+    if any(key.startswith("PL_") for key in env):
+        out.append(
+            "Lightning may requeue the job itself when its signal comes: such a requeue counts as wanted here. To have "
+            "one restarter only: SLURMEnvironment(auto_requeue=False)"
+        )
+    line = _REQUEUE.search(script)
+    if line:
+        out.append(
+            f"the batch script requeues its job itself ({line[0].strip()[:80]!r}): where a step failed, srobust has "
+            "decided on that before the script's next line runs. Keep it for the time limit only"
+        )
+    return out
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,97 @@
+"""The roads of a plan, gone: the attempt is ended, then stopped for good, started anew, or requeued."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slurm_robust import claim
+from slurm_robust.model import Failure, Plan, Road, Verdict
+from slurm_robust.supervise import attempts, incident, lineage, recovery
+from slurm_robust.supervise.srunargs import relaunch
+
+if TYPE_CHECKING:
+    from slurm_robust.supervise.supervisor import Supervisor
+
+
+class Roads:
+    """What one supervisor does; what to do was decided before."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._s = supervisor
+        self.lineage = lineage.load(supervisor.folder, supervisor.context.claim.lineage)
+
+    def fruitless_after(self, step: int) -> int:
+        """Attempts in a row without a new step, this one included, where it came as far as `step`."""
+        return 0 if step > self._s.reached else self._s.context.claim.fruitless + 1
+
+    async def take(self, record: incident.Record, verdict: Verdict, plan: Plan, failure: Failure | None) -> int | None:
+        """End the attempt, and go the plan's road; an exit code where that is the end."""
+        s = self._s
+        fruitless, demotion = self.fruitless_after(s.present.step), self._demotion()
+        if s.present.step > s.reached:
+            s.reached = s.present.step
+            self.lineage = lineage.Lineage(self.lineage.id)
+        self.lineage = self.lineage.after(failure, in_place=plan.road is Road.RESTART_IN_PLACE)
+        lineage.save(s.folder, self.lineage)
+        await recovery.end_step(
+            s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
+        )
+        record.stamp("stopped")
+        if demotion:
+            s.folder.tell("checkpoint", attempts.demote(s.start, demotion))
+        s.context.claim = replace(s.context.claim, fruitless=fruitless, step=s.reached, resume_step=s.start.step)
+        if plan.road is Road.STOP:
+            return await self._stop(record, plan)
+        if plan.road in (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION) and s.channel is not None:
+            return await self._relaunch(record, verdict, plan)
+        return await self._requeue(record, verdict, plan)
+
+    def _demotion(self) -> str:
+        """Why the checkpoint of this attempt is not to be used again; empty where it is."""
+        s = self._s
+        if s.start.path is None or s.present.step > s.start.step:
+            return ""
+        before = s.context.claim
+        failed = before.fruitless + 1 if before.resume_step == s.start.step else 1
+        if failed < s.config.checkpoint.demote_after_failed_starts:
+            return ""
+        return f"{failed} attempts died before their first step from it"
+
+    async def _stop(self, record: incident.Record, plan: Plan) -> int:
+        s = self._s
+        code = plan.exit_code if plan.exit_code is not None else s.ended if s.ended is not None else 1
+        record.outcome = f"Stopped for good, exit code {code}."
+        s.folder.tell("stopped", f"stopped, exit code {code}: {plan.reason}", incident=record.id)
+        s.book.save(record)
+        await s.context.say(state=claim.STATE_DONE, incident=record.id, why=plan.reason, times=dict(record.times))
+        return code
+
+    async def _requeue(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int:
+        s = self._s
+        s.book.save(record)
+        return await recovery.requeue(
+            s.context, s.agents, s.folder, s.config.supervise, record=record, verdict=verdict, plan=plan
+        )
+
+    async def _relaunch(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:
+        s = self._s
+        assert s.command is not None
+        used = s.present.fleet.step_nodes or len({r.node for r in s.present.fleet.ranks.values()})
+        reachable = [n for n in s.nodes if n not in s.silent_nodes and n not in plan.evict]
+        dirty = await recovery.clean(s.agents, s.present.fleet, reachable, s.config.supervise)
+        for node, why in dirty.items():
+            s.folder.tell("suspect", f"suspect: {node} did not get clean: {why}", node=node, incident=record.id)
+        s.evicted |= {*plan.evict, *dirty}
+        if len(s.nodes) < used:
+            evict = tuple(sorted({*plan.evict, *dirty}))
+            reason = f"{plan.reason}; no spare node is left in the allocation"
+            return await self._requeue(record, verdict, replace(plan, road=Road.SEAT, evict=evict, reason=reason))
+        extra = attempts.fresh_rendezvous(s.environment, s.attempt_name(s.launches + 1), s.nodes)
+        s.launch(relaunch(s.command, s.evicted, used or None), extra)
+        record.stamp("running")
+        text = f"training step started anew on {used or 'as many as before'} of {','.join(s.nodes)}"
+        s.folder.tell("relaunched", text, incident=record.id, evicted=sorted(s.evicted))
+        s.book.save(record)
+        await s.context.say(incident=record.id)
+        return None

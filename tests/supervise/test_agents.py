@@ -1,0 +1,65 @@
+"""Agents beside the watch step's own: wanted while that one is silent, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from slurm_robust.supervise import agents as module
+from slurm_robust.supervise.agents import Agents
+
+
+class Watch:
+    """A watch step that is told what its agents say."""
+
+    made: list[Watch]
+
+    def __init__(self, job_id: int, tick_s: float, handler: Callable[[dict[str, Any]], None], log: object) -> None:
+        self.handler = handler
+        self.nodes: tuple[str, ...] = ()
+        self.attempt = ""
+        self.made.append(self)
+
+    async def start(self, nodes: Sequence[str], attempt: str) -> None:
+        """Be wanted."""
+        self.nodes, self.attempt = tuple(nodes), attempt
+
+    async def stop(self) -> None:
+        """Be wanted no more."""
+        self.nodes = ()
+
+
+@pytest.fixture
+def watches(monkeypatch: pytest.MonkeyPatch) -> list[Watch]:
+    """The watch steps made, the main one first."""
+    Watch.made = []
+    monkeypatch.setattr(module, "WatchStep", Watch)
+    return Watch.made
+
+
+def test_an_extra_agent_goes_when_the_watch_steps_own_answers_again(watches: list[Watch]) -> None:
+    """One agent a node; what the extra one itself says is no answer of the other."""
+    heard = {"n1": time.time(), "n2": time.time() - 60}
+    agents = Agents(5, 0.5, lambda m: heard.__setitem__(m["n"], time.time()), lambda _: None)
+
+    async def story() -> None:
+        await agents.start(["n1", "n2"], "a")
+        assert await agents.look_after(["n1", "n2"], heard, 7.0) == ["n2"]
+        main, extra = watches
+        assert extra.nodes == ("n2",)
+        extra.handler({"t": "hb", "n": "n2"})
+        assert await agents.look_after(["n1", "n2"], heard, 7.0) == []
+        assert extra.nodes == ("n2",)
+        main.handler({"t": "hb", "n": "n2"})
+        assert await agents.look_after(["n1", "n2"], heard, 7.0) == []
+        assert extra.nodes == ()
+        assert main.nodes == ("n1", "n2")
+        heard["n2"] -= 60
+        assert await agents.look_after(["n1", "n2"], heard, 7.0) == ["n2"]
+        assert len(watches) == 3
+
+    asyncio.run(story())

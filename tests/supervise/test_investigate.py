@@ -1,0 +1,86 @@
+"""Captures of a fleet whose agents are quick, slow or dead."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slurm_robust.config import SuperviseConfig
+from slurm_robust.model import Conclusion
+from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.incident import Record
+from slurm_robust.supervise.investigate import Investigator, Scene
+
+ARCHIVE = {"v": 1, "at_s": 1.0, "round": 1, "ranks": [], "stacks": {}}
+NODES = ("n1", "n2", "n3", "n4")
+
+
+class Agents:
+    """Four nodes with a rank each; what they do when a capture is asked of them is up to the test."""
+
+    def __init__(self, folder: Path, *, slow: str = "", dead: str = "") -> None:
+        self.slow, self.dead = slow, dead
+        self.fleet = Fleet("a")
+        for number, node in enumerate(NODES):
+            found = {"t": "rank", "n": node, "rank": number, "pid": 100 + number, "step_id": "0", "world": 4, "at": 1.0}
+            self.fleet.feed(found, time.time() - (100 if node == dead else 0))
+        self.late: list[dict[str, Any]] = []
+        config = msgspec.structs.replace(SuperviseConfig(), capture_timeout_s=0.2)
+        self.inquiry = Investigator(
+            config, self.asked, self.fleet, folder=Folder(folder), record=Record("i", "5", "a", 1.0), scene=Scene(NODES)
+        )
+
+    def asked(self, kind: str, **fields: Any) -> None:
+        """All answer at once, but for the slow and the dead."""
+        for node in NODES:
+            blob = base64.b64encode(zlib.compress(json.dumps({**ARCHIVE, "node": node}).encode())).decode()
+            message = {"t": "cap", "n": node, "id": fields["id"], "blob": blob}
+            if node == self.slow:
+                self.late.append(message)
+            elif node != self.dead:
+                self.fleet.feed(message, time.time())
+
+
+def test_a_node_that_is_slow_is_not_missing(tmp_path: Path) -> None:
+    """Its heartbeats come: its ranks are unseen, nothing is held against it, and what comes late is not kept."""
+    agents = Agents(tmp_path / "story", slow="n2")
+    for _ in range(2):
+        taken = asyncio.run(agents.inquiry.capture())
+        assert taken.missing_nodes == ()
+        assert [(r.rank, r.node) for r in taken.ranks] == [(1, "n2")]
+    verdict = agents.inquiry.judge()
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+    assert any("too slow" in what for what in verdict.missing)
+    for message in agents.late:
+        agents.fleet.feed(message, time.time())
+    assert agents.fleet.archives == {}
+
+
+def test_a_slow_node_is_waited_for_while_it_lives(tmp_path: Path) -> None:
+    """As long again as a capture may take."""
+    agents = Agents(tmp_path / "story", slow="n2")
+
+    async def late() -> None:
+        capture = asyncio.create_task(agents.inquiry.capture())
+        await asyncio.sleep(0.3)
+        agents.fleet.feed(agents.late[0], time.time())
+        assert (await capture).ranks == ()
+
+    asyncio.run(late())
+    assert "too slow" not in (tmp_path / "story" / "story.jsonl").read_text()
+
+
+def test_a_node_whose_agent_is_silent_is_missing_and_holds_nobody_up(tmp_path: Path) -> None:
+    """No heartbeat for seven seconds: the others' stacks are enough."""
+    agents = Agents(tmp_path / "story", dead="n3")
+    began = time.monotonic()
+    assert asyncio.run(agents.inquiry.capture()).missing_nodes == ("n3",)
+    assert time.monotonic() - began < 0.2
