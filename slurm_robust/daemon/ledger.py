@@ -53,6 +53,13 @@ class Ledger:
             (q.node, q.incident, q.job_id, q.lineage, q.why, q.since_s, q.next_try_at_s),
         )
 
+    def no_recheck(self, node: str, why: str) -> None:
+        """Note, for every incident that planned a recheck of this node and got none of its own, why."""
+        self.db.execute(
+            "UPDATE actions SET error = ? WHERE kind = 'recheck' AND target = ? AND calls = 0 AND error = ''",
+            (f"none needed: {why}", node),
+        )
+
     def rechecking(self, node: str, job_id: int | None, at_s: float | None, word: str) -> None:
         """Note the recheck that is under way."""
         self.db.execute(

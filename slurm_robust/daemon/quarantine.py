@@ -249,6 +249,7 @@ class QuarantineKeeper:
     def _leave(self, q: Quarantine, why: str) -> None:
         self._release_at_s.pop(q.node, None)
         self.ledger.leave(q.node)
+        self.ledger.no_recheck(q.node, why)
         self.core.info("quarantine.left", f"{q.node}: {why}")
 
     async def _cancel(self, q: Quarantine) -> None:

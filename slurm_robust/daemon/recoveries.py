@@ -202,15 +202,20 @@ class Recoveries:
                 self._conclude(f, step)
                 return
             await self._perform(f, step)
-            await self._look_after(step)
+            await self._look_after(f, step)
 
     def _too_much(self, step: Step) -> bool:
         """True where the breaker says no, and has opened by that: the next look then takes nothing out."""
         takes_out = isinstance(step, Do) and step.action.kind in (ActionKind.DRAIN, ActionKind.SET_DOWN)
         return takes_out and isinstance(step, Do) and not self.breaker.allows(frozenset((step.action.target,)))
 
-    async def _look_after(self, step: Do) -> None:
+    async def _look_after(self, f: Following, step: Do) -> None:
         kind = step.action.kind
+        if kind is ActionKind.POINT_JOB_AT_SEAT:
+            # All that follows is to wait for it: from now on.
+            waits = (a for a in f.recovery.actions if a.kind is ActionKind.WAIT_RUNNING)
+            for action in waits:
+                self.core.journal.note_call(f.row.key, action, self.core.now_s())
         if kind in (ActionKind.QUARANTINE, ActionKind.CREATE_SEAT, ActionKind.DELETE_SEAT):
             await self.core.read_reservations()
         if kind in (ActionKind.DRAIN, ActionKind.SET_DOWN):

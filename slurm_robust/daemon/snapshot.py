@@ -132,7 +132,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
                 "owner": owner,
                 "incident": q.incident if q else "",
                 "word": f"{q.why}; {q.word}".strip("; ") if q else "",
-                "since_s": q.since_s if q else None,
+                "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
                 "strikes": strikes.get(node.name, 0),
                 "partitions": list(node.partitions),
             }

@@ -28,6 +28,7 @@ class Node:
         flags: State flags: DRAIN, NOT_RESPONDING, RESERVED, COMPLETING, MAINTENANCE, FAIL, …
         reason: Why it is drained or down, in the words of whoever did it; without Slurm's `[user@time]`.
         reason_user: Who set the reason.
+        reason_at_s: When it was set, 0 where unknown.
         boot_at_s: When it booted, 0 where unknown.
     """
 
@@ -36,6 +37,7 @@ class Node:
     flags: frozenset[str] = frozenset()
     reason: str = ""
     reason_user: str = ""
+    reason_at_s: int = 0
     partitions: tuple[str, ...] = ()
     gres: str = ""
     features: tuple[str, ...] = ()

@@ -152,6 +152,7 @@ def _node(node: Any) -> Node:
         flags=flags,
         reason=node.reason or "",
         reason_user=(node.reason_user or "") if node.reason else "",
+        reason_at_s=(getattr(node, "reason_time", 0) or 0) if node.reason else 0,
         partitions=tuple(node.partitions or ()),
         gres=",".join(f"{kind}:{count}" for kind, count in node.configured_gres.items()),
         features=tuple(node.active_features or ()),
