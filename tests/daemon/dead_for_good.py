@@ -108,10 +108,11 @@ def spec(directory: Path, times: Times) -> Spec:
     """A cluster whose requeues wait as long as `times` says."""
     supervise = {"suspicion_floor_s": 1.5, "corroborate_after_s": 2.2, "tick_s": 0.25}
     supervise |= {"answer_timeout_s": times.answer, "requeue_timeout_s": times.requeue}
-    auth = f"AuthInfo=socket={directory}/munge/socket,cred_expire={times.requeue_delay - 1}\n"
+    conf = f"AuthInfo=socket={directory}/munge/socket,cred_expire={times.requeue_delay - 1}\n"
+    conf += "MinJobAge=3600\n"  # quarantines can outlive Slurm's memory of the job, five minutes else
     yaml = {"supervise": supervise, "seat": {"duration_min": times.seat_min}}
     return Spec(
-        nodes=NODES, gpus_per_node=0, prolog=False, kill_wait_s=2, directory=directory, slurm_conf_extra=auth,
+        nodes=NODES, gpus_per_node=0, prolog=False, kill_wait_s=2, directory=directory, slurm_conf_extra=conf,
         robust_yaml=yaml,
     )  # fmt: skip
 
@@ -124,6 +125,8 @@ def live_through(point: str, folder: Path, times: Times) -> Story:
         scene = Scene(cluster, folder / f"{point}-state")
         try:
             return _watch(point, scene, times)
+        except (AssertionError, SlurmError) as error:
+            return Story(point, wrong=[f"not lived through: {error}\n{scene.tail()}"])
         finally:
             scene.stop(signal.SIGKILL)
     finally:
