@@ -74,7 +74,7 @@ class FakeSlurm:
         return node.state != "DOWN" and (name in self.stuck or "NOT_RESPONDING" in node.flags)
 
     def _try_start(self, job: Job) -> None:
-        if job.start_at_s > self.now_s:
+        if job.start_at_s > self.now_s or job.reason.startswith("launch failed"):
             return
         state = self.state
         busy = {n for j in state.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
@@ -196,6 +196,14 @@ class FakeSlurm:
             restart_count=old.restart_count + 1,
             start_at_s=int(self.now_s) + REQUEUE_DELAY_S,
         )
+
+    def release(self, job: JobRef) -> None:
+        """End a hold; Slurm's own delay after a requeue stays."""
+        self._act(f"release {job.address}")
+        old = self.state.jobs[job.job_id]
+        if old.state != "PENDING":
+            raise SlurmRefusedError("release", "Job is no longer pending execution")
+        self.state.jobs[job.job_id] = replace(old, priority=1, reason="BeginTime")
 
     def update_job(
         self,

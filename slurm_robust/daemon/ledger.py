@@ -109,6 +109,11 @@ class Ledger:
         rows = self.db.execute("SELECT DISTINCT node FROM strikes WHERE at_s >= ?", (since_s,))
         return {r["node"]: self.strikes(r["node"], since_s) for r in rows}
 
+    def releases(self, address: str, since_s: float) -> int:
+        """How many holds of this job were ended since then."""
+        query = "SELECT count(*) FROM actions WHERE kind = 'release_job' AND target = ? AND called_at_s >= ?"
+        return int(self.db.execute(query, (address, since_s)).fetchone()[0])
+
     def drains(self) -> list[Drain]:
         """Drains with our prefix, also those that a person ended since."""
         rows = self.db.execute("SELECT node, at_s, ended_at_s FROM drains")

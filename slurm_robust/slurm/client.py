@@ -159,6 +159,9 @@ class SlurmClient(Protocol):
     def requeue(self, job: JobRef) -> None:
         """Plain requeue; never `requeuehold`, which would leave the job held if nobody came back for it."""
 
+    def release(self, job: JobRef) -> None:
+        """End a pending job's hold, whoever's it is: the caller has made sure that it is one to end."""
+
     def update_job(
         self,
         job: JobRef,

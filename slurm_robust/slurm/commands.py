@@ -109,6 +109,11 @@ class CommandClient:
         address = self._exact(job, "requeue")
         self._act(f"requeue job {address}", ["scontrol", "requeue", address])
 
+    def release(self, job: JobRef) -> None:
+        """End a pending job's hold."""
+        address = self._exact(job, "release")
+        self._act(f"release job {address}", ["scontrol", "release", address])
+
     def update_job(
         self,
         job: JobRef,

@@ -89,6 +89,10 @@ class Worker:
         """Plain requeue."""
         self._have("Job")(job_id).requeue()
 
+    def release(self, job_id: int) -> None:
+        """End a hold."""
+        self._have("Job")(job_id).release()
+
     def update_job(self, job_id: int, **changes: Any) -> None:
         """Change a job."""
         self._have("Job")(job_id).modify(self._have("JobSubmitDescription")(**changes))
