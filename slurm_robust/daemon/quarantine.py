@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import shlex
-import sys
-
+from slurm_robust.daemon import fullcheck
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.fullcheck import Verdict
 from slurm_robust.daemon.journal import OPEN
 from slurm_robust.daemon.ledger import Ledger, Quarantine
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef
 from slurm_robust.policy.follow import ENDED
 from slurm_robust.policy.rooms import busy_nodes, drained_by_us, foreign, quarantine_name
-from slurm_robust.slurm.client import Job, Node
+from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand, fold
 
@@ -29,8 +27,6 @@ RESUME_AFTER_S = 5.0
 RELEASE_AGAIN_S = 5.0
 """Between two tries to delete a reservation in which something still stands."""
 RECHECK_NAME = "srobust-recheck"
-HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
-"""States of a recheck that nobody but us would end: its reservation was deleted under it, for example."""
 
 
 class QuarantineKeeper:
@@ -97,10 +93,11 @@ class QuarantineKeeper:
             return
         if await self._reserved(q):
             return
-        if recheck is not None and _over(recheck):
-            await self._result(q, recheck)
-        elif q.recheck_job is not None:
-            await self._while_running(q, recheck)
+        if q.recheck_job is not None:
+            since_s, limit_s = core.now_s() - (q.recheck_at_s or core.now_s()), core.config.quarantine.recheck_timeout_s
+            result = fullcheck.verdict(recheck, q.recheck_job, since_s, limit_s)
+            if result is not None:
+                await self._result(q, result)
         elif core.now_s() >= q.next_try_at_s:
             await self._begin(q, node)
 
@@ -125,56 +122,27 @@ class QuarantineKeeper:
         if node.name in busy_nodes(core.world.jobs.values()) or "NOT_RESPONDING" in node.flags or not node.usable:
             return  # the suspect's old job ends first; a silent node is looked at again when it answers
         name = f"{RECHECK_NAME}-{q.node}"
-        ours = [
-            j for j in core.world.jobs.values() if j.name == name and j.user == core.account and j.state not in ENDED
-        ]
-        if ours:
-            # Submitted by a life of the daemon that was killed before it could write that down.
-            self.ledger.rechecking(q.node, ours[0].ref.job_id, core.now_s(), "recheck found again")
+        if (ours := fullcheck.found(core, name)) is not None:
+            self.ledger.rechecking(q.node, ours.ref.job_id, core.now_s(), "recheck found again")
             return
         core.journal.note_call(q.incident, _recheck(q), core.now_s())
-        minutes = max(1, math.ceil(core.config.quarantine.recheck_timeout_s / 60))
-        args = [f"--job-name={name}", f"--reservation={quarantine_name(q.node)}", f"--nodelist={q.node}", "--nodes=1"]
-        args += ["--exclusive", "--no-requeue", f"--time={minutes}", "--output=/dev/null", "--chdir=/"]
-        # Without a daemon to cancel it, a recheck that cannot start would stay in the queue for ever.
-        args.append(f"--deadline=now+{2 * minutes + 1}minutes")
-        if node.partitions:
-            args.append(f"--partition={node.partitions[0]}")
-        command = core.config.quarantine.recheck_command or (
-            *(sys.executable, "-m", "slurm_robust.cli.main"),
-            *("check", "--stage", "full", "--tell-slurm"),
-        )
-        script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
-        ref = await core.call(core.client.submit, args, script)
+        ref = await fullcheck.submit(core, name, node, quarantine_name(q.node))
         self.ledger.rechecking(q.node, ref.job_id, core.now_s(), "recheck submitted")
         core.info("recheck", f"{q.node}: job {ref.job_id} checks it in full")
         self.actor.crash.after(ActionKind.RECHECK.value)
 
-    async def _while_running(self, q: Quarantine, recheck: Job | None) -> None:
+    async def _result(self, q: Quarantine, result: Verdict) -> None:
         core = self.core
-        since_s = core.now_s() - (q.recheck_at_s or core.now_s())
-        limit_s = core.config.quarantine.recheck_timeout_s
-        if recheck is None and since_s > 5:
-            await self._unknown(q, f"recheck job {q.recheck_job} is gone")
-        elif recheck is not None and recheck.state in HELD:
+        if result.cancel:
             await self._cancel(q)
-            await self._unknown(q, f"Slurm holds the recheck ({recheck.state}: {recheck.reason})")
-        elif recheck is not None and recheck.state != "RUNNING" and not recheck.completing and since_s > limit_s:
-            await self._cancel(q)
-            await self._unknown(q, f"the recheck did not start in {limit_s:.0f} s; Slurm says: {recheck.reason}")
-
-    async def _result(self, q: Quarantine, recheck: Job) -> None:
-        core = self.core
-        sentence = recheck.comment.partition("srobust-check:")[2].strip()
-        sentence = "".join(c for c in sentence if c.isprintable())[:160]
-        if recheck.state == "COMPLETED":
-            core.journal.note_result(q.incident, _recheck(q), core.now_s())
+        if result.state == "unknown":
+            await self._unknown(q, result.word)
+            return
+        core.journal.note_result(q.incident, _recheck(q), core.now_s())
+        if result.state == "passed":
             await self._passed(q, "passed its recheck")
-        elif recheck.state == "FAILED" and recheck.exit_code.startswith("1:"):
-            core.journal.note_result(q.incident, _recheck(q), core.now_s())
-            await self._failed(q, sentence.removeprefix("unfit:").strip() or "failed its recheck")
         else:
-            await self._unknown(q, f"the recheck ended {recheck.state} {recheck.exit_code} {sentence}".strip())
+            await self._failed(q, result.word)
 
     async def _passed(self, q: Quarantine, why: str) -> None:
         core, config = self.core, self.core.config.quarantine
@@ -230,7 +198,7 @@ class QuarantineKeeper:
         """Out of the quarantine: no recheck, no reservation, no row, in this order, each possible again."""
         core, name = self.core, quarantine_name(q.node)
         recheck = core.world.jobs.get(q.recheck_job) if q.recheck_job else None
-        if recheck is not None and not _over(recheck):
+        if recheck is not None and not fullcheck.over(recheck):
             # Slurm deletes no reservation that a job stands in, and a node takes its time to end one.
             self.core.info("quarantine.ending", f"{q.node}: {why}; once its recheck has let go", key=q.node)
             await self._cancel(q)
@@ -273,11 +241,6 @@ class QuarantineKeeper:
                 ActionKind.LIFT_EXCLUDE, row.job, f"{q.node} passed its recheck", {"exclude": fold(now - {q.node})}
             )
             await self.actor.perform(q.incident, action)
-
-
-def _over(job: Job) -> bool:
-    """True where the job has ended and its nodes have let go."""
-    return job.state in ENDED and not job.completing
 
 
 def _recheck(q: Quarantine) -> Action:
