@@ -11,6 +11,7 @@ from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, Slu
 from slurm_robust.slurm.values import expand
 
 REQUEUE_DELAY_S = 121
+CHECKS = ("srobust-recheck", "srobust-standby-check")
 
 
 @dataclass
@@ -46,7 +47,7 @@ class FakeSlurm:
         state.reservations = {k: r for k, r in state.reservations.items() if r.end_at_s > self.now_s}
         for job in list(state.jobs.values()):
             holding = tuple(n for n in job.nodes if self._holds_up(n))
-            if job.completing and job.name.startswith("srobust-recheck"):
+            if job.completing and job.name.startswith(CHECKS):
                 if self.now_s >= job.end_at_s + self.recheck_ends_s:
                     state.jobs[job.ref.job_id] = replace(job, completing=False, nodes=())
             elif job.completing and holding:
@@ -54,7 +55,7 @@ class FakeSlurm:
             elif job.completing:
                 later = replace(job, state="PENDING", completing=False, nodes=(), reason="BeginTime")
                 state.jobs[job.ref.job_id] = later
-            elif job.state == "RUNNING" and job.name.startswith("srobust-recheck") and self.now_s >= job.start_at_s + 1:
+            elif job.state == "RUNNING" and job.name.startswith(CHECKS) and self.now_s >= job.start_at_s + 1:
                 ended = "COMPLETED" if self.recheck_exit == "0:0" else "FAILED"
                 self._end(job, ended, exit_code=self.recheck_exit)
             elif job.state == "PENDING":

@@ -19,9 +19,13 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
         print_json(pools)
         return
     rows = [
-        (p["name"], p["partition"], p["gres"], p["held"], p["wanted"], p["short"], clock(p["ends_at_s"])) for p in pools
+        (
+            *(p.get(k, "") for k in ("name", "partition", "gres", "held", "unchecked", "wanted", "short")),
+            clock(p["ends_at_s"]),
+        )
+        for p in pools
     ]
-    table("Standby pools", ("pool", "partition", "gres", "holds", "wanted", "short", "until"), rows)
+    table("Standby pools", ("pool", "partition", "gres", "holds", "unchecked", "wanted", "short", "until"), rows)
     if not pools:
         click.echo("none: standby.size in robust.yaml is 0, or no node is free")
 

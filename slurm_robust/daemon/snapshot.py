@@ -154,6 +154,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
                 "gres": p.kind.gres,
                 "nodes": list(p.nodes),
                 "held": fold(expand(pools[p.name].nodes)) if p.name in pools else "",
+                "unchecked": fold(sorted(set(p.nodes) & world.unchecked)),
                 "wanted": core.config.standby.size,
                 "short": p.short,
                 "ends_at_s": pools[p.name].end_at_s if p.name in pools else None,

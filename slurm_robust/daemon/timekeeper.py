@@ -31,3 +31,4 @@ class Timekeeper:
         self.daemon.recoveries.begin_anew()
         self.daemon.quarantine.begin_anew()
         self.daemon.standby.next_at_s = 0.0
+        self.daemon.standby_checks.next_at_s = 0.0
