@@ -45,9 +45,8 @@ class HeldKeeper:
             return
         key = f"held.{job.ref.job_id}.r{job.restart_count}.{job.submit_at_s}"
         done = next(iter(core.journal.actions(key)), None)
-        if done is not None and (
-            done.calls >= TRIES or core.now_s() < (done.called_at_s or 0.0) + AGAIN_S * done.calls
-        ):
+        since_s = core.now_s() - ((done and done.called_at_s) or 0.0)
+        if done is not None and (done.calls >= TRIES or 0 <= since_s < AGAIN_S * done.calls):
             return
         if done is None and self.ledger.releases(address, core.now_s() - DAY_S) >= MAX_A_DAY:
             core.alert("held.too_often", f"job {address}: {words}; released {MAX_A_DAY} times in a day", key=address)

@@ -76,8 +76,17 @@ class Ledger:
             (next_try_at_s, word, node),
         )
 
+    def wait(self, node: str, next_try_at_s: float, word: str) -> None:
+        """Note that what follows has to wait; no recheck is counted."""
+        self.db.execute(
+            "UPDATE quarantines SET recheck_job = NULL, recheck_at_s = NULL, next_try_at_s = ?, word = ? "
+            "WHERE node = ?",
+            (next_try_at_s, word, node),
+        )
+
     def wait_at_most(self, until_s: float) -> None:
-        """No recheck waits for longer than that, and none was begun later."""
+        """Nothing waits for longer than that, and nothing was begun or drained later: a clock was set back."""
+        self.db.execute("UPDATE drains SET at_s = min(at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET recheck_at_s = min(recheck_at_s, ?)", (until_s,))
         self.db.execute("UPDATE standby_checks SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))

@@ -24,6 +24,8 @@ SURE_AFTER_S = 2.0
 """A node in quarantine that is DOWN and silent this long has failed before our eyes."""
 RESUME_AFTER_S = 5.0
 """A node that we set DOWN and that answers is brought back, into its quarantine, after so long."""
+BREAKER_WAIT_S = 600.0
+"""While the breaker is open, a node that failed is looked at again after so long, or when the breaker is reset."""
 RELEASE_AGAIN_S = 5.0
 """Between two tries to delete a reservation in which something still stands."""
 RECHECK_NAME = "srobust-recheck"
@@ -62,14 +64,14 @@ class QuarantineKeeper:
         """Start every wait again: the clock was set back, and what was to come soon lies hours ahead."""
         self._down_since_s.clear()
         self._release_at_s.clear()
-        self.ledger.wait_at_most(self.core.now_s())
 
     async def _drain_again(self) -> None:
         """What slurmctld forgot when it was killed."""
         while self.breaker.lost:
             node, reason = self.breaker.lost.popitem()
             action = Action(ActionKind.DRAIN, node, reason)
-            self.core.alert("drain.forgotten", f"{node}: slurmctld forgot its drain, done again: {reason}")
+            words = f"{node}: slurmctld forgot its drain, done again: {reason}"
+            self.core.alert("drain.forgotten", words, key=node)
             try:
                 await self.actor.perform(f"drain.{node}", action)
             except SlurmError:
@@ -157,9 +159,14 @@ class QuarantineKeeper:
 
     async def _failed(self, q: Quarantine, sentence: str) -> None:
         reason = f"{REASON_PREFIX} {sentence}"
+        await self.core.read_nodes()
+        node = self.core.world.nodes.get(q.node)
+        if node is not None and foreign(node):
+            await self._end(q, f"somebody else's reason stands on it ({node.reason}); would drain: {sentence}")
+            return
         if not self.breaker.allows(frozenset((q.node,))):
             # Past the breaker only alerts: the node stays in quarantine as long as the daemon keeps it there.
-            self.ledger.could_not_tell(q.node, self.core.now_s() + 600, f"breaker open; would drain: {sentence}")
+            self.ledger.wait(q.node, self.core.now_s() + BREAKER_WAIT_S, f"breaker open; would drain: {sentence}")
             return
         await self.actor.perform(q.incident, Action(ActionKind.DRAIN, q.node, reason))
         await self.core.read_nodes()
@@ -187,7 +194,8 @@ class QuarantineKeeper:
         now_s = self.core.now_s()
         since_s = now_s - self._down_since_s.setdefault(q.node, now_s)
         if "NOT_RESPONDING" in node.flags or not drained_by_us(node):
-            if since_s > SURE_AFTER_S:
+            refused = self.breaker.why_open and now_s < q.next_try_at_s
+            if since_s > SURE_AFTER_S and not refused:
                 await self._failed(q, (node.reason.removeprefix(REASON_PREFIX).strip() + ", and does not respond"))
         elif since_s > RESUME_AFTER_S:
             del self._down_since_s[q.node]
