@@ -12,6 +12,7 @@ from slurm_robust.daemon.core import Core
 from slurm_robust.model import JobRef
 from slurm_robust.policy.follow import ENDED
 from slurm_robust.slurm.client import Job, Node
+from slurm_robust.words import shortened
 
 HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
 """States of a check that nobody but us would end: its reservation was deleted under it, for example."""
@@ -79,7 +80,7 @@ def verdict(job: Job | None, job_id: int, since_s: float, limit_s: float) -> Ver
 
 def _of_ended(job: Job) -> Verdict:
     sentence = job.comment.partition("srobust-check:")[2].strip()
-    sentence = "".join(c for c in sentence if c.isprintable())[:160]
+    sentence = shortened("".join(c for c in sentence if c.isprintable()), 160)
     if job.state == "COMPLETED":
         return Verdict("passed")
     if job.state == "FAILED" and job.exit_code.startswith("1:"):
