@@ -87,6 +87,8 @@ class StandbyConfig(_Section, frozen=True):
     """Partitions with a pool; empty means every partition's nodes, one pool for each hardware class."""
     prefix: str = "srobust-standby"
     duration_days: Annotated[int, msgspec.Meta(ge=1, le=365)] = 30
+    check_max_age_h: NonNegative = 24.0
+    """A member is checked in full when it joins, after a boot, and this long after the last time; 0 checks none."""
 
 
 class QuarantineConfig(_Section, frozen=True):

@@ -23,6 +23,11 @@ REASON_PREFIX = "srobust:"
 """Drain reasons, reservations and comments of ours begin with this; everything else belongs to a person."""
 
 
+def job_tag(job_id: int) -> str:
+    """At the end of a drain reason: the job (Slurm's raw id) that the node's prolog refused to start."""
+    return f"[job {job_id}]"
+
+
 class Mode(str, enum.Enum):
     """Whether plans are carried out."""
 
@@ -291,6 +296,7 @@ class ActionKind(str, enum.Enum):
     RESUME = "resume"
     KEEP_STANDBY = "keep_standby"
     LEAVE_MARK = "leave_mark"
+    RELEASE_JOB = "release_job"
 
 
 @dataclass(frozen=True)

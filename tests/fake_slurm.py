@@ -12,6 +12,7 @@ from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, Slu
 from slurm_robust.slurm.values import expand
 
 REQUEUE_DELAY_S = 121
+CHECKS = ("srobust-recheck", "srobust-standby-check")
 
 
 @dataclass
@@ -47,7 +48,7 @@ class FakeSlurm:
         state.reservations = {k: r for k, r in state.reservations.items() if r.end_at_s > self.now_s}
         for job in list(state.jobs.values()):
             holding = tuple(n for n in job.nodes if self._holds_up(n))
-            if job.completing and job.name.startswith("srobust-recheck"):
+            if job.completing and job.name.startswith(CHECKS):
                 if self.now_s >= job.end_at_s + self.recheck_ends_s:
                     state.jobs[job.ref.job_id] = replace(job, completing=False, nodes=())
             elif job.completing and holding:
@@ -55,7 +56,7 @@ class FakeSlurm:
             elif job.completing:
                 later = replace(job, state="PENDING", completing=False, nodes=(), reason="BeginTime")
                 state.jobs[job.ref.job_id] = later
-            elif job.state == "RUNNING" and job.name.startswith("srobust-recheck") and self.now_s >= job.start_at_s + 1:
+            elif job.state == "RUNNING" and job.name.startswith(CHECKS) and self.now_s >= job.start_at_s + 1:
                 ended = "COMPLETED" if self.recheck_exit == "0:0" else "FAILED"
                 self._end(job, ended, exit_code=self.recheck_exit)
             elif job.state == "PENDING":
@@ -75,7 +76,7 @@ class FakeSlurm:
         return node.state != "DOWN" and (name in self.stuck or "NOT_RESPONDING" in node.flags)
 
     def _try_start(self, job: Job) -> None:
-        if job.start_at_s > self.now_s:
+        if job.start_at_s > self.now_s or job.reason.startswith("launch failed"):
             return
         state = self.state
         busy = {n for j in state.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
@@ -197,6 +198,14 @@ class FakeSlurm:
             restart_count=old.restart_count + 1,
             start_at_s=int(self.now_s) + REQUEUE_DELAY_S,
         )
+
+    def release(self, job: JobRef) -> None:
+        """End a hold; Slurm's own delay after a requeue stays."""
+        self._act(f"release {job.address}")
+        old = self.state.jobs[job.job_id]
+        if old.state != "PENDING":
+            raise SlurmRefusedError("release", "Job is no longer pending execution")
+        self.state.jobs[job.job_id] = replace(old, priority=1, reason="BeginTime")
 
     def update_job(
         self,

@@ -168,8 +168,10 @@ def _place(name: str) -> int:
 
 def _outcome(action: dict[str, Any]) -> str:
     if action["done_at_s"]:
-        since_s = action["done_at_s"] - (action["called_at_s"] or action["done_at_s"])
+        if not action["called_at_s"]:
+            return "done"
+        since_s = action["done_at_s"] - action["called_at_s"]
         return f"done in {since_s:.2f} s" + (f", {action['calls']} calls" if action["calls"] > 1 else "")
     if action["error"]:
-        return f"failed: {action['error']}"
+        return f"failed: {action['error']}" if action["calls"] else str(action["error"])
     return "called" if action["calls"] else "not called"

@@ -26,9 +26,13 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
         print_json(pools)
         return
     rows = [
-        (p["name"], p["partition"], p["gres"], p["held"], p["wanted"], p["short"], clock(p["ends_at_s"])) for p in pools
+        (
+            *(p.get(k, "") for k in ("name", "partition", "gres", "held", "unchecked", "wanted", "short")),
+            clock(p["ends_at_s"]),
+        )
+        for p in pools
     ]
-    columns = ("pool", "partition", "gres", "holds", "wanted", "short", "until")
+    columns = ("pool", "partition", "gres", "holds", "unchecked", "wanted", "short", "until")
     if pools:
         table("Standby pools", columns, rows, drop=("partition", "until"))
     else:

@@ -11,6 +11,7 @@ from typing import Any
 from slurm_robust.claim import Answer, ClaimError, render, split
 from slurm_robust.daemon.core import Core
 from slurm_robust.model import Action, ActionKind, JobRef
+from slurm_robust.policy.held import launch_failed
 from slurm_robust.policy.recover import QUARANTINE_FLAGS, SEAT_FLAGS
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmRefusedError
 
@@ -54,6 +55,7 @@ class Actor:
             ActionKind.ANSWER: self._answer,
             ActionKind.CANCEL: self._cancel,
             ActionKind.LIFT_EXCLUDE: self._point,
+            ActionKind.RELEASE_JOB: self._release,
         }
 
     async def perform(self, key: str, action: Action) -> None:
@@ -117,6 +119,12 @@ class Actor:
 
     async def _requeue(self, action: Action) -> None:
         await self.core.call(self.core.client.requeue, _ref(action))
+
+    async def _release(self, action: Action) -> None:
+        # A hold of a person, put on since the last look, is theirs.
+        job = await self.core.call(self.core.client.job, _ref(action))
+        if job is not None and launch_failed(job):
+            await self.core.call(self.core.client.release, _ref(action))
 
     async def _point(self, action: Action) -> None:
         changes: dict[str, Any] = {

@@ -58,6 +58,14 @@ class Breaker:
             self._open(f"refused to take out {shortened(', '.join(sorted(nodes)), 100)}: {why}")
         return not self.why_open
 
+    def begin_anew(self) -> None:
+        """The clock was set back: no drain and no reset lies in the future."""
+        core, now_s = self.core, self.core.now_s()
+        self.ledger.wait_at_most(now_s)
+        if float(core.journal.get(RESET_KEY, "0")) > now_s:
+            core.journal.put(RESET_KEY, repr(now_s))
+        core.away_at_s = min(core.away_at_s, now_s)
+
     def look(self) -> None:
         """After each reading of the nodes: notice drains of ours, whoever of us made them, and trip where needed."""
         core, known = self.core, self.ledger.open_drains()

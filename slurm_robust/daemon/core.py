@@ -40,6 +40,10 @@ class World:
     nodes_at_s: float = 0.0
     jobs_at_s: float = 0.0
     reservations_at_s: float = 0.0
+    unchecked: frozenset[str] = frozenset()
+    """Standby nodes whose full check is missing or too old."""
+    at_check: frozenset[str] = frozenset()
+    """Standby nodes that are being checked, or were just now."""
 
     @property
     def complete(self) -> bool:
@@ -48,7 +52,7 @@ class World:
 
     def cluster(self) -> Cluster:
         """For the planner."""
-        return Cluster(self.nodes, tuple(self.jobs.values()), tuple(self.reservations.values()))
+        return Cluster(self.nodes, tuple(self.jobs.values()), tuple(self.reservations.values()), self.unchecked)
 
 
 class Ration:

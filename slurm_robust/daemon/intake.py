@@ -214,7 +214,7 @@ class Intake:
         )
 
     def _observe(self, row: IncidentRow, decision: Recovery) -> None:
-        reason = f"observed only: {decision.reason}"
+        reason = f"not acted on: {decision.reason}"
         self._close(row, "observed", reason)
         self.core.info("plan.observed", f"{row.key}: would have acted: {decision.reason}")
 
@@ -270,7 +270,7 @@ class Intake:
         fresh = {k: v for k, v in fresh.items() if k not in ("stopped", "running") or k not in row.times}
         core.journal.update_incident(row.key, times=fresh)
         if "first_new_step" in fresh:
-            reason = f"resumed, step {claim.step} reached" if claim.step >= 0 else "resumed"
+            reason = f"step {claim.step} reached" if claim.step >= 0 else "it reached a new step"
             core.journal.update_incident(
                 row.key, state=CLOSED, outcome="resumed", reason=reason, closed_at_s=core.now_s()
             )

@@ -255,6 +255,9 @@ class Journal:
             old = "SELECT key FROM incidents WHERE closed_at_s < ?"
             self.db.execute(f"DELETE FROM actions WHERE incident IN ({old})", (at_s,))  # noqa: S608 (constant above)
             self.db.execute("DELETE FROM incidents WHERE closed_at_s < ?", (at_s,))
+            # Of no incident: answers that refused a flood, drains done again, holds ended.
+            alone = "called_at_s < ? AND incident NOT IN (SELECT key FROM incidents)"
+            self.db.execute(f"DELETE FROM actions WHERE {alone}", (at_s,))  # noqa: S608 (constant above)
             self.db.execute("DELETE FROM events WHERE at_s < ?", (at_s,))
             self.db.execute("DELETE FROM strikes WHERE at_s < ?", (at_s,))
             self.db.execute("DELETE FROM drains WHERE ended_at_s < ?", (at_s,))

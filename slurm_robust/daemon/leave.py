@@ -24,6 +24,10 @@ class LeaveKeeper:
         self.core, self.breaker = core, breaker
         self._retry_at_s = 0.0
 
+    def begin_anew(self) -> None:
+        """Start every wait again: the clock was set back."""
+        self._retry_at_s = 0.0
+
     async def tick(self) -> None:
         """After each reading of the nodes."""
         core, now_s = self.core, self.core.now_s()

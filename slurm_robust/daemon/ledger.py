@@ -1,4 +1,4 @@
-"""The journal's books on nodes: quarantines, strikes, drains."""
+"""The journal's books on nodes: quarantines, strikes, checks of standby nodes, drains."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from slurm_robust.daemon.journal import Journal
 from slurm_robust.policy.breaker import Drain
+from slurm_robust.policy.ready import StandbyCheck
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,13 @@ class Ledger:
             (q.node, q.incident, q.job_id, q.lineage, q.why, q.since_s, q.next_try_at_s),
         )
 
+    def no_recheck(self, node: str, why: str) -> None:
+        """Note, for every incident that planned a recheck of this node and got none of its own, why."""
+        self.db.execute(
+            "UPDATE actions SET error = ? WHERE kind = 'recheck' AND target = ? AND calls = 0 AND error = ''",
+            (f"none needed: {why}", node),
+        )
+
     def rechecking(self, node: str, job_id: int | None, at_s: float | None, word: str) -> None:
         """Note the recheck that is under way."""
         self.db.execute(
@@ -68,10 +76,21 @@ class Ledger:
             (next_try_at_s, word, node),
         )
 
+    def wait(self, node: str, next_try_at_s: float, word: str) -> None:
+        """Note that what follows has to wait; no recheck is counted."""
+        self.db.execute(
+            "UPDATE quarantines SET recheck_job = NULL, recheck_at_s = NULL, next_try_at_s = ?, word = ? "
+            "WHERE node = ?",
+            (next_try_at_s, word, node),
+        )
+
     def wait_at_most(self, until_s: float) -> None:
-        """No recheck waits for longer than that, and none was begun later."""
+        """Nothing waits for longer than that, and nothing was begun or drained later: a clock was set back."""
+        self.db.execute("UPDATE drains SET at_s = min(at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET recheck_at_s = min(recheck_at_s, ?)", (until_s,))
+        self.db.execute("UPDATE standby_checks SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
+        self.db.execute("UPDATE standby_checks SET begun_at_s = min(begun_at_s, ?)", (until_s,))
 
     def leave(self, node: str) -> None:
         """Take a node out."""
@@ -101,6 +120,45 @@ class Ledger:
         """Strikes that count, of every node that has any."""
         rows = self.db.execute("SELECT DISTINCT node FROM strikes WHERE at_s >= ?", (since_s,))
         return {r["node"]: self.strikes(r["node"], since_s) for r in rows}
+
+    def standby_checks(self) -> dict[str, StandbyCheck]:
+        """What is known of members' full checks, by node."""
+        columns = ", ".join(StandbyCheck.__dataclass_fields__)
+        rows = self.db.execute(f"SELECT {columns} FROM standby_checks")  # noqa: S608 (our own names)
+        return {r["node"]: StandbyCheck(**dict(r)) for r in rows}
+
+    def standby_check_begun(self, node: str, job_id: int, at_s: float) -> None:
+        """A check is under way."""
+        self.db.execute(
+            "INSERT INTO standby_checks(node, job_id, begun_at_s) VALUES(?, ?, ?) ON CONFLICT(node) DO UPDATE SET "
+            "job_id = excluded.job_id, begun_at_s = excluded.begun_at_s",
+            (node, job_id, at_s),
+        )
+
+    def standby_checked(self, node: str, at_s: float, word: str) -> None:
+        """It passed, or counts as passed."""
+        self.db.execute(
+            "UPDATE standby_checks SET job_id = NULL, ended_at_s = ?, passed_at_s = ?, tries = 0, next_try_at_s = 0, "
+            "word = ? WHERE node = ?",
+            (at_s, at_s, word, node),
+        )
+
+    def standby_not_checked(self, node: str, at_s: float, next_try_at_s: float, tries: int, word: str) -> None:
+        """It failed, or could not tell."""
+        self.db.execute(
+            "UPDATE standby_checks SET job_id = NULL, ended_at_s = ?, passed_at_s = 0, tries = ?, next_try_at_s = ?, "
+            "word = ? WHERE node = ?",
+            (at_s, tries, next_try_at_s, word, node),
+        )
+
+    def standby_left(self, node: str) -> None:
+        """It is no member any more."""
+        self.db.execute("DELETE FROM standby_checks WHERE node = ?", (node,))
+
+    def releases(self, address: str, since_s: float) -> int:
+        """How many holds of this job were ended since then."""
+        query = "SELECT count(*) FROM actions WHERE kind = 'release_job' AND target = ? AND called_at_s >= ?"
+        return int(self.db.execute(query, (address, since_s)).fetchone()[0])
 
     def drains(self) -> list[Drain]:
         """Drains with our prefix, also those that a person ended since."""

@@ -55,6 +55,10 @@ class NodeWatch:
         """True while some node under a protected job is silent: then the nodes are read more often."""
         return bool(self._silent_since_s)
 
+    def begin_anew(self) -> None:
+        """Start every wait again: the clock was set back."""
+        self._silent_since_s.clear()
+
     def protected(self, job: Job) -> bool:
         """True where this job is brought back after the failure of a node."""
         whole = job.state == "RUNNING" and not job.completing and job.requeueable

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import shlex
-import sys
-
+from slurm_robust.daemon import fullcheck
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.fullcheck import Verdict
 from slurm_robust.daemon.journal import OPEN
 from slurm_robust.daemon.ledger import Ledger, Quarantine
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef
 from slurm_robust.policy.follow import ENDED
 from slurm_robust.policy.rooms import busy_nodes, drained_by_us, foreign, quarantine_name
-from slurm_robust.slurm.client import Job, Node
+from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand, fold
-from slurm_robust.words import shortened
 
 DAY_S = 86400.0
 TRIES = 5
@@ -27,11 +24,11 @@ SURE_AFTER_S = 2.0
 """A node in quarantine that is DOWN and silent this long has failed before our eyes."""
 RESUME_AFTER_S = 5.0
 """A node that we set DOWN and that answers is brought back, into its quarantine, after so long."""
+BREAKER_WAIT_S = 600.0
+"""While the breaker is open, a node that failed is looked at again after so long, or when the breaker is reset."""
 RELEASE_AGAIN_S = 5.0
 """Between two tries to delete a reservation in which something still stands."""
 RECHECK_NAME = "srobust-recheck"
-HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
-"""States of a recheck that nobody but us would end: its reservation was deleted under it, for example."""
 
 
 class QuarantineKeeper:
@@ -67,14 +64,14 @@ class QuarantineKeeper:
         """Start every wait again: the clock was set back, and what was to come soon lies hours ahead."""
         self._down_since_s.clear()
         self._release_at_s.clear()
-        self.ledger.wait_at_most(self.core.now_s())
 
     async def _drain_again(self) -> None:
         """What slurmctld forgot when it was killed."""
         while self.breaker.lost:
             node, reason = self.breaker.lost.popitem()
             action = Action(ActionKind.DRAIN, node, reason)
-            self.core.alert("drain.forgotten", f"{node}: slurmctld forgot its drain, done again: {reason}")
+            words = f"{node}: slurmctld forgot its drain, done again: {reason}"
+            self.core.alert("drain.forgotten", words, key=node)
             try:
                 await self.actor.perform(f"drain.{node}", action)
             except SlurmError:
@@ -98,10 +95,11 @@ class QuarantineKeeper:
             return
         if await self._reserved(q):
             return
-        if recheck is not None and _over(recheck):
-            await self._result(q, recheck)
-        elif q.recheck_job is not None:
-            await self._while_running(q, recheck)
+        if q.recheck_job is not None:
+            since_s, limit_s = core.now_s() - (q.recheck_at_s or core.now_s()), core.config.quarantine.recheck_timeout_s
+            result = fullcheck.verdict(recheck, q.recheck_job, since_s, limit_s)
+            if result is not None:
+                await self._result(q, result)
         elif core.now_s() >= q.next_try_at_s:
             await self._begin(q, node)
 
@@ -126,56 +124,27 @@ class QuarantineKeeper:
         if node.name in busy_nodes(core.world.jobs.values()) or "NOT_RESPONDING" in node.flags or not node.usable:
             return  # the suspect's old job ends first; a silent node is looked at again when it answers
         name = f"{RECHECK_NAME}-{q.node}"
-        ours = [
-            j for j in core.world.jobs.values() if j.name == name and j.user == core.account and j.state not in ENDED
-        ]
-        if ours:
-            # Submitted by a life of the daemon that was killed before it could write that down.
-            self.ledger.rechecking(q.node, ours[0].ref.job_id, core.now_s(), "recheck found again")
+        if (ours := fullcheck.found(core, name)) is not None:
+            self.ledger.rechecking(q.node, ours.ref.job_id, core.now_s(), "recheck found again")
             return
         core.journal.note_call(q.incident, _recheck(q), core.now_s())
-        minutes = max(1, math.ceil(core.config.quarantine.recheck_timeout_s / 60))
-        args = [f"--job-name={name}", f"--reservation={quarantine_name(q.node)}", f"--nodelist={q.node}", "--nodes=1"]
-        args += ["--exclusive", "--no-requeue", f"--time={minutes}", "--output=/dev/null", "--chdir=/"]
-        # Without a daemon to cancel it, a recheck that cannot start would stay in the queue for ever.
-        args.append(f"--deadline=now+{2 * minutes + 1}minutes")
-        if node.partitions:
-            args.append(f"--partition={node.partitions[0]}")
-        command = core.config.quarantine.recheck_command or (
-            *(sys.executable, "-m", "slurm_robust.cli.main"),
-            *("check", "--stage", "full", "--tell-slurm"),
-        )
-        script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
-        ref = await core.call(core.client.submit, args, script)
+        ref = await fullcheck.submit(core, name, node, quarantine_name(q.node))
         self.ledger.rechecking(q.node, ref.job_id, core.now_s(), "recheck submitted")
         core.info("recheck", f"{q.node}: job {ref.job_id} checks it in full")
         self.actor.crash.after(ActionKind.RECHECK.value)
 
-    async def _while_running(self, q: Quarantine, recheck: Job | None) -> None:
+    async def _result(self, q: Quarantine, result: Verdict) -> None:
         core = self.core
-        since_s = core.now_s() - (q.recheck_at_s or core.now_s())
-        limit_s = core.config.quarantine.recheck_timeout_s
-        if recheck is None and since_s > 5:
-            await self._unknown(q, f"recheck job {q.recheck_job} is gone")
-        elif recheck is not None and recheck.state in HELD:
+        if result.cancel:
             await self._cancel(q)
-            await self._unknown(q, f"Slurm holds the recheck ({recheck.state}: {recheck.reason})")
-        elif recheck is not None and recheck.state != "RUNNING" and not recheck.completing and since_s > limit_s:
-            await self._cancel(q)
-            await self._unknown(q, f"the recheck did not start in {limit_s:.0f} s; Slurm says: {recheck.reason}")
-
-    async def _result(self, q: Quarantine, recheck: Job) -> None:
-        core = self.core
-        sentence = recheck.comment.partition("srobust-check:")[2].strip()
-        sentence = shortened("".join(c for c in sentence if c.isprintable()), 160)
-        if recheck.state == "COMPLETED":
-            core.journal.note_result(q.incident, _recheck(q), core.now_s())
+        if result.state == "unknown":
+            await self._unknown(q, result.word)
+            return
+        core.journal.note_result(q.incident, _recheck(q), core.now_s())
+        if result.state == "passed":
             await self._passed(q, "passed its recheck")
-        elif recheck.state == "FAILED" and recheck.exit_code.startswith("1:"):
-            core.journal.note_result(q.incident, _recheck(q), core.now_s())
-            await self._failed(q, sentence.removeprefix("unfit:").strip() or "failed its recheck")
         else:
-            await self._unknown(q, f"the recheck ended {recheck.state} {recheck.exit_code} {sentence}".strip())
+            await self._failed(q, result.word)
 
     async def _passed(self, q: Quarantine, why: str) -> None:
         core, config = self.core, self.core.config.quarantine
@@ -190,9 +159,14 @@ class QuarantineKeeper:
 
     async def _failed(self, q: Quarantine, sentence: str) -> None:
         reason = f"{REASON_PREFIX} {sentence}"
+        await self.core.read_nodes()
+        node = self.core.world.nodes.get(q.node)
+        if node is not None and foreign(node):
+            await self._end(q, f"somebody else's reason stands on it ({node.reason}); would drain: {sentence}")
+            return
         if not self.breaker.allows(frozenset((q.node,))):
             # Past the breaker only alerts: the node stays in quarantine as long as the daemon keeps it there.
-            self.ledger.could_not_tell(q.node, self.core.now_s() + 600, f"breaker open; would drain: {sentence}")
+            self.ledger.wait(q.node, self.core.now_s() + BREAKER_WAIT_S, f"breaker open; would drain: {sentence}")
             return
         await self.actor.perform(q.incident, Action(ActionKind.DRAIN, q.node, reason))
         await self.core.read_nodes()
@@ -220,7 +194,8 @@ class QuarantineKeeper:
         now_s = self.core.now_s()
         since_s = now_s - self._down_since_s.setdefault(q.node, now_s)
         if "NOT_RESPONDING" in node.flags or not drained_by_us(node):
-            if since_s > SURE_AFTER_S:
+            refused = self.breaker.why_open and now_s < q.next_try_at_s
+            if since_s > SURE_AFTER_S and not refused:
                 await self._failed(q, (node.reason.removeprefix(REASON_PREFIX).strip() + ", and does not respond"))
         elif since_s > RESUME_AFTER_S:
             del self._down_since_s[q.node]
@@ -231,7 +206,7 @@ class QuarantineKeeper:
         """Out of the quarantine: no recheck, no reservation, no row, in this order, each possible again."""
         core, name = self.core, quarantine_name(q.node)
         recheck = core.world.jobs.get(q.recheck_job) if q.recheck_job else None
-        if recheck is not None and not _over(recheck):
+        if recheck is not None and not fullcheck.over(recheck):
             # Slurm deletes no reservation that a job stands in, and a node takes its time to end one.
             self.core.info("quarantine.ending", f"{q.node}: {why}; once its recheck has let go", key=q.node)
             await self._cancel(q)
@@ -250,6 +225,7 @@ class QuarantineKeeper:
     def _leave(self, q: Quarantine, why: str) -> None:
         self._release_at_s.pop(q.node, None)
         self.ledger.leave(q.node)
+        self.ledger.no_recheck(q.node, why)
         self.core.info("quarantine.left", f"{q.node}: {why}")
 
     async def _cancel(self, q: Quarantine) -> None:
@@ -273,11 +249,6 @@ class QuarantineKeeper:
                 ActionKind.LIFT_EXCLUDE, row.job, f"{q.node} passed its recheck", {"exclude": fold(now - {q.node})}
             )
             await self.actor.perform(q.incident, action)
-
-
-def _over(job: Job) -> bool:
-    """True where the job has ended and its nodes have let go."""
-    return job.state in ENDED and not job.completing
 
 
 def _recheck(q: Quarantine) -> Action:

@@ -117,8 +117,11 @@ class Recoveries:
 
     def load(self) -> None:
         """Take up again what an earlier life of the daemon left open, or ended just now."""
+        taken = {row.job_id for row in self.core.journal.incidents("state = ?", (OPEN,))}
+        # Newest first: of a job only the last one is looked back at, since all of its seats have the same name.
         for row in self.core.journal.incidents("state != ? AND opened_at_s > ?", (OPEN, self.core.now_s() - LINGER_S)):
-            if row.recovery is not None and row.outcome in ("running", "resumed"):
+            if row.recovery is not None and row.outcome in ("running", "resumed") and row.job_id not in taken:
+                taken.add(row.job_id)
                 self._lingering[row.key] = Following(row, row.recovery)
         for row in self.core.journal.incidents("state = ?", (OPEN,)):
             if row.recovery is not None and row.mode == self.core.mode.value:
@@ -140,6 +143,8 @@ class Recoveries:
         self.core.journal.add_incident(row)
         self.core.info("plan", f"{row.key}: {row.recovery.reason}; seat {', '.join(row.recovery.seat_nodes)}")
         self.actor.crash.after("plan")
+        # An earlier one of this job would take the new seat, which has the same name, for one that it left behind.
+        self._lingering = {key: f for key, f in self._lingering.items() if f.row.job_id != row.job_id}
         self.open[row.key] = Following(row, row.recovery)
 
     def supersede(self, key: str, reason: str) -> None:
@@ -202,15 +207,20 @@ class Recoveries:
                 self._conclude(f, step)
                 return
             await self._perform(f, step)
-            await self._look_after(step)
+            await self._look_after(f, step)
 
     def _too_much(self, step: Step) -> bool:
         """True where the breaker says no, and has opened by that: the next look then takes nothing out."""
         takes_out = isinstance(step, Do) and step.action.kind in (ActionKind.DRAIN, ActionKind.SET_DOWN)
         return takes_out and isinstance(step, Do) and not self.breaker.allows(frozenset((step.action.target,)))
 
-    async def _look_after(self, step: Do) -> None:
+    async def _look_after(self, f: Following, step: Do) -> None:
         kind = step.action.kind
+        if kind is ActionKind.POINT_JOB_AT_SEAT:
+            # All that follows is to wait for it: from now on.
+            waits = (a for a in f.recovery.actions if a.kind is ActionKind.WAIT_RUNNING)
+            for action in waits:
+                self.core.journal.note_call(f.row.key, action, self.core.now_s())
         if kind in (ActionKind.QUARANTINE, ActionKind.CREATE_SEAT, ActionKind.DELETE_SEAT):
             await self.core.read_reservations()
         if kind in (ActionKind.DRAIN, ActionKind.SET_DOWN):

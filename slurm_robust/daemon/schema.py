@@ -36,6 +36,12 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE events(at_s REAL NOT NULL, level TEXT NOT NULL, what TEXT NOT NULL, text TEXT NOT NULL);
     CREATE TABLE kv(key TEXT PRIMARY KEY, value TEXT NOT NULL);
     """,
+    """
+    CREATE TABLE standby_checks(
+        node TEXT PRIMARY KEY, job_id INTEGER, begun_at_s REAL NOT NULL DEFAULT 0, ended_at_s REAL NOT NULL DEFAULT 0,
+        passed_at_s REAL NOT NULL DEFAULT 0, tries INTEGER NOT NULL DEFAULT 0, next_try_at_s REAL NOT NULL DEFAULT 0,
+        word TEXT NOT NULL DEFAULT '');
+    """,
 )
 """Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""
 

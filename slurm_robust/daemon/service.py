@@ -10,6 +10,7 @@ from itertools import cycle
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.held import HeldKeeper
 from slurm_robust.daemon.intake import Intake
 from slurm_robust.daemon.leave import LeaveKeeper
 from slurm_robust.daemon.ledger import Ledger
@@ -17,6 +18,7 @@ from slurm_robust.daemon.nodewatch import NodeWatch
 from slurm_robust.daemon.quarantine import QuarantineKeeper
 from slurm_robust.daemon.recoveries import Recoveries
 from slurm_robust.daemon.standby import StandbyKeeper
+from slurm_robust.daemon.standbycheck import StandbyChecks
 from slurm_robust.daemon.sweeper import Sweeper
 from slurm_robust.daemon.timekeeper import Timekeeper
 from slurm_robust.policy.follow import credential_pause_s
@@ -46,6 +48,8 @@ class Daemon:
         self.nodewatch = NodeWatch(core, self.intake, self.recoveries)
         self.quarantine = QuarantineKeeper(core, self.actor, self.breaker, self.ledger)
         self.standby = StandbyKeeper(core, self.ledger)
+        self.standby_checks = StandbyChecks(core, self.actor, self.breaker, self.ledger)
+        self.held = HeldKeeper(core, self.actor, self.recoveries, self.ledger)
         self.sweeper = Sweeper(core, self.ledger, self.recoveries)
         self.leave = LeaveKeeper(core, self.breaker)
         self.timekeeper = Timekeeper(self)
@@ -122,8 +126,10 @@ class Daemon:
         elif world.complete:
             if due == "nodes":
                 await self.nodewatch.tick()
+                await self.held.tick()
             await self.recoveries.tick()
             await self.quarantine.tick()
+            await self.standby_checks.tick()
             await self.standby.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
         for hook in self.after_look:
             await hook()

@@ -132,7 +132,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
                 "owner": owner,
                 "incident": q.incident if q else "",
                 "word": f"{q.why}; {q.word}".strip("; ") if q else "",
-                "since_s": q.since_s if q else None,
+                "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
                 "strikes": strikes.get(node.name, 0),
                 "partitions": list(node.partitions),
             }
@@ -154,6 +154,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
                 "gres": p.kind.gres,
                 "nodes": list(p.nodes),
                 "held": fold(expand(pools[p.name].nodes)) if p.name in pools else "",
+                "unchecked": fold(sorted(set(p.nodes) & world.unchecked)),
                 "wanted": core.config.standby.size,
                 "short": p.short,
                 "ends_at_s": pools[p.name].end_at_s if p.name in pools else None,

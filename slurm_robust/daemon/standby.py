@@ -43,6 +43,7 @@ class StandbyKeeper:
             partitions=config.partitions,
             seat_prefix=core.config.seat.prefix,
             keep_out=keep_out,
+            at_check=core.world.at_check,
         )
         if not core.acting:
             return

@@ -18,6 +18,10 @@ class Sweeper:
         self.core, self.ledger, self.recoveries = core, ledger, recoveries
         self._since_s: dict[str, float] = {}
 
+    def begin_anew(self) -> None:
+        """Start every wait again: the clock was set back."""
+        self._since_s.clear()
+
     async def tick(self) -> None:
         """After each reading of the reservations."""
         core = self.core

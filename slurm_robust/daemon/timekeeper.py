@@ -23,11 +23,23 @@ class Timekeeper:
         core = self.daemon.core
         now_s, last_s = core.now_s(), self._last_s
         self._last_s = now_s
+        if not last_s:
+            # It may have been set back while no daemon lived: only the journal can lie in the future then.
+            self.daemon.breaker.begin_anew()
+            return
         if now_s > last_s - STEP_S:
             return
         core.alert("clock.back", f"the clock was set back by {last_s - now_s:.0f} s; every wait begins anew")
         world = core.world
         world.nodes_at_s = world.jobs_at_s = world.reservations_at_s = 0.0
-        self.daemon.recoveries.begin_anew()
-        self.daemon.quarantine.begin_anew()
-        self.daemon.standby.next_at_s = 0.0
+        daemon = self.daemon
+        for part in (
+            daemon.breaker,
+            daemon.recoveries,
+            daemon.quarantine,
+            daemon.nodewatch,
+            daemon.leave,
+            daemon.sweeper,
+        ):
+            part.begin_anew()
+        daemon.standby.next_at_s = daemon.standby_checks.next_at_s = 0.0

@@ -142,7 +142,7 @@ def _gate(report: Report, config: Config, context: Context) -> int:
         return EXIT_FIT
     from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a fit node never pays for Slurm)
 
-    return gate.act(report, config, _log(f"srobust-{context.stage}", context.job_id))
+    return gate.act(report, config, _log(f"srobust-{context.stage}", context.job_id), job_id=context.job_id)
 
 
 def _named(path: str, node: str) -> str:

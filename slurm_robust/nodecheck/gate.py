@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import msgspec
 
 from slurm_robust.config import Config, SlurmConfig
-from slurm_robust.model import REASON_PREFIX, JobRef, Mode
-from slurm_robust.nodecheck.finding import Fitness, Report, shorten
+from slurm_robust.model import REASON_PREFIX, JobRef, Mode, job_tag
+from slurm_robust.nodecheck.finding import SENTENCE_MAX_CHARS, Fitness, Report, shorten
 from slurm_robust.nodecheck.leave import parse_leave
 from slurm_robust.slurm.client import Node, SlurmClient
 
@@ -37,12 +37,14 @@ class Decision:
     line: str
 
 
-def decide(report: Report, mode: Mode, node: Node | None, now_s: float) -> Decision:
+def decide(report: Report, mode: Mode, node: Node | None, now_s: float, job_id: int | None = None) -> Decision:
     """What an unfit node's report comes to, given how Slurm sees the node (None: Slurm does not know it).
 
     A node that is drained already stays as it is, whoever did it, and no job is started on it: the reason that stands
     there is kept, and a job that was on its way before the drain goes elsewhere. A reason of somebody else on a node
     that is not drained is respected too: then nothing is done.
+
+    A prolog's reason names the job (`job_id`) that is put back: where Slurm holds that, the daemon knows why.
     """
     said = shorten(report.sentence, 160)
     if mode is not Mode.ACT:
@@ -59,6 +61,9 @@ def decide(report: Report, mode: Mode, node: Node | None, now_s: float) -> Decis
     if node.reason and not node.reason.startswith(REASON_PREFIX):
         return Decision(False, "", f"{report.node} is unfit, and has a reason of somebody's ({node.reason}): {said}")
     reason = shorten(f"{REASON_PREFIX} {report.sentence}")
+    if report.stage == "prolog" and job_id is not None:
+        tag = job_tag(job_id)
+        reason = f"{shorten(reason, SENTENCE_MAX_CHARS - len(tag) - 1)} {tag}"
     return Decision(True, reason, f"draining {report.node}: {said}")
 
 
@@ -71,8 +76,15 @@ def _connect(config: SlurmConfig) -> SlurmClient:
     return CommandClient(config)
 
 
-def act(report: Report, config: Config, log: Callable[[str], None], connect: Connect = _connect) -> int:
-    """Carry the decision out; never raises.
+def act(
+    report: Report,
+    config: Config,
+    log: Callable[[str], None],
+    connect: Connect = _connect,
+    *,
+    job_id: int | None = None,
+) -> int:
+    """Carry the decision out; never raises. `job_id`: the job that starts or ends here, where there is one.
 
     Returns:
         `EXIT_REFUSE` where the script must exit 1, else 0.
@@ -88,7 +100,7 @@ def act(report: Report, config: Config, log: Callable[[str], None], connect: Con
     end_s = time.monotonic() + config.nodecheck.leave_timeout_s
     try:
         node = connect(_until(config.slurm, end_s)).node(report.node)
-        decision = decide(report, config.mode, node, time.time())
+        decision = decide(report, config.mode, node, time.time(), job_id)
         log(decision.line)
         if decision.drain_reason:
             connect(_until(config.slurm, end_s)).drain(report.node, decision.drain_reason)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
+from slurm_robust.policy.held import refused_by
 from slurm_robust.policy.recover import CLAIM, NODE_LOST, OWNER, Recovery
 from slurm_robust.policy.rooms import drained_by_us, foreign, quarantine_name
 from slurm_robust.slurm.client import Job, Node, Reservation
@@ -248,10 +249,15 @@ def _while_pending(r: Recovery, view: View, job: Job) -> Step:
 
 
 def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
+    """A job that somebody else has put where it is; the hold that a refusing node of ours cost it is ended, once."""
     if r.kind != NODE_LOST and ActionKind.REQUEUE not in view.called:
         return GiveUp("aborted", "somebody else requeued the job: its delay is theirs")
     if r.kind == NODE_LOST and not any(view.nodes[n].drained for n in r.bad if n in view.nodes):
         return GiveUp("aborted", "the job was requeued, and not because of its node")
+    node = refused_by(job, view.nodes)
+    if node is not None and ActionKind.RELEASE_JOB not in view.called:
+        why = f"held because {node.name} refused to start it, which is drained ({node.reason})"
+        return Do(Action(ActionKind.RELEASE_JOB, r.job.address, why))
     if job.reason.startswith(("JobHeld", "launch_failed")) or "held" in job.reason.lower():
         return GiveUp("aborted", f"the job is held ({job.reason}): a person releases it (scontrol release)")
     if view.pointed_s > view.start_timeout_s:
@@ -293,6 +299,7 @@ def shown(r: Recovery, action: Action, view: View) -> bool:
         ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, job)),
         ActionKind.WAIT_RUNNING: lambda: running,
         ActionKind.LEAVE_SEAT: lambda: job is None or job.reservation != r.seat,
+        ActionKind.RELEASE_JOB: lambda: job is not None and (running or job.priority > 0),
         ActionKind.DELETE_SEAT: lambda: r.seat not in view.reservations,
     }
     check = checks.get(action.kind)

@@ -21,11 +21,12 @@ SLURMS_OWN_REASONS = ("Not responding",)
 
 @dataclass(frozen=True)
 class Cluster:
-    """What slurmctld showed, read just now."""
+    """What slurmctld showed, read just now, and which standby nodes still have to be checked in full."""
 
     nodes: Mapping[str, Node]
     jobs: Sequence[Job]
     reservations: Sequence[Reservation]
+    unchecked: frozenset[str] = frozenset()
 
 
 def foreign(node: Node) -> bool:
@@ -91,7 +92,8 @@ def busy_nodes(jobs: Iterable[Job], but: frozenset[int] = frozenset()) -> frozen
 def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:
     """Nodes that can stand in for the lost: standby first, then idle ones that nobody holds; same hardware class.
 
-    Those that a coming reservation touches before `until_s` come last.
+    Of the standby nodes those come first that passed their full check. Those that a coming reservation touches before
+    `until_s` come last.
     """
     held = cluster.reservations
     ours_taken = in_reservations(held, config.seat.prefix) | in_reservations(held, QUARANTINE_PREFIX)
@@ -100,7 +102,7 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
     reserved = in_reservations(r for r in held if r.name != job.reservation)
     busy = busy_nodes(cluster.jobs)
     kinds = {class_of(cluster.nodes[n], job.partition) for n in lost if n in cluster.nodes}
-    out: list[tuple[bool, bool, str]] = []
+    out: list[tuple[bool, bool, bool, str]] = []
     for node in cluster.nodes.values():
         fits = job.partition in node.partitions and (not kinds or class_of(node, job.partition) in kinds)
         if (
@@ -111,8 +113,8 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
         ):
             continue
         if node.name in pools or (node.name not in reserved and "RESERVED" not in node.flags):
-            out.append((node.name in others, node.name not in pools, node.name))
-    return [name for _, _, name in sorted(out)]
+            out.append((node.name in others, node.name not in pools, node.name in cluster.unchecked, node.name))
+    return [name for *_, name in sorted(out)]
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ def plan_pools(
     partitions: tuple[str, ...],
     seat_prefix: str,
     keep_out: frozenset[str] = frozenset(),
+    at_check: frozenset[str] = frozenset(),
 ) -> list[Pool]:
     """One pool for each hardware class: healthy members stay, the lost are replaced by idle nodes that nobody holds.
 
@@ -152,6 +155,7 @@ def plan_pools(
         partitions: Partitions with a pool; empty means the first of each node's.
         seat_prefix: Of our seats; a node in a seat stays where it is, and is not taken anew.
         keep_out: Nodes that must not be taken, for example those in quarantine.
+        at_check: Members that our own check keeps busy: they stay.
     """
     held = list(reservations)
     seats = in_reservations(held, seat_prefix)
@@ -167,7 +171,8 @@ def plan_pools(
     for kind, names in sorted(kinds.items(), key=lambda item: item[0].slug):
         name = f"{prefix}-{kind.slug}"
         present = members.get(name, ())
-        keep = [n for n in present if n in names and n not in taken and (idle(nodes[n]) or n in seats)][:size]
+        stays = [n for n in present if n in names and (idle(nodes[n]) or n in seats or n in at_check)]
+        keep = [n for n in stays if n not in taken and (n in seats or nodes[n].usable)][:size]
         fresh = [
             n for n in sorted(names, reverse=True) if n not in {*keep, *taken, *others, *present} and idle(nodes[n])
         ]

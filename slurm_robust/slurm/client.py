@@ -29,6 +29,7 @@ class Node:
         flags: State flags: DRAIN, NOT_RESPONDING, RESERVED, COMPLETING, MAINTENANCE, FAIL, …
         reason: Why it is drained or down, in the words of whoever did it; without Slurm's `[user@time]`.
         reason_user: Who set the reason.
+        reason_at_s: When it was set, 0 where unknown.
         boot_at_s: When it booted, 0 where unknown.
     """
 
@@ -37,6 +38,7 @@ class Node:
     flags: frozenset[str] = frozenset()
     reason: str = ""
     reason_user: str = ""
+    reason_at_s: int = 0
     partitions: tuple[str, ...] = ()
     gres: str = ""
     features: tuple[str, ...] = ()
@@ -161,6 +163,9 @@ class SlurmClient(Protocol):
         With `without`, the job leaves these nodes out too from then on. Slurm takes that from a pending job only, so it
         follows the requeue in the same breath, and a job that asks for itself may be ended a moment before it.
         """
+
+    def release(self, job: JobRef) -> None:
+        """End a pending job's hold, whoever's it is: the caller has made sure that it is one to end."""
 
     def update_job(
         self,

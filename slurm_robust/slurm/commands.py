@@ -121,6 +121,11 @@ class CommandClient:
         if now is None or not (now.completing or now.state == "PENDING"):
             self._said(f"requeue job {address} without {nodes}", done)
 
+    def release(self, job: JobRef) -> None:
+        """End a pending job's hold."""
+        address = self._exact(job, "release")
+        self._act(f"release job {address}", ["scontrol", "release", address])
+
     def update_job(
         self,
         job: JobRef,

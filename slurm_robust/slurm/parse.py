@@ -52,7 +52,7 @@ _NODE_RECORD = re.compile(r"\n(?=NodeName=)")
 _RESERVATION_RECORD = re.compile(r"\n(?=ReservationName=)")
 _FREE_TEXT = re.compile(r"\s(?=(?:Reason|Comment|Extra)=)")
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
-_STAMP = r" \[([^\s\[\]@]*)@(?:[0-9T:-]+|Unknown|None)\]"
+_STAMP = r" \[([^\s\[\]@]*)@([0-9T:-]+|Unknown|None)\]"
 # Greedy: the last stamp is Slurm's own. A reason can quote a job's words, a node's comment cannot.
 _REASON = re.compile(r"\s*Reason=(.*)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra)=)", re.DOTALL)
 _REASON_BARE = re.compile(r"\s*Reason=(.*?)(?:" + _STAMP + r"|\s*\Z)", re.DOTALL)
@@ -90,6 +90,13 @@ def _names(text: str) -> tuple[str, ...]:
     return () if nothing(text) else tuple(text.split(","))
 
 
+def _stamped(text: str) -> int:
+    try:
+        return epoch_s(text)
+    except SlurmParseError:
+        return 0  # an administrator's own words in the form of a stamp: no time, and no fault
+
+
 def parse_nodes(text: str) -> list[Node]:
     """Read `scontrol show node -o`.
 
@@ -115,6 +122,7 @@ def parse_nodes(text: str) -> list[Node]:
                 flags=flags,
                 reason=why[1] if why else "",
                 reason_user=(why[2] or "") if why else "",
+                reason_at_s=_stamped(why[3] or "") if why else 0,
                 partitions=_names(pairs.get("Partitions", "")),
                 gres=plain(pairs.get("Gres", "")),
                 features=_names(pairs.get("ActiveFeatures", "")),

@@ -8,8 +8,8 @@ What goes by Slurm's commands all the same:
 * `node`: it is asked by prologs, which have no time to start a process that stays;
 * `submit`, `signal`: pyslurm has no `sbatch` options, and finds no steps where it should;
 * `requeue` that leaves nodes out: two calls would take too long;
-* `requeue`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a bare number, and one task of an
-  array carries the array's own;
+* `requeue`, `release`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a bare number, and one
+  task of an array carries the array's own;
 * `update_job` and `set_node_comment` with an empty text: pyslurm cannot clear;
 * whatever the installed version has not (it was written for 22.5.x).
 """
@@ -126,6 +126,12 @@ class PyslurmClient(CommandClient):
         job_id = self._number(job, "requeue") if not without else None
         if job_id is None or not self._done("requeue", f"requeue job {job_id}", job_id=job_id):
             super().requeue(job, without=without)
+
+    def release(self, job: JobRef) -> None:
+        """End a pending job's hold; one task of an array goes by the command."""
+        job_id = self._number(job, "release")
+        if job_id is None or not self._done("release", f"release job {job_id}", job_id=job_id):
+            super().release(job)
 
     def update_job(
         self,

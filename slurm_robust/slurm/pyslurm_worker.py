@@ -89,6 +89,10 @@ class Worker:
         """Plain requeue."""
         self._have("Job")(job_id).requeue()
 
+    def release(self, job_id: int) -> None:
+        """End a hold."""
+        self._have("Job")(job_id).release()
+
     def update_job(self, job_id: int, **changes: Any) -> None:
         """Change a job."""
         self._have("Job")(job_id).modify(self._have("JobSubmitDescription")(**changes))
@@ -152,6 +156,7 @@ def _node(node: Any) -> Node:
         flags=flags,
         reason=node.reason or "",
         reason_user=(node.reason_user or "") if node.reason else "",
+        reason_at_s=(getattr(node, "reason_time", 0) or 0) if node.reason else 0,
         partitions=tuple(node.partitions or ()),
         gres=",".join(f"{kind}:{count}" for kind, count in node.configured_gres.items()),
         features=tuple(node.active_features or ()),

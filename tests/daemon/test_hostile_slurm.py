@@ -35,6 +35,7 @@ def test_hostile_claims_do_nothing(scene: Scene) -> None:
     job = scene.submit("-N2", "--exclusive", user="nobody", script="sleep 600")
     other = scene.submit("-N1", "--exclusive", script="sleep 600")
     mine, foreign = scene.running(job), scene.running(other).nodes[0]
+    wait_until(lambda: all(n.usable for n in scene.client.nodes()), 20, "every node has registered")
     nodes = [replace(n, comment="") for n in scene.client.nodes()]
     for text in WORDS:
         scene.say(job, text, user="nobody")

@@ -7,28 +7,17 @@ import time
 
 import pytest
 from daemon_scene import Scene
+from dead_for_good import POINTS
 from helpers import wait_until
 
 pytestmark = pytest.mark.slurm
 
-ACTIONS = (
-    "plan",
-    "quarantine",
-    "create_seat",
-    "answer",
-    "requeue",
-    "point_job_at_seat",
-    "leave_seat",
-    "delete_seat",
-    "recheck",
-    "release_quarantine",
-)
-"""Every action of a recovery with a passed recheck, in its order, and the moment after the plan was written."""
 
-
-@pytest.mark.parametrize("last", ACTIONS)
+@pytest.mark.parametrize("last", POINTS)
 def test_daemon_killed_after_each_action(scene: Scene, last: str) -> None:
-    """Dead for good: the job runs or comes back by itself, unheld, and every reservation of ours is a short one.
+    """Dead: the job runs or is on its way back, unheld, and every reservation of ours is a short one.
+
+    (What becomes of that without any daemon is lived through in `dead_for_good.py`.)
 
     Started again: the job runs on other nodes, the node is checked, and nothing of ours is left.
     """
@@ -55,25 +44,6 @@ def test_daemon_killed_after_each_action(scene: Scene, last: str) -> None:
     assert not scene.node(suspect).drained
     assert scene.job(job).reservation == ""
     assert scene.job(job).restart_count == 1
-
-
-def test_daemon_dead_for_good_after_the_requeue(scene: Scene) -> None:
-    """Killed right after the requeue and never started again: Slurm's own delay passes, and the job runs."""
-    cluster = scene.cluster
-    daemon = scene.start(crash_after="requeue")
-    job = scene.submit("-N2", "--exclusive")
-    suspect = scene.watched(job).nodes[1]
-    scene.claim(job, [suspect])
-    assert daemon.wait(30) == -signal.SIGKILL
-    wait_until(lambda: scene.job(job).state == "PENDING", 20, "requeued")
-    assert scene.job(job).reason == "BeginTime"
-    # What remains is a matter of time, two minutes of Slurm's and three of the seat's: skipped, not waited for.
-    cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
-    for name, reservation in scene.ours().items():
-        assert reservation.end_at_s <= time.time() + 605
-        cluster.run(["scontrol", "update", f"reservationname={name}", "endtime=now+2seconds"])
-    scene.running(job, restart=1, timeout_s=40)
-    assert all(r.end_at_s <= time.time() for r in scene.ours().values())
 
 
 @pytest.mark.parametrize("moment", ["requeue", "point_job_at_seat"])

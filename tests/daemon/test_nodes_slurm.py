@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -103,3 +104,22 @@ def test_frozen_suspect_does_not_hold_up_its_own_eviction(scene: Scene) -> None:
         scene.cluster.kill_slurmd(suspect)
         scene.cluster.start_slurmd(suspect)
         scene.cluster.wait_ready([suspect])
+
+
+def test_standby_that_fails_its_check_is_drained_and_replaced(scene: Scene) -> None:
+    """The check runs inside the pool as soon as a node joins; the one that is held ready in the end has passed it."""
+    command = ["/bin/sh", "-c", 'test "$SLURMD_NODENAME" != n4']
+    scene.start(
+        standby={"size": 1},
+        quarantine={"recheck_command": command},
+        breaker={"max_drains": 2, "max_partition_share": 0.5},
+    )
+    wait_until(lambda: scene.node("n4").drained, 30, "n4 is drained")
+    assert scene.node("n4").reason == "srobust: failed its recheck"
+    wait_until(lambda: "standby.checked: n3" in scene.log.read_text(), 40, "n3 has taken its place and is checked")
+    (pool,) = [r for r in scene.ours().values() if "standby" in r.name]
+    assert pool.nodes == "n3"
+    # Its place is kept while the check's end settles, and nobody is checked twice: there is no event to wait for.
+    time.sleep(12)
+    assert [r.nodes for r in scene.ours().values() if "standby" in r.name] == ["n3"]
+    assert scene.log.read_text().count("standby.check:") == 2

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,18 @@ def test_decision(stage: str, mode: Mode, node: Node | None, does: tuple[bool, s
     decision = gate.decide(report(stage=stage), mode, node, NOW_S)
     assert (decision.refuse, decision.drain_reason) == does
     assert words in decision.line
+
+
+@pytest.mark.parametrize(("stage", "ends"), [("prolog", " [job 4711]"), ("epilog", "9b:00"), ("periodic", "9b:00")])
+def test_reason_names_the_job_that_a_prolog_puts_back(stage: str, ends: str) -> None:
+    """Slurm may hold that job: the daemon must know why. However long the sentence, the name stays whole."""
+    decision = gate.decide(report(stage=stage), Mode.ACT, IDLE, NOW_S, 4711)
+    assert decision.drain_reason.startswith(DRAIN)
+    assert decision.drain_reason.endswith(ends)
+    long = replace(report(stage="prolog"), results=report(stage="prolog").results * 30)
+    reason = gate.decide(long, Mode.ACT, IDLE, NOW_S, 4711).drain_reason
+    assert len(reason) <= 200
+    assert reason.endswith("… [job 4711]")
 
 
 class Slurm:

@@ -81,10 +81,11 @@ def test_drain_and_resume_keep_the_reason_as_it_was(client: SlurmClient, reason:
         assert found.drained
         assert "DRAIN" in found.flags
         assert (found.reason, found.reason_user) == (reason, "root")
+        assert abs(found.reason_at_s - time.time()) < 60
     assert node(client, "n2").comment == "a comment of an admin"
     assert not node(client, "n3").drained
     client.resume("n[1-2]")
-    assert not any(n.drained or n.reason for n in client.nodes())
+    assert not any(n.drained or n.reason or n.reason_at_s for n in client.nodes())
 
 
 def test_down_ends_what_runs_there(client: SlurmClient, jobs: Jobs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -190,7 +191,7 @@ def test_the_pending_rest_of_an_array_is_seen_but_never_acted_on(client: SlurmCl
     rest = next(job for job in client.jobs() if job.ref.array_job_id == array)
     assert rest.ref.array_task_id is None
     for ref in (rest.ref, JobRef(array)):
-        for act in (client.requeue, client.cancel, lambda r: client.update_job(r, comment="x")):
+        for act in (client.requeue, client.release, client.cancel, lambda r: client.update_job(r, comment="x")):
             with pytest.raises(SlurmRefusedError, match="several tasks"):
                 act(ref)
     one = JobRef.parse(f"{array}_3")
@@ -208,7 +209,7 @@ def test_het_jobs_are_recognised_and_never_acted_on(client: SlurmClient, jobs: J
     leader = jobs.submit("-H", "-n1", ":", "-n1")
     parts = sorted((job for job in client.jobs() if job.hetjob_id == leader), key=lambda job: job.ref.job_id)
     assert [part.ref.het_offset for part in parts] == [0, 1]
-    for act in (client.requeue, client.cancel, lambda r: client.update_job(r, comment="x")):
+    for act in (client.requeue, client.release, client.cancel, lambda r: client.update_job(r, comment="x")):
         with pytest.raises(SlurmRefusedError, match="het job"):
             act(parts[1].ref)
 
@@ -236,6 +237,20 @@ def test_cancel_ends_a_job_and_an_ended_one_stays(client: SlurmClient, jobs: Job
     jobs.wait(ref, "CANCELLED")
 
 
+def test_release_ends_a_hold_and_changes_nothing_else(client: SlurmClient, jobs: Jobs) -> None:
+    """A job that was submitted held runs; a second release of it is no error, or Slurm's refusal."""
+    ref = JobRef(jobs.submit("-H", "--comment=kept"))
+    held = jobs.wait(ref, "PENDING")
+    assert (held.priority, held.reason) == (0, "JobHeldUser")
+    client.release(ref)
+    now = jobs.wait(ref, "RUNNING")
+    assert now.priority > 0
+    assert now.comment == "kept"
+    with contextlib.suppress(SlurmRefusedError):
+        client.release(ref)
+    assert jobs.wait(ref, "RUNNING").restart_count == 0
+
+
 def test_a_submitted_script_runs_without_the_surrounding_jobs_variables(
     cluster: DevCluster, client: SlurmClient, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +274,7 @@ def test_acting_on_an_unknown_job_is_not_found(client: SlurmClient) -> None:
     ghost = JobRef(999999)
     for act in (
         client.requeue,
+        client.release,
         client.cancel,
         lambda r: client.signal(r, "TERM"),
         lambda r: client.signal(r, "TERM", "0"),

@@ -73,6 +73,7 @@ def test_a_node_with_reason_and_comment() -> None:
     (node,) = parse.parse_nodes(text)
     assert (node.name, node.state, node.flags) == ("n3", "IDLE", {"DRAIN", "NOT_RESPONDING"})
     assert (node.reason, node.reason_user, node.comment) == ("srobust: XID 79", "root", "for tests")
+    assert node.reason_at_s == 1795223382
     assert (node.partitions, node.gres, node.features) == (("main", "short"), "gpu:fake:4", ("a",))
     assert (node.cpus, node.memory_mb, node.boot_at_s) == (8, 2000, 1795222297)
     assert node.drained
@@ -86,6 +87,12 @@ def test_a_reason_changes_nothing_but_itself(words: str) -> None:
         (node,) = parse.parse_nodes(f"{NODE} Reason={reason} [root@1795223382]\n")
         assert (node.reason, node.reason_user) == (reason, "root")
         assert (node.comment, node.state, node.partitions) == ("", "IDLE", ("main", "short"))
+
+
+def test_a_reason_with_a_stamp_that_is_no_time() -> None:
+    """Somebody's own words in that form: no time is known, and every node is read."""
+    (node,) = parse.parse_nodes(f"{NODE} Reason=bad fan [x@--:] see wiki\n")
+    assert (node.drained, node.reason_at_s) == (True, 0)
 
 
 def test_a_comment_of_two_lines_stays_with_its_node() -> None:
