@@ -131,7 +131,9 @@ class DaemonConfig(_Section, frozen=True):
 
     state_dir: str = "/var/lib/slurm_robust"
     idle_interval_s: Positive = 1.0
-    """Between two Slurm calls while nothing is going on."""
+    """Between two readings of the jobs at most, while nothing is going on; of nodes or reservations, thrice this."""
+    claim_interval_s: Positive = 0.25
+    """Between two readings of the jobs at least; a reading that takes longer than a twentieth of this waits longer."""
     retention_days: Positive = 365.0
     protect: Literal["supervised", "all"] = "supervised"
     """Jobs that are brought back after a node failure: those of `srobust run`, or every requeueable one."""
