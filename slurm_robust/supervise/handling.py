@@ -363,7 +363,7 @@ class Handling:
         s = self._s
         self.save(record)
         return await recovery.requeue(
-            s.context, s.agents, s.folder, s.config.supervise, record=record, verdict=verdict, plan=plan
+            s.context, s.channel, s.agents, s.folder, s.config, record=record, verdict=verdict, plan=plan
         )
 
     async def _relaunch(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_robust import claim
-from slurm_robust.claim import Answer, Claim, ClaimError
+from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.model import AttemptId, JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
-
-_ANSWER_POLL_S = 0.25
 
 
 class NoJobError(Exception):
@@ -76,6 +74,12 @@ class JobContext:
         """True where an earlier attempt of this job wanted a requeue, or was requeued by anyone."""
         return self.previous is not None and self.previous.restart < self.job.restart_count
 
+    @property
+    def asked(self) -> bool:
+        """True where this very attempt has asked for a requeue already, and nobody has taken that back."""
+        p = self.previous
+        return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.job.restart_count
+
     def output(self) -> Path | None:
         """The job's output file, as far as Slurm tells."""
         return Path(self.job.std_out) if self.job.std_out.startswith("/") and "%" not in self.job.std_out else None
@@ -94,20 +98,6 @@ class JobContext:
         except (SlurmError, ClaimError):
             return False
         return True
-
-    async def answer(self, incident: str, timeout_s: float) -> Answer | None:
-        """Wait for the daemon's answer to this incident; None where none came."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            try:
-                job = await asyncio.to_thread(self.client.job, self.ref)
-                found = claim.parse_answer(job.admin_comment) if job is not None else None
-            except (SlurmError, ClaimError):
-                found = None
-            if found is not None and found.incident == incident:
-                return found
-            await asyncio.sleep(_ANSWER_POLL_S)
-        return None
 
 
 def read(client: SlurmClient, ref: JobRef) -> JobContext:

@@ -7,15 +7,17 @@ import time
 from collections.abc import Iterable
 
 from slurm_robust import claim
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config import Config, SuperviseConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, Plan, Road, Verdict
 from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.supervise import parting
 from slurm_robust.supervise.agents import Agents
 from slurm_robust.supervise.channel import Channel
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record
 from slurm_robust.supervise.job import JobContext
+from slurm_robust.supervise.parting import Phase, Wait
 
 _POLL_S = 0.02
 _SRUN_KILLED_S = 3.0
@@ -88,9 +90,10 @@ async def _say_for_sure(context: JobContext, **changes: object) -> bool:
 
 async def requeue(
     context: JobContext,
+    channel: Channel | None,
     agents: Agents,
     folder: Folder,
-    config: SuperviseConfig,
+    config: Config,
     *,
     record: Record,
     verdict: Verdict | None,
@@ -102,7 +105,8 @@ async def requeue(
     return while a requeue is wanted: the script's next lines would run, and the job would end.
     """
     # A watch step whose srun is killed by the requeue takes seconds to end, and the job with it.
-    await agents.stop()
+    ending = asyncio.create_task(agents.stop())
+    phase = Phase.PLAIN
     if plan.road is Road.SEAT:
         suspect = max((s.confidence for s in verdict.suspects), default=0.0) if verdict else 0.0
         written = await _say_for_sure(
@@ -116,21 +120,38 @@ async def requeue(
             times=dict(record.times),
         )
         if written:
+            phase = Phase.ASKED
             folder.tell("claimed", f"asked the daemon for a requeue without {','.join(plan.evict) or 'anyone'}")
-            answer = await context.answer(record.id, config.answer_timeout_s)
-            if answer is not None and answer.state == "accepted":
-                folder.tell("accepted", f"the daemon: {answer.why or 'accepted'}")
-                await asyncio.sleep(config.requeue_timeout_s)
-                folder.tell("gave-up", f"accepted, but nobody came for {config.requeue_timeout_s:g} s")
-                return EXIT_REQUEUE_WANTED
-            said = f"the daemon: {answer.state}: {answer.why}" if answer else "no daemon answered"
-            folder.tell("unanswered", f"{said}; a plain requeue follows (Slurm waits 121 s, and excludes no node)")
         else:
             folder.tell("unanswered", "the claim could not be written into the job's Comment; a plain requeue follows")
-    try:
-        await asyncio.to_thread(context.client.requeue, context.ref)
-    except SlurmError as error:
-        folder.tell("gave-up", f"the job could not be requeued: {error}")
-        return EXIT_REQUEUE_WANTED
-    await asyncio.sleep(config.requeue_timeout_s)
+    await ending
+    return await wait_for_requeue(context, channel, folder, config, phase)
+
+
+async def wait_for_requeue(
+    context: JobContext, channel: Channel | None, folder: Folder, config: Config, phase: Phase
+) -> int:
+    """Wait to be ended by the requeue that this job's claim asks for; an exit code where nobody came.
+
+    Inside a batch script the launcher waits alone, as something tiny: the fewer processes the requeue finds, the
+    sooner the job runs again.
+    """
+    wait = Wait(
+        ref=context.ref,
+        restart=context.job.restart_count,
+        incident=context.claim.incident,
+        folder=str(folder.path),
+        slurm=config.slurm,
+        phase=phase,
+        until_s=time.time() + config.supervise.answer_timeout_s,
+        requeue_timeout_s=config.supervise.requeue_timeout_s,
+    )
+    if channel is None:
+        return await parting.here(wait, context.client, folder)
+    if phase is Phase.PLAIN:
+        found = await asyncio.to_thread(parting.look, wait, context.client, folder)
+        if isinstance(found, int):
+            return found
+        wait = found
+    await channel.part(wait.argv, parting.NAP_S)
     return EXIT_REQUEUE_WANTED

@@ -1,0 +1,171 @@
+"""The wait for a requeue: the claim is written, nothing is left to do but to be ended, and to help ourselves else.
+
+Inside a batch script this is `python -m slurm_robust.supervise.parting WAIT` (not for people) in the launcher's place:
+it looks at the job now and then, and is a nap in between, so that one tiny process is what the requeue ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from slurm_robust.claim import Answer, ClaimError, parse_answer
+from slurm_robust.config import SlurmConfig
+from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
+from slurm_robust.slurm.client import Job, SlurmClient
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.factory import connect
+from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.nap import nap
+
+NAP_S = 4.0
+"""Between two looks inside a batch script. A daemon that is well answers in a second, and the requeue follows."""
+_LOOK_S = 0.25
+"""Between two looks where nothing of ours is in the job's way (`srobust attach`)."""
+ENDED_WITH_JOB = 128 + 15
+"""As a shell says that SIGTERM ended a process."""
+
+
+class Phase(str, Enum):
+    """What is waited for."""
+
+    ASKED = "asked"
+    """The daemon's answer."""
+    ACCEPTED = "accepted"
+    """The daemon's requeue."""
+    REQUEUED = "requeued"
+    """Our own, plain requeue, which was called."""
+    PLAIN = "plain"
+    """Nothing: a plain requeue is next."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """All that the wait must know; it travels as JSON.
+
+    Attributes:
+        restart: Of the attempt that waits; with another one, it has been requeued.
+        folder: The incident folder.
+        until_s: When the wait of this phase is over, seconds since the epoch.
+        requeue_timeout_s: How long to wait to be ended, once a requeue is under way.
+    """
+
+    ref: JobRef
+    restart: int
+    incident: str
+    folder: str
+    slurm: SlurmConfig
+    phase: Phase
+    until_s: float
+    requeue_timeout_s: float
+
+    @property
+    def argv(self) -> list[str]:
+        """The command that goes on with it."""
+        return [sys.executable, "-m", "slurm_robust.supervise.parting", msgspec.json.encode(self).decode()]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is next.
+
+    Attributes:
+        kind, text: A line of the story, empty for none.
+        wait: How the wait goes on; None where it is over.
+        requeue: A plain requeue is to be called.
+        code: Exit code for the script, where the wait is over.
+    """
+
+    kind: str = ""
+    text: str = ""
+    wait: Wait | None = None
+    requeue: bool = False
+    code: int = EXIT_REQUEUE_WANTED
+
+
+def next_step(wait: Wait, answer: Answer | None, now_s: float, *, ending: bool) -> Step:  # noqa: PLR0911 (a ladder: one rung, one answer)
+    """Decide. Pure.
+
+    Args:
+        wait: What is waited for.
+        answer: The daemon's answer to this incident, as far as there is one.
+        now_s: Seconds since the epoch.
+        ending: Slurm ends this run of the job, or has begun another one.
+    """
+    if ending:
+        # Only a script that traps SIGTERM comes this far: its trap runs when we have ended.
+        return Step(code=ENDED_WITH_JOB)
+    requeued = replace(wait, phase=Phase.REQUEUED, until_s=now_s + wait.requeue_timeout_s)
+    if wait.phase is Phase.PLAIN:
+        return Step(wait=requeued, requeue=True)
+    if wait.phase is Phase.ASKED and answer is not None and answer.state == "accepted":
+        accepted = replace(requeued, phase=Phase.ACCEPTED)
+        return Step("accepted", f"the daemon: {answer.why or 'accepted'}", accepted)
+    if wait.phase is Phase.ASKED and (answer is not None or now_s >= wait.until_s):
+        said = f"the daemon: {answer.state}: {answer.why}" if answer else "no daemon answered"
+        text = f"{said}; a plain requeue follows (Slurm waits 121 s, and excludes no node)"
+        return Step("unanswered", text, requeued, requeue=True)
+    if now_s < wait.until_s:
+        return Step(wait=wait)
+    if wait.phase is Phase.ACCEPTED:
+        return Step("gave-up", f"accepted, but nobody came for {wait.requeue_timeout_s:g} s")
+    return Step()
+
+
+def _answer_of(job: Job, incident: str) -> Answer | None:
+    try:
+        answer = parse_answer(job.admin_comment)
+    except ClaimError:
+        return None  # somebody else's words
+    return answer if answer is not None and answer.incident == incident else None
+
+
+def look(wait: Wait, client: SlurmClient, folder: Folder) -> Wait | int:
+    """Look at the job once, and do what is next: how the wait goes on, or the exit code where it is over."""
+    try:
+        job = client.job(wait.ref)
+    except SlurmError:
+        job = None  # nothing is concluded from that
+    answer = _answer_of(job, wait.incident) if job is not None else None
+    ending = job is not None and (job.completing or job.restart_count != wait.restart)
+    step = next_step(wait, answer, time.time(), ending=ending)
+    if step.kind:
+        folder.tell(step.kind, step.text)
+    if step.requeue:
+        try:
+            client.requeue(wait.ref)
+        except SlurmError as error:
+            folder.tell("gave-up", f"the job could not be requeued: {error}")
+            return EXIT_REQUEUE_WANTED
+    return step.wait if step.wait is not None else step.code
+
+
+async def here(wait: Wait, client: SlurmClient, folder: Folder) -> int:
+    """Wait as what we are; returns the exit code where nobody came."""
+    while True:
+        found = await asyncio.to_thread(look, wait, client, folder)
+        if isinstance(found, int):
+            return found
+        wait = found
+        await asyncio.sleep(_LOOK_S)
+
+
+def main() -> NoReturn:
+    """Look once, and nap again."""
+    wait = msgspec.json.decode(sys.argv[1], type=Wait)
+    found = look(wait, connect(wait.slurm), Folder(Path(wait.folder)))
+    if isinstance(found, int):
+        sys.exit(found)
+    nap(min(NAP_S, max(0.1, found.until_s - time.time())), found.argv)
+    sys.exit(EXIT_REQUEUE_WANTED)
+
+
+if __name__ == "__main__":
+    main()
