@@ -147,7 +147,7 @@ def _log(name: str, job_id: int | None) -> Callable[[str], None]:
 
 
 def _clear(context: Context, gpu: str, config: Config) -> int:
-    from slurm_robust.nodecheck.checks import xid  # noqa: PLC0415
+    from slurm_robust.nodecheck.checks.gpu import xid  # noqa: PLC0415
 
     try:
         gone = xid.clear(context, gpu, xid.check.settings(config.nodecheck.options.get("xid", {})))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from slurm_robust.claim import NODE_NAME
 
 STAGES = ("prolog", "epilog", "periodic", "full")
 _GPU_IDS = re.compile(r"\d{1,3}(?:,\d{1,3}){0,127}\Z")
 _JOB_ID = re.compile(r"\d{1,10}\Z")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Context:
         job_gpus: Its GPUs on this node, host ids; empty where unknown.
         real_memory_mb: Slurm's RealMemory of this node in MiB, 0 where nobody said.
         deadline_s: The check's own; a probe that splits its work stays below it.
+        shared: What probes of one lane read once for all of them; see `once`.
     """
 
     node: str
@@ -39,6 +43,14 @@ class Context:
     job_gpus: tuple[int, ...] = ()
     real_memory_mb: int = 0
     deadline_s: float = 5.0
+    shared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, name: str, read: Callable[[], T]) -> T:
+        """What `read` gives, read by the first of a lane's probes that asks and kept for the others."""
+        if name not in self.shared:
+            self.shared[name] = read()
+        value: T = self.shared[name]
+        return value
 
     def path(self, absolute: str) -> Path:
         """Where `absolute` (`/proc/meminfo`) is to be looked for."""

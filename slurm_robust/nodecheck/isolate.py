@@ -1,8 +1,9 @@
-"""Run functions in processes of their own, all at once, and abandon those that do not come back.
+"""Run functions in processes beside this one, and abandon those that do not come back.
 
 A process that reads a dead mount or a hung driver sleeps in the kernel and cannot be killed: nobody may wait for it.
-So each function gets a process that holds no descriptor of ours but its pipe; at the deadline it is sent SIGKILL and
-forgotten, and the kernel ends it whenever it can.
+So no function runs here. Each lane is a process that runs its functions one after another and holds no descriptor of
+ours but its pipe; all lanes run at once. When a function is overdue its process is sent SIGKILL and forgotten, and the
+kernel ends it whenever it can; what the lane had still to do is done by a new process.
 """
 
 from __future__ import annotations
@@ -14,19 +15,36 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 _MAX_ANSWER_BYTES = 4 << 20
+_MAX_HANGS = 2
+"""After so many overdue functions the rest of a lane is not tried: whatever hangs, hangs for all of them."""
+
+
+class Task(NamedTuple):
+    """A function to run.
+
+    Attributes:
+        function: Returns plain JSON values.
+        deadline_s: From the moment it starts.
+        lane: Functions of one lane share a process, one after another, and what they read once; empty is a lane of its
+            own, for whatever may block in the kernel.
+    """
+
+    function: Callable[[], Any]
+    deadline_s: float
+    lane: str = ""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a function in its own process ended.
+    """How a function ended.
 
     Attributes:
         value: What it returned (through JSON), where `error` is empty.
-        error: `timeout`, or the exception with its message, or how the process died.
+        error: `timeout`, or the exception with its message, or how its process died.
     """
 
     value: Any = None
@@ -40,55 +58,79 @@ class Outcome:
 
 
 @dataclass
-class _Child:
-    pid: int
-    fd: int
-    started_s: float
-    deadline_s: float
-    answer: bytearray
+class _Lane:
+    """A process and what it has still to do; the first of `left` is under way."""
+
+    left: list[tuple[str, Task]]
+    hangs: int = 0
+    pid: int = 0
+    fd: int = -1
+    started_s: float = 0.0
+    deadline_s: float = 0.0
+    said: bytearray = field(default_factory=bytearray)
+
+    def note_next(self) -> None:
+        """The first of `left` starts now."""
+        self.started_s = time.monotonic()
+        self.deadline_s = self.started_s + (self.left[0][1].deadline_s if self.left else _LAST_WORDS_S)
 
 
-def run_all(tasks: Mapping[str, tuple[Callable[[], Any], float]]) -> dict[str, Outcome]:
-    """Run each `name: (function, seconds)` in its own process; returns when all have answered or are overdue.
+_LAST_WORDS_S = 0.5
+"""How long a process may take to end after its last answer."""
 
-    Call it from a process with one thread only (it forks). Functions return plain JSON values.
+
+def run_all(tasks: Mapping[str, Task]) -> dict[str, Outcome]:
+    """Run all tasks; returns when each has answered or is overdue.
+
+    Call it from a process with one thread only (it forks).
     """
     outcomes: dict[str, Outcome] = {}
-    children: dict[int, str] = {}
-    running: dict[str, _Child] = {}
+    lanes: dict[str, list[tuple[str, Task]]] = {}
+    for name, task in tasks.items():
+        lanes.setdefault(task.lane or f"/{name}", []).append((name, task))
+    running: dict[int, _Lane] = {}
     poll = select.poll()
-    for name, (function, seconds) in tasks.items():
+
+    def begin(lane: _Lane) -> None:
         try:
-            child = _start(function, seconds)
+            _start(lane)
         except OSError as error:
-            outcomes[name] = Outcome(error=f"no process could be started: {error}")
-            continue
-        running[name] = child
-        children[child.fd] = name
-        poll.register(child.fd, select.POLLIN)
+            outcomes.update({name: Outcome(error=f"no process could be started: {error}") for name, _ in lane.left})
+            return
+        running[lane.fd] = lane
+        poll.register(lane.fd, select.POLLIN)
+
+    def leave(lane: _Lane) -> None:
+        poll.unregister(lane.fd)
+        del running[lane.fd]
+        os.close(lane.fd)
+
+    for left in lanes.values():
+        begin(_Lane(left))
     while running:
-        left_s = min(child.deadline_s for child in running.values()) - time.monotonic()
-        for fd, _ in poll.poll(max(0, int(left_s * 1000) + 1)):
-            name = children[fd]
-            child = running[name]
+        wait_s = min(lane.deadline_s for lane in running.values()) - time.monotonic()
+        for fd, _ in poll.poll(max(0, int(wait_s * 1000) + 1)):
+            lane = running[fd]
             piece = os.read(fd, 1 << 16)
-            child.answer += piece
-            if not piece or len(child.answer) > _MAX_ANSWER_BYTES:
-                outcomes[name] = _finish(child)
-                poll.unregister(fd)
-                del running[name]
+            lane.said += piece
+            _take(lane, outcomes)
+            if not piece or len(lane.said) > _MAX_ANSWER_BYTES:
+                leave(lane)
+                _end(lane, outcomes, ended=not piece)
+                if lane.left:
+                    begin(lane)
         now_s = time.monotonic()
-        for name in [name for name, child in running.items() if child.deadline_s <= now_s]:
-            child = running.pop(name)
-            poll.unregister(child.fd)
-            _abandon(child)
-            outcomes[name] = Outcome(error="timeout", duration_s=now_s - child.started_s)
+        for lane in [lane for lane in running.values() if lane.deadline_s <= now_s]:
+            leave(lane)
+            _abandon(lane.pid)
+            _overdue(lane, outcomes)
+            if lane.left:
+                begin(lane)
     return {name: outcomes[name] for name in tasks}
 
 
-def _start(function: Callable[[], Any], seconds: float) -> _Child:
+def _start(lane: _Lane) -> None:
     reader, writer = os.pipe()
-    started_s = time.monotonic()
     try:
         pid = os.fork()
     except OSError:
@@ -96,12 +138,13 @@ def _start(function: Callable[[], Any], seconds: float) -> _Child:
         os.close(writer)
         raise
     if pid == 0:
-        _be_child(function, reader, writer)
+        _be_child([task.function for _, task in lane.left], reader, writer)
     os.close(writer)
-    return _Child(pid, reader, started_s, started_s + seconds, bytearray())
+    lane.pid, lane.fd, lane.said = pid, reader, bytearray()
+    lane.note_next()
 
 
-def _be_child(function: Callable[[], Any], reader: int, writer: int) -> None:
+def _be_child(functions: list[Callable[[], Any]], reader: int, writer: int) -> None:
     """The child's whole life; never returns.
 
     It gives up stdin, stdout and stderr: whoever waits for the end of our output (slurmd does) must not wait for a
@@ -114,31 +157,55 @@ def _be_child(function: Callable[[], Any], reader: int, writer: int) -> None:
             os.dup2(null, fd)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        answer = json.dumps({"value": function()})
-    except BaseException as error:  # noqa: BLE001 (whatever a probe does, its report is the only way out)
-        answer = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
-    try:
-        data = answer.encode()
-        while data:
-            data = data[os.write(writer, data) :]
+        for function in functions:
+            try:
+                answer = json.dumps({"value": function()})
+            except BaseException as error:  # noqa: BLE001 (whatever a probe does, its report is the only way out)
+                answer = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
+            data = answer.encode() + b"\n"
+            while data:
+                data = data[os.write(writer, data) :]
     finally:
         os._exit(0)
 
 
-def _finish(child: _Child) -> Outcome:
-    took_s = time.monotonic() - child.started_s
-    os.close(child.fd)
-    if len(child.answer) > _MAX_ANSWER_BYTES:
-        _abandon(child, closed=True)
-        return Outcome(error=f"answered more than {_MAX_ANSWER_BYTES} bytes", duration_s=took_s)
-    # The pipe is closed, so the process is past its work; it still may not be waited for without limit.
-    status = _reap(child.pid, give_up_s=0.5)
-    try:
-        said = json.loads(child.answer)
-    except ValueError:
-        how = "without a word" if status is None else f"with wait status {status:#x}, without an answer"
-        return Outcome(error=f"the process ended {how}", duration_s=took_s)
-    return Outcome(value=said.get("value"), error=said.get("error", ""), duration_s=took_s)
+def _take(lane: _Lane, outcomes: dict[str, Outcome]) -> None:
+    """Take the whole answers off what a lane has said."""
+    *lines, rest = bytes(lane.said).split(b"\n")
+    lane.said = bytearray(rest)
+    for line in lines:
+        if not lane.left:
+            return
+        name, _ = lane.left.pop(0)
+        said = json.loads(line)
+        took_s = time.monotonic() - lane.started_s
+        outcomes[name] = Outcome(value=said.get("value"), error=said.get("error", ""), duration_s=took_s)
+        lane.note_next()
+
+
+def _end(lane: _Lane, outcomes: dict[str, Outcome], *, ended: bool) -> None:
+    """A process closed its pipe, or said more than may be; what was under way is answered for it."""
+    status = _reap(lane.pid, give_up_s=_LAST_WORDS_S) if ended else None
+    if not ended:
+        _abandon(lane.pid)
+    if not lane.left:
+        return
+    name, _ = lane.left.pop(0)
+    how = "without a word" if status is None else f"with wait status {status:#x}, without an answer"
+    error = f"the process ended {how}" if ended else f"answered more than {_MAX_ANSWER_BYTES} bytes"
+    outcomes[name] = Outcome(error=error, duration_s=time.monotonic() - lane.started_s)
+
+
+def _overdue(lane: _Lane, outcomes: dict[str, Outcome]) -> None:
+    """The function under way did not come back in time."""
+    if not lane.left:
+        return
+    name, _ = lane.left.pop(0)
+    outcomes[name] = Outcome(error="timeout", duration_s=time.monotonic() - lane.started_s)
+    lane.hangs += 1
+    if lane.hangs >= _MAX_HANGS:
+        outcomes.update({other: Outcome(error=f"not tried: {name} hung before it") for other, _ in lane.left})
+        lane.left.clear()
 
 
 def _reap(pid: int, give_up_s: float) -> int | None:
@@ -156,10 +223,8 @@ def _reap(pid: int, give_up_s: float) -> int | None:
     return None
 
 
-def _abandon(child: _Child, *, closed: bool = False) -> None:
+def _abandon(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(child.pid, signal.SIGKILL)
-    if not closed:
-        os.close(child.fd)
+        os.kill(pid, signal.SIGKILL)
     # One short look keeps an ordinary sleeper from staying a zombie; one that sleeps in the kernel is left.
-    _reap(child.pid, give_up_s=0.01)
+    _reap(pid, give_up_s=0.01)

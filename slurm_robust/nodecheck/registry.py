@@ -47,6 +47,8 @@ class Check:
         judge: Facts and options to a finding; pure.
         remember: Facts and options to the state kept for the next look, or None to keep what is there; pure.
         deadline_s: The check's own deadline, None for `nodecheck.deadline_s`.
+        lane: Probes of one lane share a process and what they read (`Context.once`); empty is a process of its own, for
+            whatever may block in the kernel.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Check:
     options: Mapping[str, Option] = field(default_factory=dict)
     remember: Callable[[Facts, Options], Facts | None] | None = None
     deadline_s: float | None = None
+    lane: str = ""
 
     def settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """The defaults with the site's choices laid over them.
@@ -85,8 +88,15 @@ class Check:
         return value
 
 
-NAMES = ("xid", "gpu_count", "filesystem", "shm", "memory", "clock", "kernel_log", "leftovers", "ethernet")
-"""Every check, in the order of reports. Each is the object `check` of the module of that name in `checks/`."""
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "gpu": ("xid", "gpu_count"),
+    "host": ("filesystem", "shm", "memory", "clock", "kernel_log", "leftovers"),
+    "network": ("ethernet",),
+}
+GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
+"""The folder of `checks/` in which a check stands."""
+NAMES = tuple(GROUP_OF)
+"""Every check, in the order of reports. Each is the object `check` of the module of that name in `checks/<group>/`."""
 
 
 def get(name: str) -> Check:
@@ -101,7 +111,7 @@ def get(name: str) -> Check:
         near = difflib.get_close_matches(name, NAMES, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(NAMES)}"
         raise CheckError(f"no check is called {name!r}: {hint}")
-    check: Check = importlib.import_module(f"slurm_robust.nodecheck.checks.{name}").check
+    check: Check = importlib.import_module(f"slurm_robust.nodecheck.checks.{GROUP_OF[name]}.{name}").check
     return check
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from slurm_robust.nodecheck import state
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Finding, Report, Result, Status
-from slurm_robust.nodecheck.isolate import Outcome, run_all
+from slurm_robust.nodecheck.isolate import Outcome, Task, run_all
 from slurm_robust.nodecheck.registry import Check
 
 _ASK = "run `srobust check --only {name} --json` on the node; if it stays, report it as a bug of slurm_robust"
@@ -19,7 +19,7 @@ _ASK = "run `srobust check --only {name} --json` on the node; if it stays, repor
 def run(
     checks: Sequence[Check], context: Context, chosen: Mapping[str, Mapping[str, Any]], deadline_s: float
 ) -> Report:
-    """Run the checks, each probe in a process of its own and all at once.
+    """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
 
     Args:
         checks: What `registry.select` gave.
@@ -32,15 +32,16 @@ def run(
     """
     settings = {check.name: check.settings(chosen.get(check.name, {})) for check in checks}
     tasks = {}
+    shared: dict[str, Any] = {}  # filled in the lanes' own processes; empty here
     for check in checks:
         seconds = check.deadline_s or deadline_s
-        own = replace(context, deadline_s=seconds)
-        tasks[check.name] = (partial(check.probe, own, settings[check.name]), seconds)
+        own = replace(context, deadline_s=seconds, shared=shared)
+        tasks[check.name] = Task(partial(check.probe, own, settings[check.name]), seconds, check.lane)
     outcomes = run_all(tasks)
     results = []
     for check in checks:
         outcome = outcomes[check.name]
-        finding = _finding(check, outcome, settings[check.name], tasks[check.name][1])
+        finding = _finding(check, outcome, settings[check.name], tasks[check.name].deadline_s)
         results.append(Result(check.name, finding, outcome.duration_s * 1000))
         if check.remember is not None and not outcome.error and context.cache_dir is not None:
             _remember(check, outcome.value, settings[check.name], context)

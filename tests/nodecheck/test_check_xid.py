@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.nodecheck import runner
-from slurm_robust.nodecheck.checks import xid
+from slurm_robust.nodecheck.checks.gpu import xid
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Finding, Fitness, Status
 

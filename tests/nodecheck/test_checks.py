@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.nodecheck import mounts, registry, runner
-from slurm_robust.nodecheck.checks import ethernet, filesystem, gpu_count, kernel_log, leftovers, shm
+from slurm_robust.nodecheck.checks.gpu import gpu_count
+from slurm_robust.nodecheck.checks.host import filesystem, kernel_log, leftovers, shm
+from slurm_robust.nodecheck.checks.network import ethernet
 from slurm_robust.nodecheck.context import Context, job_gpus_of, job_of, node_name
 
 

@@ -138,3 +138,28 @@ def test_this_very_machine_is_fit(tmp_path: Path) -> None:
         found = {result.name: result.finding.sentence for result in report.results}
         # `filesystem` looks at this machine's own /tmp, which a test may not assume to be empty.
         assert report.verdict is Fitness.FIT, found
+
+
+def test_what_one_probe_of_a_lane_read_serves_the_others() -> None:
+    """A costly source (NVML, the kernel log) is read once a run, and anew in the next run."""
+    reads: list[int] = []
+
+    def probe(context: Context, options: Any) -> Any:
+        def read() -> int:
+            reads.append(1)
+            return os.getpid()
+
+        return [context.once("source", read), len(reads)]
+
+    said: list[Any] = []
+
+    def judge(facts: Any, options: Any) -> Finding:
+        said.append(facts)
+        return PASS
+
+    checks = [Check(name, "?", "", "", STAGES, probe, judge, lane="shared") for name in ("a", "b")]
+    for _ in range(2):
+        runner.run(checks, NODE, {}, 5.0)
+    assert [count for _, count in said] == [1, 1, 1, 1]
+    assert len({pid for pid, _ in said}) == 2
+    assert reads == []

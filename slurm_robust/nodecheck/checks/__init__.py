@@ -1,1 +1,1 @@
-"""The checks: one module each, each with one object `check`."""
+"""The checks: a folder a subject, a module each, in each module one object `check`."""

@@ -128,6 +128,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    lane="kernel_log",
     remember=remember,
     options={"ignore": Option([], f"list of kinds that are passed over: {', '.join(_KINDS)}", "ours: none is")},
 )

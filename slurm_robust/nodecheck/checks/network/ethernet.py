@@ -79,4 +79,5 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    lane="files",
 )

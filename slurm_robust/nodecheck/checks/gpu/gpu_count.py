@@ -78,6 +78,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    lane="files",
     options={
         "expected": Option(0, "GPUs the node must have; 0 does not say", "ours: only the site knows its nodes"),
         "device_glob": Option(

@@ -10,7 +10,7 @@ from typing import Any
 from slurm_robust.nodecheck import mounts
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.isolate import run_all
+from slurm_robust.nodecheck.isolate import Task, run_all
 from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
 
 _MIB = 1 << 20
@@ -77,7 +77,8 @@ def probe(context: Context, options: Options) -> Facts:
         places.append(place)
         if not place.get("missing"):
             there = str(context.path(entry["path"]))
-            tasks[entry["path"]] = (partial(_look, there, write=entry.get("writable", False)), context.deadline_s * 0.8)
+            look = partial(_look, there, write=entry.get("writable", False))
+            tasks[entry["path"]] = Task(look, context.deadline_s * 0.8)
     outcomes = run_all(tasks)
     for place in places:
         outcome = outcomes.get(place["path"])

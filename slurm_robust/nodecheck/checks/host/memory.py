@@ -49,6 +49,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    lane="files",
     options={
         "expected_mb": Option(0, "MiB the node must have; 0 takes `--real-memory-mb`, or does not say", "ours"),
         "min_share": Option(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_robust.nodecheck import kmsg, state, xids
-from slurm_robust.nodecheck.checks.kernel_log import booted_at_s, unreadable
+from slurm_robust.nodecheck.checks.host.kernel_log import booted_at_s, unreadable
 from slurm_robust.nodecheck.context import STAGES, Context
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -197,6 +197,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    lane="kernel_log",
     remember=remember,
     options={
         "fail": Option([], _LISTS.format(what="make the node unfit"), "ours: empty, the catalogue decides"),

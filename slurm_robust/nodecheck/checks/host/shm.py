@@ -85,6 +85,7 @@ check = Check(
     stages=("prolog", "epilog", "periodic", "full"),
     probe=probe,
     judge=judge,
+    lane="files",
     options={
         "min_size_mb": Option(0, "MiB that /dev/shm must have; 0 does not say", "ours: containers often have 64 MiB"),
         "min_free_mb": Option(0, "MiB that must be free; 0 does not say", "ours: a neighbour's job may use it rightly"),

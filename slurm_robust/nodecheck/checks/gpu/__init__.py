@@ -1,0 +1,1 @@
+"""Is every GPU there, sound and set up as its jobs expect?"""

@@ -1,0 +1,1 @@
+"""Can a job live on this node: memory, processors, file systems, kernel, clock?"""

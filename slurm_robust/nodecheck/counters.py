@@ -1,0 +1,70 @@
+"""Counters that only grow (errors, flaps, corrected bits): what came since the last look, and how fast.
+
+An absolute count says nothing: a port with a thousand errors may have made them all when its cable was plugged in. So
+a check keeps what it read (`remember`), and judges the difference. Pure; time is the kernel's since boot, which no
+clock step moves, and a new boot starts anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How one counter grew.
+
+    Attributes:
+        delta: Since the look before.
+        window_s: How long ago that was, always above zero.
+    """
+
+    delta: int
+    window_s: float
+
+    @property
+    def per_hour(self) -> float:
+        """The same as a rate. In a short window one event is a high rate: judge `delta` too."""
+        return self.delta * HOUR_S / self.window_s
+
+
+def uptime_s() -> float:
+    """Seconds since boot, those asleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def keep(counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Any]:
+    """What a check remembers of this look; plain JSON."""
+    return {"boot_id": boot_id, "at_s": at_s, "counts": dict(counts)}
+
+
+def growth(kept: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Growth]:
+    """How each counter grew since what was kept.
+
+    Args:
+        kept: What `keep` gave at an earlier look; anything else, also of another boot, gives nothing.
+        counts: What was read now, by name.
+        boot_id: Of this boot.
+        at_s: When it was read, seconds since boot.
+
+    Returns:
+        Only counters that both looks have and that did not go backwards: one that did was reset, and says nothing of
+        the time between.
+    """
+    before, then_s = kept.get("counts"), kept.get("at_s")
+    if kept.get("boot_id") != boot_id or not isinstance(before, Mapping) or not isinstance(then_s, (int, float)):
+        return {}
+    window_s = at_s - then_s
+    if window_s <= 0:
+        return {}
+    found = {}
+    for name, count in counts.items():
+        old = before.get(name)
+        if isinstance(old, int) and not isinstance(old, bool) and 0 <= old <= count:
+            found[name] = Growth(count - old, window_s)
+    return found
