@@ -131,9 +131,9 @@ class DaemonConfig(_Section, frozen=True):
 
     state_dir: str = "/var/lib/slurm_robust"
     idle_interval_s: Positive = 1.0
-    """Between two readings of the jobs at most, while nothing is going on; of nodes or reservations, thrice this."""
+    """Between two Slurm calls while nothing is going on."""
     claim_interval_s: Positive = 0.25
-    """Between two readings of the jobs at least; a reading that takes longer than a twentieth of this waits longer."""
+    """Between two readings of the jobs while a claim is on its way, where a reading takes a twentieth of this."""
     retention_days: Positive = 365.0
     protect: Literal["supervised", "all"] = "supervised"
     """Jobs that are brought back after a node failure: those of `srobust run`, or every requeueable one."""

@@ -1,4 +1,4 @@
-"""The loop of `srobustd`: reads the jobs as often as that is cheap, since claims wait; everything else seldom."""
+"""The loop of `srobustd`: looks at Slurm once a second, more often only while something is going on."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ BUSY_INTERVAL_S = 0.1
 """Between two looks at a recovery under way."""
 WATCHFUL_INTERVAL_S = 0.5
 """Between two looks while a node is in quarantine, or silent under a job."""
+CYCLE = ("jobs", "nodes", "jobs", "jobs", "reservations", "jobs")
+"""What is read, one a second, while nothing is going on: claims are what waits."""
 READING_SHARE = 0.05
-"""Of the time, at most, for reading the jobs again before `idle_interval_s` has passed."""
-OTHERS_EVERY = 3
-"""After so many idle intervals the nodes or the reservations are read, in turn."""
+"""Of the time, at most, for reading the jobs more often than that while a claim is on its way."""
+OTHERS_AFTER = 6
+"""Idle intervals after which nodes and reservations are read while a claim is on its way."""
 DAY_S = 86400.0
 
 
@@ -49,8 +51,7 @@ class Daemon:
         self.standby = StandbyKeeper(core, self.ledger)
         self.sweeper = Sweeper(core, self.ledger, self.recoveries)
         self.leave = LeaveKeeper(core, self.breaker)
-        self._others = cycle(("nodes", "reservations"))
-        self._other_at_s = 0.0
+        self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
         self._forget_at_s = 0.0
         self._settings_read = False
@@ -90,16 +91,17 @@ class Daemon:
             return
 
     def _interval_s(self) -> float:
+        pace_s = self._pace_s()
         if self.recoveries.open:
-            return min(BUSY_INTERVAL_S, self.core.config.daemon.idle_interval_s)
+            return min(BUSY_INTERVAL_S, pace_s)
         if self.quarantine.busy or self.nodewatch.suspicious:
-            return min(WATCHFUL_INTERVAL_S, self._claims_every_s())
-        return self._claims_every_s()
+            return min(WATCHFUL_INTERVAL_S, pace_s)
+        return pace_s
 
-    def _claims_every_s(self) -> float:
-        """Between two readings of the jobs: short where one costs little, `idle_interval_s` where it costs much."""
+    def _pace_s(self) -> float:
+        """Between two readings of the jobs: `idle_interval_s`, or, while a claim is on its way, what is cheap."""
         chosen = self.core.config.daemon
-        if self.as_user:  # there may be many of them
+        if not self.intake.expecting:
             return chosen.idle_interval_s
         return min(chosen.idle_interval_s, max(chosen.claim_interval_s, self.core.jobs_cost_s / READING_SHARE))
 
@@ -111,22 +113,22 @@ class Daemon:
             core.credential_pause_s = credential_pause_s(settings)
             self._settings_read = True
         due = self._due()
-        if "jobs" in due:
+        if due == "jobs":
             await core.read_jobs()
             await self.intake.tick()
             if not self.as_user and self.nodewatch.note_jobs():
-                due |= {"nodes"}
-        if "nodes" in due:
+                due = "nodes"
+        if due == "nodes":
             await core.read_nodes()
             self.breaker.look()
             await self.leave.tick()
-        if "reservations" in due:
+        elif due == "reservations":
             await core.read_reservations()
             await self.sweeper.tick()
         if self.as_user:
             await self.recoveries.tick()
         elif world.complete:
-            if "nodes" in due:
+            if due == "nodes":
                 await self.nodewatch.tick()
             await self.recoveries.tick()
             await self.quarantine.tick()
@@ -135,28 +137,25 @@ class Daemon:
             await hook()
         self._forget()
 
-    def _due(self) -> set[str]:
-        """What to read now. With recoveries under way nothing, but for what has become a second old."""
+    def _due(self) -> str:
+        """What to read now. With something under way only what is a second old, and the jobs where a claim is."""
         world, now_s, idle_s = self.core.world, self.core.now_s(), self.core.config.daemon.idle_interval_s
         ages = {
             "jobs": now_s - world.jobs_at_s,
             "nodes": now_s - world.nodes_at_s,
             "reservations": now_s - world.reservations_at_s,
         }
+        jobs = "jobs" if ages["jobs"] >= 0.9 * self._pace_s() else ""  # a timer may end a little early
         if self.as_user:
-            return {"jobs"} if ages["jobs"] >= idle_s else set()
-        if not world.complete or self.recoveries.open:
-            oldest = max(ages, key=lambda name: ages[name])
-            return {oldest} if ages[oldest] >= 1.0 else set()
-        # A timer may end a little early.
-        due = {"jobs"} if ages.pop("jobs") >= 0.9 * self._claims_every_s() else set()
-        if self.quarantine.busy or self.nodewatch.suspicious:
-            oldest = max(ages, key=lambda name: ages[name])
-            return due | ({oldest} if ages[oldest] >= 1.0 else set())
-        if now_s - self._other_at_s >= OTHERS_EVERY * idle_s:
-            self._other_at_s = now_s
-            due.add(next(self._others))
-        return due
+            return jobs
+        oldest = max(ages, key=lambda name: ages[name])
+        if not world.complete or self.recoveries.open or self.quarantine.busy or self.nodewatch.suspicious:
+            if ages[oldest] >= 1.0:
+                return oldest
+            return jobs if self.intake.expecting else ""
+        if not self.intake.expecting:
+            return next(self._cycle)
+        return oldest if oldest != "jobs" and ages[oldest] >= OTHERS_AFTER * idle_s else jobs
 
     def _forget(self) -> None:
         now_s = self.core.now_s()

@@ -49,6 +49,7 @@ class Handling:
         s.record = incident.Record(name, s.context.name, s.present.fleet.attempt or s.context.attempt_id.key, now)
         s.record.stamp("fault", fault_at_s)
         s.record.stamp("suspected", now)
+        s.context.suspect()
         return s.record
 
     def reopen(self, name: str) -> incident.Record | None:
@@ -161,13 +162,16 @@ class Handling:
             s.folder.tell("cleared", "training moves again; nothing was done", incident=record.id)
         self.save(record)
         s.record = None
+        s.context.clear()
 
     async def died(self) -> int | None:
         """A rank died: hear the others' last words, take their stacks, judge."""
         s = self._s
+        s.context.suspect()
         await self._gather_exits()
         if s.present.cancelled:
             s.present.scene.exits.clear()  # somebody cancelled the step; srun's end follows
+            s.context.clear()
             return None
         first = min(s.present.scene.exits.values(), key=lambda e: e.at_s)
         record = self._open(first.at_s)
@@ -192,6 +196,7 @@ class Handling:
             s.folder.tell("finished", f"finished at step {step}" if step >= 0 else "finished", step=step)
             await s.context.say(state=claim.STATE_DONE, step=step, fruitless=0)
             return 0
+        s.context.suspect()
         fault_at_s = s.present.last_sign_s
         s.present.confirm_exits(ended=True)
         await self._gather_exits()
@@ -314,6 +319,7 @@ class Handling:
         s = self._s
         self.save(record)
         s.record = None
+        s.context.clear()
         s.present.scene.exits.clear()
         s.present.quiet_until_s = time.time() + quiet_s
         return s.ended

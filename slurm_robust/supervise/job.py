@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurm_robust import claim
@@ -53,6 +53,8 @@ class JobContext:
     previous: Claim | None
     claim: Claim
     can_claim: bool = True
+    _saying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: set[asyncio.Task[bool]] = field(default_factory=set)
 
     @property
     def ref(self) -> JobRef:
@@ -86,18 +88,36 @@ class JobContext:
 
     async def say(self, **changes: object) -> bool:
         """Write the claim with these changes; False where Slurm did not take it (training goes on)."""
-        self.claim = replace(self.claim, at_s=round(time.time(), 3), **changes)  # type: ignore[arg-type]
-        if not self.can_claim:
-            return False
-        try:
-            # Read anew each time: the user's words may have changed since.
-            now = await asyncio.to_thread(self.client.job, self.ref)
-            words = claim.split(now.comment)[0] if now is not None else ""
-            text = claim.render(self.claim, words)
-            await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
-        except (SlurmError, ClaimError):
-            return False
-        return True
+        async with self._saying:
+            # Nothing is suspected any more, unless that is what is said.
+            now = {"at_s": round(time.time(), 3), "suspected_at_s": 0.0, **changes}
+            self.claim = replace(self.claim, **now)  # type: ignore[arg-type]
+            if not self.can_claim:
+                return False
+            try:
+                # Read anew each time: the user's words may have changed since.
+                job = await asyncio.to_thread(self.client.job, self.ref)
+                words = claim.split(job.comment)[0] if job is not None else ""
+                text = claim.render(self.claim, words)
+                await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
+            except (SlurmError, ClaimError):
+                return False
+            return True
+
+    def suspect(self) -> None:
+        """Have it said, without waiting for it, that something seems wrong: the daemon then listens more closely."""
+        if not self.claim.suspected_at_s:
+            self._soon({"suspected_at_s": round(time.time(), 3)})
+
+    def clear(self) -> None:
+        """Take that back."""
+        if self.claim.suspected_at_s:
+            self._soon({})
+
+    def _soon(self, changes: dict[str, object]) -> None:
+        task = asyncio.get_running_loop().create_task(self.say(**changes))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def read(client: SlurmClient, ref: JobRef) -> JobContext:
