@@ -207,8 +207,7 @@ class Launcher:
         if order == "kill" and self._srun is not None:
             self._srun.kill()
         elif order in ("exit", "part"):
-            self._end_supervisor()
-            return int(message["code"]) if order == "exit" else self._part(message["argv"], float(message["nap_s"]))
+            return self._exit(message["code"]) if order == "exit" else self._part(message["argv"], message["nap_s"])
         elif order == "supervisor-gone" and self._supervisor is not None and message["pid"] == self._supervisor.pid:
             self._supervisor.wait()
             self._channel = None
@@ -227,8 +226,15 @@ class Launcher:
                 return ended if ended is not None else self._launch(self._plain, {}, [], "plain")
         return None
 
+    def _exit(self, code: int) -> int:
+        self._end_supervisor()
+        return int(code)
+
     def _part(self, argv: Sequence[str], nap_s: float) -> int:
-        """Only a requeue is waited for: give up everything but our pid. Returns where that cannot be done."""
+        """Only a requeue is waited for: give up everything but our pid. Returns where that cannot be done.
+
+        The supervisor says its last words, and ends itself.
+        """
         if nap.is_batch_script(self._parent):
             nap.die_with_parent(self._parent)
         # There is no srun to hand the users' own to; our own may be pending, and would end us.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from slurm_robust import claim
 from slurm_robust.config import Config, SuperviseConfig
@@ -78,9 +79,9 @@ async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: Supe
     return dirty
 
 
-async def _say_for_sure(context: JobContext, **changes: object) -> bool:
+async def _say_for_sure(context: JobContext, patience_s: float, **changes: object) -> bool:
     """Write the claim, again and again for a while: a controller that is busy just now must not cost the eviction."""
-    deadline = time.monotonic() + _SAY_S
+    deadline = time.monotonic() + patience_s
     while not await context.say(**changes):
         if not context.can_claim or time.monotonic() > deadline:
             return False
@@ -105,27 +106,44 @@ async def requeue(
     return while a requeue is wanted: the script's next lines would run, and the job would end.
     """
     # A watch step whose srun is killed by the requeue takes seconds to end, and the job with it.
-    ending = asyncio.create_task(agents.stop())
-    phase = Phase.PLAIN
-    if plan.road is Road.SEAT:
-        suspect = max((s.confidence for s in verdict.suspects), default=0.0) if verdict else 0.0
-        written = await _say_for_sure(
-            context,
-            state=claim.STATE_WANTS_REQUEUE,
-            incident=record.id,
-            evict=plan.evict,
-            conclusion=verdict.conclusion.value if verdict else "",
-            confidence=round(suspect, 3),
-            why=plan.reason,
-            times=dict(record.times),
-        )
-        if written:
-            phase = Phase.ASKED
-            folder.tell("claimed", f"asked the daemon for a requeue without {','.join(plan.evict) or 'anyone'}")
-        else:
-            folder.tell("unanswered", "the claim could not be written into the job's Comment; a plain requeue follows")
-    await ending
-    return await wait_for_requeue(context, channel, folder, config, phase)
+    await agents.stop()
+    if plan.road is not Road.SEAT:
+        return await wait_for_requeue(context, channel, folder, config, Phase.PLAIN)
+    patience_s = config.supervise.answer_timeout_s
+    if channel is not None and context.can_claim:
+        # First, since the requeue follows the claim in a fifth of a second.
+        asked = _wait(replace(context.claim, incident=record.id), context, folder, config, Phase.ASKED)
+        await channel.part(asked.argv, parting.NAP_S)
+    suspect = max((s.confidence for s in verdict.suspects), default=0.0) if verdict else 0.0
+    written = await _say_for_sure(
+        context,
+        min(_SAY_S, patience_s),
+        state=claim.STATE_WANTS_REQUEUE,
+        incident=record.id,
+        evict=plan.evict,
+        conclusion=verdict.conclusion.value if verdict else "",
+        confidence=round(suspect, 3),
+        why=plan.reason,
+        times=dict(record.times),
+    )
+    if written:
+        folder.tell("claimed", f"asked the daemon for a requeue without {','.join(plan.evict) or 'anyone'}")
+        return await wait_for_requeue(context, channel, folder, config, Phase.ASKED)
+    folder.tell("unanswered", "the claim could not be written into the job's Comment; a plain requeue follows")
+    return await wait_for_requeue(context, channel, folder, config, Phase.PLAIN)
+
+
+def _wait(said: claim.Claim, context: JobContext, folder: Folder, config: Config, phase: Phase) -> Wait:
+    return Wait(
+        ref=context.ref,
+        restart=context.job.restart_count,
+        incident=said.incident,
+        folder=str(folder.path),
+        slurm=config.slurm,
+        phase=phase,
+        until_s=time.time() + config.supervise.answer_timeout_s,
+        requeue_timeout_s=config.supervise.requeue_timeout_s,
+    )
 
 
 async def wait_for_requeue(
@@ -136,16 +154,7 @@ async def wait_for_requeue(
     Inside a batch script the launcher waits alone, as something tiny: the fewer processes the requeue finds, the
     sooner the job runs again.
     """
-    wait = Wait(
-        ref=context.ref,
-        restart=context.job.restart_count,
-        incident=context.claim.incident,
-        folder=str(folder.path),
-        slurm=config.slurm,
-        phase=phase,
-        until_s=time.time() + config.supervise.answer_timeout_s,
-        requeue_timeout_s=config.supervise.requeue_timeout_s,
-    )
+    wait = _wait(context.claim, context, folder, config, phase)
     if channel is None:
         return await parting.here(wait, context.client, folder)
     if phase is Phase.PLAIN:
@@ -153,5 +162,6 @@ async def wait_for_requeue(
         if isinstance(found, int):
             return found
         wait = found
-    await channel.part(wait.argv, parting.NAP_S)
+    if not channel.gone.is_set():
+        await channel.part(wait.argv, parting.NAP_S)
     return EXIT_REQUEUE_WANTED
