@@ -20,7 +20,7 @@ from slurm_robust.claim import Answer, ClaimError, parse_answer
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
-from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.nap import nap
@@ -54,7 +54,9 @@ class Wait:
         restart: Of the attempt that waits; with another one, it has been requeued.
         folder: The incident folder.
         until_s: When the wait of this phase is over, seconds since the epoch.
-        requeue_timeout_s: How long to wait to be ended, once a requeue is under way.
+        answer_timeout_s: How long the daemon's requeue may take once it has accepted.
+        requeue_timeout_s: How long to wait to be ended, once a requeue of ours is wanted.
+        tried: Our own requeue was called, and not heard.
     """
 
     ref: JobRef
@@ -64,7 +66,9 @@ class Wait:
     slurm: SlurmConfig
     phase: Phase
     until_s: float
+    answer_timeout_s: float
     requeue_timeout_s: float
+    tried: bool = False
 
     @property
     def argv(self) -> list[str]:
@@ -90,7 +94,7 @@ class Step:
     code: int = EXIT_REQUEUE_WANTED
 
 
-def next_step(wait: Wait, answer: Answer | None, now_s: float, *, ending: bool) -> Step:  # noqa: PLR0911 (a ladder: one rung, one answer)
+def next_step(wait: Wait, answer: Answer | None, now_s: float, *, ending: bool) -> Step:
     """Decide. Pure.
 
     Args:
@@ -103,20 +107,22 @@ def next_step(wait: Wait, answer: Answer | None, now_s: float, *, ending: bool) 
         # Only a script that traps SIGTERM comes this far: its trap runs when we have ended.
         return Step(code=ENDED_WITH_JOB)
     requeued = replace(wait, phase=Phase.REQUEUED, until_s=now_s + wait.requeue_timeout_s)
-    if wait.phase is Phase.PLAIN:
-        return Step(wait=requeued, requeue=True)
+    late = now_s >= wait.until_s
+    if wait.phase is Phase.PLAIN and not (wait.tried and late):
+        return Step(wait=replace(requeued, until_s=wait.until_s) if wait.tried else requeued, requeue=True)
     if wait.phase is Phase.ASKED and answer is not None and answer.state == "accepted":
-        accepted = replace(requeued, phase=Phase.ACCEPTED)
+        accepted = replace(wait, phase=Phase.ACCEPTED, until_s=now_s + wait.answer_timeout_s)
         return Step("accepted", f"the daemon: {answer.why or 'accepted'}", accepted)
-    if wait.phase is Phase.ASKED and (answer is not None or now_s >= wait.until_s):
-        said = f"the daemon: {answer.state}: {answer.why}" if answer else "no daemon answered"
+    refused = wait.phase is Phase.ASKED and answer is not None
+    if not late and not refused:
+        return Step(wait=wait)
+    if wait.phase in (Phase.ASKED, Phase.ACCEPTED):
+        said = f"the daemon: {answer.state}: {answer.why}" if refused and answer else "no daemon answered"
+        if wait.phase is Phase.ACCEPTED:
+            said = f"accepted, but no requeue within {wait.answer_timeout_s:g} s"
         text = f"{said}; a plain requeue follows (Slurm waits 121 s, and excludes no node)"
         return Step("unanswered", text, requeued, requeue=True)
-    if now_s < wait.until_s:
-        return Step(wait=wait)
-    if wait.phase is Phase.ACCEPTED:
-        return Step("gave-up", f"accepted, but nobody came for {wait.requeue_timeout_s:g} s")
-    return Step()
+    return Step("gave-up", f"nobody came for {wait.requeue_timeout_s:g} s")
 
 
 def _answer_of(job: Job, incident: str) -> Answer | None:
@@ -138,13 +144,30 @@ def look(wait: Wait, client: SlurmClient, folder: Folder) -> Wait | int:
     step = next_step(wait, answer, time.time(), ending=ending)
     if step.kind:
         folder.tell(step.kind, step.text)
-    if step.requeue:
-        try:
-            client.requeue(wait.ref)
-        except SlurmError as error:
-            folder.tell("gave-up", f"the job could not be requeued: {error}")
-            return EXIT_REQUEUE_WANTED
+    if step.requeue and step.wait is not None:
+        return _requeue(step.wait, client, folder)
     return step.wait if step.wait is not None else step.code
+
+
+def _requeue(wait: Wait, client: SlurmClient, folder: Folder) -> Wait | int:
+    """Call the plain requeue: how the wait goes on, or the exit code where Slurm refuses for good."""
+    try:
+        client.requeue(wait.ref)
+    except SlurmRefusedError as error:
+        try:
+            job = client.job(wait.ref)
+        except SlurmError:
+            job = None
+        if job is not None and (job.completing or job.restart_count > wait.restart):
+            return wait  # it was heard after all
+        folder.tell("gave-up", f"the job could not be requeued: {error}")
+        return EXIT_REQUEUE_WANTED
+    except SlurmError as error:
+        # A controller that is away or busy just now must not cost the job.
+        if not wait.tried:
+            folder.tell("note", f"the requeue is tried again: {error}")
+        return replace(wait, phase=Phase.PLAIN, tried=True)
+    return wait
 
 
 async def here(wait: Wait, client: SlurmClient, folder: Folder) -> int:

@@ -20,7 +20,17 @@ from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.supervise import nap
 from slurm_robust.supervise.parting import ENDED_WITH_JOB, Phase, Wait, next_step
 
-ASKED = Wait(JobRef(7), 0, "i-1", "/tmp/x", SlurmConfig(), Phase.ASKED, until_s=100.0, requeue_timeout_s=300.0)
+ASKED = Wait(
+    JobRef(7),
+    0,
+    "i-1",
+    "/tmp/x",
+    SlurmConfig(),
+    Phase.ASKED,
+    until_s=100.0,
+    answer_timeout_s=20.0,
+    requeue_timeout_s=300.0,
+)
 
 
 def test_it_waits_for_the_answer() -> None:
@@ -29,13 +39,16 @@ def test_it_waits_for_the_answer() -> None:
 
 
 def test_an_accepted_claim_waits_for_the_requeue() -> None:
-    """The daemon's words go into the story; nobody coming is given up, and the script ends as one that wants it."""
+    """The daemon's words go into the story; a daemon that comes no more costs a plain requeue, not the job."""
     step = next_step(ASKED, Answer("accepted", "i-1", "seat made"), 50.0, ending=False)
     assert (step.kind, step.text, step.requeue) == ("accepted", "the daemon: seat made", False)
     assert step.wait is not None
-    assert (step.wait.phase, step.wait.until_s) == (Phase.ACCEPTED, 350.0)
-    late = next_step(step.wait, None, 351.0, ending=False)
-    assert (late.kind, late.wait, late.code) == ("gave-up", None, EXIT_REQUEUE_WANTED)
+    assert (step.wait.phase, step.wait.until_s) == (Phase.ACCEPTED, 70.0)
+    late = next_step(step.wait, None, 71.0, ending=False)
+    assert (late.kind, late.requeue) == ("unanswered", True)
+    assert late.wait is not None
+    last = next_step(late.wait, None, 372.0, ending=False)
+    assert (last.kind, last.wait, last.code) == ("gave-up", None, EXIT_REQUEUE_WANTED)
 
 
 @pytest.mark.parametrize(("answer", "now_s"), [(Answer("refused", "i-1", "no seat"), 50.0), (None, 100.0)])
