@@ -52,6 +52,7 @@ class Claim:
         step: Last step reached, -1 where unknown.
         resume_step: Step of the checkpoint that the attempt started from, -1 for none.
         at_s: When this was written, seconds since the epoch.
+        suspected_at_s: Something seems wrong since then, and a wish may follow soon; 0 where nothing does.
         times: Stamps of the incident, keys of `model.TIME_KEYS`.
     """
 
@@ -67,6 +68,7 @@ class Claim:
     step: int = -1
     resume_step: int = -1
     at_s: float = 0.0
+    suspected_at_s: float = 0.0
     times: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -145,6 +147,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "why": _sentence,
     "confidence": _finite,
     "at_s": _finite,
+    "suspected_at_s": _finite,
     "restart": _whole,
     "fruitless": _whole,
     "step": _whole,

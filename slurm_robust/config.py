@@ -136,6 +136,8 @@ class DaemonConfig(_Section, frozen=True):
     state_dir: str = "/var/lib/slurm_robust"
     idle_interval_s: Positive = 1.0
     """Between two Slurm calls while nothing is going on."""
+    claim_interval_s: Positive = 0.25
+    """Between two readings of the jobs while a claim is on its way, where a reading takes a twentieth of this."""
     retention_days: Positive = 365.0
     protect: Literal["supervised", "all"] = "supervised"
     """Jobs that are brought back after a node failure: those of `srobust run`, or every requeueable one."""

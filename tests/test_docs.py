@@ -342,6 +342,11 @@ def kinds_told() -> set[str]:
                 first = node.args[0] if len(node.args) == 2 else None
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     found.add(first.value)
+            # The wait for a requeue decides first, and tells then.
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Step" and node.args:
+                first = node.args[0]
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    found.add(first.value)
     return found
 
 

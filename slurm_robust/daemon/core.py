@@ -97,6 +97,7 @@ class Core:
         self.cluster_name = config.cluster
         self.credential_pause_s = 0
         self.calls = 0
+        self._jobs_took_s: deque[float] = deque(maxlen=5)
         self.away_at_s = float(journal.get("away_at_s", "0"))
         self._said = Ration(6, 60.0)
         self._said_in_all = Ration(120, 60.0)
@@ -105,6 +106,11 @@ class Core:
     def acting(self) -> bool:
         """True where plans are carried out; False where they are only written down."""
         return self.mode is Mode.ACT
+
+    @property
+    def jobs_cost_s(self) -> float:
+        """What a reading of all jobs takes: the quickest of the last few, since this machine has other work too."""
+        return min(self._jobs_took_s, default=0.0)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask Slurm in a thread; errors come through."""
@@ -129,7 +135,9 @@ class Core:
 
     async def read_jobs(self) -> None:
         """Look at all jobs."""
+        began_s = time.monotonic()
         found = await self.call(self.client.jobs)
+        self._jobs_took_s.append(time.monotonic() - began_s)
         self.world.jobs, self.world.jobs_at_s = {j.ref.job_id: j for j in found}, self.now_s()
 
     async def read_reservations(self) -> None:

@@ -23,6 +23,8 @@ DAY_S = 86400.0
 MARK = "[[srobust:"
 YIELD_S = 6.0
 """How long a user's own daemon waits for the answer of a site's daemon that is alive."""
+EXPECT_S = 60.0
+"""How long the jobs are read more often for one job's sake, from its last word."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Heard:
     comment: str
     restart: int
     claim: Claim | None
+    at_s: float = 0.0
 
 
 def incident_key(job: Job, incident: str) -> str:
@@ -80,6 +83,16 @@ class Intake:
         done = protocol.STATE_DONE
         return {job_id: h.claim for job_id, h in self._heard.items() if h.claim is not None and h.claim.state != done}
 
+    @property
+    def expecting(self) -> bool:
+        """True while a job suspects something, or has asked: its next word is on its way, and will be waiting."""
+        since_s = self.core.now_s() - EXPECT_S
+        return any(
+            h.claim.state == protocol.STATE_WANTS_REQUEUE or h.claim.suspected_at_s > 0
+            for h in self._heard.values()
+            if h.claim is not None and h.claim.restart == h.restart and h.at_s > since_s
+        )
+
     async def tick(self) -> None:
         """Weigh what is new since the last look at the jobs."""
         jobs = self.core.world.jobs
@@ -105,9 +118,9 @@ class Intake:
                 continue
             if self.recoveries.of_job(job.ref.job_id) is not None and claim is not None and claim.incident:
                 # Said while its recovery is still tidying up: read again once that is done.
-                self._heard[job.ref.job_id] = Heard("", job.restart_count, claim)
+                self._heard[job.ref.job_id] = Heard("", job.restart_count, claim, self.core.now_s())
                 continue
-            self._heard[job.ref.job_id] = Heard(job.comment, job.restart_count, claim)
+            self._heard[job.ref.job_id] = Heard(job.comment, job.restart_count, claim, self.core.now_s())
 
     def _parse(self, job: Job) -> Claim | None:
         try:

@@ -1,4 +1,4 @@
-"""The loop of `srobustd`: looks at Slurm about once a second, more often only while something is going on."""
+"""The loop of `srobustd`: looks at Slurm once a second, more often only while something is going on."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ from slurm_robust.slurm.parse import cluster_name
 BUSY_INTERVAL_S = 0.1
 """Between two looks at a recovery under way."""
 WATCHFUL_INTERVAL_S = 0.5
-"""Between two calls while a node is in quarantine, or silent under a job."""
+"""Between two looks while a node is in quarantine, or silent under a job."""
 CYCLE = ("jobs", "nodes", "jobs", "jobs", "reservations", "jobs")
-"""What is read, one a second: claims are what waits."""
+"""What is read, one a second, while nothing is going on: claims are what waits."""
+READING_SHARE = 0.05
+"""Of the time, at most, for reading the jobs more often than that while a claim is on its way."""
+OTHERS_AFTER = 6
+"""Idle intervals after which nodes and reservations are read while a claim is on its way."""
 DAY_S = 86400.0
 
 
@@ -93,12 +97,19 @@ class Daemon:
             return
 
     def _interval_s(self) -> float:
-        idle_s = self.core.config.daemon.idle_interval_s
+        pace_s = self._pace_s()
         if self.recoveries.open:
-            return min(BUSY_INTERVAL_S, idle_s)
+            return min(BUSY_INTERVAL_S, pace_s)
         if self.quarantine.busy or self.nodewatch.suspicious:
-            return min(WATCHFUL_INTERVAL_S, idle_s)
-        return idle_s
+            return min(WATCHFUL_INTERVAL_S, pace_s)
+        return pace_s
+
+    def _pace_s(self) -> float:
+        """Between two readings of the jobs: `idle_interval_s`, or, while a claim is on its way, what is cheap."""
+        chosen = self.core.config.daemon
+        if not self.intake.expecting:
+            return chosen.idle_interval_s
+        return min(chosen.idle_interval_s, max(chosen.claim_interval_s, self.core.jobs_cost_s / READING_SHARE))
 
     async def _look(self) -> None:
         core, world = self.core, self.core.world
@@ -136,19 +147,24 @@ class Daemon:
         self._forget()
 
     def _due(self) -> str:
-        """What to read now. With recoveries under way nothing, but for what has become a second old."""
-        world, now_s = self.core.world, self.core.now_s()
+        """What to read now. With something under way only what is a second old, and the jobs where a claim is."""
+        world, now_s, idle_s = self.core.world, self.core.now_s(), self.core.config.daemon.idle_interval_s
         ages = {
             "jobs": now_s - world.jobs_at_s,
             "nodes": now_s - world.nodes_at_s,
             "reservations": now_s - world.reservations_at_s,
         }
+        jobs = "jobs" if ages["jobs"] >= 0.9 * self._pace_s() else ""  # a timer may end a little early
         if self.as_user:
-            return "jobs" if ages["jobs"] >= self.core.config.daemon.idle_interval_s else ""
+            return jobs
+        oldest = max(ages, key=lambda name: ages[name])
         if not world.complete or self.recoveries.open or self.quarantine.busy or self.nodewatch.suspicious:
-            oldest = max(ages, key=lambda name: ages[name])
-            return oldest if ages[oldest] >= 1.0 else ""
-        return next(self._cycle)
+            if ages[oldest] >= 1.0:
+                return oldest
+            return jobs if self.intake.expecting else ""
+        if not self.intake.expecting:
+            return next(self._cycle)
+        return oldest if oldest != "jobs" and ages[oldest] >= OTHERS_AFTER * idle_s else jobs
 
     def _forget(self) -> None:
         now_s = self.core.now_s()

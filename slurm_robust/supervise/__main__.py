@@ -72,6 +72,10 @@ def main() -> None:
     except (site.ConfigError, job.NoJobError, SlurmError, srunargs.UsageError) as error:
         sys.stderr.write(f"srobust: not supervised: {error}\n")
         sys.exit(3)
+    # A requeue may follow at once, and finds fewer processes where nothing is tidied up first.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Book:
         s.record = incident.Record(name, s.context.name, s.present.fleet.attempt or s.context.attempt_id.key, now)
         s.record.stamp("fault", fault_at_s)
         s.record.stamp("suspected", now)
+        s.context.suspect()
         return s.record
 
     def came_to_nothing(self) -> None:

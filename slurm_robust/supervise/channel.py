@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 
 
 class Channel:
-    """Speaks with the launcher; `ended` is srun's exit code once it has ended, `gone` is set when the launcher is."""
+    """Speaks with the launcher.
+
+    Attributes:
+        ended: Srun's exit code, once it has ended.
+        gone: Set when the launcher is.
+        evicted: Nodes that the last launch left out, as the launcher keeps it for a supervisor that is started anew.
+    """
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
@@ -20,6 +26,7 @@ class Channel:
         self.gone = asyncio.Event()
         self.changed = asyncio.Event()
         self.running_attempt = ""
+        self.evicted: tuple[str, ...] = ()
         self.ended: int | None = None
 
     async def open(self) -> None:
@@ -32,6 +39,7 @@ class Channel:
             while line := await reader.readline():
                 event = json.loads(line)
                 kind = event.get("ev")
+                self.evicted = tuple(event.get("evicted", self.evicted))
                 if kind == "ready":
                     self.ready.set()
                 elif kind == "started":
@@ -48,10 +56,18 @@ class Channel:
         if self._writer is not None:
             self._writer.write(json.dumps(message).encode() + b"\n")
 
-    def launch(self, argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str], attempt: str) -> None:
-        """Have srun started."""
+    def launch(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        unset: Sequence[str],
+        attempt: str,
+        evicted: Sequence[str] = (),
+    ) -> None:
+        """Have srun started; `evicted` is only kept."""
         self.ended = None
-        self._order(do="launch", argv=list(argv), env=dict(env), unset=list(unset), attempt=attempt)
+        words = {"argv": list(argv), "env": dict(env), "unset": list(unset), "evicted": list(evicted)}
+        self._order(do="launch", attempt=attempt, **words)
 
     def kill(self) -> None:
         """Have srun killed, where its step would not end."""
@@ -59,7 +75,14 @@ class Channel:
 
     async def exit(self, code: int) -> None:
         """Have the launcher exit with this code."""
-        self._order(do="exit", code=code)
+        await self._last_order(do="exit", code=code)
+
+    async def part(self, argv: Sequence[str], nap_s: float) -> None:
+        """Have the launcher nap and become `argv`: nothing is left to supervise. We live on, for a moment."""
+        await self._last_order(do="part", argv=list(argv), nap_s=nap_s)
+
+    async def _last_order(self, **message: object) -> None:
+        self._order(**message)
         if self._writer is not None:
             with contextlib.suppress(OSError):
                 await self._writer.drain()

@@ -100,13 +100,16 @@ class Handling:
             s.book.came_to_nothing()
         s.book.save(record)
         s.record = None
+        s.context.clear()
 
     async def died(self) -> int | None:
         """A rank died: hear the others' last words, take their stacks, judge."""
         s = self._s
+        s.context.suspect()
         await self._gather_exits()
         if s.present.cancelled:
             s.present.scene.exits.clear()  # somebody cancelled the step; srun's end follows
+            s.context.clear()
             return None
         first = min(s.present.scene.exits.values(), key=lambda e: e.at_s)
         record = s.book.open(first.at_s)
@@ -131,6 +134,7 @@ class Handling:
             s.folder.tell("finished", f"finished at step {step}" if step >= 0 else "finished", step=step)
             await s.context.say(state=claim.STATE_DONE, step=step, fruitless=0)
             return 0
+        s.context.suspect()
         fault_at_s = s.present.last_sign_s
         s.present.confirm_exits(ended=True)
         await self._gather_exits()
@@ -257,6 +261,7 @@ class Handling:
         s.book.save(record)
         s.book.came_to_nothing()
         s.record = None
+        s.context.clear()
         s.present.scene.exits.clear()
         s.present.quiet_until_s = time.time() + quiet_s
         return s.ended

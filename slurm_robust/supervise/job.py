@@ -7,16 +7,15 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurm_robust import claim
-from slurm_robust.claim import Answer, Claim, ClaimError
+from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.model import AttemptId, JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 
-_ANSWER_POLL_S = 0.25
 _SCRIPT_MAX_BYTES = 1 << 20
 
 
@@ -74,6 +73,8 @@ class JobContext:
     claim: Claim
     can_claim: bool = True
     refused: str = ""
+    _saying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: set[asyncio.Task[bool]] = field(default_factory=set)
 
     @property
     def ref(self) -> JobRef:
@@ -95,41 +96,51 @@ class JobContext:
         """True where an earlier attempt of this job wanted a requeue, or was requeued by anyone."""
         return self.previous is not None and self.previous.restart < self.job.restart_count
 
+    @property
+    def asked(self) -> bool:
+        """True where this very attempt has asked for a requeue already, and nobody has taken that back."""
+        p = self.previous
+        return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.job.restart_count
+
     def output(self) -> Path | None:
         """The job's output file, as far as Slurm tells."""
         return Path(self.job.std_out) if self.job.std_out.startswith("/") and "%" not in self.job.std_out else None
 
     async def say(self, **changes: object) -> bool:
         """Write the claim with these changes; False where Slurm did not take it (training goes on)."""
-        self.claim = replace(self.claim, at_s=round(time.time(), 3), **changes)  # type: ignore[arg-type]
-        if not self.can_claim:
-            self.refused = "the Comment is another owner's, or a newer version's"
-            return False
-        try:
-            # Read anew each time: the user's words may have changed since.
-            now = await asyncio.to_thread(self.client.job, self.ref)
-            words = claim.split(now.comment)[0] if now is not None else ""
-            text = claim.render(self.claim, words)
-            await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
-        except (SlurmError, ClaimError) as error:
-            self.refused = str(error)
-            return False
-        self.refused = ""
-        return True
-
-    async def answer(self, incident: str, timeout_s: float) -> Answer | None:
-        """Wait for the daemon's answer to this incident; None where none came."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        async with self._saying:
+            # Nothing is suspected any more, unless that is what is said.
+            now = {"at_s": round(time.time(), 3), "suspected_at_s": 0.0, **changes}
+            self.claim = replace(self.claim, **now)  # type: ignore[arg-type]
+            if not self.can_claim:
+                self.refused = "the Comment is another owner's, or a newer version's"
+                return False
             try:
+                # Read anew each time: the user's words may have changed since.
                 job = await asyncio.to_thread(self.client.job, self.ref)
-                found = claim.parse_answer(job.admin_comment) if job is not None else None
-            except (SlurmError, ClaimError):
-                found = None
-            if found is not None and found.incident == incident:
-                return found
-            await asyncio.sleep(_ANSWER_POLL_S)
-        return None
+                words = claim.split(job.comment)[0] if job is not None else ""
+                text = claim.render(self.claim, words)
+                await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
+            except (SlurmError, ClaimError) as error:
+                self.refused = str(error)
+                return False
+            self.refused = ""
+            return True
+
+    def suspect(self) -> None:
+        """Have it said, without waiting for it, that something seems wrong: the daemon then listens more closely."""
+        if not self.claim.suspected_at_s:
+            self._soon({"suspected_at_s": round(time.time(), 3)})
+
+    def clear(self) -> None:
+        """Take that back."""
+        if self.claim.suspected_at_s:
+            self._soon({})
+
+    def _soon(self, changes: dict[str, object]) -> None:
+        task = asyncio.get_running_loop().create_task(self.say(**changes))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def read(client: SlurmClient, ref: JobRef) -> JobContext:

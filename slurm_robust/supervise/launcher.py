@@ -20,6 +20,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_robust.model import EXIT_REQUEUE_WANTED
+from slurm_robust.supervise import nap
+
 _FIRST_WORD_S = 20.0
 """How long the supervisor may take to say how to launch; then the user's srun starts as typed."""
 _MAX_RESPAWNS = 5
@@ -69,6 +72,7 @@ class Launcher:
         self._spawned_at: list[float] = []
         self._srun: subprocess.Popen[bytes] | None = None
         self._attempt = ""
+        self._evicted: list[str] = []
         self._parent = os.getppid()
         self._old_mask: set[signal.Signals | int] = set()
         # A shell starts background jobs deaf to the terminal, nohup to its end. Blocked signals come all the same.
@@ -205,12 +209,12 @@ class Launcher:
         """Do what the supervisor says; an exit code where that is the end."""
         order = message.get("do")
         if order == "launch" and self._srun is None:
+            self._evicted = message.get("evicted", [])
             return self._launch(message["argv"], message["env"], message["unset"], message["attempt"])
         if order == "kill" and self._srun is not None:
             self._srun.kill()
-        elif order == "exit":
-            self._end_supervisor()
-            return int(message["code"])
+        elif order in ("exit", "part"):
+            return self._exit(message["code"]) if order == "exit" else self._part(message["argv"], message["nap_s"])
         elif order == "supervisor-gone" and self._supervisor is not None and message["pid"] == self._supervisor.pid:
             self._supervisor.wait()
             self._channel = None
@@ -219,15 +223,34 @@ class Launcher:
                 return 128 + signal.SIGTERM
             if self._spawn_supervisor():
                 if self._srun is not None:
-                    self._say(ev="started", attempt=self._attempt, pid=self._srun.pid)
+                    self._say(ev="started", attempt=self._attempt, pid=self._srun.pid, evicted=self._evicted)
                 elif ended is not None:
-                    self._say(ev="ended", code=ended, attempt=self._attempt)
+                    self._say(ev="ended", code=ended, attempt=self._attempt, evicted=self._evicted)
                 else:
                     self._say(ev="ready")
                 return None
             if self._srun is None:
                 return ended if ended is not None else self._launch(self._plain, {}, [], "plain")
         return None
+
+    def _exit(self, code: int) -> int:
+        self._end_supervisor()
+        return int(code)
+
+    def _part(self, argv: Sequence[str], nap_s: float) -> int:
+        """Only a requeue is waited for: give up everything but our pid. Returns where that cannot be done.
+
+        The supervisor says its last words, and ends itself.
+        """
+        if nap.is_batch_script(self._parent):
+            nap.die_with_parent(self._parent)
+        # There is no srun to hand the users' own to; our own may be pending, and would end us.
+        for number in (signal.SIGUSR1, signal.SIGUSR2, _WAKE):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask)
+        nap.nap(nap_s, argv)
+        sys.stderr.write(f"srobust: {argv[0]} cannot be started; the requeue that was asked for is not waited for\n")
+        return EXIT_REQUEUE_WANTED
 
     def _end_supervisor(self) -> None:
         if self._channel is not None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from slurm_robust import claim
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config import Config, SuperviseConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, Plan, Road, Verdict
-from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.supervise import parting
 from slurm_robust.supervise.agents import Agents
 from slurm_robust.supervise.channel import Channel
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record
 from slurm_robust.supervise.job import JobContext
+from slurm_robust.supervise.parting import Phase, Wait
 
 _POLL_S = 0.02
 _SRUN_KILLED_S = 3.0
@@ -78,9 +81,9 @@ async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: Supe
     return dirty
 
 
-async def _say_for_sure(context: JobContext, **changes: object) -> bool:
+async def _say_for_sure(context: JobContext, patience_s: float, **changes: object) -> bool:
     """Write the claim, again and again for a while: a controller that is busy just now must not cost the eviction."""
-    deadline = time.monotonic() + _SAY_S
+    deadline = time.monotonic() + patience_s
     while not await context.say(**changes):
         if not context.can_claim or time.monotonic() > deadline:
             return False
@@ -88,16 +91,12 @@ async def _say_for_sure(context: JobContext, **changes: object) -> bool:
     return True
 
 
-def _plainly(plan: Plan) -> str:
-    how = f"it asks to leave {','.join(plan.evict)} out" if plan.evict else "no node is named"
-    return f"a plain requeue follows (Slurm waits 121 s; {how})"
-
-
 async def requeue(
     context: JobContext,
+    channel: Channel | None,
     agents: Agents,
     folder: Folder,
-    config: SuperviseConfig,
+    config: Config,
     *,
     record: Record,
     verdict: Verdict | None,
@@ -110,65 +109,66 @@ async def requeue(
     """
     # A watch step whose srun is killed by the requeue takes seconds to end, and the job with it.
     await agents.stop()
-    if plan.road is Road.SEAT:
-        suspect = max((s.confidence for s in verdict.suspects), default=0.0) if verdict else 0.0
-        written = await _say_for_sure(
-            context,
-            state=claim.STATE_WANTS_REQUEUE,
-            incident=record.id,
-            evict=plan.evict,
-            conclusion=verdict.conclusion.value if verdict else "",
-            confidence=round(suspect, 3),
-            why=plan.reason,
-            times=dict(record.times),
-        )
-        if written:
-            folder.tell("claimed", f"asked the daemon for a requeue without {','.join(plan.evict) or 'anyone'}")
-            answer = await context.answer(record.id, config.answer_timeout_s)
-            said = f"the daemon: {answer.state}: {answer.why}" if answer else "no daemon answered"
-            if answer is not None and answer.state == "accepted":
-                folder.tell("accepted", f"the daemon: {answer.why or 'accepted'}")
-                # Its next act is the requeue, which ends this process. A daemon that died right here comes no more.
-                await asyncio.sleep(config.answer_timeout_s)
-                if await _on_its_way(context):
-                    await asyncio.sleep(config.requeue_timeout_s)
-                    return EXIT_REQUEUE_WANTED
-                said = f"accepted, but no requeue within {config.answer_timeout_s:g} s"
-            folder.tell("unanswered", f"{said}; {_plainly(plan)}")
-        else:
-            why = f" ({context.refused})" if context.refused else ""
-            folder.tell("unanswered", f"the claim could not be written into the job's Comment{why}; {_plainly(plan)}")
-    await _requeue_plainly(context, folder, config, plan)
+    said = replace(context.claim, incident=record.id, evict=plan.evict)
+    if plan.road is not Road.SEAT:
+        return await wait_for_requeue(context, channel, folder, config, said=said, phase=Phase.PLAIN)
+    patience_s = config.supervise.answer_timeout_s
+    if channel is not None and context.can_claim:
+        # First, since the requeue follows the claim in a fifth of a second.
+        asked = _wait(said, context, folder, config, Phase.ASKED)
+        await channel.part(asked.argv, parting.NAP_S)
+    suspect = max((s.confidence for s in verdict.suspects), default=0.0) if verdict else 0.0
+    written = await _say_for_sure(
+        context,
+        min(_SAY_S, patience_s),
+        state=claim.STATE_WANTS_REQUEUE,
+        incident=record.id,
+        evict=plan.evict,
+        conclusion=verdict.conclusion.value if verdict else "",
+        confidence=round(suspect, 3),
+        why=plan.reason,
+        times=dict(record.times),
+    )
+    if written:
+        folder.tell("claimed", f"asked the daemon for a requeue without {','.join(plan.evict) or 'anyone'}")
+        return await wait_for_requeue(context, channel, folder, config, said=said, phase=Phase.ASKED)
+    why = f" ({context.refused})" if context.refused else ""
+    told = f"the claim could not be written into the job's Comment{why}; {parting.plainly(plan.evict)}"
+    folder.tell("unanswered", told)
+    return await wait_for_requeue(context, channel, folder, config, said=said, phase=Phase.PLAIN)
+
+
+def _wait(said: claim.Claim, context: JobContext, folder: Folder, config: Config, phase: Phase) -> Wait:
+    return Wait(
+        ref=context.ref,
+        restart=context.job.restart_count,
+        incident=said.incident,
+        evict=said.evict,
+        folder=str(folder.path),
+        slurm=config.slurm,
+        phase=phase,
+        until_s=time.time() + config.supervise.answer_timeout_s,
+        answer_timeout_s=config.supervise.answer_timeout_s,
+        requeue_timeout_s=config.supervise.requeue_timeout_s,
+    )
+
+
+async def wait_for_requeue(
+    context: JobContext, channel: Channel | None, folder: Folder, config: Config, *, said: claim.Claim, phase: Phase
+) -> int:
+    """Wait to be ended by the requeue that this job's claim asks for; an exit code where nobody came.
+
+    Inside a batch script the launcher waits alone, as something tiny: the fewer processes the requeue finds, the
+    sooner the job runs again.
+    """
+    wait = _wait(said, context, folder, config, phase)
+    if channel is None:
+        return await parting.here(wait, context.client, folder)
+    if phase is Phase.PLAIN:
+        found = await asyncio.to_thread(parting.look, wait, context.client, folder)
+        if isinstance(found, int):
+            return found
+        wait = found
+    if not channel.gone.is_set():
+        await channel.part(wait.argv, parting.NAP_S)
     return EXIT_REQUEUE_WANTED
-
-
-async def _on_its_way(context: JobContext) -> bool:
-    """True where Slurm shows that somebody requeued the job already; False also where it cannot be asked."""
-    try:
-        now = await asyncio.to_thread(context.client.job, context.ref)
-    except SlurmError:
-        return False
-    return now is not None and (now.completing or now.restart_count > context.job.restart_count)
-
-
-async def _requeue_plainly(context: JobContext, folder: Folder, config: SuperviseConfig, plan: Plan) -> None:
-    """Requeue the job and wait to be ended by that; returns where Slurm refuses, or nobody came in time."""
-    deadline = time.monotonic() + config.requeue_timeout_s
-    unheard = ""
-    while time.monotonic() < deadline:
-        try:
-            await asyncio.to_thread(lambda: context.client.requeue(context.ref, without=plan.evict))
-            break
-        except SlurmRefusedError as error:
-            if await _on_its_way(context):
-                break
-            folder.tell("gave-up", f"the job could not be requeued: {error}")
-            return
-        except SlurmError as error:
-            # A controller that is away or busy just now must not cost the job.
-            if not unheard:
-                folder.tell("note", f"the requeue is tried again: {error}")
-            unheard = f"; Slurm: {error}"
-            await asyncio.sleep(_SAY_AGAIN_S)
-    await asyncio.sleep(max(0.0, deadline - time.monotonic()))
-    folder.tell("gave-up", f"nobody came for {config.requeue_timeout_s:g} s{unheard}")

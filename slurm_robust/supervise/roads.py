@@ -71,7 +71,7 @@ class Roads:
         s = self._s
         s.book.save(record)
         return await recovery.requeue(
-            s.context, s.agents, s.folder, s.config.supervise, record=record, verdict=verdict, plan=plan
+            s.context, s.channel, s.agents, s.folder, s.config, record=record, verdict=verdict, plan=plan
         )
 
     async def _relaunch(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int | None:

@@ -18,7 +18,7 @@ from slurm_robust.config import Config
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Mode
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise import attempts, incident, rivals
+from slurm_robust.supervise import attempts, incident, recovery, rivals
 from slurm_robust.supervise.agents import Agents
 from slurm_robust.supervise.book import Book
 from slurm_robust.supervise.channel import Channel
@@ -27,6 +27,7 @@ from slurm_robust.supervise.handling import Handling
 from slurm_robust.supervise.investigate import SILENT_AGENT_S
 from slurm_robust.supervise.job import JobContext, batch_script
 from slurm_robust.supervise.looks import Looks
+from slurm_robust.supervise.parting import Phase
 from slurm_robust.supervise.present import Present
 from slurm_robust.supervise.roads import Roads
 from slurm_robust.supervise.sole import Sole
@@ -132,7 +133,10 @@ class Supervisor:
             self.record = self.book.reopen(self.context.claim.incident)
         self._tell_of_rivals()
         self._launch_first()
-        await self.agents.start(self.context.job.nodes, self.present.fleet.attempt)
+        if self.context.asked and self.ended is not None:
+            # The supervisor before this one was killed when nothing but the requeue was left to wait for.
+            return await self._await_requeue()
+        await self.agents.start(self.nodes, self.present.fleet.attempt)
         await self.context.say(resume_step=self.start.step)
         code: int | None = None
         try:
@@ -143,6 +147,18 @@ class Supervisor:
             await self.agents.stop()
         if self.channel is not None:
             await self.channel.exit(code)
+        return code
+
+    async def _await_requeue(self) -> int:
+        """Go on waiting for the requeue that this attempt has asked for; the claim stays as it is."""
+        said = self.context.previous
+        assert self.channel is not None
+        assert said is not None
+        self.folder.tell("note", "the supervisor was started anew; the requeue that was asked for is waited for")
+        code = await recovery.wait_for_requeue(
+            self.context, self.channel, self.folder, self.config, said=said, phase=Phase.ASKED
+        )
+        await self.channel.exit(code)
         return code
 
     async def _look(self) -> int | None:
@@ -205,6 +221,7 @@ class Supervisor:
         if self.channel is None or self.command is None:
             return
         running = self.channel.running_attempt
+        self.evicted = set(self.channel.evicted)
         if running:
             # The supervisor before this one was killed; the training runs, and is watched on.
             self.present = self._new_present(running)
@@ -234,7 +251,7 @@ class Supervisor:
         env = attempts.environment(
             self.environment, attempt, self.context.claim.lineage, self.start, self.folder.path / "fr"
         )
-        self.channel.launch(argv, {**env, **extra}, [], attempt)
+        self.channel.launch(argv, {**env, **extra}, [], attempt, sorted(self.evicted))
         self.agents.watch_attempt(attempt)
 
     # -- progress ---------------------------------------------------------------------------------------------------

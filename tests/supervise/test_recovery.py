@@ -13,7 +13,7 @@ import pytest
 from fake_slurm import FakeSlurm
 
 from slurm_robust.claim import Answer, Claim, render
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config import Config, SuperviseConfig
 from slurm_robust.model import Plan, Road
 from slurm_robust.slurm.errors import SlurmRefusedError, SlurmTimeoutError
 from slurm_robust.supervise.agents import Agents
@@ -22,7 +22,7 @@ from slurm_robust.supervise.incident import Record
 from slurm_robust.supervise.job import JobContext
 from slurm_robust.supervise.recovery import requeue
 
-CONFIG = SuperviseConfig(answer_timeout_s=0.3, requeue_timeout_s=0.6)
+CONFIG = Config(supervise=SuperviseConfig(answer_timeout_s=0.3, requeue_timeout_s=0.6))
 
 
 class Stopped:
@@ -41,7 +41,7 @@ async def wants(slurm: FakeSlurm, folder: Folder, answer: Answer | None = None) 
     record = cast("Record", SimpleNamespace(id="i1", times={}))
     plan = Plan(Road.SEAT, "rank 3 is stopped", evict=("n2",))
     agents = cast("Agents", Stopped())
-    return await requeue(context, agents, folder, CONFIG, record=record, verdict=None, plan=plan)
+    return await requeue(context, None, agents, folder, CONFIG, record=record, verdict=None, plan=plan)
 
 
 def kinds(folder: Folder) -> list[str]:
@@ -84,7 +84,7 @@ def test_a_controller_that_is_away_does_not_cost_the_job(folder: Folder, monkeyp
         hears(job, without=without)  # type: ignore[arg-type]
 
     monkeypatch.setattr(slurm, "requeue", deaf_at_first)
-    monkeypatch.setattr("slurm_robust.supervise.recovery._SAY_AGAIN_S", 0.01)
+    monkeypatch.setattr("slurm_robust.supervise.parting._LOOK_S", 0.01)
     asyncio.run(wants(slurm, folder))
     assert slurm.state.jobs[1].restart_count == 1
 
@@ -112,7 +112,7 @@ def test_a_requeue_that_is_on_its_way_is_not_asked_for_twice(folder: Folder, mon
         raise SlurmTimeoutError("requeue job 1", "no answer within 10 s")
 
     monkeypatch.setattr(slurm, "requeue", late)
-    monkeypatch.setattr("slurm_robust.supervise.recovery._SAY_AGAIN_S", 0.01)
+    monkeypatch.setattr("slurm_robust.supervise.parting._LOOK_S", 0.01)
     asyncio.run(wants(slurm, folder))
     assert "could not be requeued" not in (folder.path / "story.jsonl").read_text()
     assert slurm.state.jobs[1].restart_count == 1
