@@ -117,6 +117,7 @@ async def _measure(cluster: DevCluster, job_id: int, ranks_each: int, repeats: i
             await _until(lambda fleet=fleet: len(fleet.ranks) == len(nodes) * ranks_each, 60, "all ranks")
             known.append(time.monotonic() - began)
             await asyncio.sleep(_SETTLE_S)
+            fleet.expect(1)
             watch.tell("capture", id=1, round=1, timeout_s=60.0)
             captures.append(
                 await _until(lambda fleet=fleet: len(fleet.archives.get(1, {})) == len(nodes), 90, "all stacks")

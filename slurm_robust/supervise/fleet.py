@@ -136,6 +136,9 @@ class Fleet:
             int(number), int(step), str(phase), float(at_s), None if timeout_s is None else float(timeout_s)
         )
         if info.calls > 0:
+            if 0 <= info.first_step < int(step) and not self.steps.knows(int(number)):
+                # We came in the middle, perhaps after it hung: its steps so far tell how long one takes.
+                self.steps.saw(int(number), info.first_step, info.first_step_at_s)
             self.steps.saw(int(number), int(step), float(at_s))
 
     def expect(self, capture: int) -> dict[str, bytes]:

@@ -78,6 +78,10 @@ class StepTimes:
             self.count += steps
             self._last[rank] = (step, at_s)
 
+    def knows(self, rank: int) -> bool:
+        """Was a step of this rank seen?"""
+        return rank in self._last
+
     def p99_s(self) -> float:
         """The 99th percentile of the recent steps, seconds; 0 where none was seen."""
         if self._p99_s is None:  # asked for once a rank and look: sorted once

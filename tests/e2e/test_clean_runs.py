@@ -57,6 +57,7 @@ def test_stacks_and_attach_work_on_a_job_that_was_never_wrapped(cluster: Cluster
     assert "0-1" in shown.stdout
     as_json = json.loads(dev.run(["srobust", "stacks", job.id, "--json"]).stdout)
     assert sorted(as_json["nodes"]) == ["n1", "n2"]
+    wait_until(lambda: "fault: stop" in job.output(), 60, "the hang: whoever attaches comes after it")
     log = job.folder / "attach.log"
     dev.run(["bash", "-c", f"nohup srobust attach {job.id} > {log} 2>&1 & echo $! > {job.folder}/pid"])
     suspect = job.hears("suspect", 60)

@@ -20,6 +20,7 @@ from slurm_robust.supervise import attempts, incident, lineage, options
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.srunargs import UsageError
+from slurm_robust.supervise.suspicion import Level, assess
 
 # -- options --------------------------------------------------------------------------------------------------------
 
@@ -113,6 +114,22 @@ def test_the_first_new_step_is_what_the_ranks_say() -> None:
     assert fleet.first_step(20) == (21, 5.5)
     assert fleet.first_step(-1) == (21, 5.5)
     assert fleet.first_step(21) is None
+
+
+def test_a_watch_that_comes_after_the_hang_knows_how_long_a_step_takes() -> None:
+    """`srobust attach` to a job that hangs already: its first step and its last tell the pace, so silence is seen."""
+    fleet, limits = Fleet("a"), config.SuperviseConfig()
+    for number in (0, 1):
+        rank = {"rank": number, "pid": 70 + number, "step_id": "0", "world": 2, "at": 1.0}
+        fleet.feed({"t": "rank", "n": "n1", **rank}, 1.0)
+        fleet.feed({"t": "marks", "n": "n1", "rank": number, "marks": {}, "layout": {}, "first": [10, 100.0]}, 200.0)
+        fleet.feed({"t": "p", "n": "n1", "r": [[number, 60, "train", 150.0, 51, None, None, None]]}, 200.0)
+    silent = [info.progress for info in fleet.ranks.values() if info.progress is not None]
+    assert fleet.garbled == 0
+    assert fleet.steps.p99_s() == pytest.approx(1.0)
+    assert assess(silent, fleet.steps, 152.0, limits).level is Level.QUIET
+    found = assess(silent, fleet.steps, 200.0, limits)
+    assert (found.level, found.ranks) == (Level.SUSPECT, (0, 1))
 
 
 def test_localised_is_when_what_stands_was_concluded() -> None:
