@@ -28,6 +28,8 @@ _STREAM_LIMIT = 1 << 20
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 _HEALTHY_S = 30.0
 """A watch step that lived this long starts over with the shortest pause when it ends."""
+_END_S = 1.0
+"""For agents to end by themselves: they take a tenth of a second, and a frozen node never does."""
 
 _CONTAINER_PREFIXES = ("PYXIS_", "ENROOT_", "APPTAINER_", "SINGULARITY_", "SLURM_SPANK_", "_SLURM_SPANK_")
 _SRUN_INPUTS_KEPT = {"SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME"}
@@ -123,27 +125,26 @@ class WatchStep:
         self._keeper = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
-        """End the watch step; its agents end with it."""
-        self._wanted = False
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
-            self._keeper = None
-        await self._end_process()
+        """End the watch step; its agents end with it.
 
-    async def _end_process(self) -> None:
-        process, self._process = self._process, None
-        if process is None or process.returncode is not None:
+        By the end of its input, so that srun ends last: a slurmstepd whose srun is gone tries for two seconds to tell
+        it how the agent ended, and the job's own end waits for that.
+        """
+        self._wanted = False
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
             return
-        if process.stdin is not None:
-            process.stdin.close()  # end of input ends the agents
-        try:
-            await asyncio.wait_for(process.wait(), 1.0)
-        except asyncio.TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        process = self._process
+        if process is not None and process.returncode is None:
+            assert process.stdin is not None
+            process.stdin.close()
+            await asyncio.wait({keeper}, timeout=_END_S)
+        keeper.cancel()  # kills what has not ended
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeper
+        if process is not None:
             await process.wait()
+        self._process = None
 
     @property
     def running(self) -> bool:
