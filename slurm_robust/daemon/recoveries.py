@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,8 @@ from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 STEPS_AT_ONCE = 16
 LINGER_S = 60.0
 """How long after its end a recovery is looked back at: slurmctld saves its state every few seconds."""
+BROKEN_AGAIN_S = 5.0
+"""After an error of our own with one recovery, it is tried again after so long; the others go on."""
 TRIES = 4
 """A step that Slurm refused this often is given up; one that Slurm could not hear is tried for as long as it takes."""
 
@@ -39,6 +42,8 @@ class Following:
     refusals: int = 0
     retry_at_s: float = 0.0
     finished_at_s: float = 0.0
+    broken: str = ""
+    """The error of our own that was said last."""
 
     def watch(self, job: Job | None, core: Core) -> None:
         """Start and stop the watches by what Slurm shows."""
@@ -166,6 +171,13 @@ class Recoveries:
                 # Not heard, or not understood: nothing is concluded from that, the next look decides.
                 following.retry_at_s = max(following.retry_at_s, self.core.now_s() + 0.5)
                 self.core.alert("recovery.waits", f"{following.row.key}: {error}", key=following.row.key)
+            except sqlite3.OperationalError:
+                raise  # a full disk: no step of anybody can be written down
+            except Exception as error:  # noqa: BLE001 (one job's recovery must not hold up the others)
+                following.retry_at_s = self.core.now_s() + BROKEN_AGAIN_S
+                if repr(error) != following.broken:
+                    following.broken = repr(error)
+                    self.core.broken(error, f"{following.row.key}: not stepped on, tried again")
 
     def _look_back(self) -> None:
         """A controller killed seconds after the job ran again may have forgotten all of it: then it is done again."""
