@@ -201,6 +201,7 @@ class Intake:
             now_s=now_s,
             room=room,
             incident=claim.incident,
+            earlier=core.journal.evicted(job.ref.job_id, job.user),
         )
 
     def _row(self, job: Job, claim: Claim, key: str, decision: Recovery | None) -> IncidentRow:
