@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.model import Action, ActionKind, JobRef
-from slurm_robust.policy.follow import Do, Finish, GiveUp, View, Wait, next_step
+from slurm_robust.policy.follow import Do, Finish, GiveUp, View, Wait, fit_again, next_step, shown
 from slurm_robust.policy.recover import CLAIM, NODE_LOST, Recovery
 from slurm_robust.slurm.client import Job, Node, Reservation
 
@@ -109,6 +109,30 @@ def test_node_lost() -> None:
     drained = {**NODES, "n2": replace(down["n2"], flags=frozenset(("DRAIN",)), reason="srobust: stopped")}
     assert kind(replace(VIEW, job=PENDING, nodes=drained, reservations=SEAT), r) == "point_job_at_seat"
     assert kind(replace(VIEW, job=PENDING, reservations=SEAT), r) == "GiveUp aborted"
+
+
+def test_suspects_are_given_back_where_the_seat_is_too_small() -> None:
+    """Only with nothing against them any more, never the user's own, and not where the seat has all that is needed."""
+    short = replace(R, standby=(), exclude="n[2-3]", own_exclude="n3")
+    seat = {R.seat: Reservation(R.seat, "n1", end_at_s=1000)}
+    job = replace(PENDING, reservation=R.seat, exclude="n[2-3]", reason="Resources")
+    view = replace(VIEW, job=job, reservations=seat, called=REQUEUED, in_quarantine=frozenset())
+    step = next_step(short, view)
+    assert isinstance(step, Do)
+    assert (step.action.kind, step.action.args) == (ActionKind.LIFT_EXCLUDE, {"exclude": "n3"})
+    assert not shown(short, step.action, view)
+    assert shown(short, step.action, replace(view, job=replace(job, exclude="n3")))
+    # Once given back, it is not left out again.
+    assert kind(replace(view, job=replace(job, exclude="n3")), short) == "Wait"
+    point = next_step(short, replace(view, job=replace(job, exclude="n3", reservation="")))
+    assert isinstance(point, Do)
+    assert (point.action.kind, point.action.args["exclude"]) == (ActionKind.POINT_JOB_AT_SEAT, "n3")
+    assert kind(replace(view, in_quarantine=frozenset(("n2",)), reservations={**HELD, **seat}), short) == "Wait"
+    for wrong in ({"flags": frozenset(("DRAIN",))}, {"state": "DOWN"}, {"reason": "fan"}):
+        nodes = {**NODES, "n2": replace(NODES["n2"], **wrong)}  # type: ignore[arg-type]
+        assert not fit_again(("n2",), nodes, frozenset())
+    enough = replace(view, reservations={**SEAT})
+    assert kind(enough, replace(short, standby=("n4",))) == "Wait"
 
 
 states = st.sampled_from(["RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "CONFIGURING", "FAILED", "PREEMPTED", "X"])
