@@ -11,6 +11,7 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.journal import CLOSED, OPEN, RUNNING, ActionRow, IncidentRow
+from slurm_robust.daemon.ledger import Quarantine
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.follow import Do, Finish, GiveUp, Step, View, forgotten, next_step, shown
 from slurm_robust.policy.recover import Recovery
@@ -239,9 +240,17 @@ class Recoveries:
             await self.core.read_nodes()
 
     async def _perform(self, f: Following, step: Do) -> None:
+        ledger, name, now_s = self.breaker.ledger, step.action.target, self.core.now_s()
+        survivor = step.action.kind is ActionKind.SET_DOWN and name not in f.recovery.bad
+        if survivor:
+            # Written down first: the quarantine brings back what we set DOWN, once it answers and has passed its check.
+            why = f"set DOWN: {step.action.reason}"
+            ledger.quarantine(Quarantine(name, f.row.key, f.row.job_id, f.row.lineage, why, now_s, now_s))
         try:
             await self.actor.perform(f.row.key, step.action)
         except SlurmRefusedError as error:
+            if survivor:
+                ledger.leave(name)
             f.refusals += 1
             f.retry_at_s = self.core.now_s() + 0.2 * f.refusals
             if f.refusals >= TRIES and not f.row.abort:

@@ -23,7 +23,8 @@ ENDED = frozenset(
 HELD_UP_AFTER_S = 1.5
 """A suspect that alone holds up the job's end this long, when all survivors have let go, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
-"""The same where no survivor shows how long an end takes here: Slurm's default KillWait (30 s) and an epilog."""
+"""The same where no survivor shows how long an end takes here, Slurm's default KillWait (30 s) and an epilog, and for a
+survivor that fell silent."""
 RENEW_BELOW_S = 60.0
 """A seat that is still needed is renewed when less than this is left of it, or than a third where it is short."""
 GIVE_UP_AFTER_S = 3600.0
@@ -245,7 +246,9 @@ def _while_completing(r: Recovery, view: View, job: Job) -> Step:
         if node is None or foreign(node) or node.state == "DOWN" or name in view.occupied or not view.may_take_out:
             continue
         silent = "NOT_RESPONDING" in node.flags
-        limit_s = HELD_UP_AFTER_S if r.kept or silent else HELD_UP_BY_ALL_AFTER_S
+        # A survivor is only silent: its slurmd may be starting anew, and come back within seconds.
+        soon = name in r.bad and (r.kept or silent)
+        limit_s = HELD_UP_AFTER_S if soon else HELD_UP_BY_ALL_AFTER_S
         if view.alone_s >= limit_s and r.kind != OWNER:
             reason = f"{REASON_PREFIX} held up the end of job {r.job.address} for {view.completing_s:.0f} s"
             return Do(Action(ActionKind.SET_DOWN, name, reason))

@@ -95,6 +95,19 @@ def test_set_down_only_a_lone_suspect_without_other_jobs() -> None:
     assert kind(replace(view, nodes=foreign)) == "Wait"
 
 
+def test_a_survivor_that_falls_silent_is_given_time() -> None:
+    """Its slurmd may be starting anew: it is set DOWN only when it holds up the end for as long as an end may take."""
+    ending = replace(JOB, state="COMPLETING", completing=True, nodes=("n1",), restart_count=1)
+    silent = {**NODES, "n1": replace(NODES["n1"], flags=frozenset(("NOT_RESPONDING",)))}
+    view = replace(VIEW, job=ending, nodes=silent, reservations=SEAT, alone_s=5.0, completing_s=5.0)
+    assert kind(view) == "Wait"
+    assert kind(replace(view, alone_s=46.0)) == "set_down"
+    both = replace(view, job=replace(ending, nodes=("n1", "n2")))
+    step = next_step(R, both)
+    assert isinstance(step, Do)
+    assert (step.action.kind, step.action.target) == (ActionKind.SET_DOWN, "n2")
+
+
 def test_node_lost() -> None:
     """The seat is held while the node is silent, and let go when it answers; nothing is shortened for other reasons."""
     r = replace(R, kind=NODE_LOST, actions=R.actions[1:2] + R.actions[4:])
