@@ -160,8 +160,9 @@ class SlurmClient(Protocol):
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
         """Plain requeue; never `requeuehold`, which would leave the job held if nobody came back for it.
 
-        With `without`, the job leaves these nodes out too from then on. Slurm takes that from a pending job only, so it
-        follows the requeue in the same breath, and a job that asks for itself may be ended a moment before it.
+        With `without`, the job leaves these nodes out too from then on, unless too few usable ones of its partition
+        would remain: it would wait for ever then. Slurm takes that from a pending job only, so it follows the requeue
+        in the same breath, and a job that asks for itself may be ended a moment before it.
         """
 
     def release(self, job: JobRef) -> None:

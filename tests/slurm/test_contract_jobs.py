@@ -149,6 +149,14 @@ def test_a_requeue_without_nodes_leaves_out_these_and_the_users_own(client: Slur
     assert job.start_at_s > time.time() + 60
 
 
+def test_a_requeue_leaves_nothing_out_where_too_few_nodes_would_remain(client: SlurmClient, jobs: Jobs) -> None:
+    """A job on the whole partition would wait for ever; the user's own exclusions stay."""
+    ref = JobRef(jobs.submit("-N3", "-x", "n4"))
+    jobs.wait(ref, "RUNNING")
+    client.requeue(ref, without=["n1"])
+    assert jobs.wait(ref, "PENDING").exclude == "n4"
+
+
 def test_one_task_of_an_array_is_requeued_alone(client: SlurmClient, jobs: Jobs) -> None:
     """Also the task that carries the array's own id."""
     array = jobs.submit("-N1", "--array=0-2")
