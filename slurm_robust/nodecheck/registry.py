@@ -91,7 +91,17 @@ class Check:
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("xid", "gpu_count"),
     "host": ("filesystem", "shm", "memory", "clock", "kernel_log", "leftovers"),
-    "network": ("rdma_ports", "rdma_rate", "rdma_errors", "rdma_gids", "rdma_firmware", "ethernet"),
+    "network": (
+        "rdma_ports",
+        "rdma_rate",
+        "rdma_errors",
+        "rdma_gids",
+        "rdma_verbs",
+        "rdma_transport",
+        "rdma_pcie",
+        "rdma_firmware",
+        "ethernet",
+    ),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
 """The folder of `checks/` in which a check stands."""
