@@ -101,6 +101,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "rdma_pcie",
         "rdma_firmware",
         "ethernet",
+        "ethernet_errors",
     ),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
