@@ -102,6 +102,12 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "rdma_firmware",
         "ethernet",
         "ethernet_errors",
+        "bonding",
+        "loopback",
+        "default_route",
+        "conntrack",
+        "neighbours",
+        "network_sysctls",
     ),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}

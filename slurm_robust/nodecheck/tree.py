@@ -14,8 +14,8 @@ _NAME = re.compile(r"[^\s/\x00]{1,64}\Z")
 
 
 def word(path: Path, limit: int = _WORD_LIMIT) -> str:
-    """A one-line file's text, printable and without the blanks around it; empty where it cannot be read."""
-    return "".join(char for char in read_text(path, limit) if char.isprintable()).strip()
+    """A one-line file's text, printable, with single blanks; empty where it cannot be read."""
+    return " ".join("".join(char if char.isprintable() else " " for char in read_text(path, limit)).split())
 
 
 def integer(text: str) -> int | None:
