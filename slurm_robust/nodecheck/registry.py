@@ -108,6 +108,9 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "conntrack",
         "neighbours",
         "network_sysctls",
+        "controller_name",
+        "own_name",
+        "resolver",
     ),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
