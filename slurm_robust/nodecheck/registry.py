@@ -111,6 +111,8 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "controller_name",
         "own_name",
         "resolver",
+        "chrony",
+        "nic_log",
     ),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}

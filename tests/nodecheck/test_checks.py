@@ -211,6 +211,18 @@ def test_memory(facts: dict[str, Any], options: dict[str, Any], expected: tuple[
     [
         ({"here": True, "errno": 0, "status": 0x2001, "offset_us": 12.5, "max_error_us": 1}, ("pass", "synchronised")),
         ({"here": True, "errno": 0, "status": 0x0041, "offset_us": 0.0, "max_error_us": 1}, ("warn", "unsynchronised")),
+        (
+            {"here": True, "errno": 0, "status": 0x41, "offset_us": 0.0, "daemon": False, "container": True},
+            ("skip", "host_s_clock"),
+        ),
+        (
+            {"here": True, "errno": 0, "status": 0x41, "offset_us": 0.0, "daemon": False, "guest": True},
+            ("skip", "host_s_clock"),
+        ),
+        (
+            {"here": True, "errno": 0, "status": 0x41, "offset_us": 0.0, "daemon": True, "guest": True},
+            ("warn", "unsynchronised"),
+        ),
         ({"here": True, "errno": 0, "status": 1, "offset_us": -80000.0, "max_error_us": 1}, ("warn", "clock_off")),
         ({"here": True, "errno": 1}, ("skip", "no_adjtimex")),
         ({"here": False}, ("skip", "not_here")),
