@@ -57,7 +57,7 @@ def roce(context: Context) -> list[str]:
     found = set()
     for device in tree.names(context.path(rdma.CLASS)):
         own = context.path(rdma.CLASS) / device / "device"
-        if not (own / "physfn").exists():
+        if not tree.exists(own / "physfn"):
             found |= {
                 name for name in tree.names(own / "net") if tree.word(context.path(NET) / name / "type", 8) == "1"
             }
@@ -72,7 +72,7 @@ def stack(context: Context, names: Iterable[str]) -> dict[str, Interface]:
         below: list[str] = []
         for name in level:
             folder = context.path(NET) / name
-            if name not in found and len(found) < _MAX_INTERFACES and folder.is_dir():
+            if name not in found and len(found) < _MAX_INTERFACES and tree.is_folder(folder):
                 found[name] = _read(folder)
                 below += found[name]["lower"]
         level = below
@@ -88,7 +88,7 @@ def _read(folder: Path) -> Interface:
         lower = [
             name
             for name in lower
-            if (folder.parent / name / "device").exists() or (folder.parent / name / "bonding").exists()
+            if tree.exists(folder.parent / name / "device") or tree.exists(folder.parent / name / "bonding")
         ]
     speed = tree.count(folder / "speed")
     return {

@@ -34,7 +34,7 @@ def devices(context: Context) -> list[Device]:
 
 def _read(context: Context) -> list[Device]:
     folder = context.path(CLASS)
-    return [_device(folder / name, name) for name in tree.names(folder)[:_MAX_DEVICES] if (folder / name).is_dir()]
+    return [_device(folder / name, name) for name in tree.names(folder)[:_MAX_DEVICES] if tree.is_folder(folder / name)]
 
 
 def _device(folder: Path, name: str) -> Device:
@@ -73,11 +73,11 @@ def _kind(bus: Path, card: nics.Nic) -> str:
     A slice is a virtual function or subfunction whose card stands beside it on this node; a guest, one that was handed
     to this machine; a soft device is made by software on another interface.
     """
-    if (bus / "physfn").exists() or tree.target(bus / "subsystem") == "auxiliary":
+    if tree.exists(bus / "physfn") or tree.target(bus / "subsystem") == "auxiliary":
         return "slice"
     if card.virtual:
         return "guest"
-    return "card" if bus.exists() or card is not nics.UNKNOWN else "soft"
+    return "card" if tree.exists(bus) or card is not nics.UNKNOWN else "soft"
 
 
 def _port(folder: Path, number: str) -> Port:

@@ -67,3 +67,24 @@ def target(link: Path) -> str:
         return os.path.basename(os.readlink(link))  # noqa: PTH115, PTH119 (text of a link, no path to follow)
     except OSError:
         return ""
+
+
+def exists(path: Path) -> bool:
+    """True where something is there and may be seen; unlike `Path.exists`, a folder that is closed raises nothing."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_folder(path: Path) -> bool:
+    """The same for a folder."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_gone(path: Path) -> bool:
+    """True only where the folder around it can be seen and has no such entry."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return is_folder(path.parent)
+    except OSError:
+        return False
+    return False

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,40 @@ def test_any_text_is_read(text: str) -> None:
     tree.hexadecimal(text)
     assert tree.natural(text) == tree.natural(text)
     assert not (tree.is_name(text) and ("/" in text or text in (".", "..")))
+
+
+def test_what_is_there_and_what_is_gone(tmp_path: Path) -> None:
+    """Gone is only what its folder does not have: a folder that is not there, or is closed, says nothing."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    assert tree.exists(tmp_path / "file")
+    assert tree.is_folder(tmp_path)
+    assert not tree.is_folder(tmp_path / "file")
+    assert not tree.exists(tmp_path / "loop")
+    assert not tree.is_gone(tmp_path / "file")
+    assert not tree.is_gone(tmp_path / "loop")
+    assert tree.is_gone(tmp_path / "none")
+    assert not tree.is_gone(tmp_path / "none" / "none")
+    assert not tree.is_gone(tmp_path / "file" / "none")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_closed_folder_raises_nothing(tmp_path: Path) -> None:
+    """As a plain user, who may not look into it."""
+    (tmp_path / "closed").mkdir(mode=0o700)
+    (tmp_path / "closed/file").write_text("x")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(54321)
+        path = tmp_path / "closed/file"
+        found = [tree.exists(path), tree.is_folder(path), tree.is_gone(path), tree.word(path), tree.names(path.parent)]
+        os.write(writer, repr(found).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    said = os.read(reader, 1000)
+    os.close(reader)
+    assert said == b"[False, False, False, '', []]"

@@ -5,6 +5,7 @@ MUNGE refuses credentials of a clock that is minutes off; logs stop to line up l
 
 from __future__ import annotations
 
+from slurm_robust.nodecheck import tree
 from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -52,8 +53,8 @@ def probe(context: Context, options: Options) -> Facts:
         "status": timex.status,
         "offset_us": offset_us,
         "max_error_us": timex.maxerror,
-        "daemon": any(context.path(path).exists() for path in _DAEMONS),
-        "container": any(context.path(path).exists() for path in _CONTAINERS),
+        "daemon": any(tree.exists(context.path(path)) for path in _DAEMONS),
+        "container": any(tree.exists(context.path(path)) for path in _CONTAINERS),
         # The first processor's flags are enough.
         "guest": " hypervisor" in read_text(context.path("/proc/cpuinfo"), 1 << 13),
     }

@@ -47,7 +47,7 @@ def probe(context: Context, options: Options) -> Facts:
     net = context.path("/proc/net")
     known = neighbours(read_text(net / "arp"))
     return {
-        "seen": (net / "route").exists() or (net / "ipv6_route").exists(),
+        "seen": tree.exists(net / "route") or tree.exists(net / "ipv6_route"),
         "interfaces": links.routed(context),
         "gateways": {address: known.get(address) for address in gateways(read_text(net / "route"))},
         "boot_id": context.boot_id(),

@@ -34,7 +34,7 @@ def probe(context: Context, options: Options) -> Facts:
         "boot_id": context.boot_id(),
         "at_s": counters.uptime_s(),
         "kept": kept,
-        "on_bus": [pci for pci in known.values() if isinstance(pci, str) and pci and (bus / pci).is_dir()],
+        "on_bus": [pci for pci in known.values() if isinstance(pci, str) and pci and not tree.is_gone(bus / pci)],
     }
 
 

@@ -57,7 +57,7 @@ def probe(context: Context, options: Options) -> Facts:
         folder = context.path(rdma.CLASS) / device["name"]
         own = folder / "ports" / str(port["port"]) / "hw_counters"
         # One listing tells which of the counters this driver has.
-        where = own if own.is_dir() else folder / "hw_counters"
+        where = own if tree.is_folder(own) else folder / "hw_counters"
         there = LIMITS.keys() & set(tree.names(where))
         found = {name: tree.count(where / name) for name in sorted(there)}
         counts[rdma.label(device, port)] = {name: value for name, value in found.items() if value is not None}

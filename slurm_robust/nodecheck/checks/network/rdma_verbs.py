@@ -28,11 +28,13 @@ def probe(context: Context, options: Options) -> Facts:
     modules = context.path("/sys/module")
     return {
         "devices": [device["name"] for device in rdma.devices(context) if device["kind"] != "slice"],
-        "copied": not modules.is_dir(),
-        "loaded": (modules / "ib_uverbs").is_dir() or folder.is_dir(),
+        "copied": not tree.is_folder(modules),
+        "loaded": tree.is_folder(modules / "ib_uverbs") or tree.is_folder(folder),
         "files": files,
         "without_driver": sorted(_without_driver(context)),
-        "missing": [str(name) for name in options["modules"] if not (modules / str(name).replace("/", "_")).is_dir()],
+        "missing": [
+            str(name) for name in options["modules"] if not tree.is_folder(modules / str(name).replace("/", "_"))
+        ],
     }
 
 
@@ -48,7 +50,7 @@ def _without_driver(context: Context) -> Iterator[str]:
     for driver in _DRIVERS:
         for address in tree.names(context.path("/sys/bus/pci/drivers") / driver):
             function = context.path("/sys/bus/pci/devices") / address
-            if not _PCI.match(address) or (function / "physfn").exists():
+            if not _PCI.match(address) or tree.exists(function / "physfn"):
                 continue
             if tree.word(function / "class", 16).startswith(_INFINIBAND_CLASS) and not tree.names(
                 function / "infiniband"
