@@ -206,4 +206,6 @@ def test_any_memory_gives_a_finding(looker: Looker, kept: dict[str, Any]) -> Non
     facts = rdma_ports.probe(Context("n1", root=looker.root), {}) | {"kept": {"boot_id": "boot-1", **kept}}
     options = rdma_ports.check.settings({})
     assert rdma_ports.judge(facts, options).status.value in ("warn", "fail")
-    assert rdma_ports.remember(facts, options)["active"]
+    kept_next = rdma_ports.remember(facts, options)
+    assert kept_next is not None
+    assert kept_next["active"]

@@ -6,7 +6,6 @@ The kernel knows whether somebody keeps the clock in step; chronyd knows how wel
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +48,8 @@ def probe(context: Context, options: Options) -> Facts:
     program = next((path for path in CANDIDATES if os.access(path, os.X_OK)), "")
     if not program:
         return {"installed": False}
+    import subprocess  # noqa: PLC0415 (only this probe's own process pays for it)
+
     try:
         done = subprocess.run(
             [program, "-n", "-c", "tracking"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_robust.nodecheck import counters, state, tree, windows
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.faults import Fault, conclude
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -71,7 +71,7 @@ check = Check(
     question="Is there room for new connections in the firewall's table?",
     reads="/proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/net/stat/nf_conntrack",
     cost="three small reads",
-    stages=STAGES,
+    stages=("epilog", "periodic", "full"),
     probe=probe,
     judge=judge,
     lane="files",

@@ -84,10 +84,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude(_faults(facts, options), healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
+def remember(facts: Facts, options: Options) -> Facts | None:
     """Whether this boot has had a default route."""
     same = facts["kept"].get("boot_id") == facts["boot_id"]
-    return {"boot_id": facts["boot_id"], "had": bool(facts["interfaces"]) or (same and bool(facts["kept"].get("had")))}
+    new = {"boot_id": facts["boot_id"], "had": bool(facts["interfaces"]) or (same and bool(facts["kept"].get("had")))}
+    return None if new == facts["kept"] else new
 
 
 check = Check(

@@ -101,14 +101,15 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude([*_links(facts), *_speeds(facts, options), *_mtus(facts, options)], healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
+def remember(facts: Facts, options: Options) -> Facts | None:
     """The fastest speed of each card in this boot."""
     kept = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
     best = dict(kept) if isinstance(kept, dict) else {}
     for name in links.cards(facts["interfaces"]):
         old, now = best.get(name), facts["interfaces"][name]["mbps"]
         best[name] = max(old, now) if isinstance(old, int) else now
-    return {"boot_id": facts["boot_id"], "best": best}
+    new = {"boot_id": facts["boot_id"], "best": best}
+    return None if new == facts["kept"] else new
 
 
 check = Check(

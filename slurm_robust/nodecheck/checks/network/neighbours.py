@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from slurm_robust.nodecheck import counters, state, tree, windows
 from slurm_robust.nodecheck.checks.network.conntrack import column
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.faults import Fault, conclude
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -76,7 +76,7 @@ check = Check(
     question="Is there room in the neighbour (ARP) tables?",
     reads="/proc/net/stat/{arp_cache,ndisc_cache}, /proc/sys/net/*/neigh/default/gc_thresh3",
     cost="four small reads",
-    stages=STAGES,
+    stages=("epilog", "periodic", "full"),
     probe=probe,
     judge=judge,
     lane="files",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -28,7 +29,6 @@ _KINDS = {
 
 Not among them: `Cable unplugged`, which is a person's hand, and `ACCESS_REG failed`, which is what a virtual function
 says that may not read its card."""
-_ANY = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
 _REMEDIES = {
     "table_overflow": "see the checks neighbours and conntrack: raise the table's limit",
     "transmit_timeout": "look at driver and firmware: `ethtool -i`; if it repeats, have the card looked at",
@@ -38,21 +38,27 @@ _REMEDIES = {
     "power_insufficient": "plug in the card's power cable; look at the slot's power limit",
     "card_unhealthy": "reset the card (`mlxfwreset`) or reboot the node; if it repeats, have it replaced",
 }
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _MAX_EXAMPLE_CHARS = 200
+
+
+@functools.cache
+def _any() -> re.Pattern[str]:
+    """One pattern of all kinds; compiled in the probe's own process, for it is large."""
+    return re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
 
 
 def count(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Lines by kind: how many, one example, and the PCI addresses they name."""
     seen: dict[str, dict[str, Any]] = {}
     for text in texts:
-        match = _ANY.match(text)
+        match = _any().match(text)
         if match is None:
             continue
         kind = next(kind for kind in _KINDS if match[kind] is not None)
         entry = seen.setdefault(kind, {"count": 0, "example": text[:_MAX_EXAMPLE_CHARS], "cards": []})
         entry["count"] += 1
-        address = _ADDRESS.search(text)
+        address = re.search(_ADDRESS, text)
         if address and address[0] not in entry["cards"]:
             entry["cards"].append(address[0])
     return seen
@@ -67,7 +73,7 @@ def probe(context: Context, options: Options) -> Facts:
     if kept.get("boot_id") != boot_id:
         # The kernel counts its records anew; a plain file goes on.
         cursor = {key: value for key, value in cursor.items() if key != "seq"}
-    log = kmsg.read(context.kmsg, _ANY, cursor, booted_at_s(context))
+    log = kmsg.read(context.kmsg, _any(), cursor, booted_at_s(context))
     return {
         "error": log.error,
         "errno": log.errno,

@@ -166,7 +166,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude(faults, healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
+def remember(facts: Facts, options: Options) -> Facts | None:
     """Which ports and devices were up in this boot, since when others are missing, and how many were up at most."""
     known = _known(facts["kept"], facts["boot_id"])
     every = _ports(facts, options)
@@ -180,7 +180,7 @@ def remember(facts: Facts, options: Options) -> Facts:
     same_boot = facts["kept"].get("boot_id") == facts["boot_id"]
     before = facts["kept"].get("full")
     full = max(len(now), before if same_boot and isinstance(before, int) else 0)
-    return {
+    new = {
         "boot_id": facts["boot_id"],
         "active": active,
         "devices": devices,
@@ -188,6 +188,7 @@ def remember(facts: Facts, options: Options) -> Facts:
         "full": full,
         "last_full": _last_full(facts),
     }
+    return None if new == facts["kept"] else new
 
 
 check = Check(

@@ -101,14 +101,15 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude([*_slow(facts, options), *_odd(facts, options)], healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
+def remember(facts: Facts, options: Options) -> Facts | None:
     """The fastest rate of each port in this boot."""
     best = _best(facts)
     for device, port in rdma.all_ports(facts["devices"]):
         if rdma.is_active(port) and port["gbps"] > 0:
             name = rdma.label(device, port)
             best[name] = max(best.get(name, 0.0), port["gbps"])
-    return {"boot_id": facts["boot_id"], "best": best}
+    new = {"boot_id": facts["boot_id"], "best": best}
+    return None if new == facts["kept"] else new
 
 
 check = Check(
