@@ -31,28 +31,29 @@ class Nic(NamedTuple):
 
 UNKNOWN = Nic("unknown card", 0)
 _MLX5_VF = "virtual function of a ConnectX"
-# Floors: a ConnectX-6 or newer is cabled to nothing older than EDR or HDR100 in a cluster that trains; the half of that
-# leaves room for split cables (1X of HDR is 50 Gb/s).
+_FLOOR = 25
+"""Below it are only SDR, DDR and single lanes of QDR or FDR: nobody cables a ConnectX-4 or newer so. QDR (40 Gb/s) may
+be an old storage fabric."""
 _CARDS: dict[tuple[int, int], Nic] = {
-    (MELLANOX, 0x1013): Nic("ConnectX-4", 100, 40),
+    (MELLANOX, 0x1013): Nic("ConnectX-4", 100, _FLOOR),
     (MELLANOX, 0x1014): Nic(f"{_MLX5_VF}-4", 100, virtual=True),
     (MELLANOX, 0x1015): Nic("ConnectX-4 Lx", 50),
     (MELLANOX, 0x1016): Nic(f"{_MLX5_VF}-4 Lx", 50, virtual=True),
-    (MELLANOX, 0x1017): Nic("ConnectX-5", 100, 40),
+    (MELLANOX, 0x1017): Nic("ConnectX-5", 100, _FLOOR),
     (MELLANOX, 0x1018): Nic(f"{_MLX5_VF}-5", 100, virtual=True),
-    (MELLANOX, 0x1019): Nic("ConnectX-5 Ex", 100, 40),
+    (MELLANOX, 0x1019): Nic("ConnectX-5 Ex", 100, _FLOOR),
     (MELLANOX, 0x101A): Nic(f"{_MLX5_VF}-5 Ex", 100, virtual=True),
-    (MELLANOX, 0x101B): Nic("ConnectX-6", 200, 50),
+    (MELLANOX, 0x101B): Nic("ConnectX-6", 200, _FLOOR),
     (MELLANOX, 0x101C): Nic(f"{_MLX5_VF}-6", 200, virtual=True),
     (MELLANOX, 0x101D): Nic("ConnectX-6 Dx", 200),
     (MELLANOX, 0x101E): Nic(_MLX5_VF, 0, virtual=True),
     (MELLANOX, 0x101F): Nic("ConnectX-6 Lx", 50),
-    (MELLANOX, 0x1021): Nic("ConnectX-7", 400, 50),
-    (MELLANOX, 0x1023): Nic("ConnectX-8", 800, 100),
-    (MELLANOX, 0x1025): Nic("ConnectX-9", 1600, 100),
-    (MELLANOX, 0xA2D2): Nic("BlueField", 100, 40),
-    (MELLANOX, 0xA2D6): Nic("BlueField-2", 200, 50),
-    (MELLANOX, 0xA2DC): Nic("BlueField-3", 400, 50),
+    (MELLANOX, 0x1021): Nic("ConnectX-7", 400, _FLOOR),
+    (MELLANOX, 0x1023): Nic("ConnectX-8", 800, _FLOOR),
+    (MELLANOX, 0x1025): Nic("ConnectX-9", 1600, _FLOOR),
+    (MELLANOX, 0xA2D2): Nic("BlueField", 100, _FLOOR),
+    (MELLANOX, 0xA2D6): Nic("BlueField-2", 200, _FLOOR),
+    (MELLANOX, 0xA2DC): Nic("BlueField-3", 400, _FLOOR),
     # EFA of the first generations always says 100 Gb/s, whatever the instance has.
     (AMAZON, 0xEFA0): Nic("EFA", 100, fixed_rate=True, virtual=True),
     (AMAZON, 0xEFA1): Nic("EFA", 100, fixed_rate=True, virtual=True),

@@ -7,7 +7,7 @@ What a device is stands in /sys (`link_layer`, PCI ids, `node_type`); its name s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,12 @@ def label(device: Device, port: Port) -> str:
     return f"{device['name']}/{port['port']}" if len(device["ports"]) > 1 else str(device["name"])
 
 
+def setting(table: Mapping[str, Any], name: str, device: Device, port: Port) -> Any:
+    """What a site's table says of a port: by its label, port, device, board, model, or `default`; None for nothing."""
+    keys = (name, f"{device['name']}/{port['port']}", device["name"], device["board"], device["type"], "default")
+    return next((table[key] for key in keys if key and key in table), None)
+
+
 def all_ports(found: Iterable[Device], ignore: Sequence[Any] = ()) -> Iterator[tuple[Device, Port]]:
     """Every port that concerns this node: not those of slices for guests, nor what the site ignores.
 
@@ -145,6 +151,11 @@ def sisters(ports: Iterable[tuple[Device, Port]]) -> list[list[tuple[Device, Por
         key = (device["type"], device["board"], device["kind"], port["layer"], port["port"])
         groups.setdefault(key, []).append((device, port))
     return list(groups.values())
+
+
+def may_be_management(port: Port, sisters_: int) -> bool:
+    """True for an Ethernet port without sisters: training has several alike, management and storage mostly have not."""
+    return bool(port["layer"] == "Ethernet" and sisters_ < 2)
 
 
 def is_active(port: Port) -> bool:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from network_trees import REAL, Looker, eight, write
+from network_trees import REAL, ROCE, Looker, device, eight, write
 
 from slurm_robust.nodecheck.checks.network.rdma_errors import _SATURATED, LIMITS
 
@@ -108,3 +108,14 @@ def test_the_healthy_h100_node_has_no_finding(tmp_path: Path, monkeypatch: pytes
     (looker.root / "sys/class").mkdir(parents=True)
     (looker.root / "sys/class/infiniband").symlink_to(REAL)
     assert [looker.look()[0] for _ in range(3)] == ["pass"] * 3
+
+
+def test_a_management_port_that_flaps_only_warns(looker: Looker) -> None:
+    """Ethernet, and none like it in the node."""
+    device(looker.root, "mlx5_8", ROCE, hca_type="MT4117", board_id="MT_2420110034")
+    count(looker, "mlx5_8", link_downed=0)
+    looker.reboot()
+    assert looker.look() == ("pass", "first_look")
+    count(looker, "mlx5_8", link_downed=9)
+    assert looker.look() == ("warn", "link_flapping")
+    assert looker.look(ignore=["mlx5_8"]) == ("pass", "errors_low")

@@ -131,6 +131,29 @@ def test_a_roce_port_without_a_cable_is_told_from_one_that_is_off(looker: Looker
     assert looker.look() == ("warn", "port_disabled")
 
 
+def test_an_ethernet_port_without_sisters_may_be_for_management(looker: Looker) -> None:
+    """It only warns; an InfiniBand port never is. With an expectation it counts like any other."""
+    board = {"hca_type": "MT4117", "board_id": "MT_2420110034"}
+    device(looker.root, "mlx5_8", ROCE, **board)
+    assert looker.look(expected=9) == ("pass", "ports_active")
+    device(looker.root, "mlx5_8", ROCE | DOWN, **board)
+    assert looker.look() == ("warn", "port_down")
+    assert looker.look() == ("warn", "port_down")
+    assert looker.look(expected=9) == ("fail", "ports_missing")
+    device(looker.root, "mlx5_8", UP | DOWN, **board)
+    assert looker.look() == ("fail", "port_down")
+
+
+@pytest.mark.parametrize("key", ["mlx5_3", "MT_0000000838", "MT4129", "default"])
+def test_a_card_in_the_wrong_mode_fails_where_the_site_says_which(looker: Looker, key: str) -> None:
+    """One board may serve as InfiniBand and as Ethernet: only the site knows."""
+    device(looker.root, "mlx5_3", ROCE)
+    assert looker.look() == ("pass", "ports_active")
+    assert looker.look(link_layer={key: "InfiniBand"}) == ("fail", "wrong_link_layer")
+    assert looker.look(link_layer={"default": "InfiniBand", "mlx5_3": "Ethernet"}) == ("pass", "ports_active")
+    assert looker.look(link_layer={key: 7}) == ("pass", "ports_active")
+
+
 def test_a_card_that_left_the_bus_fails_and_one_that_lost_its_driver_warns(looker: Looker) -> None:
     """An unloaded driver or a new bond takes devices away by hand; a PCI function goes only when it dies."""
     looker.look()

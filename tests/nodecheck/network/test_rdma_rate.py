@@ -36,6 +36,9 @@ def test_all_at_full_speed(looker: Looker) -> None:
     [
         ("200 Gb/sec (4X HDR)", ("warn", "rate_below_sisters")),  # storage beside compute, cabled so on purpose
         ("100 Gb/sec (1X NDR)", ("warn", "rate_below_sisters")),
+        ("40 Gb/sec (4X QDR)", ("warn", "rate_below_sisters")),  # an old storage fabric
+        ("25 Gb/sec (1X EDR)", ("warn", "rate_below_sisters")),
+        ("20 Gb/sec (4X DDR)", ("fail", "rate_far_below_card")),
         ("10 Gb/sec (4X SDR)", ("fail", "rate_far_below_card")),
         ("2.5 Gb/sec (1X SDR)", ("fail", "rate_far_below_card")),
         ("800 Gb/sec (4X XDR)", ("pass", "rates_good")),
@@ -120,7 +123,7 @@ def test_firmware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cards_are_looked_up_by_id_and_by_mlx5_s_model_name() -> None:
     """The model's number is the device id in decimal."""
-    assert nics.lookup(None, None, "MT4129") == nics.lookup(0x15B3, 0x1021) == nics.Nic("ConnectX-7", 400, 50)
+    assert nics.lookup(None, None, "MT4129") == nics.lookup(0x15B3, 0x1021) == nics.Nic("ConnectX-7", 400, 25)
     assert nics.lookup(None, None, "MT41692").name == "BlueField-3"
     for model in ("", "MT", "MTx", "MT²", "MT99999999999", "BCM57508"):
         assert nics.lookup(None, None, model) is nics.UNKNOWN

@@ -60,12 +60,19 @@ _CABLE = "clean, reseat or replace cable and transceiver; `mlxlink -d {} -c`"
 def probe(context: Context, options: Options) -> Facts:
     """The error counters of every port, with those of earlier looks in this boot."""
     counts: dict[str, dict[str, int]] = {}
-    for device, port in rdma.all_ports(rdma.devices(context), options["ignore"]):
+    ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
+    for device, port in ports:
         folder = context.path(rdma.CLASS) / device["name"] / "ports" / str(port["port"]) / "counters"
         found = {name: tree.count(folder / name) for name in ("link_downed", *LIMITS)}
         counts[rdma.label(device, port)] = {name: value for name, value in found.items() if value is not None}
     return {
         "counts": counts,
+        "spared": [
+            rdma.label(device, port)
+            for group in rdma.sisters(ports)
+            for device, port in group
+            if rdma.may_be_management(port, len(group))
+        ],
         "boot_id": context.boot_id(),
         "at_s": counters.uptime_s(),
         "kept": state.load(context.cache_dir, check.name),
@@ -89,7 +96,8 @@ def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
         in_day = day[name].delta if name in day and day[name].window_s <= 1.5 * _DAY_S else 0
         remedy = _CABLE.format(port.partition("/")[0])
         if 0 < options["fail_flaps_per_hour"] <= in_hour:
-            yield Fault(Status.FAIL, "link_flapping", f"{port} lost its link {in_hour} times within an hour", remedy)
+            status = Status.WARN if port in facts["spared"] else Status.FAIL
+            yield Fault(status, "link_flapping", f"{port} lost its link {in_hour} times within an hour", remedy)
         elif 0 < options["warn_flaps_per_day"] <= in_day:
             yield Fault(Status.WARN, "link_flaps", f"{port} lost its link {in_day} times within a day", remedy)
 
@@ -111,7 +119,7 @@ def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails for a link that flaps so often that no job survives; all other errors warn.
+    """Fails for a link that flaps so often that no job survives, unless it may be for management; other errors warn.
 
     Whatever a counter reached before the first look of this boot says nothing.
     """

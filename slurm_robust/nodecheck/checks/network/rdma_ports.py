@@ -118,7 +118,8 @@ def _bad(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault(Status.UNKNOWN, "port_unreadable", f"{name} does not tell its state", "`ibstat`, `rdma link`")
         elif was_active or odd:
             remedy = f"`ibstat`, `rdma link`; look at cable and switch port; unused? rdma_ports.ignore: [{name}]"
-            status = Status.FAIL if was_active and late else Status.WARN
+            alone = rdma.may_be_management(port, len(group))
+            status = Status.FAIL if was_active and late and not alone else Status.WARN
             yield Fault(status, "port_down", f"no link on {name} ({said})", remedy)
 
 
@@ -137,6 +138,15 @@ def _few(facts: Facts, options: Options) -> Iterator[Fault]:
         yield Fault(Status.WARN, "fewer_ports_than_before", sentence, remedy)
 
 
+def _layers(facts: Facts, options: Options) -> Iterator[Fault]:
+    for name, device, port in _ports(facts, options):
+        wanted = rdma.setting(options["link_layer"], name, device, port)
+        if isinstance(wanted, str) and port["layer"] and port["layer"] != wanted:
+            sentence = f"{name} runs as {port['layer']}, {wanted} is expected"
+            remedy = f"`mlxconfig -d {device['pci'] or device['name']} query LINK_TYPE_P1`; set it and reset the card"
+            yield Fault(Status.FAIL, "wrong_link_layer", sentence, remedy)
+
+
 def _no_lid(facts: Facts, options: Options) -> Iterator[Fault]:
     for name, _, port in _ports(facts, options):
         if not rdma.is_active(port) or port["layer"] != "InfiniBand":
@@ -149,14 +159,15 @@ def _no_lid(facts: Facts, options: Options) -> Iterator[Fault]:
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails for a port or card that was up in this boot and stays away, and for fewer ports than the site expects.
 
-    One that nobody has seen up may be unused on purpose: it warns where most of its sisters are up. A flap is no
-    failure: what has just gone down gets `grace_s`.
+    One that nobody has seen up may be unused on purpose: it warns where most of its sisters are up. An Ethernet port
+    without sisters may be for management: it only warns. A flap is no failure: what has just gone down gets `grace_s`.
     """
     evidence = {
         "ports": {name: [p["layer"], p["state"], p["phys"]] for name, _, p in _ports(facts, options)},
         "expected": options["expected"],
     }
-    faults = [*_few(facts, options), *_gone(facts, options), *_bad(facts, options), *_no_lid(facts, options)]
+    parts = (_few, _gone, _bad, _layers, _no_lid)
+    faults = [fault for part in parts for fault in part(facts, options)]
     names = [name for name, _, port in _ports(facts, options) if rdma.is_active(port)]
     if not facts["devices"]:
         healthy = Finding(Status.SKIP, "no_rdma", "the node has no RDMA device", evidence=evidence)
@@ -207,6 +218,11 @@ check = Check(
             [],
             "list of devices, ports (`mlx5_4/1`), interfaces or boards passed over: management, storage, unused",
             "ours: none is",
+        ),
+        "link_layer": Option(
+            {},
+            "`InfiniBand` or `Ethernet`, as ports must run: {port, device, board, model or `default`: layer}",
+            "ours: empty; one board may serve as either",
         ),
         "grace_s": Option(
             30.0, "s that a port or card that was up may be away before it fails", "ours: a link trains within seconds"

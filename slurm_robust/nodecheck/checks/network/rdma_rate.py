@@ -44,12 +44,8 @@ def _judged(facts: Facts, options: Options) -> list[tuple[str, rdma.Device, rdma
 
 def _expected(name: str, device: rdma.Device, port: rdma.Port, options: Options) -> float:
     """What the site wants of this port, Gb/s; 0 where it says nothing."""
-    table = options["min_gbps"]
-    for key in (name, f"{device['name']}/{port['port']}", device["name"], device["board"], device["type"], "default"):
-        wanted = table.get(key) if key else None
-        if isinstance(wanted, (int, float)):
-            return float(wanted)
-    return 0.0
+    wanted = rdma.setting(options["min_gbps"], name, device, port)
+    return float(wanted) if isinstance(wanted, (int, float)) else 0.0
 
 
 def _slow(facts: Facts, options: Options) -> Iterator[Fault]:
