@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_robust.nodecheck import nics, tree
 from slurm_robust.nodecheck.context import Context
@@ -23,6 +23,7 @@ _MAX_DEVICES = 128
 _MAX_PORTS = 2
 """A device with more ports is a switch of virtual functions (switchdev): its first port is the one with a cable."""
 
+T = TypeVar("T")
 Device = dict[str, Any]
 Port = dict[str, Any]
 
@@ -151,6 +152,14 @@ def sisters(ports: Iterable[tuple[Device, Port]]) -> list[list[tuple[Device, Por
         key = (device["type"], device["board"], device["kind"], port["layer"], port["port"])
         groups.setdefault(key, []).append((device, port))
     return list(groups.values())
+
+
+def usual(values: Iterable[T]) -> tuple[T, int]:
+    """The most frequent of some values, and how often it is there; of equally frequent ones the first."""
+    times: dict[T, int] = {}
+    for value in values:
+        times[value] = times.get(value, 0) + 1
+    return max(times.items(), key=lambda item: item[1])
 
 
 def may_be_management(port: Port, sisters_: int) -> bool:

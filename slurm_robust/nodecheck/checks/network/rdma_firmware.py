@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from slurm_robust.nodecheck import rdma
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.faults import Fault, conclude, some
@@ -27,7 +25,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     faults = []
     for (model, board), cards in boards.items():
         wanted = options["expected"].get(board) or options["expected"].get(model)
-        usual, times = Counter(cards.values()).most_common(1)[0]
+        usual, times = rdma.usual(cards.values())
         if wanted:
             odd = [name for name, fw in cards.items() if fw != str(wanted)]
             if odd:

@@ -70,8 +70,7 @@ def _odd(facts: Facts, options: Options) -> Iterator[Fault]:
     """Ports slower than most of their sisters, where neither site nor memory says what they should do."""
     names = {(d["name"], p["port"]): name for name, d, p in _judged(facts, options)}
     for group in rdma.sisters((d, p) for _, d, p in _judged(facts, options)):
-        rates = Counter(port["gbps"] for _, port in group)
-        usual, times = rates.most_common(1)[0]
+        usual, times = rdma.usual(port["gbps"] for _, port in group)
         if 2 * times <= len(group):
             continue
         for device, port in group:
