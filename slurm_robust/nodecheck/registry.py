@@ -91,7 +91,29 @@ class Check:
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("xid", "gpu_count"),
     "host": ("filesystem", "shm", "memory", "clock", "kernel_log", "leftovers"),
-    "network": ("ethernet",),
+    "network": (
+        "rdma_ports",
+        "rdma_rate",
+        "rdma_errors",
+        "rdma_gids",
+        "rdma_verbs",
+        "rdma_transport",
+        "rdma_pcie",
+        "rdma_firmware",
+        "ethernet",
+        "ethernet_errors",
+        "bonding",
+        "loopback",
+        "default_route",
+        "conntrack",
+        "neighbours",
+        "network_sysctls",
+        "controller_name",
+        "own_name",
+        "resolver",
+        "chrony",
+        "nic_log",
+    ),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
 """The folder of `checks/` in which a check stands."""
