@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ class Log:
 
 
 def of_this_boot(
-    records: Iterable[tuple[int, Record]], wanted: re.Pattern[str], booted_at_s: float | None = None
+    records: Iterable[tuple[int, Record]], wanted: Callable[[str], object], booted_at_s: float | None = None
 ) -> list[tuple[int, Record]]:
     """The wanted records that came after the last start of the kernel, each with its position.
 
@@ -58,17 +57,19 @@ def of_this_boot(
             kept.clear()
         if booted_at_s is not None and record.wall_s is not None and record.wall_s + 2 * _CLOCK_STEP_S < booted_at_s:
             continue
-        if wanted.match(record.text):
+        if wanted(record.text):
             kept.append((position, record))
     return kept
 
 
-def read(path: Path, wanted: re.Pattern[str], cursor: Mapping[str, Any], booted_at_s: float | None = None) -> Log:
+def read(
+    path: Path, wanted: Callable[[str], object], cursor: Mapping[str, Any], booted_at_s: float | None = None
+) -> Log:
     """Read the log once.
 
     Args:
         path: `/dev/kmsg` or a plain file; anything else is refused, since it could block.
-        wanted: Records whose text it matches (at its beginning) are kept.
+        wanted: Says whether to keep a record, by its text.
         cursor: Of an earlier reading of the same boot; empty reads the whole boot.
         booted_at_s: When this boot began, for files that hold several and name dates.
     """
@@ -89,7 +90,7 @@ def read(path: Path, wanted: re.Pattern[str], cursor: Mapping[str, Any], booted_
         os.close(fd)
 
 
-def _read_device(fd: int, wanted: re.Pattern[str], cursor: Mapping[str, Any]) -> Log:
+def _read_device(fd: int, wanted: Callable[[str], object], cursor: Mapping[str, Any]) -> Log:
     after = cursor.get("seq")
     after = after if isinstance(after, int) else -1
     last = after
@@ -106,12 +107,12 @@ def _read_device(fd: int, wanted: re.Pattern[str], cursor: Mapping[str, Any]) ->
             if record is None or record.seq is None or record.seq <= after:
                 continue
             last = record.seq
-            if wanted.match(record.text):
+            if wanted(record.text):
                 records.append(record)
     return Log(tuple(records), {"seq": last})
 
 
-def _read_file(fd: int, wanted: re.Pattern[str], cursor: Mapping[str, Any], booted_at_s: float | None) -> Log:
+def _read_file(fd: int, wanted: Callable[[str], object], cursor: Mapping[str, Any], booted_at_s: float | None) -> Log:
     info = os.fstat(fd)
     name = f"{info.st_dev}:{info.st_ino}"
     after = cursor.get("at") if cursor.get("file") == name else 0

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from slurm_robust.nodecheck import mounts, registry, runner
 from slurm_robust.nodecheck.checks.gpu import gpu_count
-from slurm_robust.nodecheck.checks.host import filesystem, kernel_log, leftovers, shm
+from slurm_robust.nodecheck.checks.host import filesystem, leftovers, shm
 from slurm_robust.nodecheck.checks.network import ethernet
 from slurm_robust.nodecheck.context import Context, job_gpus_of, job_of, node_name
 
@@ -226,79 +226,6 @@ def test_clock_reads_this_machine() -> None:
     """adjtimex(2) answers or refuses; either way there is a finding that drains nothing."""
     report = runner.run([registry.get("clock")], Context("n1"), {}, 10.0)
     assert report.results[0].finding.status.value in ("pass", "warn", "skip")
-
-
-KERNEL_WORDS = {
-    "oom_kill": [
-        "Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB",
-        "Out of memory: Killed process 4711 (python)",
-        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)",
-    ],
-    "machine_check": [
-        "mce: [Hardware Error]: Uncorrected error, 1 severity",
-        "EDAC MC0: 1 UE memory read error on CPU",
-    ],
-    "memory_failure": ["Memory failure: 0x12ab: recovery action for dirty LRU page: Failed"],
-    "io_error": [
-        "blk_update_request: I/O error, dev sda, sector 1",
-        "I/O error, dev nvme0n1, sector 2 op 0x0:(READ)",
-        "critical medium error, dev sdb, sector 3",
-    ],
-    "hung_task": ["INFO: task python:4711 blocked for more than 120 seconds."],
-    "remount_ro": ["EXT4-fs (sda1): Remounting filesystem read-only", "XFS (dm-0): Shutting down filesystem"],
-}
-HARMLESS = [
-    "mce: [Hardware Error]: Machine check events logged",
-    "mce: CPU0: Machine Check Exception reporting enabled",
-    "EDAC MC0: 1 CE memory read error on CPU",
-    "blk_update_request: I/O error, dev sr0, sector 0",
-    "I/O error, dev loop3, sector 0 op 0x0:(READ)",
-    "EXT4-fs (sda1): mounted filesystem with ordered data mode",
-    "EXT4-fs (sda1): re-mounted. Opts: (null)",
-    "python[4711]: segfault at 0 ip 0 sp 0 error 4",
-    "traps: Out of memory: Kill",
-]
-
-
-def test_the_kernel_s_words_are_sorted() -> None:
-    """Each known line has its kind; corrected errors, optical drives and processes with odd names have none."""
-    for kind, lines in KERNEL_WORDS.items():
-        for line in lines:
-            assert list(kernel_log.count([line])) == [kind], line
-    assert kernel_log.count(HARMLESS) == {}
-
-
-@given(st.lists(st.text(max_size=200), max_size=10))
-def test_any_kernel_words_are_sorted_without_an_error(lines: list[str]) -> None:
-    """Whatever is logged, counting is total."""
-    assert sum(entry["count"] for entry in kernel_log.count(lines).values()) <= len(lines)
-
-
-def test_trouble_in_the_log_warns_once_and_a_read_only_disk_fails_until_it_is_repaired(tmp_path: Path) -> None:
-    """An OOM kill is no fault of the node; a file system that an error made read-only is, as long as it is."""
-    mount = "30 1 8:1 / /scratch {mode},relatime - ext4 /dev/sda1 {mode}\n"
-    context = write(
-        tmp_path,
-        {
-            "/kmsg": "\n".join([KERNEL_WORDS["oom_kill"][0], KERNEL_WORDS["remount_ro"][0], ""]),
-            "/proc/self/mountinfo": mount.format(mode="ro"),
-            "/proc/sys/kernel/random/boot_id": "b1",
-        },
-    )
-    context = Context("n1", "prolog", tmp_path, context.kmsg, tmp_path / "cache")
-
-    def look() -> tuple[str, str]:
-        finding = runner.run([kernel_log.check], context, {}, 10.0).results[0].finding
-        return finding.status.value, finding.reason
-
-    assert look() == ("fail", "remount_ro")
-    assert look() == ("fail", "remount_ro")
-    (tmp_path / "proc/self/mountinfo").write_text(mount.format(mode="rw"))
-    assert look() == ("pass", "quiet")
-    with context.kmsg.open("a") as log:
-        log.write(KERNEL_WORDS["oom_kill"][0] + "\n")
-    assert look() == ("warn", "oom_kill")
-    assert look() == ("pass", "quiet")
 
 
 ROUTE = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
