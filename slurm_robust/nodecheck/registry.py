@@ -90,7 +90,21 @@ class Check:
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("xid", "gpu_count"),
-    "host": ("filesystem", "shm", "memory", "clock", "kernel_log", "leftovers"),
+    "host": (
+        "filesystem",
+        "shm",
+        "memory",
+        "ecc",
+        "numa",
+        "swap",
+        "cpu",
+        "cpu_settings",
+        "clock",
+        "kernel_log",
+        "tasks",
+        "limits",
+        "leftovers",
+    ),
     "network": ("ethernet",),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
