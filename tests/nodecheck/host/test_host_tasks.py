@@ -49,6 +49,7 @@ def facts(*stuck: tuple[str, float], **more: Any) -> dict[str, Any]:
         "load_5min": 0.1,
         "cpus": 64,
         "jobs": 0,
+        "slurmd": True,
         "now_s": 10_000.0,
         "boot_id": "b",
         **more,
@@ -66,6 +67,7 @@ def facts(*stuck: tuple[str, float], **more: Any) -> dict[str, Any]:
         (facts(*[("zombie", 400.0)] * 5), ("pass", "tasks_fine")),
         (facts(load_5min=40.0), ("warn", "busy_without_job")),
         (facts(load_5min=400.0, jobs=1), ("pass", "tasks_fine")),
+        (facts(load_5min=400.0, slurmd=False), ("pass", "tasks_fine")),  # no node of Slurm's
         (facts(load_5min=40.0, cpus=0), ("pass", "tasks_fine")),
         (facts(processes=0), ("skip", "no_processes")),
     ],

@@ -31,7 +31,7 @@ def _stuck(process: Process) -> str:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Processes in D or Z, each with the time since when it was seen so; the load where no job runs."""
+    """Processes in D or Z, each with the time since when it was seen so; the load where slurmd runs without a job."""
     now_s, boot_id = counters.uptime_s(), context.boot_id()
     kept = state.load(context.cache_dir, check.name)
     kept = kept if kept.get("boot_id") == boot_id else {}
@@ -58,6 +58,7 @@ def probe(context: Context, options: Options) -> Facts:
         "load_5min": load_5min,
         "cpus": online,
         "jobs": jobs,
+        "slurmd": any(process.command == "slurmd" for process in every),
         "now_s": now_s,
         "boot_id": boot_id,
     }
@@ -93,7 +94,13 @@ def judge(facts: Facts, options: Options) -> Finding:
             {"zombies": len(old)},
         )
     share = options["warn_idle_load_share"]
-    if not facts["jobs"] and facts["cpus"] and share and facts["load_5min"] >= facts["cpus"] * share:
+    if (
+        facts["slurmd"]
+        and not facts["jobs"]
+        and facts["cpus"]
+        and share
+        and facts["load_5min"] >= facts["cpus"] * share
+    ):
         sentence = f"load {facts['load_5min']:.0f} on {facts['cpus']} CPUs, and no job runs here"
         return Finding(Status.WARN, "busy_without_job", sentence, "look who it is: `top`; leftovers of jobs are usual")
     evidence = {key: facts[key] for key in ("processes", "zombies", "load_5min", "jobs")}
