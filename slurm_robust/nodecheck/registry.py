@@ -104,6 +104,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "tasks",
         "limits",
         "disks",
+        "disk_health",
         "services",
         "cgroups",
         "pcie_errors",

@@ -109,7 +109,7 @@ ABSURD = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_garbled_tree_gives_findings_and_drains_nothing(tree: Path, data: st.DataObject) -> None:
     """Cut, binary, absurd, missing, or a folder in its place: facts and a finding, and no `fail`."""
