@@ -30,11 +30,12 @@ def probe(context: Context, options: Options) -> Facts:
     info = os.statvfs(folder)
     owners: dict[int, list[int]] = {}
     seen = 0
-    for base, _, names in os.walk(folder):
+    # Each folder is opened from its parent's descriptor: no link of a user's is followed, also none put there meanwhile.
+    for _, _, names, fd in os.fwalk(folder, follow_symlinks=False):
         for name in names:
             seen += 1
             try:
-                entry = os.lstat(os.path.join(base, name))  # noqa: PTH118 (thousands of files: no Path for each)
+                entry = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
                 continue
             count_bytes = owners.setdefault(entry.st_uid, [0, 0])
