@@ -114,3 +114,20 @@ def test_a_dead_mount_is_said_by_its_errno(monkeypatch: pytest.MonkeyPatch, tmp_
     finding = looked_at(monkeypatch, mounted(f"2 1 0:9 / {tmp_path} rw - fuse.x x rw"), str(tmp_path))
     assert (finding.status.value, finding.reason) == ("fail", "dead")
     assert str(tmp_path) in finding.sentence
+
+
+def test_what_fstab_mounts_at_boot_can_be_asked_for(tmp_path: Path) -> None:
+    """Not what it mounts on demand or may lack, not swap; only where the site wants it."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text("1 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    (tmp_path / "etc/fstab").write_text(
+        "# /dev/sdz1 /old ext4 defaults 0 0\nUUID=1 / ext4 defaults 0 1\nUUID=2 none swap sw 0 0\n"
+        "nas:/home /home nfs4 noauto,x-systemd.automount 0 0\nUUID=3 /opt ext4 nofail 0 2\n\xff\x00\n"
+        "/dev/md0 /my\\040scratch xfs defaults 0 2\n"
+    )
+    context = Context("n1", "full", tmp_path)
+    for wanted, expected in ((False, "usable"), (True, "not_mounted")):
+        finding = runner.run([filesystem.check], context, {"filesystem": {"fstab": wanted}}, 5.0).results[0].finding
+        assert finding.reason == expected
+    assert finding.sentence == "/my scratch is not mounted"

@@ -22,6 +22,7 @@ SYSTEM = {
     "/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
     "/sys/kernel/security/lsm": "lockdown,capability,apparmor",
     "/sys/module/ib_core/initstate": "live\n",
+    "/sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
     "/proc/uptime": "8640000.12 999\n",
     "/proc/sys/kernel/tainted": "12289\n",  # a foreign, unsigned module: every NVIDIA node has it
 }
@@ -47,6 +48,10 @@ SYSTEM = {
         ({"thp": "never"}, "thp_differs"),
         ({"lsm": ["apparmor"]}, "settings_as_wanted"),
         ({"lsm": ["selinux=enforcing"]}, "lsm_differs"),
+        ({"clocksource": "tsc"}, "settings_as_wanted"),
+        ({"clocksource": "hpet"}, "clocksource_differs"),
+        ({"files": ["/proc/cmdline"]}, "settings_as_wanted"),
+        ({"files": ["/dev/gdrdrv"]}, "files_differs"),
         ({"max_uptime_days": 90.0}, "uptime_differs"),
         ({"reboot_required": True}, "settings_as_wanted"),
     ],
@@ -82,6 +87,7 @@ def test_a_kernel_that_met_a_fault_is_told(tmp_path: Path, tainted: str, expecte
         {"hugepages": {"../2048kB": 1}},
         {"fail": ["kernels"]},
         {"kernel": [7]},
+        {"files": ["etc"]},
     ],
 )
 def test_a_name_that_is_none_is_refused(options: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ _FAR_YEARS = 20
 
 
 def built_s(version: str) -> float | None:
-    """When this kernel was built by /proc/version, seconds since the epoch; the start of its year where that is sure."""
+    """When this kernel was built, in epoch seconds, from /proc/version; to the year where only that is said."""
     for pattern in _DATES:
         found = pattern.findall(version)
         if not found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from functools import partial
 from typing import Any
 
@@ -53,6 +54,20 @@ def _wanted(context: Context, options: Options) -> list[dict[str, Any]]:
                 raise CheckError(f"nodecheck.options.filesystem.mounts: {entry['path']}: {key}: {value!r} does not fit")
         wanted.append({**entry, "mount": True})
     return wanted
+
+
+def _fstab(context: Context) -> list[dict[str, Any]]:
+    """What /etc/fstab says is to be mounted at boot (fstab(5))."""
+    found = []
+    for line in read_text(context.path("/etc/fstab")).splitlines():
+        cells = line.split()
+        if len(cells) < 3 or line.lstrip().startswith("#") or not cells[1].startswith("/"):
+            continue
+        chosen = set(cells[3].split(",")) if len(cells) > 3 else set()
+        if cells[2] != "swap" and not chosen & {"noauto", "nofail", "bind", "rbind"}:
+            path = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), cells[1])
+            found.append({"path": path.rstrip("/") or "/", "mount": True})
+    return found
 
 
 def _system(table: list[mounts.Mount], options: Options) -> list[dict[str, Any]]:
@@ -124,6 +139,9 @@ def probe(context: Context, options: Options) -> Facts:
     if not context.real_root:
         # A saved tree has what was saved of it.
         places = [place for place in places if place.get("mount") or context.path(place["path"]).exists()]
+    if options["fstab"]:
+        named = {place["path"] for place in places}
+        places += [place for place in _fstab(context) if place["path"] not in named]
     named = {place["path"] for place in places}
     places += [place for place in _system(_table(context), options) if place["path"] not in named]
     tasks = {}
@@ -234,6 +252,9 @@ check = Check(
             [],
             "list of {path, type, writable, min_free_mb, min_free_inodes} (or bare paths) that must be mounted",
             "ours: empty, only the site knows its mounts",
+        ),
+        "fstab": Option(
+            False, "what /etc/fstab mounts at boot must be mounted too", "ours: many images have a stale one"
         ),
         "tmp_min_free_mb": Option(64, "MiB that /tmp must have free", "ours: less than any job's start needs"),
         "system_warn_free_mb": Option(

@@ -21,6 +21,8 @@ def _entries(top: str) -> Iterator[os.stat_result]:
     Each folder is opened from its parent's descriptor: no link of a user's is followed, also none put there meanwhile.
     """
     device = -1
+    if not os.path.isdir(top):  # noqa: PTH112 (fwalk raises for what walk passes over)
+        return
     for base, folders, files, fd in os.fwalk(top, follow_symlinks=False):
         device = os.fstat(fd).st_dev if device < 0 else device
         for name in (*folders, *files):

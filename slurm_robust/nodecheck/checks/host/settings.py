@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from slurm_robust.nodecheck import sysfs
@@ -15,6 +16,7 @@ from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Op
 _SYSCTL = re.compile(r"[a-z][\w*-]*(?:[./][\w*:-]+){1,8}\Z")
 _MODULE = re.compile(r"[\w-]{1,64}\Z")
 _SIZE = re.compile(r"[0-9]{1,8}kB\Z")
+_CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _CHOSEN = re.compile(r"\[([\w-]{1,32})\]")
 # Bits of /proc/sys/kernel/tainted that a fault sets (the kernel's admin guide, "Tainted kernels").
 _TAINTS = {4: "a machine check", 5: "a bad page", 7: "an oops", 14: "a soft lockup"}
@@ -27,6 +29,8 @@ _NAMES = (
     "hugepages",
     "thp",
     "lsm",
+    "clocksource",
+    "files",
     "uptime",
     "reboot_required",
     "taint",
@@ -38,10 +42,12 @@ def _refuse(name: str, value: Any, why: str) -> CheckError:
 
 
 def _validated(options: Options) -> None:
-    for name in ("kernel", "cmdline", "cmdline_without", "modules", "lsm", "fail"):
+    for name in ("kernel", "cmdline", "cmdline_without", "modules", "lsm", "files", "fail"):
         for value in options[name]:
             if not isinstance(value, str) or (name == "modules" and not _MODULE.match(value)):
                 raise _refuse(name, value, "is no name")
+            if name == "files" and not value.startswith("/"):
+                raise _refuse(name, value, "is no absolute path")
             if name == "fail" and value not in _NAMES:
                 raise _refuse(name, value, f"is none of {', '.join(_NAMES)}")
     for value in options["sysctl"]:
@@ -77,11 +83,20 @@ def probe(context: Context, options: Options) -> Facts:
         },
         "thp": _chosen(sysfs.word(context.path("/sys/kernel/mm/transparent_hugepage/enabled"))),
         "lsm": _security(context) if options["lsm"] else [],
+        "clocksource": sysfs.word(context.path(_CLOCKSOURCE)),
+        "files": {name: _there(context.path(name)) for name in options["files"]},
         "uptime_days": round(float(uptime) / 86400, 2) if re.match(r"\d{1,12}(\.\d{1,9})?\Z", uptime) else None,
         "reboot_required": context.path("/run/reboot-required").exists()
         or context.path("/var/run/reboot-required").exists(),
         "tainted": sysfs.number(context.path("/proc/sys/kernel/tainted")),
     }
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _chosen(text: str) -> str:
@@ -129,6 +144,9 @@ def _differences(facts: Facts, options: Options) -> list[tuple[str, str]]:
     if options["thp"] and facts["thp"] and facts["thp"] != options["thp"]:
         found.append(("thp", f"transparent huge pages are {facts['thp']}, not {options['thp']}"))
     found += [("lsm", f"{name} is not active") for name in options["lsm"] if name not in facts["lsm"]]
+    if options["clocksource"] and facts["clocksource"] and facts["clocksource"] != options["clocksource"]:
+        found.append(("clocksource", f"time is read from {facts['clocksource']}, not from {options['clocksource']}"))
+    found += [("files", f"{name} is missing") for name, there in facts["files"].items() if not there]
     return found + _state(facts, options)
 
 
@@ -155,6 +173,8 @@ _REMEDIES: Mapping[str, str] = {
     "hugepages": "reserve them at boot: memory is in pieces later",
     "thp": "write it to /sys/kernel/mm/transparent_hugepage/enabled",
     "lsm": "look at the security module's configuration and the boot loader's command line",
+    "clocksource": "look in the kernel log for why; reboot",
+    "files": "install what is missing",
     "uptime": "reboot at the next chance",
     "reboot_required": "reboot at the next chance",
     "taint": "look in the kernel log for what it was; reboot",
@@ -194,6 +214,8 @@ check = Check(
         "hugepages": Option({}, "{size: least number of pages}, as {2048kB: 1024}", _OURS),
         "thp": Option("", "transparent huge pages: always, madvise or never; empty does not say", _OURS),
         "lsm": Option([], "security modules that must be active, as [apparmor] or [selinux=permissive]", _OURS),
+        "clocksource": Option("", "what time must be read from, as tsc; empty does not say", _OURS),
+        "files": Option([], "files, folders or devices that must be there", _OURS),
         "max_uptime_days": Option(0.0, "days since boot above which it warns; 0 never", _OURS),
         "reboot_required": Option(
             False, "warn where an update left /run/reboot-required", "ours: most sites reboot by plan"

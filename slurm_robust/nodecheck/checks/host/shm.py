@@ -30,7 +30,7 @@ def probe(context: Context, options: Options) -> Facts:
     info = os.statvfs(folder)
     owners: dict[int, list[int]] = {}
     seen = 0
-    # Each folder is opened from its parent's descriptor: no link of a user's is followed, also none put there meanwhile.
+    # Each folder is opened from its parent's descriptor: no link of a user's is followed.
     for _, _, names, fd in os.fwalk(folder, follow_symlinks=False):
         for name in names:
             seen += 1
