@@ -165,9 +165,9 @@ def _print(report: Report, *, as_json: bool) -> None:
     print(f"{report.node}: {report.verdict.value} ({report.stage})")
     for result in report.results:
         finding = result.finding
-        print(f"  {finding.status.value:7} {result.name:11} {finding.sentence}")
+        print(f"  {finding.status.value:7} {result.name:12} {finding.sentence}")
         if finding.remedy and finding.status.value in ("fail", "warn", "unknown"):
-            print(f"  {'':19} → {finding.remedy}")
+            print(f"  {'':20} → {finding.remedy}")
 
 
 def _list(config: Config, *, as_json: bool) -> None:
