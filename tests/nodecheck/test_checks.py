@@ -187,7 +187,7 @@ def test_shm_counts_files_of_users_who_run_nothing(tmp_path: Path) -> None:
     facts = shm.probe(context, {})
     assert facts["there"]
     assert facts["orphan_uids"] == ([54321] if me == 0 else [])
-    assert shm.probe(Context("n1", root=tmp_path / "none"), {}) == {"there": False}
+    assert shm.probe(Context("n1", root=tmp_path / "none"), {}) == {"there": False, "saved": True}
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,20 @@ def test_shm_counts_files_of_users_who_run_nothing(tmp_path: Path) -> None:
         ({"MemTotal": 60 << 20, "real_memory_mb": 65536}, {}, ("fail", "memory_missing")),
         ({"MemTotal": 64 << 20, "MemAvailable": 1 << 20}, {}, ("warn", "memory_low")),
         ({"MemTotal": 64 << 20, "HardwareCorrupted": 4}, {}, ("warn", "memory_corrupted")),
+        ({"MemTotal": 64 << 20, "MemAvailable": 40 << 20}, {}, ("pass", "memory_present")),  # a job runs
+        ({"MemTotal": 64 << 20, "MemAvailable": 40 << 20, "idle": True}, {}, ("warn", "memory_held")),
+        ({"MemTotal": 64 << 20, "MemAvailable": 50 << 20, "idle": True}, {}, ("pass", "memory_present")),
+        (
+            {"MemTotal": 64 << 20, "MemAvailable": 10 << 20, "idle": True, "huge_kb": 50 << 20},
+            {},
+            ("pass", "memory_present"),
+        ),
         ({}, {}, ("unknown", "no_meminfo")),
     ],
 )
 def test_memory(facts: dict[str, Any], options: dict[str, Any], expected: tuple[str, str]) -> None:
     """A module's worth missing fails; what the kernel keeps for itself does not."""
-    assert verdict("memory", {"real_memory_mb": 0, **facts}, **options) == expected
+    assert verdict("memory", {"real_memory_mb": 0, "idle": False, "huge_kb": 0, **facts}, **options) == expected
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,8 @@ def judge(facts: Facts, options: Options) -> Finding:
     dead on this node alone (its FUSE daemon ended, the file system gave up) fails.
     """
     faults = [fault for place in facts["places"] if (fault := _fault(place)) is not None]
+    if not facts["places"]:
+        return Finding(Status.SKIP, "no_places", "a saved tree without file systems")
     if not faults:
         return Finding(Status.PASS, "usable", f"{len(facts['places'])} file systems are usable", evidence=facts)
     faults.sort(key=lambda fault: (Status.FAIL, Status.UNKNOWN, Status.WARN).index(fault[0]))

@@ -26,7 +26,7 @@ def probe(context: Context, options: Options) -> Facts:
     """Size and fill of /dev/shm, and files whose owners run nothing here."""
     folder = context.path("/dev/shm")
     if not folder.is_dir():
-        return {"there": False}
+        return {"there": False, "saved": not context.real_root}
     info = os.statvfs(folder)
     owners: dict[int, list[int]] = {}
     seen = 0
@@ -58,9 +58,14 @@ def probe(context: Context, options: Options) -> Facts:
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails only below the sizes that the site asks for; fullness and leftovers are told."""
     if not facts["there"]:
-        return Finding(
-            Status.WARN, "no_shm", "/dev/shm is missing", "mount a tmpfs on /dev/shm: PyTorch and NCCL need it"
-        )
+        if facts["saved"]:
+            return Finding(Status.SKIP, "no_shm", "a saved tree without /dev/shm")
+        remedy = "mount a tmpfs on /dev/shm: PyTorch and NCCL need it"
+        return Finding(Status.WARN, "no_shm", "/dev/shm is missing", remedy)
+    return _judge(facts, options)
+
+
+def _judge(facts: Facts, options: Options) -> Finding:
     total, free = facts["total_mb"], facts["free_mb"]
     if total < options["min_size_mb"]:
         sentence = f"/dev/shm has {total} MiB, {options['min_size_mb']} are expected"
