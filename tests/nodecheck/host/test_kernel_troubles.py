@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from slurm_robust.nodecheck import registry, runner, troubles
 from slurm_robust.nodecheck.checks.host import kernel_log
 from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.registry import CheckError
 
 LINES: dict[str, list[str]] = {
     "oom_kill": [
@@ -262,6 +263,16 @@ def test_the_weightiest_kind_is_the_reason() -> None:
     lines = [LINES["machine_check"][0], LINES["oom_kill"][0], LINES["io_error"][1]]
     random.Random(7).shuffle(lines)
     assert judge(troubles.count(lines)[0]) == ("warn", "machine_check")
+
+
+@pytest.mark.parametrize(
+    "options", [{"ignore": ["oom"]}, {"ignore": [7]}, {"often": {"oom_kill": "x"}}, {"often": {"x": 1}}]
+)
+def test_a_kind_that_does_not_exist_is_said(tmp_path: Path, options: dict[str, Any]) -> None:
+    """A mistyped kind silences nothing: the message names the key."""
+    check = registry.get("kernel_log")
+    with pytest.raises(CheckError, match=rf"kernel_log\.{next(iter(options))}"):
+        check.probe(Context("n1", "full", tmp_path), check.settings(options))
 
 
 class Node:

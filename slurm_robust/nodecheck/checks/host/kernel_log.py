@@ -11,7 +11,7 @@ from typing import Any
 from slurm_robust.nodecheck import kmsg, mounts, state, troubles
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
 
 _LASTING = {"fs_shutdown": "was shut down", "remount_ro": "went read-only"}
 _MAX_TOLD = 4
@@ -49,6 +49,10 @@ def _devices(context: Context) -> dict[str, bool]:
 
 def probe(context: Context, options: Options) -> Facts:
     """Read what was logged since the last prolog, and which of the file systems it names are mounted how."""
+    for name in ("ignore", "often"):
+        for kind in options[name]:
+            if kind not in troubles.KINDS or (name == "often" and type(options[name][kind]) is not int):
+                raise CheckError(f"nodecheck.options.kernel_log.{name}: {kind!r} is no kind, or its number is none")
     boot_id = context.boot_id()
     kept = state.load(context.cache_dir, check.name)
     cursor = kept.get("cursor")
