@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -54,7 +55,8 @@ def parse(data: bytes) -> Process | None:
         return None
 
 
-def _read(path: str, limit: int) -> bytes:
+def read(path: str, limit: int) -> bytes:
+    """A small file's bytes; empty where it is missing or may not be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -70,28 +72,38 @@ def _read(path: str, limit: int) -> bytes:
 def scan(context: Context) -> list[Process]:
     """Every process there is; one that ends meanwhile is passed over."""
 
-    def read() -> list[Process]:
+    def every() -> list[Process]:
         folder = str(context.path("/proc"))
         try:
             names = [name for name in os.listdir(folder) if name.isdecimal() and name.isascii()]  # noqa: PTH208
         except OSError:
             return []
-        found = (parse(_read(f"{folder}/{name}/stat", 4096)) for name in names[:_MAX_PROCESSES])
+        found = (parse(read(f"{folder}/{name}/stat", 4096)) for name in names[:_MAX_PROCESSES])
         return [process for process in found if process is not None]
 
-    return context.once("processes", read)
+    return context.once("processes", every)
 
 
 def job_managers(context: Context) -> dict[int, int]:
     """Pid of each slurmstepd → the job it manages."""
 
-    def read() -> dict[int, int]:
+    def managers() -> dict[int, int]:
         found = {}
         for process in scan(context):
-            if process.command.startswith("slurmstepd"):
-                match = _STEPD.match(_read(str(context.path(f"/proc/{process.pid}/cmdline")), 4096))
+            if process.command.startswith("slurm"):
+                match = _STEPD.match(read(str(context.path(f"/proc/{process.pid}/cmdline")), 4096))
                 if match:
                     found[process.pid] = int(match[1])
         return found
 
-    return context.once("job_managers", read)
+    return context.once("job_managers", managers)
+
+
+def owners(context: Context) -> set[int]:
+    """Who runs something here, by uid; root always does."""
+    uids = {0}
+    for process in scan(context):
+        if not process.kernel:
+            with contextlib.suppress(OSError):  # each may end between being seen and being asked
+                uids.add(context.path(f"/proc/{process.pid}").stat(follow_symlinks=False).st_uid)
+    return uids

@@ -96,6 +96,7 @@ def test_gpus_are_counted_from_driver_bus_and_device_files(tmp_path: Path) -> No
     assert (facts["driver"], facts["bound"], facts["on_bus"], facts["devices"]) == (True, 4, 2, ["nvidia0", "nvidia1"])
 
 
+STAT = "{} ({}) S 1 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n"
 ROOM = {"free_mb": 900, "total_mb": 1000, "free_inodes": 900, "total_inodes": 1000, "write_errno": 0}
 TMP = {"path": "/tmp", "writable": True, "min_free_mb": 64, "min_free_inodes": 100, **ROOM}
 
@@ -180,7 +181,7 @@ def test_shm(change: dict[str, Any], options: dict[str, Any], expected: tuple[st
 
 def test_shm_counts_files_of_users_who_run_nothing(tmp_path: Path) -> None:
     """A file whose owner has a process is in use; one of nobody's is a leftover."""
-    context = write(tmp_path, {"/dev/shm/nccl-1": "x" * 5000, "/proc/1/comm": "init"})
+    context = write(tmp_path, {"/dev/shm/nccl-1": "x" * 5000, "/proc/1/stat": STAT.format(1, "init")})
     me = os.geteuid()
     if me == 0:
         os.chown(tmp_path / "dev/shm/nccl-1", 54321, 54321)
@@ -324,6 +325,7 @@ def test_leftovers_are_tasks_of_this_node_whose_job_has_gone(tmp_path: Path) -> 
         folder.mkdir(parents=True)
         (folder / "cmdline").write_bytes(command.encode() + b"\0")
         (folder / "environ").write_bytes(env)
+        (folder / "stat").write_text(STAT.format(pid, command[:10]))
     facts = leftovers.probe(Context("n1", "prolog", tmp_path, job_id=7), {})
     finding = leftovers.check.judge(facts, {})
     assert finding.status.value == "warn"

@@ -40,12 +40,7 @@ def _entries(top: str) -> Iterator[os.stat_result]:
 
 def probe(context: Context, options: Options) -> Facts:
     """Space held by users who run nothing here, by uid."""
-    running = {0}
-    for process in processes.scan(context):
-        try:
-            running.add(os.stat(context.path(f"/proc/{process.pid}"), follow_symlinks=False).st_uid)  # noqa: PTH116
-        except OSError:  # noqa: PERF203 (each may end meanwhile)
-            continue
+    running = processes.owners(context)
     held: dict[int, list[int]] = {}
     seen = 0
     for place in options["folders"]:

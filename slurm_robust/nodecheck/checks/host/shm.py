@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import os
 
+from slurm_robust.nodecheck import processes
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _MIB = 1 << 20
 _MAX_FILES = 20_000
-
-
-def _running_uids(context: Context) -> set[int]:
-    uids = set()
-    for entry in context.path("/proc").glob("[1-9]*"):
-        try:
-            uids.add(entry.stat().st_uid)
-        except OSError:  # noqa: PERF203 (each may end between being seen and being asked)
-            continue
-    return uids
 
 
 def probe(context: Context, options: Options) -> Facts:
@@ -43,7 +34,7 @@ def probe(context: Context, options: Options) -> Facts:
             count_bytes[1] += entry.st_blocks * 512
         if seen > _MAX_FILES:
             break
-    running = _running_uids(context)
+    running = processes.owners(context)
     orphans = {uid: found for uid, found in owners.items() if uid != 0 and uid not in running}
     return {
         "there": True,
@@ -86,7 +77,7 @@ def _judge(facts: Facts, options: Options) -> Finding:
 check = Check(
     name="shm",
     question="Is /dev/shm there, large enough, and not full of what finished jobs left?",
-    reads="statvfs(2) and the files of /dev/shm, the owners of /proc/*",
+    reads="statvfs(2) and the files of /dev/shm, the owners of /proc/* (and /proc/*/stat)",
     cost="one stat a file and a process, 1–5 ms",
     stages=("prolog", "epilog", "periodic", "full"),
     probe=probe,
