@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import registry, sxids, xids
+from slurm_robust.nodecheck import registry, sxids, troubles, xids
 from slurm_robust.nodecheck.registry import Check
 
 MARK = "<!-- From here on written by `python -m slurm_robust.nodecheck.explain docs/checks.md`. -->"
@@ -47,7 +47,7 @@ def as_text(checks: Sequence[Check]) -> str:
 
 
 def as_markdown(checks: Sequence[Check]) -> str:
-    """The generated half of docs/checks.md: each check, then the XIDs and SXIDs."""
+    """The generated half of docs/checks.md: each check, then the kernel log's kinds, XIDs and SXIDs."""
     lines = [MARK, ""]
     for check in checks:
         lines += [f"## `{check.name}`", "", check.question, "", f"* Reads: {check.reads}", f"* Costs: {check.cost}"]
@@ -57,7 +57,9 @@ def as_markdown(checks: Sequence[Check]) -> str:
             for name, option in check.options.items():
                 lines.append(f"| `{name}` | `{json.dumps(option.default)}` | {option.meaning} | {option.source} |")
             lines.append("")
-    lines += ["## The XIDs", "", "| XID | meaning | at fault | what to do | for us |", "|---|---|---|---|---|"]
+    lines += ["## What the kernel log may tell", "", "| kind | from how many lines on | what to do |", "|---|---|---|"]
+    lines += [f"| `{kind}` | {trouble.often} | {_cell(trouble.remedy)} |" for kind, trouble in troubles.KINDS.items()]
+    lines += ["", "## The XIDs", "", "| XID | meaning | at fault | what to do | for us |", "|---|---|---|---|---|"]
     for code, entry in sorted(xids.CATALOGUE.items()):
         lines.append(f"| {code} | {entry.name} | {entry.fault.value} | {entry.act.value} | {_grade(code)} |")
     lines += ["", "## The SXIDs (errors of NVSwitches)", ""]
@@ -66,6 +68,10 @@ def as_markdown(checks: Sequence[Check]) -> str:
         words = (_WORDS[sxids.grade(code, fatal=fatal).value] for fatal in (True, False))
         lines.append(f"| {code} | {entry.name} | {entry.act.value} | {' | '.join(words)} |")
     return "\n".join([*lines, ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 _WORDS = {"fail": "**unfit**", "warn": "warn", "note": "harmless"}

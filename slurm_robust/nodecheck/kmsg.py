@@ -7,45 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slurm_robust.nodecheck.kmsg_line import Record, parse
+
 _MAX_BYTES = 8 << 20
 _MAX_RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTH = "|".join(_MONTHS)
-
-_RAW = re.compile(r"(\d{1,5}),(\d{1,20}),(\d{1,20}),[^;]{0,64};(.*)", re.DOTALL)
-_LEVEL = re.compile(r"(?:[a-z0-9]+ *: *[a-z]+ *: |<\d{1,3}>)(?=\[|\d{4}-)")
-_UPTIME = re.compile(r"\[ *(\d{1,12}\.\d{1,9})\] ?")
-_CTIME = re.compile(rf"\[\w{{3}} +({_MONTH}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d) (\d{{4}})\] ?")
-_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,]\d{1,9})?(Z|[+-]\d\d:?\d\d)? ")
-_SYSLOG = re.compile(rf"(?:{_MONTH}) [ \d]\d \d\d:\d\d:\d\d ")
-_TAG = re.compile(r"([\w.-]+) ([\w.@/()-]+)(?:\[\d+\])?: ?")
 _BOOT_LINE = ("Linux version ", "-- Reboot --", "-- Boot ")
 _CLOCK_STEP_S = 60.0
-
-
-@dataclass(frozen=True)
-class Record:
-    """One message of the kernel.
-
-    Attributes:
-        text: The message without time, level, host and tag.
-        seq: The kernel's number of it, where the shape has one.
-        uptime_s: Seconds since boot, where the shape has them.
-        wall_s: Seconds since the epoch, where the shape has date and year.
-    """
-
-    text: str
-    seq: int | None = None
-    uptime_s: float | None = None
-    wall_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,66 +38,8 @@ class Log:
     errno: int = 0
 
 
-def parse(line: str) -> Record | None:
-    """Read one line; None where it is not the kernel's (another program's tag, a continuation, nothing)."""
-    line = line.rstrip("\r\n")
-    if not line.strip():
-        return None
-    if raw := _RAW.match(line):
-        # Behind the first newline of a record stand its ` KEY=value` lines.
-        text = raw[4].split("\n", 1)[0]
-        return Record(text, int(raw[2]), int(raw[3]) / 1e6)
-    if line[0] in " \t":
-        return None
-    return _parse_saved(line)
-
-
-def _parse_saved(line: str) -> Record | None:
-    """The shapes that dmesg, journalctl and syslog write."""
-    if level := _LEVEL.match(line):
-        line = line[level.end() :]
-    wall_s: float | None = None
-    if ctime := _CTIME.match(line):
-        month, day, hour, minute, second, year = ctime.groups()
-        wall_s = _wall(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second))
-        return Record(line[ctime.end() :], wall_s=wall_s)
-    stamp = _ISO.match(line) or _SYSLOG.match(line)
-    if stamp:
-        if stamp.re is _ISO:
-            wall_s = _wall(*(int(part) for part in stamp.groups()[:6]), zone=stamp[7])
-        line = line[stamp.end() :]
-        if tag := _TAG.match(line):
-            # `host kernel: …`; whatever another program logs may hold any words, and is no evidence.
-            if tag[2] != "kernel":
-                return None
-            line = line[tag.end() :]
-    uptime_s = None
-    if uptime := _UPTIME.match(line):
-        uptime_s = float(uptime[1])
-        line = line[uptime.end() :]
-    return Record(line, uptime_s=uptime_s, wall_s=wall_s)
-
-
-def _wall(*fields: int, zone: str | None = None) -> float | None:
-    """Seconds since the epoch; None for a date that does not exist. Without a zone it is this machine's time."""
-    year, month, day, hour, minute, second = fields
-    if not (1970 <= year <= 2200 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
-        return None
-    try:
-        local_s = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
-    except (OverflowError, ValueError):
-        return None
-    if not zone:
-        return local_s
-    utc_s = local_s + time.localtime(local_s).tm_gmtoff
-    if zone == "Z":
-        return utc_s
-    sign = -1 if zone[0] == "-" else 1
-    return utc_s - sign * (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60)
-
-
 def of_this_boot(
-    records: Iterable[tuple[int, Record]], wanted: re.Pattern[str], booted_at_s: float | None = None
+    records: Iterable[tuple[int, Record]], wanted: Callable[[str], object], booted_at_s: float | None = None
 ) -> list[tuple[int, Record]]:
     """The wanted records that came after the last start of the kernel, each with its position.
 
@@ -142,17 +57,19 @@ def of_this_boot(
             kept.clear()
         if booted_at_s is not None and record.wall_s is not None and record.wall_s + 2 * _CLOCK_STEP_S < booted_at_s:
             continue
-        if wanted.match(record.text):
+        if wanted(record.text):
             kept.append((position, record))
     return kept
 
 
-def read(path: Path, wanted: re.Pattern[str], cursor: Mapping[str, Any], booted_at_s: float | None = None) -> Log:
+def read(
+    path: Path, wanted: Callable[[str], object], cursor: Mapping[str, Any], booted_at_s: float | None = None
+) -> Log:
     """Read the log once.
 
     Args:
         path: `/dev/kmsg` or a plain file; anything else is refused, since it could block.
-        wanted: Records whose text it matches (at its beginning) are kept.
+        wanted: Says whether to keep a record, by its text.
         cursor: Of an earlier reading of the same boot; empty reads the whole boot.
         booted_at_s: When this boot began, for files that hold several and name dates.
     """
@@ -173,7 +90,7 @@ def read(path: Path, wanted: re.Pattern[str], cursor: Mapping[str, Any], booted_
         os.close(fd)
 
 
-def _read_device(fd: int, wanted: re.Pattern[str], cursor: Mapping[str, Any]) -> Log:
+def _read_device(fd: int, wanted: Callable[[str], object], cursor: Mapping[str, Any]) -> Log:
     after = cursor.get("seq")
     after = after if isinstance(after, int) else -1
     last = after
@@ -190,12 +107,12 @@ def _read_device(fd: int, wanted: re.Pattern[str], cursor: Mapping[str, Any]) ->
             if record is None or record.seq is None or record.seq <= after:
                 continue
             last = record.seq
-            if wanted.match(record.text):
+            if wanted(record.text):
                 records.append(record)
     return Log(tuple(records), {"seq": last})
 
 
-def _read_file(fd: int, wanted: re.Pattern[str], cursor: Mapping[str, Any], booted_at_s: float | None) -> Log:
+def _read_file(fd: int, wanted: Callable[[str], object], cursor: Mapping[str, Any], booted_at_s: float | None) -> Log:
     info = os.fstat(fd)
     name = f"{info.st_dev}:{info.st_ino}"
     after = cursor.get("at") if cursor.get("file") == name else 0

@@ -101,7 +101,7 @@ def probe(context: Context, options: Options) -> Facts:
     if not same_boot:
         # The kernel counts its records anew; a plain file goes on.
         cursor = {key: value for key, value in cursor.items() if key != "seq"}
-    log = kmsg.read(context.kmsg, _ANY, cursor, booted_at_s(context))
+    log = kmsg.read(context.kmsg, _ANY.match, cursor, booted_at_s(context))
     texts = [record.text for record in log.records]
     latched = kept.get("latched") if same_boot else None
     return {
