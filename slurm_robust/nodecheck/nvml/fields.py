@@ -33,7 +33,6 @@ FIELD_VALUES: dict[str, int | tuple[int, int]] = {
     "nvlink_replays": 52,
     "nvlink_recoveries": 59,
     "c2c_count": 170,
-    "pcie_recoveries": 169,
     "pcie_nonfatal": 179,
     "pcie_fatal": 180,
     "recovery_action": 230,

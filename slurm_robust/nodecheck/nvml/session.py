@@ -6,17 +6,15 @@ does not ask again. Nothing here raises: an error of a call is kept by its name 
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from slurm_robust.nodecheck.context import Context, read_text
+from slurm_robust.nodecheck.nvml import library
 from slurm_robust.nodecheck.nvml.fields import FIELD_VALUES, READERS, Ask, field_value
 
 DEADLINE_S = 12.0
@@ -56,8 +54,6 @@ ERRORS = {
 """NVML's errors by number, as nvml.h names them."""
 LOST = frozenset({"gpu_is_lost", "reset_required", "insufficient_power", "irq_issue"})
 """Errors that say that the GPU itself cannot be worked with."""
-FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib64/nvidia", "/usr/lib/nvidia", "/run/nvidia/driver/usr/lib64")
-"""Where containers and drivers of other kinds put the library, outside the loader's paths."""
 _MAX_GPUS = 64
 
 
@@ -84,15 +80,15 @@ class Session:
         self._call: tuple[str, int | None] = ("", None)
         self._thread_id = 0
 
-    def open(self, library: str, limit_s: float) -> None:
+    def open(self, path: str, limit_s: float) -> None:
         """Load the library and find the GPUs."""
         try:
-            self._nvml = _binding()
+            self._nvml = library.binding()
         except ImportError:
             self.state, self.detail = "no_binding", "the package nvidia-ml-py is not installed"
             return
         try:
-            self._nvml.nvmlLib = _load(library)
+            self._nvml.nvmlLib = library.load(path)
         except PermissionError as error:
             self.state, self.detail = "untrusted_library", str(error)
             return
@@ -105,6 +101,13 @@ class Session:
         """Read these fields of every GPU, those that were not read before."""
         if not self.state and not self.hung:
             self._run(lambda: self._read(names), limit_s)
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Let these fields be read anew, except where nothing comes back any more."""
+        for gpu in [] if self.hung else self.gpus:
+            for name in names:
+                gpu["values"].pop(name, None)
+                gpu["errors"].pop(name, None)
 
     def _run(self, work: Callable[[], None], limit_s: float) -> None:
         def body() -> None:
@@ -228,62 +231,6 @@ def _opened(context: Context) -> Session:
     else:
         session.open(context.nvml_library, limit_s(context))
     return session
-
-
-def _binding() -> Any:
-    """The module pynvml of the package nvidia-ml-py.
-
-    It imports `ctypes.util` for a function that it never calls, and with it subprocess, tempfile, random and more: a
-    third of its time. This process has no other use for them, so it gets a stand-in meanwhile.
-    """
-    if "pynvml" in sys.modules or "ctypes.util" in sys.modules:
-        import pynvml  # noqa: PLC0415 (only a node with GPUs pays for it)
-
-        return pynvml
-    stand_in = types.ModuleType("ctypes.util")
-    stand_in.find_library = lambda _: None  # type: ignore[attr-defined]
-    sys.modules["ctypes.util"] = stand_in
-    try:
-        import pynvml  # noqa: PLC0415 (the same)
-    finally:
-        del sys.modules["ctypes.util"]
-    return pynvml
-
-
-def _load(library: str) -> ctypes.CDLL:
-    """The library: the site's own, else as the loader finds it.
-
-    Raises:
-        PermissionError: others than root (and who runs this) may write it.
-        OSError: there is none.
-    """
-    if library:
-        trust(library)
-        return ctypes.CDLL(library)
-    try:
-        return ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
-        for folder in FOLDERS:
-            path = f"{folder}/libnvidia-ml.so.1"
-            if os.path.exists(path):  # noqa: PTH110 (no Path: time)
-                trust(path)
-                return ctypes.CDLL(path)
-        raise OSError(*error.args) from None
-
-
-def trust(library: str) -> None:
-    """Refuse a library that somebody else could have put there: it is run with this process's rights.
-
-    Raises:
-        PermissionError: its owner or mode, or its folder's, let others write it.
-        OSError: it is not there.
-    """
-    path = os.path.realpath(library)
-    for name in (path, os.path.dirname(path)):  # noqa: PTH120 (no Path: time)
-        info = os.stat(name)  # noqa: PTH116 (the same)
-        sticky = name != path and info.st_mode & 0o1000
-        if info.st_uid not in (0, os.geteuid()) or (info.st_mode & 0o002 and not sticky):
-            raise PermissionError(f"{name}: others may write it; chown root and chmod go-w it")
 
 
 def task_state(stat: str) -> str:

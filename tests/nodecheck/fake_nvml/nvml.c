@@ -198,18 +198,25 @@ TWO(nvmlDeviceGetEccMode, "ecc.mode", 1, "ecc.pending")
 TWO(nvmlDeviceGetMigMode, "mig.mode", 0, "mig.pending")
 TWO(nvmlDeviceGetGspFirmwareMode, "gsp.mode", 1, "gsp.default")
 
-int nvmlDeviceGetCurrentClocksEventReasons(Device device, unsigned long long *out)
+static int reasons(int gpu, unsigned long long *out)
 {
     long long value = 0;
-    ENTER(device);
-    said = number(gpu, "clocks.reasons", 1, &value);
+    int said = number(gpu, "clocks.reasons", 1, &value);
     *out = (unsigned long long)value;
     return said;
 }
 
+int nvmlDeviceGetCurrentClocksEventReasons(Device device, unsigned long long *out)
+{
+    ENTER(device);
+    return reasons(gpu, out);
+}
+
+/* The older name of the same call. */
 int nvmlDeviceGetCurrentClocksThrottleReasons(Device device, unsigned long long *out)
 {
-    return nvmlDeviceGetCurrentClocksEventReasons(device, out);
+    ENTER(device);
+    return reasons(gpu, out);
 }
 
 static int of_kind(int gpu, const char *kind, unsigned int which, long long otherwise, unsigned int *out)
