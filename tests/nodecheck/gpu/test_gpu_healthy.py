@@ -20,14 +20,12 @@ from slurm_robust.nodecheck.nvml import fields, profiles
 from slurm_robust.nodecheck.nvml.session import ERRORS, Session
 
 NVML_CHECKS = [check for check in registry.select("full") if check.lane == "nvml"]
-IN_USE = registry.get("gpu_in_use")
-ALL_CHECKS = [*NVML_CHECKS, IN_USE]
 C_TEXT = (Path(__file__).parents[1] / "fake_nvml" / "nvml.c").read_text()
 
 
 def look(gpus: FakeGpus, stage: str, **more: Any) -> Report:
     """All checks of NVML at once, in their lane."""
-    checks = [check for check in ALL_CHECKS if stage in check.stages or stage == "full"]
+    checks = [check for check in NVML_CHECKS if stage in check.stages or stage == "full"]
     return runner.run(checks, gpus.context(stage, **more), {}, 20.0)
 
 
@@ -47,7 +45,7 @@ def test_without_a_driver_everything_is_skipped() -> None:
     for context in (Context("n1"), Context("n1", root=Path("/proc/self/fd"))):
         if context.real_root and Path("/proc/driver/nvidia/version").exists():
             continue
-        for result in runner.run(ALL_CHECKS, context, {}, 20.0).results:
+        for result in runner.run(NVML_CHECKS, context, {}, 20.0).results:
             assert result.finding.status is Status.SKIP, result
 
 
@@ -126,7 +124,7 @@ def test_every_judge_takes_what_was_kept_broken_or_not(data: st.DataObject) -> N
         "on_host": True,
         "persistenced": True,
     }
-    for check in ALL_CHECKS:
+    for check in NVML_CHECKS:
         finding = check.judge(found, check.settings({}))
         assert finding.status is not Status.FAIL
         if check.remember is not None:
@@ -140,12 +138,12 @@ def test_the_names_that_checks_ask_for_exist(gpus: FakeGpus) -> None:
     asked: list[str] = []
     session.read = lambda names, limit_s: asked.extend(names)  # type: ignore[method-assign]
     context.shared["nvml"] = session
-    for check in ALL_CHECKS:
+    for check in NVML_CHECKS:
         before = len(asked)
         check.probe(context, check.settings({}))
         assert len(asked) > before
     assert set(asked) <= {*fields.READERS, *fields.FIELD_VALUES}
-    assert len(ALL_CHECKS) >= 20
+    assert len(NVML_CHECKS) >= 20
 
 
 @given(st.text(max_size=40))

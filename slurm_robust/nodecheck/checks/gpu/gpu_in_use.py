@@ -44,14 +44,15 @@ def _process(context: Context, pid: int) -> dict[str, Any]:
     }
 
 
-def _look(context: Context) -> Facts:
+def _look(context: Context, options: Options) -> Facts:
     facts = nvml.take(context, *_NAMES)
     pids = {one["pid"] for gpu in facts["gpus"] for one in gpu["values"].get("processes", [])}
+    held = any(_share(memory) > options["held_share"] for _, memory in answered(facts, "memory"))
     return {
         **facts,
         "job": context.job_id,
         "job_gpus": list(context.job_gpus),
-        "live_jobs": _live_jobs(context),
+        "live_jobs": _live_jobs(context) if pids or held else [],  # a walk through /proc, only for a reason
         "processes": {str(pid): _process(context, pid) for pid in sorted(pids)},
         "root": os.geteuid() == 0 and read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd",
     }
@@ -59,13 +60,13 @@ def _look(context: Context) -> Facts:
 
 def probe(context: Context, options: Options) -> Facts:
     """Look, and where there is something to say look again: what ends takes a moment to let go."""
-    facts = _look(context)
+    facts = _look(context, options)
     for _again in range(_TRIES):
         if judge(facts, options).status not in (Status.WARN, Status.FAIL):
             break
         time.sleep(_PAUSE_S)
         of(context).forget(_NAMES)
-        facts = _look(context)
+        facts = _look(context, options)
     return facts
 
 
@@ -89,19 +90,16 @@ def judge(facts: Facts, options: Options) -> Finding:
     used = {gpu["index"]: memory for gpu, memory in answered(facts, "memory")}
     for gpu in judged:
         held = [facts["processes"].get(str(one["pid"]), {}) for one in gpu["values"].get("processes", [])]
-        left = [one for one in held if one.get("there") and not _excused(one, others, facts["job"])]
+        left = [one for one in held if one.get("there") and not _excused(one, others, facts)]
         memory = used.get(gpu["index"], {})
-        share = memory.get("used", 0) / (memory.get("total") or 1)
         if left:
             words = f"still in use by {', '.join(_told(one) for one in left[:3])}"
             said.append(
                 Complaint(Status.WARN, "gpu_in_use", words, "end these processes; reboot if they do not end", gpu)
             )
-        elif share > options["held_share"] and not (held or others or _special(gpu)) and "reserved" in memory:
+        elif _share(memory) > options["held_share"] and not (held or others or _special(gpu)):
             words = f"{memory['used'] >> 20} MiB of memory are held by no process"
-            sure = (
-                facts["root"] and facts["stage"] == "prolog" and gpu["minor"] in facts["job_gpus"] and not _special(gpu)
-            )
+            sure = facts["root"] and facts["stage"] == "prolog" and gpu["minor"] in facts["job_gpus"]
             remedy = "`fuser -v /dev/nvidia*`; reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot"
             said.append(Complaint(Status.FAIL if sure else Status.WARN, "memory_held", words, remedy, gpu))
     mib = {gpu["bus"]: used[gpu["index"]]["used"] >> 20 for gpu in judged if gpu["index"] in used}
@@ -109,13 +107,21 @@ def judge(facts: Facts, options: Options) -> Finding:
     return settle(said, ("gpus_free", f"{len(judged)} GPUs are free"), {"used_mib": mib, "processes": told})
 
 
+def _share(memory: Mapping[str, int]) -> float:
+    """In use; older drivers count what they reserve themselves, and tell nothing then."""
+    return memory["used"] / (memory["total"] or 1) if "reserved" in memory else 0.0
+
+
 def _special(gpu: Mapping[str, Any]) -> bool:
     """Used memory says nothing of processes there."""
     return bool(gpu["values"].get("mig_mode", [0])[0] or gpu["profile"].get("coherent"))
 
 
-def _excused(process: Facts, others: list[int], job: int | None) -> bool:
-    return process["name"] in _SERVERS or process["job"] in others or (job is not None and process["job"] == job)
+def _excused(process: Facts, others: list[int], facts: Facts) -> bool:
+    """Of a running job, of all jobs, or (outside prolog and epilog) of somebody who may do so for all we know."""
+    if process["job"] is None:
+        return process["name"] in _SERVERS or facts["stage"] == "full"
+    return process["job"] in others or (process["job"] == facts["job"] and facts["stage"] != "epilog")
 
 
 def _told(process: Facts) -> str:
@@ -128,7 +134,7 @@ check = Check(
     question="Is a GPU still in use, or its memory still held, when a job is to get it or has just ended?",
     reads="NVML: compute processes and used memory; /proc/PID/{comm,cgroup,cmdline}; SLURM_JOB_GPUS",
     cost="two calls a GPU, 1–5 ms; up to 2 s more for a GPU that seems in use",
-    stages=("prolog", "epilog"),
+    stages=("prolog", "epilog", "full"),
     probe=probe,
     judge=judge,
     lane="nvml",
