@@ -173,11 +173,12 @@ def _print(report: Report, *, as_json: bool) -> None:
         print(json.dumps(report.to_json(), ensure_ascii=False))
         return
     print(f"{report.node}: {report.verdict.value} ({report.stage})")
+    width = max((len(result.name) for result in report.results), default=0)
     for result in report.results:
         finding = result.finding
-        print(f"  {finding.status.value:7} {result.name:11} {finding.sentence}")
+        print(f"  {finding.status.value:7} {result.name:{width}} {finding.sentence}")
         if finding.remedy and finding.status.value in ("fail", "warn", "unknown"):
-            print(f"  {'':19} → {finding.remedy}")
+            print(f"  {'':7} {'':{width}} → {finding.remedy}")
 
 
 def _list(config: Config, *, as_json: bool) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
-import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import ctypes
 
 FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib64/nvidia", "/usr/lib/nvidia", "/run/nvidia/driver/usr/lib64")
 """Where containers and drivers of other kinds put the library, outside the loader's paths."""
@@ -22,7 +23,7 @@ def binding() -> Any:
         import pynvml  # noqa: PLC0415 (only a node with GPUs pays for it)
 
         return pynvml
-    stand_in = types.ModuleType("ctypes.util")
+    stand_in = type(sys)("ctypes.util")
     stand_in.find_library = lambda _: None  # type: ignore[attr-defined]
     sys.modules["ctypes.util"] = stand_in
     try:
@@ -39,6 +40,8 @@ def load(library: str) -> ctypes.CDLL:
         PermissionError: others than root (and who runs this) may write it.
         OSError: there is none.
     """
+    import ctypes  # noqa: PLC0415 (only a node with GPUs pays for it)
+
     if library:
         trust(library)
         return ctypes.CDLL(library)

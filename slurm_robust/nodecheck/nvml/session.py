@@ -7,7 +7,6 @@ does not ask again. Nothing here raises: an error of a call is kept by its name 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -110,6 +109,8 @@ class Session:
                 gpu["errors"].pop(name, None)
 
     def _run(self, work: Callable[[], None], limit_s: float) -> None:
+        import threading  # noqa: PLC0415 (only a node with GPUs pays for it)
+
         def body() -> None:
             self._thread_id = threading.get_native_id()
             work()
