@@ -115,6 +115,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "gpu_inforom",
         "gpu_in_use",
         "gpu_peermem",
+        "gpu_p2p",
     ),
     "host": ("filesystem", "shm", "memory", "clock", "kernel_log", "leftovers"),
     "network": ("ethernet",),

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_robust.nodecheck import registry, runner
-from slurm_robust.nodecheck.checks.gpu import gpu_fabric, gpu_peermem
+from slurm_robust.nodecheck.checks.gpu import gpu_fabric, gpu_p2p, gpu_peermem
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Status
 
@@ -97,6 +99,60 @@ def test_fabric_manager_is_found_among_processes(tmp_path: Path) -> None:
     assert (facts["switches"], facts["manager"], facts["on_host"]) == (1, True, False)
     (tmp_path / "proc/77/comm").write_text("python\n")
     assert not gpu_fabric.probe(context, {})["manager"]
+
+
+def config_space(kind: int, acs: int | None) -> bytes:
+    """A PCIe port's config space: express capability at 0x40, ACS at 0x148 behind another extended one."""
+    space = bytearray(4096)
+    space[6], space[0x34] = 0x10, 0x50
+    space[0x50:0x54] = bytes([0x01, 0x40, 0, 0])  # power management, then the express capability
+    space[0x40:0x44] = bytes([0x10, 0x00, kind << 4 | 2, 0])
+    space[0x100:0x104] = (0x0001 | 0x148 << 20).to_bytes(4, "little")
+    if acs is not None:
+        space[0x148:0x14C] = (0x000D).to_bytes(4, "little")
+        space[0x14E:0x150] = acs.to_bytes(2, "little")
+    return bytes(space)
+
+
+def pci(root: Path, kind: int, acs: int | None, length: int = 4096, **files: str) -> Context:
+    """A GPU below a bridge of this kind."""
+    gpu = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0"
+    made = {f"/{gpu}/vendor": "0x10de\n", f"/{gpu}/class": "0x030200\n", DRIVER: CLOSED, **files}
+    context = tree(root, made)
+    (root / gpu).parent.joinpath("config").write_bytes(config_space(kind, acs)[:length])
+    (root / gpu).parents[1].joinpath("config").write_bytes(config_space(4, 0x1D)[:length])
+    devices = root / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    devices.joinpath("0000:02:00.0").symlink_to("../../../../" + gpu)
+    return context
+
+
+@pytest.mark.parametrize(
+    ("port", "files", "expected"),
+    [
+        ((6, 0x1D, 4096), {}, ("warn", "acs_redirects")),
+        ((6, 0x01, 4096), {}, ("pass", "p2p_direct")),  # source validation alone sends nothing up
+        ((6, None, 4096), {}, ("pass", "p2p_direct")),
+        ((5, 0x1D, 4096), {}, ("skip", "no_switch")),
+        ((6, 0x1D, 64), {}, ("skip", "not_root")),
+        ((6, 0x1D, 4096), {"/proc/cpuinfo": "flags : fpu hypervisor"}, ("skip", "virtual")),
+    ],
+)
+def test_acs(
+    tmp_path: Path, port: tuple[int, int | None, int], files: dict[str, str], expected: tuple[str, str]
+) -> None:
+    """Only a switch's port above a GPU, on bare metal, that redirects what passes between peers."""
+    context = pci(tmp_path, *port, **files)
+    finding = gpu_p2p.check.judge(gpu_p2p.probe(context, {}), gpu_p2p.check.settings({}))
+    assert (finding.status.value, finding.reason) == expected
+
+
+@given(st.binary(max_size=600))
+def test_any_config_space_is_read(config: bytes) -> None:
+    """Truncated, or with capabilities that run in a circle."""
+    for space in (config, config_space(6, 1)[: len(config)] + config, config + config_space(6, 1)[len(config) :]):
+        assert -1 <= gpu_p2p.port_type(space) <= 15
+        assert gpu_p2p.acs_control(space) is None or gpu_p2p.acs_control(space) in range(65536)
 
 
 FILES = [
