@@ -31,6 +31,7 @@ def pass_time(gpus: FakeGpus, name: str, seconds: float) -> None:
         ("gpu_throttle", "gpu.1.clocks.reasons=0x48", "hw_thermal", "fail"),
         ("gpu_throttle", "gpu.1.clocks.reasons=0x88", "power_brake", "fail"),
         ("gpu_throttle", "gpu.1.clocks.reasons=0x20", "sw_thermal", "warn"),
+        ("gpu_throttle", "gpu.1.clocks.reasons=0x89", "power_brake", "warn"),  # idle: nothing is lost yet
         ("gpu_temperature", "gpu.1.temperature=90\n" + BUSY, "gpu_hot", "fail"),
         ("gpu_pcie", "gpu.1.pcie.width=8\n" + BUSY, "pcie_degraded", "fail"),
         ("gpu_pcie", "gpu.*.pcie.width=8\n" + BUSY, "pcie_degraded", "warn"),  # a machine made so
@@ -118,11 +119,13 @@ def test_a_driver_that_hangs(gpus: FakeGpus) -> None:
     """In the kernel, in the midst of its work: unfit. While GPUs may be waking up: only when it lasts."""
     quick = replace(gpu_driver.check, deadline_s=1.5)
 
-    def look() -> tuple[str, str, str]:
-        finding = runner.run([quick], gpus.context("prolog"), {}, 5.0).results[0].finding
+    def look(stage: str = "prolog") -> tuple[str, str, str]:
+        finding = runner.run([quick], gpus.context(stage), {}, 5.0).results[0].finding
         return finding.status.value, finding.reason, finding.sentence
 
     gpus.scenario("gpu.2.call.nvmlDeviceGetTemperature=hang_in_kernel")
+    assert look("periodic")[:2] == ("unknown", "driver_slow")  # a second look is due
+    (gpus.cache / "gpu_driver.json").unlink()
     status, reason, sentence = look()
     assert (status, reason) == ("fail", "driver_hung")
     assert "nvmlDeviceGetTemperature of GPU 2" in sentence

@@ -81,6 +81,14 @@ ONE_LOOK = [
     ("gpu_nvlink", MIG, {}, "skip", "no_nvlink"),
     ("gpu_fabric", "", {}, "pass", "fabric_joined"),
     ("gpu_fabric", "gpu.*.fabric.state=1", {}, "fail", "fabric_not_started"),  # long after boot
+    (
+        "gpu_fabric",
+        "gpus=4\ngpu.*.fabric.state=1",
+        {},
+        "warn",
+        "fabric_not_started",
+    ),  # four are joined without switches
+    ("gpu_fabric", "gpu.*.name=My Board\ngpu.*.fabric.state=1", {}, "warn", "fabric_not_started"),
     ("gpu_fabric", "gpu.*.fabric.state=2", {}, "warn", "fabric_starting"),
     ("gpu_fabric", "gpu.2.fabric.status=999", {}, "fail", "fabric_failed"),
     ("gpu_fabric", "gpu.2.fabric.health=0x1", {}, "warn", "fabric_degraded"),

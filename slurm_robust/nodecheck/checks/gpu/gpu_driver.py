@@ -33,13 +33,16 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _hung_finding(facts: Facts, options: Options) -> Finding:
-    """A GPU that wakes up takes long, and so does a driver under load: only what lasts, or cannot be that, fails."""
+    """A GPU that wakes up takes long, and so does a driver that takes down a large process: only what lasts fails.
+
+    Before a job no second look is due: there a call that sleeps in the kernel and can be no GPU's waking fails at once.
+    """
     hung: Mapping[str, Any] = facts["hung"]
     where = "" if hung["gpu"] is None else f" of GPU {hung['gpu']}"
     sentence = f"the driver hangs: {hung['call']}{where} did not return within {hung['after_s']:g} s"
     before_s = streaks.lasted_s(facts["kept"], _HUNG, facts["boot_id"], facts["at_s"])
     waking = hung["call"] in _OPENING and not facts["persistenced"]
-    stuck = hung["task_state"] == "D" and not waking
+    stuck = hung["task_state"] == "D" and not waking and facts["stage"] in ("prolog", "full")
     evidence = {"hung": dict(hung), "persistenced": facts["persistenced"], "before_s": round(before_s)}
     if stuck or before_s >= options["hung_s"]:
         return Finding(

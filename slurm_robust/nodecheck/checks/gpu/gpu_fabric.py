@@ -17,6 +17,8 @@ _MANAGER = "nv-fabricmanage"
 """The process's name, as the kernel cuts it."""
 _SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
 _STARTING = "starting"
+_WHOLE = 8
+"""GPUs of a node that only switches can join."""
 _REMEDY = "`systemctl status nvidia-fabricmanager`; start it; versions of it and of the driver must be the same"
 _MISSING = {
     2: "its system GUID is wrong",
@@ -73,21 +75,29 @@ def judge(facts: Facts, options: Options) -> Finding:
 def _not_joined(
     facts: Facts, told: list[tuple[Mapping[str, Any], dict[str, int]]], options: Options
 ) -> list[Complaint]:
-    """A fabric that starts has time; one that never began, or ended with an error, has not."""
+    """A fabric that starts has time; one that never began, or ended with an error, has not.
+
+    Boards of the same name are built without switches too, four to a node, and in virtual machines the fabric is the
+    host's: there it only warns.
+    """
     said = []
     before_s = streaks.lasted_s(facts["kept"], _STARTING, facts["boot_id"], facts["at_s"])
     lasts = before_s >= options["start_s"] or facts["at_s"] >= options["boot_s"]
+    sure = facts["switches"] > 0 or (
+        len(facts["gpus"]) >= _WHOLE and all(gpu["profile"].get("fabric") for gpu, _ in told)
+    )
+    fail = Status.FAIL if sure else Status.WARN
     for gpu, fabric in told:
         if fabric["state"] == 3 and fabric["status"]:
             words = f"joining the fabric failed (NVML error {fabric['status']})"
-            said.append(Complaint(Status.FAIL, "fabric_failed", words, _REMEDY, gpu))
+            said.append(Complaint(fail, "fabric_failed", words, _REMEDY, gpu))
         elif fabric["state"] == 1:
             words = "has not joined the fabric: is Fabric Manager running?"
-            said.append(Complaint(Status.FAIL if lasts else Status.WARN, "fabric_not_started", words, _REMEDY, gpu))
+            said.append(Complaint(fail if lasts else Status.WARN, "fabric_not_started", words, _REMEDY, gpu))
         elif fabric["state"] == 2:
             words = "is joining the fabric"
             slow = before_s >= options["start_s"]
-            said.append(Complaint(Status.FAIL if slow else Status.WARN, "fabric_starting", words, _REMEDY, gpu))
+            said.append(Complaint(fail if slow else Status.WARN, "fabric_starting", words, _REMEDY, gpu))
     return said
 
 

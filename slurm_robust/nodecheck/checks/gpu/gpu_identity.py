@@ -15,6 +15,8 @@ from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 _BY_SLURMD = ("prolog", "epilog", "periodic")
 """Stages that run outside any job's cgroup, and so see all GPUs."""
 _MAX_KNOWN = 64
+_ALMOST = 0.97
+"""What ECC, MIG and newer drivers take for themselves differs by less."""
 _MISSING = "drain; look for it in `lspci -d 10de:` and `dmesg | grep NVRM`; power-cycle"
 
 
@@ -81,7 +83,7 @@ def _memory(facts: Facts) -> list[Complaint]:
     told = [(gpu, memory["total"] >> 20) for gpu, memory in answered(facts, "memory")]
     for gpu, total_mib in told:
         least = gpu["profile"].get("memory_mib", 0)
-        if 0 < total_mib < least:
+        if 0 < total_mib < least * _ALMOST:
             words = f"{total_mib} MiB of memory instead of {least} or more"
             said.append(Complaint(Status.FAIL, "memory_missing", words, "drain and have the GPU looked at", gpu))
     if not said:

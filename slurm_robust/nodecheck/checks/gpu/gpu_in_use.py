@@ -20,7 +20,7 @@ _JOB_OF_CGROUP = re.compile(r"/job_(\d{1,10})(?:/|$)", re.MULTILINE)
 _SERVERS = frozenset({"nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste", "Xorg"})
 """Names (cut to 15 characters by the kernel) of what runs on GPUs for all jobs."""
 _NAMES = ("processes", "memory", "mig_mode")
-_TRIES = 4
+_TRIES = 8
 _PAUSE_S = 0.5
 
 
@@ -133,7 +133,7 @@ check = Check(
     name="gpu_in_use",
     question="Is a GPU still in use, or its memory still held, when a job is to get it or has just ended?",
     reads="NVML: compute processes and used memory; /proc/PID/{comm,cgroup,cmdline}; SLURM_JOB_GPUS",
-    cost="two calls a GPU, 1–5 ms; up to 2 s more for a GPU that seems in use",
+    cost="two calls a GPU, 1–5 ms; up to 4 s more for a GPU that seems in use",
     stages=("prolog", "epilog", "full"),
     probe=probe,
     judge=judge,

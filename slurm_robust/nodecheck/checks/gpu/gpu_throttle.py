@@ -29,6 +29,9 @@ _NAMES = {
 }
 
 
+_IDLE = 0x1
+
+
 def _worst(reasons: int) -> tuple[int, str, str, str] | None:
     return next((bad for bad in _BAD if reasons & bad[0]), None)
 
@@ -38,7 +41,7 @@ def _names(reasons: int) -> list[str]:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Slowdown by hardware fails once it is seen at look after look; a first look, and software's care, warn.
+    """Slowdown by hardware fails once a working GPU shows it at look after look; a first look, and software's, warn.
 
     A power cap that software keeps, application clocks and idleness are what they should be.
     """
@@ -51,7 +54,7 @@ def judge(facts: Facts, options: Options) -> Finding:
             continue
         _, reason, words, remedy = bad
         before_s = streaks.lasted_s(facts["kept"], f"{gpu['uuid']}.{reason}", facts["boot_id"], facts["at_s"])
-        lasts = before_s >= options["fail_after_s"] and reason != "sw_thermal"
+        lasts = before_s >= options["fail_after_s"] and reason != "sw_thermal" and not reasons & _IDLE
         told = f"{words} for {before_s / 60:.0f} min" if lasts else words
         said.append(Complaint(Status.FAIL if lasts else Status.WARN, reason, told, remedy, gpu))
     reasons_by_bus = {gpu["bus"]: _names(reasons) for gpu, reasons in answered(facts, "clock_reasons") if reasons & ~1}
