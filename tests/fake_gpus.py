@@ -59,6 +59,29 @@ gpu.*.clock.application.2=-
 gpu.*.clock.default.1=-
 gpu.*.clock.default.2=-
 """
+GB200 = """gpus=4
+gpu.*.name=NVIDIA GB200
+gpu.*.memory.total_mib=189471
+gpu.*.memory.used_mib=9000
+gpu.*.fi.90=53125
+gpu.*.fi.170=14
+gpu.*.fi.171=1
+gpu.*.fi.38=-
+gpu.*.temperature.threshold.1=-
+gpu.*.clock.application.1=-
+gpu.*.clock.application.2=-
+gpu.*.pcie.generation=1
+gpu.*.pcie.width=1
+driver=580.65.06
+cuda=13000
+"""
+ONE_OF_EIGHT = """gpus=1
+gpu.*.nvlink.active=0
+gpu.*.fabric.state=1
+gpu.*.persistence=-
+gpu.*.fi.230=-
+"""
+"""A virtual machine that was given one GPU of a board."""
 GH200 = """gpus=1
 gpu.*.name=NVIDIA GH200 480GB
 gpu.*.memory.total_mib=97871
@@ -105,7 +128,8 @@ gpu.*.ecc.volatile.corrected=-
 gpu.*.ecc.volatile.uncorrected=-
 gpu.*.nvlink.active=0
 """
-HEALTHY = {"H100": "", "A100_PCIE": A100_PCIE, "L40S": L40S, "B200": B200, "GH200": GH200, "V100": V100, "MIG": MIG}
+HEALTHY = {"H100": "", "A100_PCIE": A100_PCIE, "L40S": L40S, "B200": B200, "GB200": GB200, "GH200": GH200}
+HEALTHY |= {"V100": V100, "MIG": MIG, "ONE_OF_EIGHT": ONE_OF_EIGHT}
 """Scenarios of healthy machines; a line laid after one replaces what it says."""
 
 

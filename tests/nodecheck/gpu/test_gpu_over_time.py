@@ -102,6 +102,8 @@ def test_a_gpu_that_was_here_and_is_gone(gpus: FakeGpus) -> None:
     [
         ("", (0, 7), ("pass", "gpus_known")),
         ("gpus=1", (0, 1), ("fail", "job_gpu_missing")),
+        ("gpus=0", (0,), ("fail", "job_gpu_missing")),
+        ("gpus=0", (), ("skip", "no_gpu")),
         ("gpu.6.lost=1\ngpu.7.lost=1", (0, 1, 2, 3, 4, 5, 6), ("fail", "job_gpu_missing")),
         ("", (0, 8), ("warn", "job_gpu_unknown")),
         ("gpu.*.mig.mode=1", (8, 9, 10), ("pass", "gpus_known")),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.nodecheck import registry, runner
-from slurm_robust.nodecheck.checks.gpu import gpu_fabric, gpu_p2p, gpu_peermem
+from slurm_robust.nodecheck.checks.gpu import gpu_fabric, gpu_identity, gpu_p2p, gpu_peermem
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Status
 
@@ -153,6 +153,14 @@ def test_any_config_space_is_read(config: bytes) -> None:
     for space in (config, config_space(6, 1)[: len(config)] + config, config + config_space(6, 1)[len(config) :]):
         assert -1 <= gpu_p2p.port_type(space) <= 15
         assert gpu_p2p.acs_control(space) is None or gpu_p2p.acs_control(space) in range(65536)
+
+
+def test_a_driver_whose_gpus_nvml_does_not_show() -> None:
+    """Warns in what slurmd runs; inside a job hidden GPUs are the cgroup's doing."""
+    facts = {**A100S, "gpus": [], "in_driver": ["0000:1b:00.0"], "job_gpus": []}
+    for stage, expected in (("periodic", ("warn", "gpu_hidden")), ("full", ("skip", "no_gpu"))):
+        finding = gpu_identity.check.judge({**facts, "stage": stage}, gpu_identity.check.settings({}))
+        assert (finding.status.value, finding.reason) == expected
 
 
 FILES = [

@@ -33,9 +33,11 @@ def probe(context: Context, options: Options) -> Facts:
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails where the site's word or this job's is broken; what changed since the last look only warns."""
-    if (nothing := silent(facts)) is not None:
-        return nothing
     gpus = facts["gpus"]
+    nothing = silent(facts)
+    hidden = nothing is not None and nothing.reason == "no_gpu" and [*_job(facts), *_changes(facts)]
+    if nothing is not None and not hidden:
+        return nothing
     models = sorted({profiles.plain(gpu["model"]) for gpu in gpus if gpu["model"]})
     fails = [*_job(facts), *_models(gpus, options), *_memory(facts)]
     passed = ("gpus_known", f"{len(gpus)} × {' and '.join(models) or 'a GPU without a name'}")
