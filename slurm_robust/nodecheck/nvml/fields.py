@@ -140,7 +140,7 @@ def _sram_over(ask: Ask, _: Mapping[str, Any]) -> int:
 
 
 def _fabric(ask: Ask, _: Mapping[str, Any]) -> dict[str, int]:
-    """How the GPU stands with Fabric Manager; the newest structure that binding and driver both have."""
+    """How the GPU stands with Fabric Manager: by the newest call and structure that binding and driver both have."""
     import pynvml  # noqa: PLC0415 (the same)
 
     for version in (3, 2):
@@ -151,12 +151,18 @@ def _fabric(ask: Ask, _: Mapping[str, Any]) -> dict[str, int]:
         try:
             ask("nvmlDeviceGetGpuFabricInfoV", pynvml.byref(said))
         except Exception as error:
-            if getattr(error, "value", None) in (2, 25) and version > 2:
+            if getattr(error, "value", None) in (2, 13, 25):
                 continue
             raise
-        names = ("state", "status", "healthMask", "healthSummary")
-        return {name: int(getattr(said, name)) for name in names if hasattr(said, name)}
-    raise AttributeError("nvmlGpuFabricInfo_v2")
+        return _numbers(said)
+    said = pynvml.c_nvmlGpuFabricInfo_t()
+    ask("nvmlDeviceGetGpuFabricInfo", pynvml.byref(said))
+    return _numbers(said)
+
+
+def _numbers(said: Any) -> dict[str, int]:
+    names = ("state", "status", "healthMask", "healthSummary")
+    return {name: int(getattr(said, name)) for name in names if hasattr(said, name)}
 
 
 def _nvlink_states(ask: Ask, values: Mapping[str, Any]) -> list[int | None]:

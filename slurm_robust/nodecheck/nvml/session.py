@@ -139,8 +139,8 @@ class Session:
         code = getattr(error, "value", None)
         if isinstance(code, int):
             return ERRORS.get(code, f"error_{code}")
-        if isinstance(error, AttributeError):
-            return "function_not_found"  # an older binding
+        if isinstance(error, (AttributeError, TypeError)):
+            return "function_not_found"  # an older binding has it not, or wants other arguments
         return "unreadable"  # what came back is no text, or no number that a structure can hold
 
     def _find(self) -> None:

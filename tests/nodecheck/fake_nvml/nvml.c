@@ -516,6 +516,22 @@ int nvmlDeviceGetFieldValues(Device device, int count, struct field *out)
     return SUCCESS;
 }
 
+struct fabric_v1 {
+    unsigned char cluster[16];
+    unsigned int status, clique, state;
+};
+
+/* The first of these calls (r525). */
+int nvmlDeviceGetGpuFabricInfo(Device device, struct fabric_v1 *out)
+{
+    ENTER(device);
+    out->status = out->clique = 0;
+    said = unsigned_number(gpu, "fabric.status", 0, &out->status);
+    if (said != SUCCESS)
+        return said;
+    return unsigned_number(gpu, "fabric.state", 3, &out->state);
+}
+
 struct fabric {
     unsigned int version;
     unsigned char cluster[16];

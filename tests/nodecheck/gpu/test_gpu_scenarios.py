@@ -97,6 +97,8 @@ ONE_LOOK = [
     ("gpu_fabric", "gpu.2.fabric.health=0x102", {}, "pass", "fabric_joined"),
     ("gpu_fabric", "gpu.2.fabric.summary=2", {}, "warn", "fabric_unwell"),
     ("gpu_fabric", "fabric.version=2", {}, "pass", "fabric_joined"),
+    ("gpu_fabric", "call.nvmlDeviceGetGpuFabricInfoV=missing", {}, "pass", "fabric_joined"),
+    ("gpu_fabric", "call.nvmlDeviceGetGpuFabricInfoV=missing\ngpu.*.fabric.state=1", {}, "fail", "fabric_not_started"),
     ("gpu_fabric", "gpus=1\ngpu.*.fabric.state=1", {}, "skip", "one_gpu"),
     ("gpu_fabric", L40S, {}, "skip", "no_fabric"),
     ("gpu_pcie", "", {}, "pass", "pcie_idle"),
