@@ -103,7 +103,7 @@ def _not_joined(
 
 def _ill(gpu: Mapping[str, Any], fabric: Mapping[str, int]) -> list[Complaint]:
     """What the health mask says; in each of its fields 0 is `not supported`."""
-    mask = fabric.get("healthMask", 0)
+    mask = fabric.get("health", 0)
     remedy = "look at nvidia-fabricmanager's log and `nvidia-smi -q`; reset all GPUs, repair if it stays"
     said = []
     if mask & 0x3 == 1:
@@ -120,7 +120,7 @@ def _ill(gpu: Mapping[str, Any], fabric: Mapping[str, int]) -> list[Complaint]:
     if wrong > 1:
         words = f"the fabric is configured wrongly: {_MISSING.get(wrong, f'reason {wrong}')}"
         said.append(Complaint(Status.WARN, "fabric_configuration", words, remedy, gpu))
-    if fabric.get("healthSummary") == 2 and not said:
+    if fabric.get("summary") == 2 and not said:
         said.append(Complaint(Status.WARN, "fabric_unwell", "the fabric calls it unhealthy", remedy, gpu))
     return said
 
