@@ -166,6 +166,10 @@ class NodecheckConfig(_Section, frozen=True):
     """Where verdicts and baselines are kept between runs. `%n` as above."""
     leave_timeout_s: Positive = 3.0
     """How long the prolog waits to learn whether it may drain."""
+    nvml_library: str = ""
+    """The libnvidia-ml.so.1 to load; empty takes the loader's. `%n` as above."""
+    gpu_profiles: dict[str, dict[str, Any]] = {}
+    """What the site expects of a GPU model: `{product name: {key: value}}`."""
     options: dict[str, dict[str, Any]] = {}
     """Thresholds of single checks: `{check: {option: value}}`."""
 

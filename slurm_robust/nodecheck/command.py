@@ -10,7 +10,7 @@ import sys
 import syslog
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from slurm_robust import config as configuration
 from slurm_robust.config import Config, ConfigError
@@ -116,6 +116,8 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
         job_id=job_of(env),
         job_gpus=job_gpus_of(env),
         real_memory_mb=max(0, args.real_memory_mb),
+        nvml_library=_named(chosen.nvml_library, node),
+        gpu_profiles=_profiles(chosen.gpu_profiles),
     )
     if args.clear_xid is not None:
         return _clear(context, args.clear_xid, config)
@@ -143,6 +145,14 @@ def _gate(report: Report, config: Config, context: Context) -> int:
     from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a fit node never pays for Slurm)
 
     return gate.act(report, config, _log(f"srobust-{context.stage}", context.job_id), job_id=context.job_id)
+
+
+def _profiles(chosen: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    if chosen:
+        from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own pays for it)
+
+        profiles.validate(chosen)
+    return chosen
 
 
 def _named(path: str, node: str) -> str:

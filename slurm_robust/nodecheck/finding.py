@@ -76,7 +76,8 @@ class Report:
         """The verdict's reason in at most 200 characters: the failed checks, or those that could not tell."""
         wanted = {Fitness.UNFIT: Status.FAIL, Fitness.UNKNOWN: Status.UNKNOWN}.get(self.verdict)
         said = [r.finding.sentence for r in self.results if r.finding.status is wanted]
-        return shorten("; ".join(said)) if said else "all checks passed"
+        # Where a driver does not answer, every check of it says the same.
+        return shorten("; ".join(dict.fromkeys(said))) if said else "all checks passed"
 
     def to_json(self) -> dict[str, Any]:
         """The documented shape of `check --json`."""
