@@ -151,18 +151,29 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def script(which: str, exports: Mapping[str, str], candidates: list[Path], *, sleep_s: float = 0) -> str:
+def env_file(values: Mapping[str, str]) -> str:
+    """`etc/env`, what prolog and epilog are told: one `KEY=value` a line, read as it stands."""
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def script(
+    which: str, exports: Mapping[str, str], candidates: list[Path], settings: Path, *, sleep_s: float = 0
+) -> str:
     """`etc/prolog` or `etc/epilog`: slurmd gives no PATH, so everything is set here; no script there, nothing done.
 
     Args:
         which: `prolog` or `epilog`.
         exports: Environment for the project's script.
         candidates: Where the project's script may lie, best first; looked up when it runs.
+        settings: The script's own settings (`env_file`); it believes no variable.
         sleep_s: Wait this long first.
     """
     lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and becomes it."]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in exports.items()]
     if sleep_s:
         lines.append(f"sleep {sleep_s:g}")
-    lines += [f'if [ -x {path} ]; then exec {path} "$@"; fi' for path in (shlex.quote(str(p)) for p in candidates)]
+    lines += [
+        f"if [ -x {path} ]; then exec {path} {shlex.quote(str(settings))}; fi"
+        for path in (shlex.quote(str(p)) for p in candidates)
+    ]
     return "\n".join([*lines, "exit 0", ""])

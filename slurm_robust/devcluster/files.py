@@ -85,7 +85,11 @@ def write(spec: Spec, settings: Settings, layout: Layout) -> None:
         name = f"srobust-{which}"
         candidates = [home.parent / which / name, home / "_scripts" / which / name] if spec.prolog else []
         sleep_s = spec.epilog_sleep_s if which == "epilog" else 0
-        _write(layout.etc / which, conf.script(which, exports(layout), candidates, sleep_s=sleep_s), mode=0o755)
+        _write(
+            layout.etc / which, conf.script(which, exports(layout), candidates, layout.env, sleep_s=sleep_s), mode=0o755
+        )
+    told = {"SROBUST_PYTHON": sys.executable, "SROBUST_CODE": str(home.parent), "SROBUST_VERBOSE": "1"}
+    _write(layout.env, conf.env_file(told | {"SROBUST_CONFIG": str(layout.robust_yaml)}))
     for name in names:
         for text in (
             f"Linux version 6.1.0 (devcluster) node {name}",

@@ -1,4 +1,4 @@
-"""`srobust check`, and the prolog's way to it that loads no click: arguments, output, exit code."""
+"""`srobust check`: arguments, output, exit code. Prolog, epilog and health check come in by `door`, not here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import argparse
 import json
 import os
 import sys
-import syslog
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -48,8 +47,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--clear-xid", metavar="GPU", help="forget latched XIDs of this GPU (0000:9b:00), or of `all`")
     made.add_argument("--real-memory-mb", type=int, default=0, metavar="MB", help="Slurm's RealMemory of this node")
     made.add_argument("--tell-slurm", action="store_true", help="write the verdict into this job's Comment")
-    # For prolog, epilog and health check: exit code 20 means "exit 1", everything else "exit 0".
-    made.add_argument("--gate", action="store_true", help=argparse.SUPPRESS)
     return made
 
 
@@ -63,26 +60,10 @@ def main(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         config = configuration.load(args.config)
-        if args.gate:
-            _own(args.config)
         return _run(args, config, env)
     except (ConfigError, registry.CheckError) as error:
         print(f"srobust check: {error}", file=sys.stderr)
         return EXIT_USAGE
-
-
-def _own(explicit: str | None) -> None:
-    """Refuse, as root, a configuration that others may write: it names files and commands that root then uses.
-
-    Raises:
-        ConfigError: it is not root's own.
-    """
-    path = configuration.find(explicit)
-    if path is None or os.geteuid() != 0:
-        return
-    info = path.stat()
-    if info.st_uid != 0 or info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid != 0):
-        raise ConfigError(f"{path}: others may write it; chown root:root and chmod go-w it")
 
 
 def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> int:
@@ -108,11 +89,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     for name in chosen.options:
         registry.get(name)
     checks = registry.select(args.stage, only, chosen.disable)
-    if args.gate and not chosen.enabled:
-        return EXIT_FIT
     report = runner.run(checks, context, chosen.options, chosen.deadline_s)
-    if args.gate:
-        return _gate(report, config, context)
     _print(report, as_json=args.json)
     if args.tell_slurm:
         from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a plain check knows nothing of Slurm)
@@ -122,28 +99,8 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     return _EXITS[report.verdict]
 
 
-def _gate(report: Report, config: Config, context: Context) -> int:
-    if report.verdict is Fitness.FIT:
-        return EXIT_FIT
-    from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a fit node never pays for Slurm)
-
-    return gate.act(report, config, _log(f"srobust-{context.stage}", context.job_id))
-
-
 def _named(path: str, node: str) -> str:
     return path.replace("%n", node)
-
-
-def _log(name: str, job_id: int | None) -> Callable[[str], None]:
-    """Writes one line to stderr (slurmd's log keeps it) and to syslog."""
-    about = f" job {job_id}:" if job_id is not None else ""
-
-    def log(line: str) -> None:
-        text = f"{name}:{about} {line}"
-        print(text, file=sys.stderr)
-        syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_WARNING, text)
-
-    return log
 
 
 def _clear(context: Context, gpu: str, config: Config) -> int:

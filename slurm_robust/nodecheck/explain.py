@@ -51,7 +51,11 @@ def as_markdown(checks: Sequence[Check]) -> str:
     lines = [MARK, ""]
     for check in checks:
         lines += [f"## `{check.name}`", "", check.question, "", f"* Reads: {check.reads}", f"* Costs: {check.cost}"]
-        lines += [f"* Stages: {', '.join(check.stages)}", ""]
+        lines += [f"* Stages: {', '.join(check.stages)}"]
+        if check.strikes > 1 and "periodic" in check.stages:
+            looks = f"{check.strikes} looks in a row, each within {check.window_s / 60:g} min of the one before"
+            lines += [f"* Counts in the periodic stage after {looks}"]
+        lines += [""]
         if check.options:
             lines += ["| option | default | meaning | where the default comes from |", "|---|---|---|---|"]
             for name, option in check.options.items():

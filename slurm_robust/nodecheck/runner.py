@@ -42,7 +42,8 @@ def run(
     for check in checks:
         outcome = outcomes[check.name]
         finding = _finding(check, outcome, settings[check.name], tasks[check.name].deadline_s)
-        results.append(Result(check.name, finding, outcome.duration_s * 1000))
+        watches = _watches(check, outcome, settings[check.name])
+        results.append(Result(check.name, finding, outcome.duration_s * 1000, watches))
         if check.remember is not None and not outcome.error and context.cache_dir is not None:
             _remember(check, outcome.value, settings[check.name], context)
     return Report(context.node, context.stage, tuple(results))
@@ -62,6 +63,15 @@ def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], second
     except Exception as error:  # noqa: BLE001 (a fault of ours is never a verdict on the node)
         sentence = f"{check.name} could not judge: {type(error).__name__}: {error}"
         return Finding(Status.UNKNOWN, "judge_error", sentence, _ASK.format(name=check.name), {"facts": outcome.value})
+
+
+def _watches(check: Check, outcome: Outcome, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    if check.watch is None or outcome.error:
+        return ()
+    try:
+        return tuple(check.watch(outcome.value, settings))
+    except Exception:  # noqa: BLE001 (then no verdict is believed for longer than this look)
+        return (("never",),)
 
 
 def _remember(check: Check, facts: Any, settings: Mapping[str, Any], context: Context) -> None:

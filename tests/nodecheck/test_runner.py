@@ -94,7 +94,8 @@ def test_a_sentence_fits_a_drain_reason() -> None:
 def test_options_are_typed_and_named() -> None:
     """A wrong option names check, option and what there is; whole numbers pass for floats."""
     check = made("c", dict, options={"limit_s": Option(1.5, "s", "ours"), "codes": Option([], "", "")})
-    assert check.settings({"limit_s": 2}) == {"limit_s": 2.0, "codes": []}
+    chosen = check.settings({"limit_s": 2})
+    assert (chosen["limit_s"], chosen["codes"], chosen["strikes"]) == (2.0, [], 1)
     with pytest.raises(CheckError, match=r"nodecheck\.options\.c\.limit: no such option \(it has: limit_s, codes\)"):
         check.settings({"limit": 2})
     with pytest.raises(CheckError, match="is no list"):

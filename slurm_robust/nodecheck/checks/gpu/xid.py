@@ -198,6 +198,7 @@ check = Check(
     probe=probe,
     judge=judge,
     lane="kernel_log",
+    log_words=("NVRM: Xid", "SXid"),
     remember=remember,
     options={
         "fail": Option([], _LISTS.format(what="make the node unfit"), "ours: empty, the catalogue decides"),

@@ -42,6 +42,7 @@ def _look(path: str, *, write: bool) -> dict[str, Any]:
     """Ask one file system; may block for ever."""
     info = os.statvfs(path)
     said: dict[str, Any] = {
+        "device": os.stat(path).st_dev,  # noqa: PTH116 (a plain text is at hand)
         "free_mb": info.f_bavail * info.f_frsize // _MIB,
         "total_mb": info.f_blocks * info.f_frsize // _MIB,
         "free_inodes": info.f_favail,
@@ -144,6 +145,16 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding(status, code, words, remedy, facts)
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """Each place stays mounted as it is, answers, has room, and is writable where it should be."""
+    places = [
+        f"{place['path']}|{place['device']}|{place.get('min_free_mb', 0)}|{'w' if place.get('writable') else ''}"
+        for place in facts["places"]
+        if "device" in place
+    ]
+    return [("answers", *places)]
+
+
 check = Check(
     name="filesystem",
     question="Are the file systems there that jobs need: mounted, writable, with room, and answering?",
@@ -152,6 +163,8 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    watch=watch,
+    strikes=2,
     options={
         "mounts": Option(
             [],

@@ -129,6 +129,7 @@ check = Check(
     probe=probe,
     judge=judge,
     lane="kernel_log",
+    log_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
     remember=remember,
     options={"ignore": Option([], f"list of kinds that are passed over: {', '.join(_KINDS)}", "ours: none is")},
 )

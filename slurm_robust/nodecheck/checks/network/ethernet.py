@@ -79,5 +79,6 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    strikes=2,
     lane="files",
 )
