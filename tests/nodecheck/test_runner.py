@@ -96,7 +96,9 @@ def test_options_are_typed_and_named() -> None:
     check = made("c", dict, options={"limit_s": Option(1.5, "s", "ours"), "codes": Option([], "", "")})
     chosen = check.settings({"limit_s": 2})
     assert (chosen["limit_s"], chosen["codes"], chosen["strikes"]) == (2.0, [], 1)
-    with pytest.raises(CheckError, match=r"nodecheck\.options\.c\.limit: no such option \(it has: limit_s, codes\)"):
+    with pytest.raises(
+        CheckError, match=r"nodecheck\.options\.c\.limit: no such option \(it has: limit_s, codes, strikes"
+    ):
         check.settings({"limit": 2})
     with pytest.raises(CheckError, match="is no list"):
         check.settings({"codes": 79})
