@@ -157,7 +157,7 @@ def env_file(values: Mapping[str, str]) -> str:
 
 
 def script(
-    which: str, exports: Mapping[str, str], candidates: list[Path], settings: Path, *, sleep_s: float = 0
+    which: str, exports: Mapping[str, str], candidates: list[Path], settings: Path, *, log: Path, sleep_s: float = 0
 ) -> str:
     """`etc/prolog` or `etc/epilog`: slurmd gives no PATH, so everything is set here; no script there, nothing done.
 
@@ -166,14 +166,21 @@ def script(
         exports: Environment for the project's script.
         candidates: Where the project's script may lie, best first; looked up when it runs.
         settings: The script's own settings (`env_file`); it believes no variable.
+        log: What it says goes to `<log>.<node>.log` too.
         sleep_s: Wait this long first.
     """
-    lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and becomes it."]
+    lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and runs it."]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in exports.items()]
     if sleep_s:
         lines.append(f"sleep {sleep_s:g}")
-    lines += [
-        f"if [ -x {path} ]; then exec {path} {shlex.quote(str(settings))}; fi"
-        for path in (shlex.quote(str(p)) for p in candidates)
-    ]
+    for path in map(str, candidates):
+        # slurmd's log has what a script said only where it failed: a file has it all.
+        words = f"said=$({shlex.quote(path)} {shlex.quote(str(settings))} 2>&1); code=$?"
+        lines += [
+            f"if [ -x {shlex.quote(path)} ]; then",
+            f"    {words}",
+            f'    [ -n "$said" ] && echo "$said" | tee -a {shlex.quote(str(log))}.${{SLURMD_NODENAME:-none}}.log >&2',
+            "    exit $code",
+            "fi",
+        ]
     return "\n".join([*lines, "exit 0", ""])
