@@ -34,8 +34,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # The leave is a marker in a node's comment that the daemon writes and the prolog reads: one parser for both.
     "daemon": BASE | {"slurm", "policy", "nodecheck.leave"},
     "devcluster": BASE,
+    "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"daemon", "devcluster"},
+    | {"daemon", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "nodes": ("slurm_robust.cli.nodes", "In which room is each node, and why."),
     "standby": ("slurm_robust.cli.standby", "The standby pools, and how large they should be."),
     "breaker": ("slurm_robust.cli.breaker", "Show or reset the breaker."),
+    "doctor": ("slurm_robust.cli.doctor", "What slurm.conf and this machine should have, with the line that fixes it."),
     "devcluster": ("slurm_robust.cli.devcluster", "A private, real, multi-node Slurm on this machine."),
 }
 """name → (module with a click command called `command`, its line in `srobust --help`)."""
