@@ -33,7 +33,8 @@ def introduce(agent: int, ranks: int, world: int, now_s: float) -> str:
                 {"t": "rank", "n": node, "rank": rank, "pid": 2000 + rank, "step_id": "0", "world": world, "at": now_s}
             )
         )
-        out.append(line({"t": "marks", "n": node, "rank": rank, "marks": marks, "layout": {"dp": world}}))
+        told = {"marks": marks, "layout": {"dp": world}, "first": [-1, 0.0]}
+        out.append(line({"t": "marks", "n": node, "rank": rank, **told}))
     return "".join(out)
 
 

@@ -3,7 +3,7 @@
 A job's `Comment` can be written by its owner only, survives a requeue, and is read for all jobs in one call.
 The claim stands behind the user's own words as `[[srobust:1 {…}]]`; the daemon answers the same way in
 `AdminComment`, which only operators write. Whoever reads one treats it as untrusted text: `parse` accepts
-known keys of the right type and size and nothing else. Standard library only.
+known keys of the right type and size and nothing else. Standard library and `words` only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
+
+from slurm_robust.words import shortened
 
 PROTOCOL_VERSION = 1
 COMMENT_MAX_BYTES = 1024
@@ -228,14 +230,14 @@ def render(value: Claim | Answer, own_words: str = "") -> str:
         ClaimError: the user's words leave no room.
     """
     words = own_words.rstrip()
-    value = replace(value, why=value.why[:_MAX_WHY_CHARS])
+    value = replace(value, why=shortened(value.why, _MAX_WHY_CHARS))
     while True:
         text = f"{words} {_render(value)}" if words else _render(value)
         excess = len(text.encode()) - COMMENT_MAX_BYTES
         if excess <= 0:
             return text
         if value.why:
-            value = replace(value, why=value.why[: max(0, len(value.why) - max(excess, 8))])
+            value = replace(value, why=shortened(value.why, max(0, len(value.why) - max(excess, 8))))
         elif isinstance(value, Claim) and value.times:
             value = replace(value, times={})
         else:

@@ -67,7 +67,7 @@ class SuperviseConfig(_Section, frozen=True):
     kill_clean_timeout_s: Positive = 20.0
     """A node with old processes this long after SIGKILL is itself a suspect."""
     answer_timeout_s: Positive = 20.0
-    """How long a claim waits for the daemon's answer before the plain requeue."""
+    """How long a claim waits for the daemon's answer, and then for its requeue, before the plain requeue."""
     requeue_timeout_s: Positive = 300.0
     """How long the wrapper waits to be ended once a requeue is under way."""
     fruitless_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3

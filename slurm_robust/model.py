@@ -170,9 +170,11 @@ class Conclusion(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Suspect:
-    """A node (and ranks on it) held to be at fault, with how sure and why, in one sentence.
+    """A node (and ranks on it) held to be at fault, with how sure and why.
 
     Attributes:
+        why: One short sentence: node, fault, evidence.
+        detail: What else is known of it, in words.
         infrastructure: False where the rank is at fault but nothing says that its node is.
     """
 
@@ -181,6 +183,7 @@ class Suspect:
     confidence: float
     why: str
     infrastructure: bool = True
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,8 @@ class Verdict:
     """Who is at fault, and why, in words.
 
     Attributes:
+        reason: One short sentence: node, fault, evidence.
+        detail: What else is known of it, in words.
         corroborated: Two still captures and a pattern that explains the waiting: enough to act before the limit.
         missing: Evidence that was looked for and not there.
     """
@@ -211,6 +216,7 @@ class Verdict:
     classes: tuple[StackClass, ...] = ()
     missing: tuple[str, ...] = ()
     corroborated: bool = False
+    detail: str = ""
 
 
 class Road(str, enum.Enum):

@@ -42,6 +42,7 @@ The page, native byte order, read by `read`:
     128     f64      seconds that the phase may take, NaN where it was not said
     136     u64      changes of phase
     144     f64 x2   when the page was made: CLOCK_MONOTONIC, CLOCK_REALTIME
+    160     i64 f64  the first step that was told, and when: CLOCK_REALTIME; 0.0 before it
     256     u32 text length in bytes and JSON of the parallel layout, {"tp": 2, "pp": 4}
     768     u64      number of marks, 40 bytes each from 776 on: name (24 bytes, zero-padded), CLOCK_MONOTONIC,
                      CLOCK_REALTIME
@@ -74,6 +75,7 @@ _LOSS_AT, _GRAD_AT, _VALUE = 64, 80, struct.Struct("@dq")
 _NONFINITE_AT = 96
 _PHASE_AT, _PHASE = 104, struct.Struct("@QdddQ")
 _MADE_AT, _MADE = 144, struct.Struct("@dd")
+_FIRST_AT, _FIRST = 160, struct.Struct("@qd")
 _LAYOUT_AT, _LAYOUT_MAX_BYTES = 256, 508
 _MARKS_AT, _MARK, _MARKS_MAX = 768, struct.Struct("@24sdd"), 32
 _TRAIN = PHASES.index("train")
@@ -110,6 +112,8 @@ class Record(NamedTuple):
     made_at_s: float
     layout: dict[str, int]
     marks: dict[str, float]
+    first_step: int = -1
+    first_step_at_s: float = 0.0
 
 
 class _Page:
@@ -223,6 +227,8 @@ def step(n: int, loss: float | None = None, grad_norm: float | None = None) -> N
         if not issubclass(type(n), int):  # still a sign of life, but of no known step
             n = _STEP.unpack_from(memory, _STEP_AT)[1]
         _STEP.pack_into(memory, _STEP_AT, calls, n, time.monotonic(), time.time())
+        if calls == 1:  # whoever looks in from outside may come some steps later
+            _FIRST.pack_into(memory, _FIRST_AT, n, time.time())
         # type() and not isinstance(): nothing of the object itself runs. NaN - NaN and inf - inf are not 0.
         if loss is not None and issubclass(type(loss), (int, float)):
             _VALUE.pack_into(memory, _LOSS_AT, loss, calls)
@@ -374,6 +380,7 @@ def _decode(page: bytes) -> Record | None:
     loss, loss_call = _VALUE.unpack_from(page, _LOSS_AT)
     grad_norm, grad_call = _VALUE.unpack_from(page, _GRAD_AT)
     phase_index, phase_monotonic_s, phase_at_s, timeout_s, changes = _PHASE.unpack_from(page, _PHASE_AT)
+    first_step, first_step_at_s = _FIRST.unpack_from(page, _FIRST_AT)
     marks = {}
     for i in range(min(_SEQ.unpack_from(page, _MARKS_AT)[0], _MARKS_MAX)):
         name, _, at_s = _MARK.unpack_from(page, _MARKS_AT + 8 + i * _MARK.size)
@@ -405,6 +412,8 @@ def _decode(page: bytes) -> Record | None:
         made_at_s=_MADE.unpack_from(page, _MADE_AT)[1],
         layout=sizes,
         marks=marks,
+        first_step=first_step if first_step_at_s > 0 else -1,
+        first_step_at_s=first_step_at_s,
     )
 
 

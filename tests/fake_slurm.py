@@ -34,6 +34,8 @@ class FakeSlurm:
         self.down = False
         self.failures = 0
         self.stuck: set[str] = set()
+        self.recheck_ends_s = 0.0
+        """How long the node of a recheck takes to end it."""
 
     # --- time and mishaps
 
@@ -44,20 +46,28 @@ class FakeSlurm:
         state.reservations = {k: r for k, r in state.reservations.items() if r.end_at_s > self.now_s}
         for job in list(state.jobs.values()):
             holding = tuple(n for n in job.nodes if self._holds_up(n))
-            if job.completing and holding:
+            if job.completing and job.name.startswith("srobust-recheck"):
+                if self.now_s >= job.end_at_s + self.recheck_ends_s:
+                    state.jobs[job.ref.job_id] = replace(job, completing=False, nodes=())
+            elif job.completing and holding:
                 state.jobs[job.ref.job_id] = replace(job, nodes=holding)
             elif job.completing:
                 later = replace(job, state="PENDING", completing=False, nodes=(), reason="BeginTime")
                 state.jobs[job.ref.job_id] = later
             elif job.state == "RUNNING" and job.name.startswith("srobust-recheck") and self.now_s >= job.start_at_s + 1:
                 ended = "COMPLETED" if self.recheck_exit == "0:0" else "FAILED"
-                state.jobs[job.ref.job_id] = replace(job, state=ended, exit_code=self.recheck_exit, nodes=())
+                self._end(job, ended, exit_code=self.recheck_exit)
             elif job.state == "PENDING":
                 self._try_start(job)
         busy = {n for j in state.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
         for name, node in state.nodes.items():
             if node.state != "DOWN":
                 state.nodes[name] = replace(node, state="ALLOCATED" if name in busy else "IDLE")
+
+    def _end(self, job: Job, state: str, **more: str) -> None:
+        slow = bool(self.recheck_ends_s and job.nodes)
+        left = {"completing": True, "end_at_s": int(self.now_s)} if slow else {"nodes": ()}
+        self.state.jobs[job.ref.job_id] = replace(job, state=state, **left, **more)  # type: ignore[arg-type]
 
     def _holds_up(self, name: str) -> bool:
         node = self.state.nodes[name]
@@ -243,7 +253,8 @@ class FakeSlurm:
         self._act(f"delete {name}")
         if name not in self.state.reservations:
             raise SlurmNotFoundError("delete", "Requested reservation is invalid")
-        if any(j.reservation == name and j.state in ("RUNNING", "PENDING") for j in self.state.jobs.values()):
+        stands = (j for j in self.state.jobs.values() if j.state in ("RUNNING", "PENDING") or j.completing)
+        if any(j.reservation == name for j in stands):
             raise SlurmRefusedError("delete", "Requested reservation is in use")
         del self.state.reservations[name]
 
@@ -259,8 +270,7 @@ class FakeSlurm:
     def cancel(self, job: JobRef) -> None:
         """Cancel a job."""
         self._act(f"cancel {job.address}")
-        old = self.state.jobs[job.job_id]
-        self.state.jobs[job.job_id] = replace(old, state="CANCELLED", nodes=())
+        self._end(self.state.jobs[job.job_id], "CANCELLED")
 
     def signal(self, job: JobRef, signal: str, step: str | None = None) -> None:
         """Signal a job."""

@@ -14,14 +14,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
-BASE = frozenset({"model", "claim", "config", "__version__"})
+BASE = frozenset({"model", "claim", "config", "words", "__version__"})
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
     "model": frozenset(),
-    "claim": frozenset(),
+    "words": frozenset(),
+    "claim": frozenset({"words"}),
     "progress": frozenset(),
     "config": frozenset({"model"}),
     "policy": BASE | VALUES_OF_SLURM,

@@ -97,6 +97,20 @@ def test_before_the_first_step(progress: ModuleType) -> None:
     assert record.phase_timeout_s is None
 
 
+def test_the_first_step_is_kept(progress: ModuleType) -> None:
+    """Who looks in at step 9 still learns that 7 was the first, and when."""
+    progress.mark("imports_done")
+    assert own_record(progress).first_step == -1
+    before_s = time.time()
+    progress.step(7)
+    after_s = time.time()
+    progress.step(8)
+    progress.step(9)
+    record = own_record(progress)
+    assert (record.step, record.first_step) == (9, 7)
+    assert before_s <= record.first_step_at_s <= after_s
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_passed_on(progress: ModuleType, value: float) -> None:
     """NaN and infinity arrive as they are, are told apart from `not given`, and are counted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,15 @@ def up(
     directory: Path,
     as_json: bool,
 ) -> None:
-    """Start it; returns when all nodes are ready, in a second or two."""
+    """Start it; returns when all nodes are ready, in a second or two.
+
+    Ctrl-C ends what was started. After a kill, `srobust devcluster down` does.
+    """
     spec = Spec(
         nodes=nodes, gpus_per_node=gpus_per_node, daemon=daemon, standby=standby, mode=mode, directory=directory
     )
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal is no reason to leave half a cluster
+        signal.signal(number, signal.default_int_handler)
     cluster = DevCluster.up(spec, timeout_s=timeout_s)
     if as_json:
         click.echo(json.dumps(_state(cluster), indent=1))
@@ -168,12 +174,9 @@ def status(directory: Path, as_json: bool) -> None:
 @click.option("--keep", is_flag=True, help="Leave the folder with its logs and configuration.")
 def down(directory: Path, keep: bool) -> None:
     """End all that it started and all that its jobs run, and remove its folder; nothing else is ever touched."""
-    try:
-        cluster = DevCluster.attach(directory)
-    except DevClusterError:
-        if (directory / "cluster.json").exists():
-            raise
+    if not directory.is_dir():
         click.echo(f"No devcluster in {directory}.")
         return
-    cluster.down(keep=keep)
+    # Also what an interrupted `up` left, of which not even a record tells.
+    DevCluster(directory.resolve()).down(keep=keep)
     click.echo(f"{directory}: down.")

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
-from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options, table
+from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
+from slurm_robust.cli.table import paragraph, table
 from slurm_robust.config import Config
 from slurm_robust.model import TIME_KEYS
+from slurm_robust.words import first_sentence
 
 _REPORT_MAX_BYTES = 8 << 20
 
@@ -45,8 +47,8 @@ def command(incident: str | None, limit: int, path: str | None, as_json: bool) -
             )
             for i in found
         ]
-        columns = ("opened", "id", "job", "user", "outcome", "suspects", "decided → running", "reason")
-        table("Incidents", columns, rows)
+        columns = ("opened", "id", "job", "user", "outcome", "suspects", "back after", "reason")
+        table("Incidents", columns, rows, drop=("back after", "user"))
 
 
 def _load(config: Config) -> list[dict[str, Any]]:
@@ -73,9 +75,9 @@ def _load(config: Config) -> list[dict[str, Any]]:
 
 
 def _why(incident: dict[str, Any]) -> str:
-    """What it was about; where it did not end well, what it came to."""
+    """What it was about, in its first sentence; where it did not end well, what it came to."""
     well = incident["outcome"] in ("", "running", "resumed")
-    return str((incident["verdict"].get("why") if well else incident["reason"]) or incident["reason"])
+    return first_sentence(str((incident["verdict"].get("why") if well else incident["reason"]) or incident["reason"]))
 
 
 def _took(incident: dict[str, Any]) -> str:
@@ -88,36 +90,39 @@ def _took(incident: dict[str, Any]) -> str:
 def _show(i: dict[str, Any]) -> None:
     verdict, plan = i["verdict"], i["plan"]
     click.echo(f"incident {i['id']}   job {i['job']} of {i['user']}, attempt {i['attempt']['restart_count']}")
-    click.echo(f"  came to    {i['outcome'] or i['state']}{': ' + i['reason'] if i['reason'] else ''}")
+    came_to = i["outcome"] or i["state"]
+    paragraph("came to", i["reason"] if i["reason"].startswith(came_to) else f"{came_to}: {i['reason']}".rstrip(": "))
     suspects = f" on {', '.join(verdict['suspects'])}" if verdict.get("suspects") else ""
-    click.echo(f"  verdict    {verdict.get('conclusion') or 'none'}{suspects}: {verdict.get('why', '')}")
+    paragraph("verdict", f"{verdict.get('conclusion') or 'none'}{suspects}: {verdict.get('why', '')}".rstrip(": "))
     if plan:
         standby = f", standby {', '.join(plan['standby'])}" if plan["standby"] else ""
-        click.echo(
-            f"  plan       {plan['road']}: without {', '.join(plan['evict']) or 'nobody'}{standby}; {plan['reason']}"
-        )
+        reason = "" if plan["reason"] == verdict.get("why") else f"; {plan['reason']}"
+        paragraph("plan", f"{plan['road']}: without {', '.join(plan['evict']) or 'nobody'}{standby}{reason}")
         if i["mode"] == "observe":
-            click.echo("             observed only: nothing was done")
+            paragraph("", "observed only: nothing was done")
     report = _report(i)
-    click.echo(f"  report     {report or 'slurm-robust-' + i['job'] + '/ beside the job’s output file'}")
+    paragraph("report", report or f"slurm-robust-{i['job']}/ beside the job's output file")
     times = sorted(((at_s, name) for name, at_s in i["times"].items()), key=lambda t: (t[0], _place(t[1])))
     rows, last_s = [], times[0][0] if times else 0.0
     for at_s, name in times:
         rows.append((name, clock(at_s), f"+{at_s - last_s:.3f} s", f"{at_s - times[0][0]:.3f} s"))
         last_s = at_s
-    table("\nTimes", ("what", "when", "after the last", "since the first"), rows)
+    click.echo()
+    table("Times", ("what", "when", "after the last", "since the first"), rows)
     lines = [
         (
-            a["kind"],
+            clock(a["called_at_s"]),
+            a["kind"] if a["planned"] else f"{a['kind']} *",
             a["target"],
             _outcome(a),
-            clock(a["called_at_s"]),
-            "" if a["planned"] else "on the way",
-            a["reason"],
+            "as planned" if plan and a["reason"] == plan["reason"] else a["reason"],
         )
         for a in i["actions"]
     ]
-    table("\nActions", ("action", "on", "came to", "called", "planned", "reason"), lines)
+    click.echo()
+    table("Actions", ("called", "action", "on", "came to", "reason"), lines, drop=("called",))
+    if any(not a["planned"] for a in i["actions"]):
+        click.echo("* not in the plan: found necessary on the way")
     if stood := _where_ranks_stood(report):
         click.echo(f"\n{stood}")
 

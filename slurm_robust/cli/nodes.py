@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options, table
+from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
+from slurm_robust.cli.table import table
 
 
 @click.command("nodes")
@@ -31,4 +32,9 @@ def command(room: str | None, path: str | None, as_json: bool) -> None:
         )
         for n in nodes
     ]
-    table("Nodes", ("node", "room", "Slurm says", "job", "drained by", "strikes", "since", "why"), rows)
+    table(
+        "Nodes",
+        ("node", "room", "Slurm says", "job", "drained by", "strikes", "since", "why"),
+        rows,
+        drop=("since", "strikes"),
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options, table
+from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
+from slurm_robust.cli.table import table
 
 
 @click.group("standby", invoke_without_command=True)
@@ -21,8 +22,10 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
     rows = [
         (p["name"], p["partition"], p["gres"], p["held"], p["wanted"], p["short"], clock(p["ends_at_s"])) for p in pools
     ]
-    table("Standby pools", ("pool", "partition", "gres", "holds", "wanted", "short", "until"), rows)
-    if not pools:
+    columns = ("pool", "partition", "gres", "holds", "wanted", "short", "until")
+    if pools:
+        table("Standby pools", columns, rows, drop=("partition", "until"))
+    else:
         click.echo("none: standby.size in robust.yaml is 0, or no node is free")
 
 

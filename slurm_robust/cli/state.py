@@ -1,4 +1,4 @@
-"""What the read-only subcommands share: finding the daemon's state, and showing times and tables."""
+"""What the read-only subcommands share: finding the daemon's state, and showing times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,19 +90,3 @@ def duration(seconds: float | None) -> str:
 def clock(at_s: float | None) -> str:
     """A local time, `01-31 23:59:59`."""
     return time.strftime("%m-%d %H:%M:%S", time.localtime(at_s)) if at_s else ""
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table for people; texts that come from jobs are shown as they are, never as markup."""
-    from rich.console import Console  # noqa: PLC0415 (slow to load)
-    from rich.table import Table  # noqa: PLC0415 (the same)
-    from rich.text import Text  # noqa: PLC0415 (the same)
-
-    shown = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        shown.add_column(name, overflow="fold")
-    for row in rows:
-        shown.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    # Into a file or a pipe nothing is cut: grep must find it.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(shown)

@@ -6,7 +6,8 @@ import time
 
 import click
 
-from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options, table
+from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
+from slurm_robust.cli.table import table
 
 
 @click.command("status")
@@ -27,7 +28,8 @@ def command(path: str | None, as_json: bool) -> None:
     from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
 
     order = ("active", "standby", "seat", "quarantine", "drained", "idle")
-    table("\nNodes", ("room", "number", "nodes"), [(r, len(rooms[r]), fold(rooms[r])) for r in order if r in rooms])
+    click.echo()
+    table("Nodes", ("room", "number", "nodes"), [(r, len(rooms[r]), fold(rooms[r])) for r in order if r in rooms])
     columns = ("job", "user", "name", "nodes", "attempt", "step", "says", "incident")
     rows = [
         (
@@ -42,8 +44,10 @@ def command(path: str | None, as_json: bool) -> None:
         )
         for j in state["jobs"]
     ]
-    table("\nSupervised jobs", columns, rows)
+    click.echo()
+    table("Supervised jobs", columns, rows, drop=("name", "attempt", "user"))
     live = [i for i in state["incidents"] if i["state"] != "closed"]
     shown = live or state["incidents"][:5]
     lines = [(clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], i["reason"]) for i in shown]
-    table("\nOpen incidents" if live else "\nLast incidents", ("opened", "id", "job", "outcome", "reason"), lines)
+    click.echo()
+    table("Open incidents" if live else "Last incidents", ("opened", "id", "job", "outcome", "reason"), lines)

@@ -8,6 +8,7 @@ from slurm_robust.daemon.ledger import Ledger
 from slurm_robust.policy.breaker import headroom, over_limit
 from slurm_robust.policy.rooms import drained_by_us
 from slurm_robust.slurm.client import Node
+from slurm_robust.words import shortened
 
 SAVED_AFTER_S = 60.0
 """slurmctld has surely saved a drain after this long; one that is gone then was ended by a person."""
@@ -74,7 +75,7 @@ class Breaker:
     def allows(self, nodes: frozenset[str]) -> bool:
         """True where these may be taken out; where that would be too much, the breaker opens."""
         if not self.why_open and (why := self._limit(nodes, planned=True)):
-            self._open(f"refused to take out {', '.join(sorted(nodes))[:200]}: {why}")
+            self._open(f"refused to take out {shortened(', '.join(sorted(nodes)), 100)}: {why}")
         return not self.why_open
 
     def look(self) -> None:

@@ -154,7 +154,7 @@ class Intake:
             return refusal
         drains = core.config.quarantine.claims == "drain" and core.acting
         if claim.evict and (self.breaker.why_open or (drains and not self.breaker.allows(frozenset(claim.evict)))):
-            return Refusal(f"the breaker is open: {self.breaker.why_open}"[:200])
+            return Refusal(f"the breaker is open: {self.breaker.why_open}")
         return None
 
     async def _decide(self, job: Job, claim: Claim) -> Recovery | Refusal:

@@ -68,13 +68,22 @@ class Ledger:
             (next_try_at_s, word, node),
         )
 
+    def wait_at_most(self, until_s: float) -> None:
+        """No recheck waits for longer than that, and none was begun later."""
+        self.db.execute("UPDATE quarantines SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
+        self.db.execute("UPDATE quarantines SET recheck_at_s = min(recheck_at_s, ?)", (until_s,))
+
     def leave(self, node: str) -> None:
         """Take a node out."""
         self.db.execute("DELETE FROM quarantines WHERE node = ?", (node,))
 
     def strike(self, q: Quarantine, at_s: float, why: str) -> None:
-        """Count a strike: suspected by a job, and passed its check."""
-        self.db.execute("INSERT INTO strikes VALUES(?,?,?,?,?,?)", (q.node, q.job_id, q.lineage, at_s, why, q.incident))
+        """Count a strike, once for each incident: suspected by a job, and passed its check."""
+        values = (q.node, q.job_id, q.lineage, at_s, why, q.incident)
+        once = (
+            "SELECT ?,?,?,?,?,? WHERE NOT EXISTS (SELECT 1 FROM strikes WHERE node = ? AND incident = ? AND job_id = ?)"
+        )
+        self.db.execute(f"INSERT INTO strikes {once}", (*values, q.node, q.incident, q.job_id))
 
     def strikes(self, node: str, since_s: float) -> int:
         """Strikes of a node that count: one training that suspects it again and again is one voice.

@@ -17,6 +17,7 @@ from slurm_robust.policy.rooms import busy_nodes, drained_by_us, foreign, quaran
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand, fold
+from slurm_robust.words import shortened
 
 DAY_S = 86400.0
 TRIES = 5
@@ -26,7 +27,11 @@ SURE_AFTER_S = 2.0
 """A node in quarantine that is DOWN and silent this long has failed before our eyes."""
 RESUME_AFTER_S = 5.0
 """A node that we set DOWN and that answers is brought back, into its quarantine, after so long."""
+RELEASE_AGAIN_S = 5.0
+"""Between two tries to delete a reservation in which something still stands."""
 RECHECK_NAME = "srobust-recheck"
+HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
+"""States of a recheck that nobody but us would end: its reservation was deleted under it, for example."""
 
 
 class QuarantineKeeper:
@@ -35,6 +40,8 @@ class QuarantineKeeper:
     def __init__(self, core: Core, actor: Actor, breaker: Breaker, ledger: Ledger) -> None:
         self.core, self.actor, self.breaker, self.ledger = core, actor, breaker, ledger
         self._down_since_s: dict[str, float] = {}
+        self._release_at_s: dict[str, float] = {}
+        """Not before this is a refused release tried again."""
 
     @property
     def busy(self) -> bool:
@@ -55,6 +62,12 @@ class QuarantineKeeper:
                 await self._look(q, node)
             except SlurmError as error:
                 self.core.alert("quarantine.waits", f"{q.node}: {error}", key=q.node)
+
+    def begin_anew(self) -> None:
+        """Start every wait again: the clock was set back, and what was to come soon lies hours ahead."""
+        self._down_since_s.clear()
+        self._release_at_s.clear()
+        self.ledger.wait_at_most(self.core.now_s())
 
     async def _drain_again(self) -> None:
         """What slurmctld forgot when it was killed."""
@@ -85,7 +98,7 @@ class QuarantineKeeper:
             return
         if await self._reserved(q):
             return
-        if recheck is not None and recheck.state in ENDED:
+        if recheck is not None and _over(recheck):
             await self._result(q, recheck)
         elif q.recheck_job is not None:
             await self._while_running(q, recheck)
@@ -124,6 +137,8 @@ class QuarantineKeeper:
         minutes = max(1, math.ceil(core.config.quarantine.recheck_timeout_s / 60))
         args = [f"--job-name={name}", f"--reservation={quarantine_name(q.node)}", f"--nodelist={q.node}", "--nodes=1"]
         args += ["--exclusive", "--no-requeue", f"--time={minutes}", "--output=/dev/null", "--chdir=/"]
+        # Without a daemon to cancel it, a recheck that cannot start would stay in the queue for ever.
+        args.append(f"--deadline=now+{2 * minutes + 1}minutes")
         if node.partitions:
             args.append(f"--partition={node.partitions[0]}")
         command = core.config.quarantine.recheck_command or (
@@ -142,14 +157,17 @@ class QuarantineKeeper:
         limit_s = core.config.quarantine.recheck_timeout_s
         if recheck is None and since_s > 5:
             await self._unknown(q, f"recheck job {q.recheck_job} is gone")
-        elif recheck is not None and recheck.state == "PENDING" and since_s > limit_s:
+        elif recheck is not None and recheck.state in HELD:
+            await self._cancel(q)
+            await self._unknown(q, f"Slurm holds the recheck ({recheck.state}: {recheck.reason})")
+        elif recheck is not None and recheck.state != "RUNNING" and not recheck.completing and since_s > limit_s:
             await self._cancel(q)
             await self._unknown(q, f"the recheck did not start in {limit_s:.0f} s; Slurm says: {recheck.reason}")
 
     async def _result(self, q: Quarantine, recheck: Job) -> None:
         core = self.core
         sentence = recheck.comment.partition("srobust-check:")[2].strip()
-        sentence = "".join(c for c in sentence if c.isprintable())[:160]
+        sentence = shortened("".join(c for c in sentence if c.isprintable()), 160)
         if recheck.state == "COMPLETED":
             core.journal.note_result(q.incident, _recheck(q), core.now_s())
             await self._passed(q, "passed its recheck")
@@ -212,8 +230,17 @@ class QuarantineKeeper:
     async def _end(self, q: Quarantine, why: str) -> None:
         """Out of the quarantine: no recheck, no reservation, no row, in this order, each possible again."""
         core, name = self.core, quarantine_name(q.node)
-        await self._cancel(q)
+        recheck = core.world.jobs.get(q.recheck_job) if q.recheck_job else None
+        if recheck is not None and not _over(recheck):
+            # Slurm deletes no reservation that a job stands in, and a node takes its time to end one.
+            self.core.info("quarantine.ending", f"{q.node}: {why}; once its recheck has let go", key=q.node)
+            await self._cancel(q)
+            await core.read_jobs()
+            return
         if name in core.world.reservations:
+            if core.now_s() < self._release_at_s.get(q.node, 0.0):
+                return
+            self._release_at_s[q.node] = core.now_s() + RELEASE_AGAIN_S
             await self.actor.perform(q.incident, Action(ActionKind.RELEASE_QUARANTINE, name, why))
             await core.read_reservations()
         if name not in core.world.reservations:
@@ -221,6 +248,7 @@ class QuarantineKeeper:
             self._leave(q, why)
 
     def _leave(self, q: Quarantine, why: str) -> None:
+        self._release_at_s.pop(q.node, None)
         self.ledger.leave(q.node)
         self.core.info("quarantine.left", f"{q.node}: {why}")
 
@@ -245,6 +273,11 @@ class QuarantineKeeper:
                 ActionKind.LIFT_EXCLUDE, row.job, f"{q.node} passed its recheck", {"exclude": fold(now - {q.node})}
             )
             await self.actor.perform(q.incident, action)
+
+
+def _over(job: Job) -> bool:
+    """True where the job has ended and its nodes have let go."""
+    return job.state in ENDED and not job.completing
 
 
 def _recheck(q: Quarantine) -> Action:

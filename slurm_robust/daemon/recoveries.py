@@ -125,6 +125,11 @@ class Recoveries:
                 self.open[row.key] = Following(row, row.recovery)
                 self.core.info("recovery.resumed", f"{row.key}: taken up again after a restart of the daemon")
 
+    def begin_anew(self) -> None:
+        """Start every stop watch again; what was decided and done stands in the journal."""
+        self.open = {key: Following(f.row, f.recovery) for key, f in self.open.items()}
+        self._lingering = {}
+
     def of_job(self, job_id: int) -> Following | None:
         """The recovery under way for a job."""
         return next((f for f in self.open.values() if f.row.job_id == job_id), None)

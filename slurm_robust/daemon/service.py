@@ -18,6 +18,7 @@ from slurm_robust.daemon.quarantine import QuarantineKeeper
 from slurm_robust.daemon.recoveries import Recoveries
 from slurm_robust.daemon.standby import StandbyKeeper
 from slurm_robust.daemon.sweeper import Sweeper
+from slurm_robust.daemon.timekeeper import Timekeeper
 from slurm_robust.policy.follow import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.parse import cluster_name
@@ -47,6 +48,7 @@ class Daemon:
         self.standby = StandbyKeeper(core, self.ledger)
         self.sweeper = Sweeper(core, self.ledger, self.recoveries)
         self.leave = LeaveKeeper(core, self.breaker)
+        self.timekeeper = Timekeeper(self)
         self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
         self._forget_at_s = 0.0
@@ -96,6 +98,7 @@ class Daemon:
 
     async def _look(self) -> None:
         core, world = self.core, self.core.world
+        self.timekeeper.tick()
         if not self._settings_read:
             settings = await core.call(core.client.settings)
             core.cluster_name = core.cluster_name or cluster_name(settings)

@@ -8,6 +8,7 @@ cluster.down()
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pwd
@@ -44,16 +45,22 @@ class DevCluster:
             machine.command(name)
         directory = files.make_directory(spec)
         cluster = cls(directory)
-        try:
-            with machine.port_block() as port:
-                cluster._prepare(spec, port)
+        with machine.port_block() as port:
+            try:
+                settings = cluster._claim(spec, port)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    directory.rmdir()  # only where it is empty: it may be another's by now
+                raise
+            try:
+                cluster._prepare(cluster.spec, settings)
                 daemons.start_slurm(cluster.record)
                 cluster.wait_ready(timeout_s=timeout_s)
-            if spec.daemon:
-                cluster.start_daemon()
-        except BaseException:
-            cluster.down()
-            raise
+                if spec.daemon:
+                    cluster.start_daemon()
+            except BaseException:
+                cluster.down()
+                raise
         return cluster
 
     @classmethod
@@ -66,20 +73,23 @@ class DevCluster:
         found = record.read(Path(directory).resolve())
         return cls(found.directory)
 
-    def _prepare(self, spec: Spec, port: int) -> None:
+    def _claim(self, spec: Spec, port: int) -> Settings:
+        """Make the folder ours; until this has succeeded nothing in it may be ended or removed by us."""
         name = f"dev{secrets.token_hex(4)}"
         auth, proctrack, notices = daemons.choose(spec, name)
         settings = Settings(name, pwd.getpwuid(os.geteuid()).pw_name, auth, proctrack, port, machine.slurm_version())
         spec = dataclasses.replace(spec, directory=self.directory)
         record.create(Record(self.directory, spec, settings, {}, tuple(notices), record.boot_id()))
+        return settings
+
+    def _prepare(self, spec: Spec, settings: Settings) -> None:
         files.write(spec, settings, self.layout)
-        if auth == "munge" and (problem := daemons.start_munged(self.record)):
+        if settings.auth == "munge" and (problem := daemons.start_munged(self.record)):
             if spec.auth == "munge":
                 raise DevClusterError(f"munged does not run here: {problem}; ask for auth none instead")
             notice = f"auth/none instead of munge: {problem}. Any user of this machine can then speak as any other."
             settings = dataclasses.replace(settings, auth="none")
-            self.layout.record.unlink()
-            record.create(Record(self.directory, spec, settings, {}, (*notices, notice), record.boot_id()))
+            record.change_settings(self.directory, settings, notice)
             (self.layout.slurm_conf).write_text(conf.slurm_conf(spec, settings, self.layout), encoding="utf-8")
 
     @property

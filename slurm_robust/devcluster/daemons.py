@@ -15,7 +15,7 @@ from slurm_robust import config
 from slurm_robust.devcluster import conf, files, machine, members, process, record
 from slurm_robust.devcluster.process import Command
 from slurm_robust.devcluster.record import Record
-from slurm_robust.devcluster.spec import DevClusterError, Spec
+from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
 
 if TYPE_CHECKING:
     from slurm_robust.devcluster.cluster import DevCluster
@@ -195,18 +195,23 @@ def node_states(cluster: DevCluster, timeout_s: float) -> dict[str, str]:
 
 def down(directory: Path, *, keep: bool) -> None:
     """As `DevCluster.down`."""
-    if not (directory / "cluster.json").exists():
-        # Not even a record: only an empty folder of ours can be left from an `up` that failed at once.
-        if directory.is_dir() and not any(directory.iterdir()):
-            directory.rmdir()
+    settings = None
+    if Layout(directory).record.exists():
+        now = record.read(directory)
+        settings = now.settings
+        left = process.end(lambda: members.everything(now))
+    elif not directory.is_dir():
         return
-    now = record.read(directory)
-    left = process.end(lambda: members.everything(now))
+    elif files.is_left_over(directory):
+        # Something took the record away. What still runs carries our mark.
+        left = process.end(lambda: members.marked(directory))
+    else:
+        raise DevClusterError(f"{directory}: no devcluster's folder; nothing in it was touched")
     if left:
         raise DevClusterError(f"{directory}: still running after SIGKILL: {[p.pid for p in left]}; try again")
     if keep:
         return
-    if remains := files.remove(directory, now.settings):
+    if remains := files.remove(directory, settings):
         raise DevClusterError(f"could not be removed: {', '.join(remains)}")
 
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import slurm_robust
-from slurm_robust.devcluster import conf, machine
+from slurm_robust.devcluster import conf, machine, record
 from slurm_robust.devcluster.conf import Settings
 from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
 
@@ -37,11 +37,16 @@ def make_directory(spec: Spec) -> Path:
         directory.chmod(0o755)
     except OSError as error:
         raise DevClusterError(f"cannot make {spec.directory or tempfile.gettempdir()}: {error}") from error
+    if Layout(directory).record.exists():
+        raise DevClusterError(record.taken(directory))
     problem = ""
     if len(str(directory)) > MAX_PATH:
         problem = f"path longer than {MAX_PATH} characters, too long for the sockets in it; take a shorter one"
     elif any(directory.iterdir()):
-        problem = "not empty; take another folder, or end the cluster in it with: srobust devcluster down --dir …"
+        problem = (
+            "not empty; take another folder with --dir, or, where a devcluster was in it, clean it up with: "
+            f"srobust devcluster down --dir {directory}"
+        )
     if problem:
         if spec.directory is None:
             directory.rmdir()
@@ -139,6 +144,25 @@ def cgroup_top(settings: Settings) -> Path:
     return machine.FREEZER / f"srobust-{settings.name}"
 
 
+def is_left_over(directory: Path) -> bool:
+    """Whether a folder without a record holds only what a devcluster makes, and belongs to us."""
+    layout = Layout(directory)
+    own = {"etc", "spool", "dev", "kmsg", "cache", "log", "run", "state", "munge", "work", "cgroup", "robust.yaml"}
+    names = {path.name for path in directory.iterdir()} - {layout.lock.name, layout.record.with_suffix(".new").name}
+    ours = directory.stat().st_uid == os.geteuid()
+    return ours and all(name in own or (name.startswith(".dev") and name.endswith(".new")) for name in names)
+
+
+def _cgroup_of(directory: Path, settings: Settings | None) -> Path | None:
+    if settings is not None:
+        return cgroup_top(settings) if settings.proctrack == "cgroup" else None
+    try:
+        target = (Layout(directory).cgroup / "freezer").readlink()
+    except OSError:
+        return None
+    return target if target.parent == machine.FREEZER and target.name.startswith("srobust-dev") else None
+
+
 def remove(directory: Path, settings: Settings | None, *, timeout_s: float = 5) -> list[str]:
     """Remove cgroups and the folder.
 
@@ -146,14 +170,21 @@ def remove(directory: Path, settings: Settings | None, *, timeout_s: float = 5) 
         What could not be removed, in words.
     """
     left = []
-    if settings is not None and settings.proctrack == "cgroup":
+    if (group := _cgroup_of(directory, settings)) is not None:
         deadline_s = time.monotonic() + timeout_s
         # A killed process leaves its cgroup a little after it has gone.
-        while not machine.remove_cgroups(cgroup_top(settings)):
+        while not machine.remove_cgroups(group):
             if time.monotonic() > deadline_s:
-                left.append(str(cgroup_top(settings)))
+                left.append(str(group))
                 break
             time.sleep(0.02)
+    # The record goes last: whoever is killed on the way leaves a folder that `down` still knows.
+    keep = Layout(directory).record.name
+    for entry in list(directory.iterdir()) if directory.is_dir() else []:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != keep:
+            entry.unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
     if directory.exists():
         left.append(str(directory))

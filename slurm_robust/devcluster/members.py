@@ -59,10 +59,17 @@ def of_node(record: Record, node: str) -> set[Process]:
 
 def everything(record: Record) -> set[Process]:
     """Everything that belongs to the cluster."""
-    folder = str(record.directory)
-    marked = [pid for pid in process.every_pid() if process.environ(pid).get(MARK) == folder]
-    roots = {*record.live().values(), *_identified(marked), *stepds(record), *jobs(record), *_grouped(record)}
+    roots = {*record.live().values(), *_marked(record.directory), *stepds(record), *jobs(record), *_grouped(record)}
     return _with_descendants(roots)
+
+
+def marked(directory: Path) -> set[Process]:
+    """What was started as a part of the cluster in a folder, and what that started, by the mark alone."""
+    return _with_descendants(set(_marked(directory)))
+
+
+def _marked(directory: Path) -> list[Process]:
+    return _identified(pid for pid in process.every_pid() if process.environ(pid).get(MARK) == str(directory))
 
 
 def _grouped(record: Record) -> list[Process]:

@@ -7,7 +7,7 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +53,34 @@ def boot_id() -> str:
 
 
 def create(record: Record) -> None:
-    """Write the first record of a directory.
+    """Write the first record of a directory: from here on the folder is this cluster's, and no one else's.
 
     Raises:
         DevClusterError: another cluster has the directory.
     """
+    whole = record.directory / f".{record.settings.name}.new"
     try:
-        with record.layout.record.open("x", encoding="utf-8") as file:
-            file.write(_encode(record))
+        # A link appears with all that stands in the file, or not at all: whoever is killed here leaves no half record.
+        whole.write_text(_encode(record), encoding="utf-8")
+        os.link(whole, record.layout.record)
     except FileExistsError:
-        raise DevClusterError(
-            f"{record.directory}: a devcluster is there already; end it with: "
-            f"srobust devcluster down --dir {record.directory}"
-        ) from None
+        raise DevClusterError(taken(record.directory)) from None
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def taken(directory: Path) -> str:
+    """What to say where a cluster has the directory already."""
+    return (
+        f"{directory}: a devcluster is there already, running or left by an `up` that was interrupted; "
+        f"end it with: srobust devcluster down --dir {directory}"
+    )
+
+
+def change_settings(directory: Path, settings: Settings, notice: str) -> None:
+    """Another way was found to run it: keep the settings, and say why."""
+    with _rewritten(directory) as (now, put):
+        put(dataclasses.replace(now, settings=settings, notices=(*now.notices, notice)))
 
 
 def read(directory: Path) -> Record:
@@ -92,16 +107,25 @@ def read(directory: Path) -> Record:
 @contextlib.contextmanager
 def changed(directory: Path) -> Iterator[dict[str, Process]]:
     """The table of processes, to be changed in place; written back when the block ends, one writer at a time."""
-    layout = Layout(directory)
-    with layout.lock.open("w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        record = read(directory)
+    with _rewritten(directory) as (record, put):
         try:
             yield record.processes
         finally:
-            fresh = layout.record.with_suffix(".new")
-            fresh.write_text(_encode(record), encoding="utf-8")
-            fresh.replace(layout.record)
+            put(record)
+
+
+@contextlib.contextmanager
+def _rewritten(directory: Path) -> Iterator[tuple[Record, Callable[[Record], None]]]:
+    layout = Layout(directory)
+
+    def put(record: Record) -> None:
+        fresh = layout.record.with_suffix(".new")
+        fresh.write_text(_encode(record), encoding="utf-8")
+        fresh.replace(layout.record)
+
+    with layout.lock.open("w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield read(directory), put
 
 
 def _encode(record: Record) -> str:

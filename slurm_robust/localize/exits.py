@@ -10,6 +10,7 @@ from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.waiting import others_wait
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.words import joined
 
 SAME_MOMENT_S = 5.0
 """Closer deaths are not ordered: agents look twice a second, clocks differ, and peers follow within seconds."""
@@ -108,7 +109,7 @@ def _node_gone(
         )
         for node in nodes
     )
-    return _culprit("; ".join(s.why for s in suspects) + _victims(failed, set(nodes)), suspects)
+    return _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), suspects)
 
 
 def _no_root(failed: list[tuple[RankExit, Finding]]) -> Verdict | None:
@@ -150,7 +151,7 @@ def _told(
         )
         for node in nodes
     )
-    return _culprit("; ".join(s.why for s in suspects) + after, suspects)
+    return _culprit(joined(s.why for s in suspects) + after, suspects)
 
 
 def _untold(
@@ -178,7 +179,7 @@ def _untold(
             why += "; nothing says that its node is at fault"
         ranks = tuple(sorted({e.rank for e, _ in here}))
         suspects.append(Suspect(node, ranks, confidence, why, infrastructure=bool(faulted)))
-    found = _culprit("; ".join(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
+    found = _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
     # A rank that vanished may have finished: its agent sees no exit code. The others' waiting tells.
     vanished = {e.rank for e, f in failed if f.cause is Cause.VANISHED}
     if vanished >= {e.rank for e, _ in failed} and not others_wait(evidence, vanished):

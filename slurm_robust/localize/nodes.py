@@ -10,6 +10,7 @@ from slurm_robust.localize.motion import moving
 from slurm_robust.localize.patience import CONFIDENCE_FIRST_LOOK
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.words import joined, shortened
 
 CONFIDENCE_SILENT = 0.95
 """Slurm, or two rounds of silence, say that the node is gone. Hand-set, as all of them in this first version."""
@@ -26,7 +27,7 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     if not silent:
         return None
     if len(silent) > max(1, len(nodes) // 2):
-        told = ", ".join(sorted(silent))[:200]
+        told = shortened(", ".join(sorted(silent)), 60)
         reason = f"{len(silent)} of {len(nodes)} nodes are silent ({told}): a cause that they share, or ours"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what the silent nodes share",))
     certain = all(sure for _, sure in silent.values())
@@ -40,7 +41,7 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_FIRST_LOOK for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
     missing = () if certain else (wanted,)
-    return Verdict(Conclusion.CULPRIT, "; ".join(whys.values()), suspects, missing=missing, corroborated=certain)
+    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=certain)
 
 
 def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
@@ -78,7 +79,7 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
     whys = {node: f"node {node} reports {faults[node][:160]}{', and no rank moves' if sure else ''}" for node in faults}
     suspects = _suspects(evidence, whys, dict.fromkeys(faults, CONFIDENCE_FAULT if sure else CONFIDENCE_FIRST_LOOK))
     missing = () if sure else ("a second capture: does nothing move?",)
-    return Verdict(Conclusion.CULPRIT, "; ".join(whys.values()), suspects, missing=missing, corroborated=sure)
+    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
 
 
 def _suspects(evidence: Evidence, whys: Mapping[str, str], confidence: Mapping[str, float]) -> tuple[Suspect, ...]:

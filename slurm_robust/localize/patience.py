@@ -44,6 +44,8 @@ class Blocking:
     """What holds a rank, in words, and how long that must last to count.
 
     Attributes:
+        what: In a few words, for the short sentence.
+        detail: What belongs to it and is too much for that sentence.
         infrastructure: Its node may be the reason (a stopped or uninterruptible process, a loader that hangs).
         confidence: Hand-set for the first version: an order of trust, not measured frequencies.
     """
@@ -52,6 +54,7 @@ class Blocking:
     patience: Patience | None
     infrastructure: bool
     confidence: float
+    detail: str = ""
 
 
 _BY_WAIT: dict[Wait, tuple[Patience, float]] = {
@@ -113,13 +116,14 @@ def _loader(rank: RankCapture, training: Process, where: Place) -> Blocking:
         # The worker that is hardest to be sure of decides.
         worker, found = max(at_work, key=lambda item: _BY_WAIT[_worker_wait(*item)][0].span_s)
         return _held(
-            f"its data loader (process {worker.pid}) stands at {found.label}", found, _worker_wait(worker, found)
+            f"its data loader hangs at {found.label}", found, _worker_wait(worker, found), f"process {worker.pid}"
         )
     if waits_for_worker and workers:
-        what = f"it waits for its data loader at {where.label}, whose workers all wait for work"
-        return _held(what, where, Wait.LOCK if all_threads_wait(training) else Wait.NONE)
+        what, wait = "it waits for its data loader, whose workers wait for work", Wait.LOCK
+        return _held(what, where, wait if all_threads_wait(training) else Wait.NONE, f"at {where.label}")
     if waits_for_worker:
-        return _held(f"it waits for its data loader at {where.label}, whose workers were not seen", where, Wait.NONE)
+        what = "it waits for its data loader, whose workers were not seen"
+        return _held(what, where, Wait.NONE, f"at {where.label}")
     return _held(f"it loads data at {where.label}", where, where.wait)
 
 
@@ -138,9 +142,9 @@ def _worker_wait(worker: Process, found: Place) -> Wait:
     return found.wait
 
 
-def _held(what: str, found: Place, wait: Wait) -> Blocking:
+def _held(what: str, found: Place, wait: Wait, detail: str = "") -> Blocking:
     patience, confidence = _BY_WAIT[wait]
-    words = f"{what} ({wait.value})"
+    told = ", ".join(part for part in (detail, f"held by {wait.value}") if part)
     if found.slow_by_nature:
-        return Blocking(f"{words}, in {found.slow_by_nature}", SLOW, True, 0.6)
-    return Blocking(words, patience, True, confidence)
+        return Blocking(what, SLOW, True, 0.6, f"{told}, in {found.slow_by_nature}")
+    return Blocking(what, patience, True, confidence, told)

@@ -22,6 +22,7 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "conclusion": verdict.conclusion.value,
         "reason": verdict.reason,
+        "detail": verdict.detail,
         "corroborated": verdict.corroborated,
         "suspects": [
             {
@@ -29,6 +30,7 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
                 "ranks": list(suspect.ranks),
                 "confidence": suspect.confidence,
                 "why": suspect.why,
+                "detail": suspect.detail,
                 "infrastructure": suspect.infrastructure,
             }
             for suspect in verdict.suspects
@@ -42,6 +44,8 @@ def to_text(verdict: Verdict) -> str:
     """The verdict in words: conclusion, suspects, classes of ranks, and what was missing."""
     sure = ", corroborated" if verdict.corroborated else ""
     lines = [f"{_HEADLINES[verdict.conclusion]}{sure}: {verdict.reason}"]
+    if verdict.detail:
+        lines.append(f"  {verdict.detail}")
     for suspect in verdict.suspects:
         kind = "" if suspect.infrastructure else ", nothing says that its node is at fault"
         who = name(suspect.ranks) if suspect.ranks else "no rank"

@@ -7,6 +7,7 @@ from slurm_robust.localize.patience import CONFIDENCE_FIRST_LOOK, SURE, blocking
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.tree import stopped
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.words import joined
 
 
 def judge_stops(evidence: Evidence) -> Verdict | None:
@@ -35,13 +36,14 @@ def judge_stops(evidence: Evidence) -> Verdict | None:
         enough = len(times) >= SURE.captures and span_s >= SURE.span_s
         sure = sure and enough
         what = blocking(members[0])
-        seen = f" in {len(times)} captures over {span_s:.0f} s" if len(times) > 1 else ""
+        seen = f"in {len(times)} captures over {span_s:.0f} s" if len(times) > 1 else ""
         ranks = tuple(sorted(r.rank for r in members))
-        why = f"{name(ranks)} on {node}: {what.what}{seen}"
-        suspects.append(Suspect(node, ranks, what.confidence if enough else CONFIDENCE_FIRST_LOOK, why))
-    reason = "; ".join(s.why for s in suspects)
+        why = f"{name(ranks)} on {node}: {what.what}"
+        confidence = what.confidence if enough else CONFIDENCE_FIRST_LOOK
+        suspects.append(Suspect(node, ranks, confidence, why, detail=seen))
+    reason, detail = joined(s.why for s in suspects), joined(filter(None, (s.detail for s in suspects)))
     missing = () if sure else ("a second capture of the stopped process",)
-    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=missing, corroborated=sure)
+    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=missing, corroborated=sure, detail=detail)
 
 
 def _rounds_stopped(evidence: Evidence, rank: int) -> list[float]:

@@ -14,6 +14,7 @@ from slurm_robust.localize.place import Place
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.tree import rank_place, rank_process
 from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.words import joined
 
 MAX_UNSEEN_SHARE = 0.1
 """More ranks than this without a stack: one of them may be the source, so nothing is corroborated."""
@@ -137,13 +138,12 @@ def _all_wait(last: Capture, scene: _Scene) -> Verdict:
     if len(labels) == 1:
         reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot tell who holds them"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
-    told = "; ".join(
-        f"{name(r for r, p in scene.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common(4)
+    told = joined(
+        (f"{name(r for r, p in scene.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common()),
+        most=4,
     )
-    reason = (
-        f"all ranks wait, at different places ({told}): a wrong order of collectives in the program, or a lost message"
-    )
-    return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
+    reason = "all ranks wait, at different places: a wrong order of collectives in the program, or a lost message"
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=told)
 
 
 def _left_behind(last: Capture) -> Verdict | None:
@@ -165,7 +165,7 @@ def _left_behind(last: Capture) -> Verdict | None:
         for node in sorted({r.node for r in behind})
     )
     missing = ("flight recorder or NCCL RAS: who did not join",)
-    return Verdict(Conclusion.CULPRIT, "; ".join(s.why for s in suspects), suspects, missing=missing)
+    return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), suspects, missing=missing)
 
 
 def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
@@ -180,8 +180,9 @@ def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
         # Only where something holds it is a rank a suspect at the first look: user code may just be slow there.
         first = scene.outside[0]
         who, what = name(r.rank for r in scene.outside), looks[first.rank][0].what
-        reason = f"{who} on {first.node} is outside the collective ({what}) {peers}; whether it moves is not known"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture",))
+        reason = f"{who} on {first.node} is outside the collective ({what})"
+        detail = f"{peers}; whether it moves is not known"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture",), detail=detail)
     missing = [] if _peers_explained(captures, scene) else ["captures in which all others wait, one after the other"]
     suspects = []
     for node in sorted({r.node for r in scene.outside}):
@@ -191,13 +192,14 @@ def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
         if not _trust(blocked, still, scene)[0]:
             missing.append(_wanted(_needed(blocked, scene), still))
         confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_FIRST_LOOK)
-        seen = f", unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
+        seen = f"unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
         ranks = tuple(sorted(r.rank for r in here))
-        why = f"{name(ranks)} on {node}: {blocked.what}{seen}, {peers}"
-        suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure))
-    reason = "; ".join(s.why for s in suspects)
+        why, detail = f"{name(ranks)} on {node}: {blocked.what}", ", ".join(filter(None, (blocked.detail, seen)))
+        suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure, detail))
+    reason = joined(s.why for s in suspects)
+    detail = ", ".join(filter(None, (joined(filter(None, (s.detail for s in suspects))), peers)))
     wanted = tuple(dict.fromkeys(missing))
-    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted)
+    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
 
 
 def _at_work(
@@ -208,10 +210,10 @@ def _at_work(
     assert last is not None
     who, where = name(r.rank for r in at_work), scene.places[rank.rank].label
     if last.busy:
-        what = f"is busy outside the collective at {where} ({last.why})"
-        reason = f"{who} on {rank.node} {what} {peers}: slow, or an endless loop"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it comes to an end",))
-    return Verdict(Conclusion.NONE, f"{who} on {rank.node} moves outside the collective ({last.why}) {peers}")
+        what = f"is busy at {where} ({last.why})"
+        reason = f"{who} on {rank.node} {what}: slow, or an endless loop"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it comes to an end",), detail=peers)
+    return Verdict(Conclusion.NONE, f"{who} on {rank.node} moves outside the collective ({last.why})", detail=peers)
 
 
 def _where(scene: _Scene) -> str:

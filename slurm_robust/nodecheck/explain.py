@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import registry, xids
+from slurm_robust.nodecheck import registry, sxids, xids
 from slurm_robust.nodecheck.registry import Check
 
 MARK = "<!-- From here on written by `python -m slurm_robust.nodecheck.explain docs/checks.md`. -->"
@@ -47,7 +47,7 @@ def as_text(checks: Sequence[Check]) -> str:
 
 
 def as_markdown(checks: Sequence[Check]) -> str:
-    """The generated half of docs/checks.md: each check, then the XIDs."""
+    """The generated half of docs/checks.md: each check, then the XIDs and SXIDs."""
     lines = [MARK, ""]
     for check in checks:
         lines += [f"## `{check.name}`", "", check.question, "", f"* Reads: {check.reads}", f"* Costs: {check.cost}"]
@@ -64,7 +64,15 @@ def as_markdown(checks: Sequence[Check]) -> str:
     lines += ["## The XIDs", "", "| XID | meaning | at fault | what to do | for us |", "|---|---|---|---|---|"]
     for code, entry in sorted(xids.CATALOGUE.items()):
         lines.append(f"| {code} | {entry.name} | {entry.fault.value} | {entry.act.value} | {_grade(code)} |")
+    lines += ["", "## The SXIDs (errors of NVSwitches)", ""]
+    lines += ["| SXID | meaning | what to do | for us, where it says `Fatal` | `Non-fatal` |", "|---|---|---|---|---|"]
+    for code, entry in sorted(sxids.CATALOGUE.items()):
+        words = (_WORDS[sxids.grade(code, fatal=fatal).value] for fatal in (True, False))
+        lines.append(f"| {code} | {entry.name} | {entry.act.value} | {' | '.join(words)} |")
     return "\n".join([*lines, ""])
+
+
+_WORDS = {"fail": "**unfit**", "warn": "warn", "note": "harmless"}
 
 
 def _grade(code: int) -> str:
@@ -72,7 +80,7 @@ def _grade(code: int) -> str:
         return "**unfit** where it wants a reset or reboot; harmless where it says `None`; else warn"
     if 144 <= code <= 150:
         return "**unfit** where it says `Fatal`, else warn"
-    return {"fail": "**unfit**", "warn": "warn", "note": "harmless"}[xids.grade(code, "").value]
+    return _WORDS[xids.grade(code, "").value]
 
 
 def main(path: Path) -> None:

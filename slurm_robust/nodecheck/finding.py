@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_robust.words import shortened
+
 SENTENCE_MAX_CHARS = 200
 
 
@@ -113,4 +115,4 @@ def fitness(statuses: Iterable[Status]) -> Fitness:
 def shorten(text: str, limit: int = SENTENCE_MAX_CHARS) -> str:
     """Printable, one line, at most `limit` characters: fit for a drain reason."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+    return shortened(line, limit)

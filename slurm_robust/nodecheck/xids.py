@@ -30,6 +30,7 @@ class Act(str, enum.Enum):
     NONE = "none"
     RESTART_APP = "restart the application"
     RESET = "reset the GPU"
+    RESET_FABRIC = "reset all GPUs and switches"
     REBOOT = "reboot the node"
     REPAIR = "drain and repair"
     LOOK = "look into it"
@@ -121,8 +122,29 @@ _ROWS: tuple[tuple[int, str, Fault, Act, Grade], ...] = (
     (167, "fatal PCIe timeout", _H, Act.REBOOT, _FAIL),
     (168, "reduced GPU memory capacity", _H, Act.LOOK, _WARN),
     (169, "security micro-controller halt", _H, Act.LOOK, _WARN),
+    (166, "traffic on an encrypted NVLink before it was set up", _H, Act.LOOK, _WARN),
+    (170, "interrupt of an encrypted NVLink", _H, Act.LOOK, _WARN),
     (171, "uncorrectable error in DRAM (goes with 48)", _H, Act.LOOK, _WARN),
     (172, "uncorrectable error in SRAM (goes with 48)", _H, Act.LOOK, _WARN),
+)
+
+# Codes that today's drivers name and never log ("unused" in the catalogue), and what older ones meant by them.
+_OLD_ROWS: tuple[tuple[tuple[int, ...], str, Fault, Act, Grade], ...] = (
+    ((*range(1, 8),), "invalid or corrupted push buffer stream (older drivers)", _A, Act.RESTART_APP, _NOTE),
+    ((9, 10, 12), "graphics engine error (older drivers)", _A, Act.RESTART_APP, _NOTE),
+    ((14, 17, 23, 91), "reserved by the driver", _N, Act.NONE, _NOTE),
+    ((15, 16, 19, 56, 81, *range(112, 119)), "display engine error", _D, Act.LOOK, _NOTE),
+    ((18,), "bus mastering was disabled", _D, Act.LOOK, _WARN),
+    ((20, 21, 22, 27, 28, 29, 33, 34, 35, 36, 42, 47, 65, 73), "video engine exception", _A, Act.RESTART_APP, _NOTE),
+    ((24, 30), "GPU semaphore timeout or access error (older drivers)", _D, Act.LOOK, _WARN),
+    ((26,), "frame buffer timeout (older drivers)", _D, Act.LOOK, _WARN),
+    ((*range(49, 54), 55), "power state event (older drivers)", _N, Act.NONE, _NOTE),
+    ((59,), "internal micro-controller error (older drivers)", _D, Act.LOOK, _WARN),
+    ((87,), "report of the driver's telemetry", _N, Act.NONE, _NOTE),
+    ((90, 111), "error of the level 2 cache or its bundles", _H, Act.LOOK, _WARN),
+    ((122, 123, 124), "the board's flash memory could not be read or written", _H, Act.LOOK, _WARN),
+    ((125,), "the InfoROM's file system has an error", _H, Act.LOOK, _WARN),
+    ((138, 152, 153), "deep-learning accelerator error", _D, Act.LOOK, _WARN),
 )
 
 _COPY_ENGINES = (*range(39, 42), *range(70, 73), *range(75, 78), 85, *range(126, 136))
@@ -130,12 +152,16 @@ _VIDEO_ENGINES = (82, 83, 84, 86, 88, 89, *range(96, 106), 142)
 _NVLINK5 = {144: "SAW", 145: "RLW", 146: "TLW", 147: "TREX", 148: "NVLPW_CTRL", 149: "NETIR", 150: "MSE"}
 
 CATALOGUE: dict[int, Xid] = {
+    **{code: Xid(code, *row[1:]) for row in _OLD_ROWS for code in row[0]},
     **{row[0]: Xid(*row) for row in _ROWS},
     **{code: Xid(code, "copy engine exception", _A, Act.RESTART_APP, _NOTE) for code in _COPY_ENGINES},
     **{code: Xid(code, "video engine exception", _A, Act.RESTART_APP, _NOTE) for code in _VIDEO_ENGINES},
     **{code: Xid(code, f"NVLink 5 error ({unit})", _H, Act.RESET, _WARN) for code, unit in _NVLINK5.items()},
 }
-"""Every code whose meaning NVIDIA documents."""
+"""Every code that NVIDIA's catalogue or driver names: 1–172 as of driver 580."""
+
+ONE_GPU_ONLY = frozenset({46, 48, 62, 64, 95, 110, 140, 143, 158})
+"""Faults that leave the node's other GPUs as they are; those of links, of the bus and of firmware do not."""
 
 _FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
 _NON_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
@@ -152,6 +178,14 @@ def recovery_action(message: str) -> str:
     """The action that a 154 line names (`None`, `GPU Reset Required`, …), empty where it names none."""
     match = _RECOVERY.search(message)
     return (match[1] or match[2]).strip() if match else ""
+
+
+def other_gpus_work(code: int, message: str) -> bool:
+    """True where this fault is one GPU's own affair: a job that was not given that GPU may run."""
+    if code == 154:
+        action = recovery_action(message).lower()
+        return "reset" in action and "reboot" not in action
+    return code in ONE_GPU_ONLY
 
 
 def grade(code: int, message: str) -> Grade:

@@ -17,6 +17,7 @@ import enum
 from dataclasses import dataclass, field
 
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, Mode, Plan, Road, Verdict
+from slurm_robust.words import joined, shortened
 
 
 class FailureCause(str, enum.Enum):
@@ -181,7 +182,7 @@ def _at_fault(s: Situation) -> dict[str, str]:
         for suspect in s.verdict.suspects:
             again = _failed_there_before(s, suspect.node)
             if suspect.infrastructure:
-                nodes.setdefault(suspect.node, f"{suspect.why} (confidence {suspect.confidence:.2f})")
+                nodes.setdefault(suspect.node, suspect.why)
             elif again:
                 nodes.setdefault(suspect.node, f"{suspect.why}; the same failure again on {suspect.node}")
     return {node: why for node, why in nodes.items() if node in s.allocation_nodes}
@@ -206,8 +207,8 @@ def _leave_nodes(s: Situation) -> Plan | None:
     if len(faults) > max_evictions(len(s.allocation_nodes)):
         return _too_many(s, faults)
     evict = tuple(sorted(faults))
-    why = "; ".join(faults[node] for node in evict)
-    names = ", ".join(evict)
+    why = joined(faults[node] for node in evict)
+    names = shortened(", ".join(evict), 60)
     inside = _why_not_inside(s, set(evict))
     if not inside:
         spares = ", ".join(sorted(set(s.healthy_spares) - set(evict))[:8])
@@ -238,7 +239,9 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
 
 
 def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
-    told = f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({', '.join(sorted(faults))[:200]})"
+    told = (
+        f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({shortened(', '.join(sorted(faults)), 60)})"
+    )
     reason = f"{told}, more than half: a cause that they share, so none is evicted; {_told(s)}"
     if not s.dead_nodes and s.restarts_in_place == 0:
         return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")

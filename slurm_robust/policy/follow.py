@@ -24,7 +24,7 @@ HELD_UP_AFTER_S = 1.5
 HELD_UP_BY_ALL_AFTER_S = 45.0
 """The same where no survivor shows how long an end takes here: Slurm's default KillWait (30 s) and an epilog."""
 RENEW_BELOW_S = 60.0
-"""A seat that is still needed is renewed when less than this is left of it."""
+"""A seat that is still needed is renewed when less than this is left of it, or than a third where it is short."""
 GIVE_UP_AFTER_S = 3600.0
 STAYS_UP_AFTER_DOWN_S = 15.0
 """A job still running this long after its node went DOWN was submitted with --no-kill."""
@@ -183,7 +183,7 @@ def _seat(r: Recovery, view: View) -> Step | None:
     seat = view.reservations.get(r.seat)
     # A seat of the same job with other nodes is left over from an earlier decision, and is changed; one that ends soon
     # is made to last: seats are short, so that the nodes are free again soon after a daemon that died for good.
-    lasts = seat is not None and seat.end_at_s - view.now_s > RENEW_BELOW_S
+    lasts = seat is not None and seat.end_at_s - view.now_s > min(RENEW_BELOW_S, r.seat_min * 20.0)
     if seat is not None and lasts and set(expand(seat.nodes)) == set(r.seat_nodes):
         return None
     return _do(r, ActionKind.CREATE_SEAT)

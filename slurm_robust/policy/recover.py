@@ -24,11 +24,15 @@ from slurm_robust.policy.rooms import (
 )
 from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.values import expand, fold
+from slurm_robust.words import first_sentence, shortened
 
 SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
-QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP")
+QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
+"""Its end must not leave a recheck held: without a daemon nobody would release or cancel it."""
 SEAT_LASTS_MIN = 3
 """Seats are made this short, a bit longer than Slurm's own delay after a requeue, and renewed while they are needed."""
+MAX_DRAIN_REASON_CHARS = 200
+"""Of a node's reason: `sinfo -R` and Slurm's own mails show no more."""
 MIN_RUN_S = 600.0
 """Before a maintenance window, a job is only started again where it can run this long."""
 WINDOW_MARGIN_S = 60.0
@@ -111,7 +115,7 @@ def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal
     if not job.requeueable:
         return Refusal("the job was submitted with --no-requeue")
     if foreign_nodes:
-        return Refusal(f"the claim names nodes that are not the job's own: {', '.join(foreign_nodes)[:200]}")
+        return Refusal(f"the claim names nodes that are not the job's own: {shortened(', '.join(foreign_nodes), 100)}")
     return check_caps(usage, config)
 
 
@@ -246,7 +250,7 @@ def _with_actions(r: Recovery, cluster: Cluster, room: str, incident: str) -> Re
         node = cluster.nodes.get(name)
         if node is None or foreign(node) or not room:
             continue
-        reason = f"{REASON_PREFIX} {r.reason}"[:200]
+        reason = shortened(f"{REASON_PREFIX} {first_sentence(r.reason)}", MAX_DRAIN_REASON_CHARS)
         if room == "drain":
             actions.append(Action(ActionKind.DRAIN, name, reason))
         else:

@@ -33,6 +33,9 @@ class RankInfo:
     loss: float | str | None = None
     marks: Mapping[str, float] = field(default_factory=dict)
     layout: Mapping[str, int] = field(default_factory=dict)
+    first_step: int = -1
+    """The first step that it told, -1 before that."""
+    first_step_at_s: float = 0.0
 
 
 class Fleet:
@@ -84,6 +87,7 @@ class Fleet:
             info = self.ranks[int(message["rank"])]
             info.marks = {str(k): float(v) for k, v in message["marks"].items()}
             info.layout = {str(k): int(v) for k, v in message["layout"].items()}
+            info.first_step, info.first_step_at_s = int(message["first"][0]), float(message["first"][1])
         elif kind == "state":
             info = self.ranks[int(message["rank"])]
             info.state, info.state_pid = str(message["s"]), int(message["pid"])
@@ -132,6 +136,16 @@ class Fleet:
     def silent_nodes(self, nodes: tuple[str, ...], now_s: float, limit_s: float) -> list[str]:
         """Nodes whose agent was heard of once and is silent for longer than the limit."""
         return [n for n in nodes if n in self.heard_at_s and now_s - self.heard_at_s[n] > limit_s]
+
+    def first_step(self, beyond: int) -> tuple[int, float] | None:
+        """The first step beyond this one that every reporting rank completed, and when the last of them did.
+
+        None where they are not known: not all have told one yet, or the first that they told was an old step.
+        """
+        told = [(r.first_step, r.first_step_at_s) for r in self.ranks.values() if r.progress is not None]
+        if not told or min(step for step, _ in told) <= beyond:
+            return None
+        return max(step for step, _ in told), max(at_s for _, at_s in told)
 
     def mark(self, name: str) -> float:
         """When the last rank passed a start-up mark, 0 where not all have."""

@@ -282,7 +282,8 @@ class Handling:
         self, record: incident.Record, inquiry: Investigator, verdict: Verdict, plan: Plan
     ) -> int | None:
         s = self._s
-        s.folder.tell("verdict", f"{verdict.conclusion.value}: {verdict.reason}", incident=record.id)
+        told = f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
+        s.folder.tell("verdict", f"{verdict.conclusion.value}: {told}", incident=record.id)
         for suspect in verdict.suspects:
             ranks = ",".join(map(str, suspect.ranks))
             text = f"suspect: rank {ranks} on {suspect.node}, confidence {suspect.confidence:.2f}"

@@ -34,6 +34,14 @@ class Record:
         assert key in TIME_KEYS, key
         self.times.setdefault(key, round(time.time() if at_s is None else at_s, 3))
 
+    def judged(self, verdict: Verdict) -> None:
+        """Keep the verdict; `localised` is when what stands now was first concluded, so it moves with every change."""
+        before = self.verdict
+        self.verdict = verdict
+        if before is None or (before.conclusion, _who(before)) != (verdict.conclusion, _who(verdict)):
+            self.times.pop("localised", None)
+        self.stamp("localised")
+
     def to_json(self) -> str:
         """For tools, and for the next attempt's supervisor."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
@@ -43,6 +51,8 @@ class Record:
         lines = [f"# Incident {self.id}", "", f"Job {self.job}, attempt `{self.attempt}`.", ""]
         if self.verdict is not None:
             lines += ["## Who", "", f"**{self.verdict.conclusion.value}**: {self.verdict.reason}", ""]
+            if self.verdict.detail:
+                lines += [f"{self.verdict.detail}.", ""]
             lines += [
                 f"* {s.node}, rank{'s' if len(s.ranks) > 1 else ''} {', '.join(map(str, s.ranks)) or '?'}: "
                 f"{s.why} (confidence {s.confidence:.2f})"
@@ -64,6 +74,10 @@ class Record:
         if self.tree:
             lines += ["## Where the ranks stood", "", "```", self.tree.rstrip(), "```", ""]
         return "\n".join(lines)
+
+
+def _who(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
+    return sorted((s.node, s.ranks) for s in verdict.suspects)
 
 
 def _clock(at_s: float) -> str:

@@ -121,8 +121,7 @@ class Investigator:
         except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)
             self._folder.tell("note", f"the evidence could not be weighed: {error!r}; please report this")
             verdict = Verdict(Conclusion.UNDETERMINED, f"the evidence could not be weighed ({type(error).__name__})")
-        self._record.verdict = verdict
-        self._record.stamp("localised")
+        self._record.judged(verdict)
         return verdict
 
 

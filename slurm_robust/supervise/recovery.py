@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from slurm_robust import claim
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, Plan, Road, Verdict
-from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 from slurm_robust.supervise.agents import Agents
 from slurm_robust.supervise.channel import Channel
 from slurm_robust.supervise.fleet import Fleet
@@ -118,19 +118,49 @@ async def requeue(
         if written:
             folder.tell("claimed", f"asked the daemon for a requeue without {','.join(plan.evict) or 'anyone'}")
             answer = await context.answer(record.id, config.answer_timeout_s)
+            said = f"the daemon: {answer.state}: {answer.why}" if answer else "no daemon answered"
             if answer is not None and answer.state == "accepted":
                 folder.tell("accepted", f"the daemon: {answer.why or 'accepted'}")
-                await asyncio.sleep(config.requeue_timeout_s)
-                folder.tell("gave-up", f"accepted, but nobody came for {config.requeue_timeout_s:g} s")
-                return EXIT_REQUEUE_WANTED
-            said = f"the daemon: {answer.state}: {answer.why}" if answer else "no daemon answered"
+                # Its next act is the requeue, which ends this process. A daemon that died right here comes no more.
+                await asyncio.sleep(config.answer_timeout_s)
+                if await _on_its_way(context):
+                    await asyncio.sleep(config.requeue_timeout_s)
+                    return EXIT_REQUEUE_WANTED
+                said = f"accepted, but no requeue within {config.answer_timeout_s:g} s"
             folder.tell("unanswered", f"{said}; a plain requeue follows (Slurm waits 121 s, and excludes no node)")
         else:
             folder.tell("unanswered", "the claim could not be written into the job's Comment; a plain requeue follows")
-    try:
-        await asyncio.to_thread(context.client.requeue, context.ref)
-    except SlurmError as error:
-        folder.tell("gave-up", f"the job could not be requeued: {error}")
-        return EXIT_REQUEUE_WANTED
-    await asyncio.sleep(config.requeue_timeout_s)
+    await _requeue_plainly(context, folder, config)
     return EXIT_REQUEUE_WANTED
+
+
+async def _on_its_way(context: JobContext) -> bool:
+    """True where Slurm shows that somebody requeued the job already; False also where it cannot be asked."""
+    try:
+        now = await asyncio.to_thread(context.client.job, context.ref)
+    except SlurmError:
+        return False
+    return now is not None and (now.completing or now.restart_count > context.job.restart_count)
+
+
+async def _requeue_plainly(context: JobContext, folder: Folder, config: SuperviseConfig) -> None:
+    """Requeue the job and wait to be ended by that; returns where Slurm refuses, or nobody came in time."""
+    deadline = time.monotonic() + config.requeue_timeout_s
+    unheard = ""
+    while time.monotonic() < deadline:
+        try:
+            await asyncio.to_thread(context.client.requeue, context.ref)
+            break
+        except SlurmRefusedError as error:
+            if await _on_its_way(context):
+                break
+            folder.tell("gave-up", f"the job could not be requeued: {error}")
+            return
+        except SlurmError as error:
+            # A controller that is away or busy just now must not cost the job.
+            if not unheard:
+                folder.tell("note", f"the requeue is tried again: {error}")
+            unheard = f"; Slurm: {error}"
+            await asyncio.sleep(_SAY_AGAIN_S)
+    await asyncio.sleep(max(0.0, deadline - time.monotonic()))
+    folder.tell("gave-up", f"nobody came for {config.requeue_timeout_s:g} s{unheard}")

@@ -243,15 +243,17 @@ class Supervisor:
         for name in _START_MARKS:
             if self.present.fleet.mark(name):
                 record.stamp(name, self.present.fleet.mark(name))
-        record.stamp("first_new_step", self.present.last_sign_s)
+        # Looked at a few times a second: by now training may be some steps further.
+        first, at_s = self.present.fleet.first_step(self.start.step) or (step, self.present.last_sign_s)
+        record.stamp("first_new_step", at_s)
         where = f"step {self.start.step} (verified checkpoint)" if self.start.step >= 0 else "the beginning"
         took_s = record.times["first_new_step"] - record.times.get("fault", record.opened_at_s)
-        record.outcome = f"Training went on from {where}; first new step {step}, {took_s:.1f} s after the fault."
+        record.outcome = f"Training went on from {where}; first new step {first}, {took_s:.1f} s after the fault."
         self.folder.tell(
             "resumed",
-            f"resumed from {where}, first new step {step}, {took_s:.1f} s after the fault",
+            f"resumed from {where}, first new step {first}, {took_s:.1f} s after the fault",
             incident=record.id,
-            step=step,
+            step=first,
             resume_step=self.start.step,
         )
         self.handling.save(record)

@@ -67,6 +67,8 @@ def test_tables(site: Path) -> None:
         result = run(site, *words)
         assert result.exit_code == 0, (words, result.output, result.exception)
         assert "\x1b" not in result.output
+        assert max(map(len, result.output.splitlines())) <= 100, result.output
+        assert not [line for line in result.output.splitlines() if line != line.rstrip()]
         for word in wanted:
             assert word in result.output, (words, result.output)
 

@@ -344,3 +344,61 @@ def test_ration_is_bounded() -> None:
     for number in range(100):
         ration.take(f"k{number}", 20)
     assert len(ration._used) == 8
+
+
+def test_recheck_whose_quarantine_ended_under_it_is_not_waited_for(world: World) -> None:
+    """The daemon was away, the reservation ended, Slurm holds the recheck for ever: it is cancelled and done anew."""
+    slurm = world.slurm
+    node = Quarantine("n2", "k", 1, "l", "why", slurm.now_s, slurm.now_s)
+    Ledger(world.journal).quarantine(node)
+    world.run(2.5)
+    held = next(j for j in slurm.state.jobs.values() if j.name.startswith("srobust-recheck"))
+    slurm.state.jobs[held.ref.job_id] = replace(
+        held, state="RESV_DEL_HOLD", nodes=(), priority=0, reservation="", exit_code=""
+    )
+    world.run(120)
+    assert slurm.state.jobs[held.ref.job_id].state == "CANCELLED"
+    assert not Ledger(world.journal).quarantines()
+    assert not slurm.state.reservations
+
+
+def test_clock_that_is_set_back_stops_nothing(world: World) -> None:
+    """An hour back in the middle of a recovery: it goes on at once, and the node is checked, within seconds."""
+    slurm = world.slurm
+    slurm.run_job(("n1", "n2", "n3"))
+    slurm.stuck.add("n2")
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(1.0)
+    for job in list(slurm.state.jobs.values()):
+        slurm.state.jobs[job.ref.job_id] = replace(job, start_at_s=job.start_at_s - 3600)
+    for r in list(slurm.state.reservations.values()):
+        slurm.state.reservations[r.name] = replace(r, start_at_s=r.start_at_s - 3600, end_at_s=r.end_at_s - 3600)
+    slurm.now_s -= 3600
+    world.run(60)
+    assert slurm.state.jobs[1].state == "RUNNING"
+    assert not Ledger(world.journal).quarantines()
+    assert not slurm.state.reservations
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_quarantine_is_released_once_its_recheck_has_let_go(tmp_path: Path, drained: bool) -> None:
+    """The node of a recheck takes seconds to end it: the reservation is deleted once, after that, without a failure."""
+    slurm = FakeSlurm()
+    slurm.recheck_ends_s = 8.0
+    world = World(tmp_path, slurm, Config())
+    Ledger(world.journal).quarantine(Quarantine("n2", "k", 1, "l", "why", slurm.now_s, slurm.now_s))
+    world.run(3.0)
+    recheck = next(j for j in slurm.state.jobs.values() if j.name.startswith("srobust-recheck"))
+    if drained:  # by the recheck's own prolog, while it runs
+        slurm.drain("n2", "srobust: XID 79")
+    world.run(30)
+    assert slurm.acts.count("delete srobust-quarantine-n2") == 1
+    assert slurm.acts.count(f"cancel {recheck.ref.address}") <= drained
+    assert not Ledger(world.journal).quarantines()
+    events = [r["what"] for r in world.journal.db.execute("SELECT what FROM events WHERE level = 'warning'")]
+    assert [w for w in events if "quarantine" in w] == []
+    if not drained:
+        count = world.journal.db.execute("SELECT count(*) FROM strikes").fetchone()[0]
+        assert count == 1
+    world.journal.close()

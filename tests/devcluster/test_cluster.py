@@ -108,7 +108,7 @@ def test_attach_sees_the_same_cluster(devcluster: DevCluster) -> None:
     assert "Xid" in devcluster.kmsg("n1").read_text().splitlines()[-1]
     with pytest.raises(DevClusterError, match=r"n9: no such node; there are n\[1-4\]"):
         again.kill_slurmd("n9")
-    with pytest.raises(DevClusterError, match=r"not empty"):
+    with pytest.raises(DevClusterError, match=r"there already"):
         DevCluster.up(Spec(directory=devcluster.directory))
     assert again.slurmctld_pid == devcluster.slurmctld_pid
 

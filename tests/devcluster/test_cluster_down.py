@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,72 @@ def test_down_when_half_up(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> 
     cluster.down()
     assert not [found for found in left if found.alive]
     assert not (short_dir / "c").exists()
+
+
+def test_a_second_up_harms_nothing(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two `up` of one folder: one comes up, the other says so, also where both found the folder empty."""
+    folder = short_dir / "c"
+    cluster = DevCluster.up(Spec(nodes=1, directory=folder))
+    try:
+        before = members.everything(cluster.record)
+        with pytest.raises(DevClusterError, match=f"devcluster down --dir {folder}"):
+            DevCluster.up(Spec(nodes=1, directory=folder))
+        # The race: it looked before the first one had written anything.
+        monkeypatch.setattr(files, "make_directory", lambda _spec: folder)
+        with pytest.raises(DevClusterError, match="there already"):
+            DevCluster.up(Spec(nodes=1, directory=folder))
+        assert before
+        assert all(found.alive for found in before)
+        assert cluster.run(["sinfo", "-h", "-o", "%T"]).stdout.strip() == "idle"
+        assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
+    finally:
+        cluster.down()
+
+
+def test_down_without_a_record(short_dir: Path) -> None:
+    """Somebody removed cluster.json while it ran: `down` still ends all of it and cleans up."""
+    cluster = DevCluster.up(Spec(nodes=1, directory=short_dir / "c"))
+    now = cluster.record
+    before = members.everything(now)
+    cluster.layout.record.unlink()
+    with pytest.raises(DevClusterError, match=f"devcluster down --dir {cluster.directory}"):
+        DevCluster.up(Spec(nodes=1, directory=cluster.directory))
+    cluster.down()
+    assert not [found for found in before if found.alive]
+    assert not cluster.directory.exists()
+    assert not files.cgroup_top(now.settings).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("seen", ["cluster.json", "munge/socket", "log/slurmctld.log", "log/slurmd.n1.log"])
+def test_up_interrupted(short_dir: Path, number: int, seen: str) -> None:
+    """Ctrl-C leaves nothing; what a kill leaves, the next `up` names, and `down` ends."""
+    folder = short_dir / "c"
+    words = [sys.executable, "-m", "slurm_robust.cli.main", "devcluster"]
+    where = ["--dir", str(folder)]
+    with subprocess.Popen(
+        [*words, "up", "--nodes", "2", *where], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as up:
+        wait_until((folder / seen).exists, 20, seen)
+        up.send_signal(number)
+        up.communicate(timeout=20)
+    ours = f"{members.MARK}={folder}".encode()
+    if number != signal.SIGKILL:
+        assert not folder.exists()
+    if folder.exists():
+        again = subprocess.run([*words, "up", "--nodes", "2", *where], capture_output=True, text=True, check=False)
+        assert again.returncode == 1
+        assert f"srobust devcluster down --dir {folder}" in again.stderr
+        subprocess.run([*words, "down", *where], check=True, capture_output=True)
+    assert not folder.exists()
+    assert not [pid for pid in process.every_pid() if ours in _environ(pid)]
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_down_never_kills_a_stranger(short_dir: Path) -> None:

@@ -48,12 +48,12 @@ def test_a_node_loses_power(devcluster_factory: Factory, proctrack: str) -> None
 
 def test_slurmd_alone_dies(devcluster: DevCluster) -> None:
     """With processes=False the ranks go on, as when slurmd crashes."""
-    job_id = submit(devcluster, "sleep 300", "-wn4")
+    job_id = submit(devcluster, "exec sleep 300", "-wn4")
     running(devcluster, job_id)
     before = wait_until(lambda: devcluster.processes(job_id), 10, "it has started")
     devcluster.kill_slurmd("n4", processes=False)
     assert devcluster.slurmd_pid("n4") is None
-    assert devcluster.processes(job_id, "n4") == before
+    assert set(before) <= set(devcluster.processes(job_id, "n4"))
     devcluster.start_slurmd("n4")
     devcluster.wait_ready()
     devcluster.run(["scancel", str(job_id)])

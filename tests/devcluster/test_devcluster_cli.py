@@ -67,6 +67,20 @@ def test_status_and_env_without_a_cluster(folder: Path) -> None:
     assert call("down", "--dir", str(folder))[0] == 0
 
 
+def test_a_folder_of_somebody_else_is_left_alone(folder: Path) -> None:
+    """`down` on a folder with anything that no devcluster makes refuses, and removes nothing."""
+    (folder / "log").mkdir(parents=True)
+    (folder / "thesis.tex").write_text("x")
+    code, text = call("down", "--dir", str(folder))
+    assert code == 1
+    assert "nothing in it was touched" in text
+    assert (folder / "thesis.tex").exists()
+    assert (folder / "log").exists()
+    (folder / "thesis.tex").unlink()
+    assert call("down", "--dir", str(folder))[0] == 0
+    assert not folder.exists()
+
+
 def test_a_foreign_file_is_no_record(folder: Path) -> None:
     """A cluster.json that is something else is an error, and nothing of that folder is removed."""
     folder.mkdir()

@@ -68,6 +68,16 @@ def test_loader_deadlock_twice() -> None:
     assert "data loader" in verdict.suspects[0].why
 
 
+def test_a_reason_is_one_short_sentence() -> None:
+    """Node, fault and evidence in about a hundred characters; what was seen besides is told as detail."""
+    verdict = judge(repeated(*with_peers(in_loader(1, process(WORKER_LOCK)))))
+    assert verdict.reason == verdict.suspects[0].why
+    assert verdict.reason.startswith("rank 1 on n1: its data loader hangs at ")
+    assert len(verdict.reason) <= 100
+    assert "captures over" in verdict.suspects[0].detail
+    assert "while ranks 0,2-3 wait at" in verdict.detail
+
+
 def test_loader_deadlock_once() -> None:
     """One capture names it, with less confidence, and says that a second one is missing."""
     verdict = judge(repeated(*with_peers(in_loader(1, process(WORKER_LOCK))), times=1))

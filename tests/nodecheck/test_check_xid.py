@@ -152,12 +152,83 @@ def test_the_site_may_judge_otherwise(node: Node) -> None:
     assert xid.judge(facts, xid.check.settings({"ignore": [74], "fail": [94]})).reason == "xid_94"
 
 
-def test_switch_errors_warn_only_where_fatal(node: Node) -> None:
-    """A non-fatal SXID says nothing; a fatal one is told."""
-    node.say("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Non-fatal, Link 28\n")
+def switch_line(code: int, severity: str, switch: int = 3) -> str:
+    """A line of the switches' driver."""
+    return f"nvidia-nvswitch{switch}: SXid (PCI:0000:c1:00.0): {code}, {severity}, Link 28 some words (First)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "status", "reason"),
+    [
+        (24007, "Non-fatal", Status.PASS, "xid_harmless"),
+        (11012, "Non-fatal", Status.PASS, "xid_harmless"),
+        (20034, "Fatal", Status.WARN, "sxid_20034"),
+        (12028, "Non-fatal", Status.WARN, "sxid_12028"),
+        (19084, "Non-fatal", Status.WARN, "sxid_19084"),
+        (29999, "Fatal", Status.WARN, "sxid_29999"),
+        (29999, "Non-fatal", Status.PASS, "xid_harmless"),
+        (23001, "Fatal", Status.FAIL, "sxid_23001"),
+        (22003, "Fatal", Status.FAIL, "sxid_22003"),
+        (23001, "Non-fatal", Status.PASS, "xid_harmless"),
+    ],
+)
+def test_switch_errors_fail_only_where_all_must_be_reset(
+    node: Node, code: int, severity: str, status: Status, reason: str
+) -> None:
+    """The always-fatal class fails; a fatal error of one port warns (its GPU logs XID 74 itself)."""
+    node.say(switch_line(code, severity))
+    finding = node.look()
+    assert (finding.status, finding.reason) == (status, reason)
+
+
+def test_a_switch_error_latches_and_is_cleared_by_its_switch(node: Node) -> None:
+    """As an XID does; the registers that follow it are not counted again."""
+    node.say(switch_line(23001, "Fatal") + "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 23001, Severity 1 Engine 28\n")
+    finding = node.look()
+    assert finding.evidence["events"][0]["count"] == 1
+    assert "nvswitch3" in finding.sentence
+    assert "nvidia-smi -r" in finding.remedy
+    assert node.look().reason == "sxid_23001"
+    assert xid.clear(node.context, "nvswitch3", xid.check.settings({})) == 1
     assert node.look().status is Status.PASS
-    node.say("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 28\n")
-    assert node.look().reason == "sxid_20034"
+
+
+@pytest.fixture
+def two_gpus(node: Node) -> Node:
+    """The node has two GPUs whose device files are 0 and 1, and the job was given the second."""
+    for minor, name in enumerate(("0000:1b:00.0", "0000:9b:00.0")):
+        folder = node.context.root / "proc/driver/nvidia/gpus" / name
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t NVIDIA H100\nDevice Minor: \t {minor}\n")
+    node.context = replace(node.context, job_gpus=(1,))
+    return node
+
+
+@pytest.mark.parametrize("code", [95, 48, 64, 154])
+def test_a_fault_of_one_gpu_alone_refuses_only_jobs_that_were_given_it(two_gpus: Node, code: int) -> None:
+    """The job on the other GPU starts with a warning; any other look at the node fails."""
+    two_gpus.say(line(code, "changed from 0x0 (None) to 0x1 (GPU Reset Required)", gpu="0000:1b:00"))
+    finding = two_gpus.look()
+    assert (finding.status, finding.reason) == (Status.WARN, f"xid_{code}")
+    assert "not a GPU of this job" in finding.sentence
+    assert two_gpus.look("periodic").status is Status.FAIL
+    two_gpus.context = replace(two_gpus.context, job_gpus=(0, 1))
+    assert two_gpus.look().status is Status.FAIL
+
+
+@pytest.mark.parametrize("code", [79, 74, 119])
+def test_a_fault_that_reaches_other_gpus_refuses_every_job(two_gpus: Node, code: int) -> None:
+    """Off the bus, links and firmware: the driver and the fabric are shared."""
+    two_gpus.say(line(code, gpu="0000:1b:00"))
+    assert two_gpus.look().status is Status.FAIL
+
+
+@pytest.mark.parametrize("text", ["", "Device Minor: x\n", "Device Minor: \t 7\n"])
+def test_where_it_is_not_sure_which_gpus_a_job_has_every_fault_counts(two_gpus: Node, text: str) -> None:
+    """No minor number, or numbers with gaps: Slurm's ids may mean other GPUs."""
+    (two_gpus.context.root / "proc/driver/nvidia/gpus/0000:1b:00.0/information").write_text(text)
+    two_gpus.say(line(95, gpu="0000:1b:00"))
+    assert two_gpus.look().status is Status.FAIL
 
 
 def test_without_a_log_it_is_unknown_only_where_a_driver_is(node: Node) -> None:
@@ -171,7 +242,14 @@ def test_without_a_log_it_is_unknown_only_where_a_driver_is(node: Node) -> None:
 def test_a_broken_state_file_is_as_none(node: Node) -> None:
     """Garbage in the cache folder gives neither a crash nor a finding."""
     node.look()
-    for garbage in ("{", "[]", json.dumps({"boot_id": "boot-1", "cursor": 7, "latched": "x"}), "\0" * 10):
+    latched = [7, {}, {"gpu": "0", "xid": "79", "grade": "fail", "count": 1, "message": ""}]
+    for garbage in (
+        "{",
+        "[]",
+        json.dumps({"boot_id": "boot-1", "cursor": 7, "latched": "x"}),
+        json.dumps({"boot_id": "boot-1", "cursor": {}, "latched": latched}),
+        "\0" * 10,
+    ):
         (node.context.cache_dir or Path()).joinpath("xid.json").write_text(garbage)
         assert node.look().status is Status.PASS, garbage
 
@@ -212,7 +290,11 @@ def test_a_gpu_has_one_name(written: str, name: str) -> None:
 
 @given(
     st.lists(
-        st.text(max_size=120) | st.text(max_size=80).map(lambda t: f"NVRM: Xid (PCI:0000:9b:00): 79{t}"), max_size=20
+        st.text(max_size=120)
+        | st.text(max_size=80).map(lambda t: f"NVRM: Xid (PCI:0000:9b:00): 79{t}")
+        | st.text(max_size=80).map(lambda t: f"nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 23001, {t}")
+        | st.text(max_size=80).map(lambda t: f"nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): {t}, Fatal, x"),
+        max_size=20,
     )
 )
 def test_any_messages_are_counted_without_an_error(texts: list[str]) -> None:
@@ -220,4 +302,3 @@ def test_any_messages_are_counted_without_an_error(texts: list[str]) -> None:
     for event in xid.events(texts):
         assert event["count"] >= 1
         assert isinstance(event["xid"], int)
-    assert all(error["count"] >= 1 for error in xid.switch_errors(texts))

@@ -71,6 +71,17 @@ def test_nvlink_5_errors_fail_only_where_they_call_themselves_fatal(message: str
     assert xids.grade(149, message) is grade
 
 
+def test_every_code_up_to_the_catalogue_s_last_has_a_name() -> None:
+    """No gap: a code without an entry would warn as `not in NVIDIA's catalogue`."""
+    assert sorted(xids.CATALOGUE) == list(range(1, 173))
+
+
+def test_codes_that_drivers_no_longer_log_accuse_nobody() -> None:
+    """What only older drivers logged, and what belongs to displays, never makes a node unfit."""
+    for code in (1, 16, 20, 30, 56, 81, 90, 118, 125, 138, 152):
+        assert xids.grade(code, "fatal") is not Grade.FAIL
+
+
 @given(st.integers(0, 9999), st.text(max_size=200))
 def test_every_code_has_an_entry_and_unknown_ones_accuse_nobody(code: int, message: str) -> None:
     """A code that is not documented warns, and never makes a node unfit."""

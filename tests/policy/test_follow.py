@@ -149,3 +149,17 @@ def test_never_finished_with_something_left(view: View) -> None:
         assert R.seat in view.reservations
         assert view.told == "accepted"
     assert isinstance(step, (Do, Wait, GiveUp, Finish))
+
+
+@given(st.integers(1, 10), st.floats(0, 600))
+def test_a_seat_is_renewed_late_enough_to_be_short(seat_min: int, left_s: float) -> None:
+    """A fresh seat is never renewed, also where the site made it one minute long; one that ends soon is, in time."""
+    r = replace(R, seat_min=seat_min)
+    left_s = min(left_s, seat_min * 60)
+    seat = {R.seat: replace(SEAT[R.seat], end_at_s=left_s)}  # type: ignore[arg-type]
+    step = kind(replace(VIEW, job=replace(PENDING, reservation=R.seat, exclude="n2", reason=""), reservations=seat,
+                        called=REQUEUED, in_quarantine=frozenset()), r)  # fmt: skip
+    if left_s > min(60, seat_min * 30):
+        assert step == "Wait"
+    if left_s < 10:
+        assert step == "create_seat"

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,35 @@ def test_the_book_follows_what_agents_tell() -> None:
     assert [r.rank for r in fleet.alive] == [0]
     fleet.feed({"t": "gone", "n": "n1", "rank": 0, "pid": 7, "at": 6.0}, 6.0)
     assert [r.rank for r in fleet.alive] == [0], "the end of an older process of that rank"
+
+
+def test_the_first_new_step_is_what_the_ranks_say() -> None:
+    """Not the one that training has reached by the time somebody looks; unknown where a rank only told an old one."""
+    fleet = Fleet("1.0.1")
+    assert fleet.first_step(20) is None
+    for number, at_s in ((0, 5.0), (1, 5.5)):
+        rank(fleet, number, f"n{number + 1}")
+        fleet.feed({"t": "marks", "n": "n1", "rank": number, "marks": {}, "layout": {}, "first": [21, at_s]}, at_s)
+        fleet.feed({"t": "p", "n": "n1", "r": [[number, 23, "train", 7.0, 3, None, None, None]]}, 7.0)
+    assert fleet.step == 23
+    assert fleet.first_step(20) == (21, 5.5)
+    assert fleet.first_step(-1) == (21, 5.5)
+    assert fleet.first_step(21) is None
+
+
+def test_localised_is_when_what_stands_was_concluded() -> None:
+    """A first look that tells nothing does not count; the same verdict again does not move it."""
+    made = incident.Record("1-r0-5", "1", "1.0.1", 5.0)
+    made.judged(Verdict(Conclusion.UNDETERMINED, "all wait"))
+    made.times["localised"] = 1.0
+    culprit = Verdict(Conclusion.CULPRIT, "rank 2", (Suspect("n3", (2,), 0.5, "rank 2"),))
+    made.judged(culprit)
+    assert made.times["localised"] > 1.0
+    made.times["localised"] = 2.0
+    made.judged(replace(culprit, reason="rank 2, surer", corroborated=True))
+    assert made.times["localised"] == 2.0
+    assert made.verdict is not None
+    assert made.verdict.corroborated
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Agent:
         self.ranks: dict[int, Rank] = {}
         self._records: dict[int, tuple[int, int]] = {}  # rank → (pid, file descriptor of its progress)
         self._last: dict[int, Any] = {}
-        self._told: dict[int, tuple[int, int]] = {}
+        self._told: dict[int, tuple[int, int, int]] = {}
         self._states: dict[int, str] = {}
         self._pending: dict[int, str] = {}
         self._number = 0
@@ -129,10 +129,11 @@ class Agent:
                 if entry != self._last.get(number):
                     self._last[number] = entry
                     changed.append([number, *entry])
-                said = (len(record.marks), len(record.layout))
-                if said != self._told.get(number, (0, 0)):
+                said = (len(record.marks), len(record.layout), record.first_step)
+                if said != self._told.get(number, (0, 0, -1)):
                     self._told[number] = said
-                    self.say("marks", rank=number, marks=record.marks, layout=record.layout)
+                    first = [record.first_step, record.first_step_at_s]
+                    self.say("marks", rank=number, marks=record.marks, layout=record.layout, first=first)
             self._look_state(number, rank)
         for i in range(0, len(changed), 8):
             self.say("p", r=changed[i : i + 8])

@@ -1,4 +1,4 @@
-"""XIDs and fatal NVSwitch errors of this boot: has a GPU said that it is broken?"""
+"""XIDs and NVSwitch errors (SXIDs) of this boot: has a GPU or a switch said that it is broken?"""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import kmsg, state, xids
+from slurm_robust.nodecheck import kmsg, state, sxids, xids
 from slurm_robust.nodecheck.checks.host.kernel_log import booted_at_s, unreadable
-from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (\d{1,4})\b[, ]*(.*)", re.DOTALL)
 _ANY = re.compile(r"NVRM: Xid \(|nvidia-nvswitch\d{1,3}: SXid ")
-_SXID = re.compile(r"nvidia-nvswitch(\d{1,3}): SXid \([^)]{0,40}\): (\d{1,6}), (.*)", re.DOTALL)
+_SXID = re.compile(
+    r"nvidia-nvswitch(\d{1,3}): SXid \([^)]{0,40}\): ([1-9]\d{4}), (Fatal|Non-fatal)\b[, ]*(.*)",
+    re.DOTALL | re.IGNORECASE,
+)
 _MAX_TEXT_CHARS = 240
 
 
@@ -31,37 +34,61 @@ def gpu_name(text: str) -> str:
     return ":".join(parts)
 
 
+def _xid(text: str) -> tuple[str, int, str, str] | None:
+    """GPU, code, grade and message of a line that is an XID."""
+    match = _XID.match(text)
+    if match is None:
+        return None
+    code, message = int(match[2]), match[3][:_MAX_TEXT_CHARS]
+    return gpu_name(match[1]), code, xids.grade(code, message).value, message
+
+
+def _sxid(text: str) -> tuple[str, int, str, str] | None:
+    """Switch, code, grade and message of a line that is an SXID and says how bad it is.
+
+    The driver prints an error's registers in further lines with the same code; those say neither.
+    """
+    match = _SXID.match(text)
+    if match is None:
+        return None
+    code = int(match[2])
+    fatal = match[3].lower() == "fatal"
+    return f"nvswitch{match[1]}", code, sxids.grade(code, fatal=fatal).value, match[4][:_MAX_TEXT_CHARS]
+
+
 def events(texts: Iterable[str]) -> list[dict[str, Any]]:
-    """XIDs in log order, equal ones (GPU, code, grade) counted; a 154 stands where it was said last."""
+    """XIDs and SXIDs in log order, equal ones (device, code, grade) counted; a 154 stands where it was said last."""
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
     for text in texts:
-        match = _XID.match(text)
-        if match is None:
+        said = _xid(text) or _sxid(text)
+        if said is None:
             continue
-        gpu, code, message = gpu_name(match[1]), int(match[2]), match[3][:_MAX_TEXT_CHARS]
-        key = (gpu, code, xids.grade(code, message).value)
+        gpu, code, grade, message = said
         if code == 154:
             # The driver's last word on this GPU holds; what it wanted before is withdrawn.
-            for other in [k for k in found if k[:2] == key[:2]]:
+            for other in [key for key in found if key[:2] == (gpu, code)]:
                 del found[other]
-        entry = found.setdefault(key, {"gpu": gpu, "xid": code, "grade": key[2], "count": 0, "message": message})
-        entry["count"] += 1
+        new = {"gpu": gpu, "xid": code, "grade": grade, "count": 0, "message": message}
+        found.setdefault((gpu, code, grade), new)["count"] += 1
     return list(found.values())
 
 
-def switch_errors(texts: Iterable[str]) -> list[dict[str, Any]]:
-    """NVSwitch errors that call themselves fatal, counted."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for text in texts:
-        match = _SXID.match(text)
-        if match is None or not re.match(r"fatal\b", match[3], re.IGNORECASE):
-            continue
-        key = (match[1], int(match[2]))
-        entry = found.setdefault(
-            key, {"switch": key[0], "sxid": key[1], "count": 0, "message": match[3][:_MAX_TEXT_CHARS]}
-        )
-        entry["count"] += 1
-    return list(found.values())
+def _job_gpus(context: Context) -> list[str]:
+    """PCI names of the GPUs that the starting job was given; empty where it is not sure which those are.
+
+    Slurm numbers GPUs by their device files, so the driver's minor numbers must be 0, 1, 2, … for its ids to mean them.
+    """
+    if context.stage != "prolog" or not context.job_gpus:
+        return []
+    by_minor: dict[int, str] = {}
+    for folder in context.path("/proc/driver/nvidia/gpus").glob("*"):
+        match = re.search(r"^Device Minor:\s+(\d{1,4})$", read_text(folder / "information", 8192), re.MULTILINE)
+        if match is None:
+            return []
+        by_minor[int(match[1])] = gpu_name(folder.name)
+    if sorted(by_minor) != list(range(len(by_minor))) or not set(context.job_gpus) <= set(by_minor):
+        return []
+    return [by_minor[number] for number in context.job_gpus]
 
 
 def probe(context: Context, options: Options) -> Facts:
@@ -84,13 +111,23 @@ def probe(context: Context, options: Options) -> Facts:
         "errno": log.errno,
         "boot_id": boot_id,
         "new": events(texts),
-        "switch": switch_errors(texts),
-        "latched": latched if isinstance(latched, list) else [],
+        "latched": _believable(latched),
+        "job_gpus": _job_gpus(context),
         "cursor": dict(log.cursor),
         "old_cursor": cursor,
         # Only the prolog's look counts as seen: what a periodic look sees, the next prolog sees too.
         "advance": context.stage == "prolog",
     }
+
+
+def _believable(latched: Any) -> list[dict[str, Any]]:
+    """The entries of a state file that have the shape of an event."""
+    shape = {"gpu": str, "xid": int, "grade": str, "count": int, "message": str}
+    return [
+        event
+        for event in (latched if isinstance(latched, list) else [])
+        if isinstance(event, dict) and all(type(event.get(key)) is kind for key, kind in shape.items())
+    ]
 
 
 def _grade(event: Mapping[str, Any], options: Options) -> str:
@@ -112,26 +149,49 @@ def _merged(facts: Facts) -> list[dict[str, Any]]:
     return merged
 
 
+def _entry(code: int) -> xids.Xid:
+    return sxids.lookup(code) if code >= sxids.FIRST_CODE else xids.lookup(code)
+
+
+def _reason(event: Mapping[str, Any]) -> str:
+    return f"{'sxid' if event['xid'] >= sxids.FIRST_CODE else 'xid'}_{event['xid']}"
+
+
 def _say(event: Mapping[str, Any]) -> str:
     times = f" ×{event['count']}" if event["count"] > 1 else ""
-    return f"XID {event['xid']} ({xids.lookup(event['xid']).name}){times} on GPU {event['gpu']}"
+    code, name = event["xid"], _entry(event["xid"]).name
+    if code >= sxids.FIRST_CODE:
+        return f"SXID {code} ({name}){times} on {event['gpu']}"
+    return f"XID {code} ({name}){times} on GPU {event['gpu']}"
+
+
+def _elsewhere(event: Mapping[str, Any], facts: Facts) -> bool:
+    """True for a fault of one GPU alone that the starting job was not given."""
+    if not facts["job_gpus"] or event["gpu"] in facts["job_gpus"]:
+        return False
+    return xids.other_gpus_work(event["xid"], event["message"])
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """A latched fault of GPU or driver fails; what an application can do by itself never does."""
+    """A latched fault of GPU, switch or driver fails; what an application can do by itself never does.
+
+    In a prolog a fault of one GPU alone only warns where the job was given others: the next look that is not a
+    prolog's, or the next job on that GPU, fails.
+    """
     merged = _merged(facts)
     failed = [event for event in merged if _grade(event, options) == "fail"]
-    if failed:
-        return _failed(failed)
+    concerned = [event for event in failed if not _elsewhere(event, facts)]
+    if concerned:
+        return _failed(concerned)
     if facts["error"]:
         return unreadable(facts, needed=facts["driver"])
-    warned = [event for event in merged if _grade(event, options) == "warn"]
-    if warned or facts["switch"]:
-        said = [_say(event) for event in warned]
-        said += [f"SXID {e['sxid']} (fatal) on NVSwitch {e['switch']}" for e in facts["switch"]]
-        reason = f"xid_{warned[0]['xid']}" if warned else f"sxid_{facts['switch'][0]['sxid']}"
+    warned = failed + [event for event in merged if _grade(event, options) == "warn"]
+    if warned:
+        sentence = "; ".join(_say(event) for event in warned)
+        if failed:
+            sentence += "; not a GPU of this job"
         remedy = "look at the kernel log and `nvidia-smi -q`; the GPUs still answer"
-        return Finding(Status.WARN, reason, "; ".join(said), remedy, {"events": warned, "switch": facts["switch"]})
+        return Finding(Status.WARN, _reason(warned[0]), sentence, remedy, {"events": warned})
     if merged:
         said = [_say(event) for event in merged]
         sentence = f"no fault of the node; seen: {'; '.join(said)}"
@@ -141,19 +201,21 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 _REMEDIES = {
     xids.Act.RESET: "drain; reset the GPU, then `srobust check --clear-xid {gpu}`; or reboot; repair if it comes back",
+    xids.Act.RESET_FABRIC: "drain; reset all GPUs and switches (`nvidia-smi -r`), then "
+    "`srobust check --clear-xid {gpu}`; or reboot; repair if it comes back",
     xids.Act.REBOOT: "drain and power-cycle the node (a new boot clears this); repair if it comes back",
     xids.Act.REPAIR: "drain and have the GPU repaired; a new boot or `srobust check --clear-xid {gpu}` clears this",
 }
-_URGENCY = {xids.Act.REPAIR: 0, xids.Act.REBOOT: 1, xids.Act.RESET: 2}
+_URGENCY = {xids.Act.REPAIR: 0, xids.Act.REBOOT: 1, xids.Act.RESET_FABRIC: 2, xids.Act.RESET: 3}
 
 
 def _failed(failed: list[dict[str, Any]]) -> Finding:
-    worst = min(failed, key=lambda event: (_URGENCY.get(xids.lookup(event["xid"]).act, 3), event["xid"] == 154))
-    entry = xids.lookup(worst["xid"])
+    worst = min(failed, key=lambda event: (_URGENCY.get(_entry(event["xid"]).act, 4), event["xid"] == 154))
+    entry = _entry(worst["xid"])
     more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
     remedy = _REMEDIES.get(entry.act, _REMEDIES[xids.Act.RESET]).format(gpu=worst["gpu"])
     evidence = {"events": failed, "fault": entry.fault.value}
-    return Finding(Status.FAIL, f"xid_{worst['xid']}", _say(worst) + more, remedy, evidence)
+    return Finding(Status.FAIL, _reason(worst), _say(worst) + more, remedy, evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
@@ -188,11 +250,11 @@ def clear(context: Context, gpu: str, options: Options) -> int:
     return before - len(kept["latched"])
 
 
-_LISTS = "list of codes that {what} whatever the catalogue says"
+_LISTS = "list of codes (XIDs, SXIDs) that {what} whatever the catalogue says"
 check = Check(
     name="xid",
-    question="Has a GPU or its driver reported a fault in this boot that nobody has cleared?",
-    reads="the kernel log (`nodecheck.kmsg`) and what earlier looks latched (`nodecheck.cache_dir`)",
+    question="Has a GPU, a switch between them or their driver reported a fault in this boot that nobody has cleared?",
+    reads="the kernel log (`nodecheck.kmsg`), what earlier looks latched (`nodecheck.cache_dir`), SLURM_JOB_GPUS",
     cost="one pass over the kernel log, 1–20 ms",
     stages=STAGES,
     probe=probe,

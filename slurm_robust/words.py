@@ -1,0 +1,44 @@
+"""How a reason is built, and how it is cut. Standard library only, nothing of the package.
+
+A reason begins with one short sentence: which node, which fault, on what evidence. What else is known of it stands
+beside it (`Suspect.detail`, `Verdict.detail`), and is shown where there is room. Nothing is cut on the way: only who
+writes into a field with a limit cuts, with `shortened`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+ELLIPSIS = "…"
+_MOST_TOLD = 2
+_END = re.compile(r"\.\s+(?=[A-Z])")
+
+
+def shortened(text: str, limit_chars: int) -> str:
+    """The text where it fits; else its beginning, up to the last whole word that fits, and an ellipsis.
+
+    A single word longer than the limit is cut in its middle: there is no better place.
+    """
+    if len(text) <= limit_chars:
+        return text
+    if limit_chars <= len(ELLIPSIS):
+        return ELLIPSIS[:limit_chars]
+    room = limit_chars - len(ELLIPSIS)
+    kept = text[:room]
+    if not text[room].isspace() and (blank := max(kept.rfind(" "), kept.rfind("\n"))) > 0:
+        kept = kept[:blank]
+    return kept.rstrip(" \n,;:.(") + ELLIPSIS
+
+
+def first_sentence(text: str) -> str:
+    """The short sentence that a reason begins with, without its full stop; the whole text where it is one."""
+    return _END.split(text, maxsplit=1)[0]
+
+
+def joined(sentences: Iterable[str], *, most: int = _MOST_TOLD) -> str:
+    """Sentences of one kind (a suspect each, say) as one; of many the first ones, and how many there are more."""
+    told = list(sentences)
+    if len(told) <= most:
+        return "; ".join(told)
+    return f"{'; '.join(told[:most])}; and {len(told) - most} more"
