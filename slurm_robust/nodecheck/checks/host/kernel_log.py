@@ -87,7 +87,7 @@ def probe(context: Context, options: Options) -> Facts:
         "seen": count([record.text for record in log.records]),
         "known": known if isinstance(known, list) else [],
         "read_only": sorted({m.source.rsplit("/", 1)[-1] for m in table if m.super_read_only}),
-        "cursor": dict(log.cursor) if context.stage == "prolog" else cursor,
+        "cursor": dict(log.cursor) if context.stage in ("prolog", "epilog") else cursor,
     }
 
 
