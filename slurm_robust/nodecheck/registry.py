@@ -113,6 +113,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("xid", "gpu_count"),
     "host": ("filesystem", "shm", "memory", "clock", "kernel_log", "leftovers"),
     "network": ("ethernet",),
+    "torch": ("matmul", "bandwidth", "collective"),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
 """The folder of `checks/` in which a check stands."""
