@@ -89,7 +89,8 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     for name in chosen.options:
         registry.get(name)
     checks = registry.select(args.stage, only, chosen.disable)
-    report = runner.run(checks, context, chosen.options, chosen.deadline_s)
+    progress = _Progress(len(checks)) if sys.stderr.isatty() and not args.json else None
+    report = runner.run(checks, context, chosen.options, chosen.deadline_s, progress)
     _print(report, as_json=args.json)
     if args.tell_slurm:
         from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a plain check knows nothing of Slurm)
@@ -97,6 +98,19 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
         if problem := gate.tell_job(report, config, env):
             print(f"srobust check: {problem}", file=sys.stderr)
     return _EXITS[report.verdict]
+
+
+class _Progress:
+    """One line on a terminal that says what is still awaited, and is gone at the end."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __call__(self, waiting: Sequence[str]) -> None:
+        names = ", ".join(waiting[:4]) + (", …" if len(waiting) > 4 else "")
+        line = f"{self.count - len(waiting)} of {self.count} checks; waiting for {names}"[:99] if waiting else ""
+        sys.stderr.write(f"\r\033[K{line}")
+        sys.stderr.flush()
 
 
 def _named(path: str, node: str) -> str:
@@ -119,12 +133,16 @@ def _print(report: Report, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.to_json(), ensure_ascii=False))
         return
+    from slurm_robust.nodecheck.explain import wrapped  # noqa: PLC0415 (for people only)
+
     print(f"{report.node}: {report.verdict.value} ({report.stage})")
+    width = max([11, *(len(result.name) for result in report.results)])
     for result in report.results:
         finding = result.finding
-        print(f"  {finding.status.value:7} {result.name:11} {finding.sentence}")
+        indent = " " * (width + 11)
+        print(*wrapped(finding.sentence, indent, first=f"  {finding.status.value:7} {result.name:{width}} "), sep="\n")
         if finding.remedy and finding.status.value in ("fail", "warn", "unknown"):
-            print(f"  {'':19} → {finding.remedy}")
+            print(*wrapped(finding.remedy, f"{indent}  ", first=f"{indent}→ "), sep="\n")
 
 
 def _list(config: Config, *, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,11 @@ _ASK = "run `srobust check --only {name} --json` on the node; if it stays, repor
 
 
 def run(
-    checks: Sequence[Check], context: Context, chosen: Mapping[str, Mapping[str, Any]], deadline_s: float
+    checks: Sequence[Check],
+    context: Context,
+    chosen: Mapping[str, Mapping[str, Any]],
+    deadline_s: float,
+    progress: Callable[[Sequence[str]], None] | None = None,
 ) -> Report:
     """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
 
@@ -26,6 +30,7 @@ def run(
         context: Where and what to look at.
         chosen: The site's options, by check.
         deadline_s: For each check that has none of its own.
+        progress: Called with the names that have not answered yet, whenever one has.
 
     Raises:
         CheckError: an option that does not exist or has the wrong type; nothing was run then.
@@ -37,7 +42,7 @@ def run(
         seconds = check.deadline_s or deadline_s
         own = replace(context, deadline_s=seconds, shared=shared)
         tasks[check.name] = Task(partial(check.probe, own, settings[check.name]), seconds, check.lane)
-    outcomes = run_all(tasks)
+    outcomes = run_all(tasks, progress)
     results = []
     for check in checks:
         outcome = outcomes[check.name]
