@@ -61,6 +61,10 @@ def main(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     try:
         config = configuration.load(args.config)
         return _run(args, config, env)
+    except BrokenPipeError:
+        # `--list | head`: whoever read has enough, and nothing more may be written at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_FIT
     except (ConfigError, registry.CheckError) as error:
         print(f"srobust check: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -89,7 +93,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     for name in chosen.options:
         registry.get(name)
     checks = registry.select(args.stage, only, chosen.disable)
-    progress = _Progress(len(checks)) if sys.stderr.isatty() and not args.json else None
+    progress = _Progress(len(checks)) if sys.stderr.isatty() and not args.json else _tell_nobody
     report = runner.run(checks, context, chosen.options, chosen.deadline_s, progress)
     _print(report, as_json=args.json)
     if args.tell_slurm:
@@ -98,6 +102,10 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
         if problem := gate.tell_job(report, config, env):
             print(f"srobust check: {problem}", file=sys.stderr)
     return _EXITS[report.verdict]
+
+
+def _tell_nobody(waiting: Sequence[str]) -> None:
+    pass
 
 
 class _Progress:

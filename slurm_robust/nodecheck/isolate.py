@@ -79,7 +79,11 @@ _LAST_WORDS_S = 0.5
 """How long a process may take to end after its last answer."""
 
 
-def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None] | None = None) -> dict[str, Outcome]:
+def _tell_nobody(waiting: Sequence[str]) -> None:
+    pass
+
+
+def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None] = _tell_nobody) -> dict[str, Outcome]:
     """Run all tasks; returns when each has answered or is overdue.
 
     Call it from a process with one thread only (it forks). `progress` is told whose answer is still awaited.
@@ -108,8 +112,7 @@ def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None]
     for left in lanes.values():
         begin(_Lane(left))
     while running:
-        if progress is not None:
-            progress([name for name in tasks if name not in outcomes])
+        progress([name for name in tasks if name not in outcomes])
         wait_s = min(lane.deadline_s for lane in running.values()) - time.monotonic()
         for fd, _ in poll.poll(max(0, int(wait_s * 1000) + 1)):
             lane = running[fd]
@@ -128,8 +131,7 @@ def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None]
             _overdue(lane, outcomes)
             if lane.left:
                 begin(lane)
-    if progress is not None:
-        progress(())
+    progress(())
     return {name: outcomes[name] for name in tasks}
 
 

@@ -21,7 +21,7 @@ def run(
     context: Context,
     chosen: Mapping[str, Mapping[str, Any]],
     deadline_s: float,
-    progress: Callable[[Sequence[str]], None] | None = None,
+    progress: Callable[[Sequence[str]], None] = lambda waiting: None,
 ) -> Report:
     """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
 
