@@ -15,6 +15,7 @@ from slurm_robust.config import Config, ConfigError
 from slurm_robust.nodecheck import registry, runner
 from slurm_robust.nodecheck.context import STAGES, Context, job_gpus_of, job_of, node_name
 from slurm_robust.nodecheck.finding import Fitness, Report
+from slurm_robust.nodecheck.isolate import tell_nobody
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
 _EXITS = {Fitness.FIT: EXIT_FIT, Fitness.UNFIT: EXIT_UNFIT, Fitness.UNKNOWN: EXIT_UNKNOWN}
@@ -93,7 +94,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     for name in chosen.options:
         registry.get(name)
     checks = registry.select(args.stage, only, chosen.disable)
-    progress = _Progress(len(checks)) if sys.stderr.isatty() and not args.json else _tell_nobody
+    progress = _Progress(len(checks)) if sys.stderr.isatty() and not args.json else tell_nobody
     report = runner.run(checks, context, chosen.options, chosen.deadline_s, progress)
     _print(report, as_json=args.json)
     if args.tell_slurm:
@@ -102,10 +103,6 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
         if problem := gate.tell_job(report, config, env):
             print(f"srobust check: {problem}", file=sys.stderr)
     return _EXITS[report.verdict]
-
-
-def _tell_nobody(waiting: Sequence[str]) -> None:
-    pass
 
 
 class _Progress:

@@ -79,11 +79,11 @@ _LAST_WORDS_S = 0.5
 """How long a process may take to end after its last answer."""
 
 
-def _tell_nobody(waiting: Sequence[str]) -> None:
-    pass
+def tell_nobody(waiting: Sequence[str]) -> None:
+    """A progress that nobody looks at."""
 
 
-def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None] = _tell_nobody) -> dict[str, Outcome]:
+def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None] = tell_nobody) -> dict[str, Outcome]:
     """Run all tasks; returns when each has answered or is overdue.
 
     Call it from a process with one thread only (it forks). `progress` is told whose answer is still awaited.

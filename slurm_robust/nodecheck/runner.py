@@ -10,7 +10,7 @@ from typing import Any
 from slurm_robust.nodecheck import state
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Finding, Report, Result, Status
-from slurm_robust.nodecheck.isolate import Outcome, Task, run_all
+from slurm_robust.nodecheck.isolate import Outcome, Task, run_all, tell_nobody
 from slurm_robust.nodecheck.registry import Check
 
 _ASK = "run `srobust check --only {name} --json` on the node; if it stays, report it as a bug of slurm_robust"
@@ -21,7 +21,7 @@ def run(
     context: Context,
     chosen: Mapping[str, Mapping[str, Any]],
     deadline_s: float,
-    progress: Callable[[Sequence[str]], None] = lambda waiting: None,
+    progress: Callable[[Sequence[str]], None] = tell_nobody,
 ) -> Report:
     """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
 

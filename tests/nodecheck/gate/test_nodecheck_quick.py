@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import door, quick
+from slurm_robust.nodecheck import door, quick, runner
+from slurm_robust.nodecheck.checks.host import leftovers
+from slurm_robust.nodecheck.finding import Finding, Status
 
 HOME = Path(__file__).parents[3]
 XID_13 = "NVRM: Xid (PCI:0000:9b:00): 13, pid=1, Graphics Exception\n"
@@ -285,3 +289,52 @@ def test_the_whole_look_without_yaml_once_the_choices_are_kept(site: Site) -> No
     heavy = {"yaml", "msgspec", "torch", "aiohttp", "rich", "click", "pyslurm", "argparse", "site", "psutil", "asyncio"}
     assert not heavy & set(done.stdout.split())
     assert "slurm_robust.nodecheck.runner" in done.stdout
+
+
+def restless(monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
+    """`leftovers` is a check that changes by the minute, and finds this."""
+    finding = Finding(status, "said", "said so")
+    changed = replace(leftovers.check, again=True, probe=lambda c, o: {}, judge=lambda f, o: finding)
+    monkeypatch.setattr(leftovers, "check", changed)
+
+
+def test_what_changes_by_the_minute_is_looked_at_again_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under a fresh verdict only that check is run; where it finds anything, all are."""
+    restless(monkeypatch, Status.PASS)
+    site.look()
+    ran: list[list[str]] = []
+    real = runner.run
+    monkeypatch.setattr(runner, "run", lambda checks, *a: ran.append([c.name for c in checks]) or real(checks, *a))
+    assert site.look("prolog") == 0
+    assert ran == [["leftovers"]]
+    restless(monkeypatch, Status.WARN)
+    assert site.look("prolog") == 0
+    assert ran[1] == ["leftovers"]
+    assert len(ran[2]) > 3
+
+
+def test_a_check_of_the_prolog_that_the_health_check_does_not_make_is_made_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict speaks of what was looked at, and no more."""
+    monkeypatch.setattr(leftovers, "check", replace(leftovers.check, stages=("prolog", "full")))
+    site.look("periodic")
+    assert list(json.loads(quick.holds(str(site.config), "n1")[1]["again"])) == ["leftovers"]
+    site.look("prolog")
+    site.verdict.unlink()
+    site.look("prolog")
+    assert quick.holds(str(site.config), "n1")[1]["again"] == ""
+
+
+def test_options_and_names_that_do_not_exist_are_2(site: Site) -> None:
+    """The scripts let the job start and say so."""
+    for more in (
+        ", options: {xd: {}}",
+        ", options: {xid: {fial: []}}",
+        ", deadline: 3",
+        ", options: {xid: {strikes: x}}",
+    ):
+        site.configure(more)
+        assert site.look("prolog") == 2
