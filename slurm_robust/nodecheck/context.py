@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +84,7 @@ def node_name(env: Mapping[str, str] | None = None) -> str:
     The variable wins because several nodes may share a host; one that has not the shape of a name is not believed.
     """
     named = (os.environ if env is None else env).get("SLURMD_NODENAME", "")
-    return named if NODE_NAME.match(named) else socket.gethostname().split(".", maxsplit=1)[0]
+    return named if NODE_NAME.match(named) else os.uname().nodename.split(".", maxsplit=1)[0]
 
 
 def job_of(env: Mapping[str, str]) -> int | None:

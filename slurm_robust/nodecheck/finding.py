@@ -51,11 +51,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """A finding with the name of its check and the wall time of its probe."""
+    """A finding with the name of its check and the wall time of its probe.
+
+    Attributes:
+        watches: What must not change for this finding to hold for a while, as `quick.WATCHES` takes it.
+    """
 
     name: str
     finding: Finding
     duration_ms: float = 0.0
+    watches: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,12 @@ class Check:
         deadline_s: The check's own deadline, None for `nodecheck.deadline_s`.
         lane: Probes of one lane share a process and what they read (`Context.once`); empty is a process of its own, for
             whatever may block in the kernel.
+        again: Looked at in each prolog also under a fresh verdict: it can change within minutes, and nothing tells.
+        log_words: A fresh verdict holds only while no new record of the kernel log has one of these words.
+        watch: Facts and options to what else must not change while a fresh verdict holds, as `quick.WATCHES` takes it;
+            pure.
+        strikes: Looks of the periodic check in a row that must fail before it counts; until then it warns.
+        window_s: How far apart two of these looks may lie.
     """
 
     name: str
@@ -62,6 +68,21 @@ class Check:
     remember: Callable[[Facts, Options], Facts | None] | None = None
     deadline_s: float | None = None
     lane: str = ""
+    again: bool = False
+    log_words: tuple[str, ...] = ()
+    watch: Callable[[Facts, Options], list[tuple[str, ...]]] | None = None
+    strikes: int = 1
+    window_s: float = 1800.0
+
+    def every_option(self) -> dict[str, Option]:
+        """The check's own options, and those that every check of the periodic stage has."""
+        if "periodic" not in self.stages:
+            return dict(self.options)
+        return {
+            **self.options,
+            "strikes": Option(self.strikes, "periodic looks in a row that must fail before it counts", "ours"),
+            "window_s": Option(self.window_s, "seconds that two of these looks may lie apart", "ours"),
+        }
 
     def settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """The defaults with the site's choices laid over them.
@@ -69,7 +90,7 @@ class Check:
         Raises:
             CheckError: an option that this check does not have, or a value of the wrong type.
         """
-        settings = {name: option.default for name, option in self.options.items()}
+        settings = {name: option.default for name, option in self.every_option().items()}
         for name, value in chosen.items():
             if name not in settings:
                 known = ", ".join(settings) or "none"
@@ -166,6 +187,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "chrony",
         "nic_log",
     ),
+    "torch": ("matmul", "bandwidth", "collective"),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
 """The folder of `checks/` in which a check stands."""

@@ -79,6 +79,7 @@ check = Check(
     probe=probe,
     judge=judge,
     lane="files",
+    watch=lambda facts, _: [("entries", "/proc/driver/nvidia/gpus", str(facts["bound"]))],
     options={
         "expected": Option(0, "GPUs the node must have; 0 does not say", "ours: only the site knows its nodes"),
         "device_glob": Option(

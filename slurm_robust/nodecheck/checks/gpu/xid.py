@@ -115,8 +115,8 @@ def probe(context: Context, options: Options) -> Facts:
         "job_gpus": _job_gpus(context),
         "cursor": dict(log.cursor),
         "old_cursor": cursor,
-        # Only the prolog's look counts as seen: what a periodic look sees, the next prolog sees too.
-        "advance": context.stage == "prolog",
+        # What prolog and epilog see counts as seen; what a periodic look sees, the next of them sees too.
+        "advance": context.stage in ("prolog", "epilog"),
     }
 
 
@@ -260,6 +260,7 @@ check = Check(
     probe=probe,
     judge=judge,
     lane="kernel_log",
+    log_words=("NVRM: Xid", "SXid"),
     remember=remember,
     options={
         "fail": Option([], _LISTS.format(what="make the node unfit"), "ours: empty, the catalogue decides"),

@@ -91,6 +91,7 @@ check = Check(
     stages=("periodic", "full"),
     probe=probe,
     judge=judge,
+    strikes=2,
     lane="files",
     options={
         "warn_offset_ms": Option(50.0, "offset in ms above which it warns", "ours; chrony keeps a LAN below 1 ms")

@@ -98,6 +98,7 @@ def _look(path: str, *, write: bool) -> dict[str, Any]:
     said: dict[str, Any] = {
         # Where the path leads: a mount point may be named by a link.
         "real": os.path.realpath(path),
+        "device": os.stat(path).st_dev,  # noqa: PTH116 (a plain text is at hand)
         "free_mb": info.f_bavail * info.f_frsize // _MIB,
         "total_mb": info.f_blocks * info.f_frsize // _MIB,
         "free_inodes": info.f_favail,
@@ -241,6 +242,16 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding(status, code, words, remedy, facts)
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """Each place stays mounted as it is, answers, has room, and is writable where it should be."""
+    places = [
+        f"{place['path']}|{place['device']}|{place.get('min_free_mb', 0)}|{'w' if place.get('writable') else ''}"
+        for place in facts["places"]
+        if "device" in place
+    ]
+    return [("answers", *places)]
+
+
 check = Check(
     name="filesystem",
     question="Are the file systems there that jobs need: mounted, writable, with room, and answering?",
@@ -249,6 +260,8 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    watch=watch,
+    strikes=2,
     options={
         "mounts": Option(
             [],

@@ -69,7 +69,7 @@ def probe(context: Context, options: Options) -> Facts:
         "seen": seen,
         "known": _pairs(known),
         "back": back,
-        "cursor": dict(log.cursor) if context.stage == "prolog" else cursor,
+        "cursor": dict(log.cursor) if context.stage in ("prolog", "epilog") else cursor,
     }
     facts["mounted"] = _devices(context) if _broken(facts) else {}
     return facts
@@ -143,6 +143,7 @@ check = Check(
     probe=probe,
     judge=judge,
     lane="kernel_log",
+    log_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
     remember=remember,
     options={
         "ignore": Option([], f"list of kinds that are passed over: {', '.join(troubles.KINDS)}", "ours: none is"),

@@ -82,6 +82,7 @@ check = Check(
     stages=("prolog", "epilog", "periodic", "full"),
     probe=probe,
     judge=judge,
+    strikes=2,
     lane="files",
     options={
         "min_size_mb": Option(0, "MiB that /dev/shm must have; 0 does not say", "ours: containers often have 64 MiB"),

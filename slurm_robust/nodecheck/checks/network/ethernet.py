@@ -120,6 +120,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    strikes=2,
     lane="files",
     remember=remember,
     options={

@@ -73,13 +73,13 @@ def probe(context: Context, options: Options) -> Facts:
     if kept.get("boot_id") != boot_id:
         # The kernel counts its records anew; a plain file goes on.
         cursor = {key: value for key, value in cursor.items() if key != "seq"}
-    log = kmsg.read(context.kmsg, _any(), cursor, booted_at_s(context))
+    log = kmsg.read(context.kmsg, _any().match, cursor, booted_at_s(context))
     return {
         "error": log.error,
         "errno": log.errno,
         "boot_id": boot_id,
         "seen": count(record.text for record in log.records),
-        "cursor": dict(log.cursor) if context.stage == "prolog" else cursor,
+        "cursor": dict(log.cursor) if context.stage in ("prolog", "epilog") else cursor,
     }
 
 
