@@ -8,22 +8,31 @@ from pathlib import Path
 import click
 
 from slurm_robust.cli.state import load_config, print_json
+from slurm_robust.cli.teach import lesson
 
 EXIT_FINE, EXIT_WRONG, EXIT_USAGE, EXIT_NO_SLURM = 0, 1, 2, 3
+_EXAMPLES = (
+    ("srobust doctor", "on the controller: slurm.conf; on a node: the scripts and py-spy"),
+    ("srobust doctor --all", "also what is well"),
+)
+_CODES = (
+    (EXIT_FINE, "nothing is wrong"),
+    (EXIT_WRONG, "something is; each with the line that fixes it"),
+    (EXIT_USAGE, "wrong usage or configuration"),
+    (EXIT_NO_SLURM, "Slurm could not be asked"),
+)
 _LEVELS = ("wrong", "unknown", "advice", "ok")
 
 
-@click.command("doctor")
+@click.command("doctor", epilog=lesson(_EXAMPLES, _CODES))
 @click.option("--config", "path", type=click.Path(dir_okay=False), help="robust.yaml; else as the daemon.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--all", "everything", is_flag=True, help="Also what is well.")
 def command(path: str | None, as_json: bool, everything: bool) -> None:
     """Is this site set up so that jobs can be saved? Each finding comes with the line that fixes it.
 
-    \b
-    Run it on the controller for slurm.conf, and on a node for the scripts and for py-spy. It changes nothing.
-    Exit code: 0 nothing is wrong, 1 something is, 2 wrong usage or configuration, 3 Slurm could not be asked.
-    """  # noqa: D301 (click's own mark for text that is not to be wrapped)
+    It changes nothing.
+    """
     from slurm_robust import config as configuration  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.doctor import machine, settings  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (the same)

@@ -68,7 +68,9 @@ def test_reason_names_the_job_that_a_prolog_puts_back(stage: str, ends: str) -> 
     decision = gate.decide(report(stage=stage), Mode.ACT, IDLE, NOW_S, 4711)
     assert decision.drain_reason.startswith(DRAIN)
     assert decision.drain_reason.endswith(ends)
-    long = replace(report(stage="prolog"), results=report(stage="prolog").results * 30)
+    (one,) = report(stage="prolog").results
+    many = [replace(one, finding=replace(one.finding, sentence=f"{one.finding.sentence} {n}")) for n in range(30)]
+    long = replace(report(stage="prolog"), results=tuple(many))
     reason = gate.decide(long, Mode.ACT, IDLE, NOW_S, 4711).drain_reason
     assert len(reason) <= 200
     assert reason.endswith("… [job 4711]")
