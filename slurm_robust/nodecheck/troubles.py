@@ -258,6 +258,9 @@ _TABLE = [
     for word, pattern in lines
 ]
 
+WORDS = tuple(sorted({word for word, *_ in _TABLE}))
+"""A line that tells of trouble has one of them."""
+
 
 def sort(text: str) -> tuple[str, str, bool] | None:
     """(kind, what it is about or empty, whether it takes the trouble back); None for a line that tells of none."""

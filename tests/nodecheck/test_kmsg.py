@@ -162,3 +162,40 @@ def test_what_cannot_be_read_is_said_and_never_waited_for(tmp_path: Path, kind: 
     log = kmsg.read(path, ANY_XID.match, {})
     assert str(path) in log.error
     assert log.errno
+
+
+LINES = st.lists(
+    st.one_of(
+        st.builds(
+            "[{:5d}.000000] {}".format, st.integers(0, 400), st.sampled_from([XID, "usb 1-1", "Linux version 6"])
+        ),
+        st.builds(
+            "{:d},{:d},{:d},-;{}".format, st.just(4), st.integers(0, 99), st.just(5), st.sampled_from([XID, "a"])
+        ),
+        st.sampled_from(
+            ["-- Reboot --", "Feb 23 16:24:18 n17 kernel: NVRM: Xid", "", " KEY=NVRM: Xid", "[  +9.1] NVRM: Xid"]
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(LINES, st.integers(0, 800), st.booleans())
+def test_the_words_spare_work_and_change_nothing(lines: list[str], at: int, ended: bool) -> None:
+    """With or without the words that each wanted line has, the same records are found, from any cursor on."""
+    data = ("\n".join(lines) + "\n" * ended).encode()
+    for name, data_ in (("1:2", data), ("", data.replace(b"\n", b"\0") + b"\0")):
+        source = kmsg.Source(data_, 0, name)
+        cursor = {"file": name, "at": data.rfind(b"\n", 0, at) + 1, "seq": at // 10}
+        one = source.since(ANY_XID.match, cursor)
+        assert source.since(ANY_XID.match, cursor, None, ["NVRM: Xid", "never"]) == one
+
+
+def test_the_device_s_records_are_read_once_for_several() -> None:
+    """Each takes what it wants from its own cursor on, and learns where the device ends."""
+    source = kmsg.Source(b"".join(b"4,%d,5,-;NVRM: Xid %d\n KEY=x\n\0" % (n, n) for n in range(7)))
+    log = source.since(ANY_XID.match, {"seq": 4}, None, ["NVRM"])
+    assert [record.text for record in log.records] == ["NVRM: Xid 5", "NVRM: Xid 6"]
+    assert log.cursor == {"seq": 6}
+    assert source.since(re.compile("no").match, {}, None, ["no"]) == kmsg.Log((), {"seq": 6})
+    assert kmsg.Source().since(ANY_XID.match, {"seq": 9}).cursor == {"seq": 9}

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import kmsg, mounts, state, troubles
+from slurm_robust.nodecheck import log_lane, mounts, troubles
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
 
 _LASTING = {"fs_shutdown": "was shut down", "remount_ro": "went read-only"}
 _MAX_TOLD = 4
-
-
-def booted_at_s(context: Context) -> float | None:
-    """When this boot began, where the log is this machine's own; None for a saved one."""
-    if not context.real_root or context.cache_dir is None:
-        return None
-    match = re.search(r"^btime (\d+)$", read_text(context.path("/proc/stat")), re.MULTILINE)
-    return float(match[1]) if match else None
-
-
-def unreadable(facts: Facts, *, needed: bool) -> Finding:
-    """The finding for a log that cannot be read: unknown where it is needed, else nothing to look at."""
-    status = Status.UNKNOWN if needed else Status.SKIP
-    if facts["errno"] in (errno.EPERM, errno.EACCES):
-        remedy = "run it as root, or name another log in nodecheck.kmsg" if needed else ""
-        return Finding(status, "no_permission", f"the kernel log may not be read: {facts['error']}", remedy)
-    remedy = "name the kernel log in nodecheck.kmsg" if needed else ""
-    return Finding(status, "no_kernel_log", f"no kernel log to read: {facts['error']}", remedy)
 
 
 def _devices(context: Context) -> dict[str, bool]:
@@ -53,23 +33,17 @@ def probe(context: Context, options: Options) -> Facts:
         for kind in options[name]:
             if kind not in troubles.KINDS or (name == "often" and type(options[name][kind]) is not int):
                 raise CheckError(f"nodecheck.options.kernel_log.{name}: {kind!r} is no kind, or its number is none")
-    boot_id = context.boot_id()
-    kept = state.load(context.cache_dir, check.name)
-    cursor = kept.get("cursor")
-    cursor = cursor if isinstance(cursor, dict) else {}
-    known = kept.get("broken") if kept.get("boot_id") == boot_id else None
-    if kept.get("boot_id") != boot_id:
-        cursor = {key: value for key, value in cursor.items() if key != "seq"}
-    log = kmsg.read(context.kmsg, troubles.sort, cursor, booted_at_s(context))
+    news = log_lane.news(context, check.name, troubles.sort, troubles.WORDS)
+    log = news.log
     seen, back = troubles.count(record.text for record in log.records)
     facts: Facts = {
         "error": log.error,
         "errno": log.errno,
-        "boot_id": boot_id,
+        "boot_id": news.boot_id,
         "seen": seen,
-        "known": _pairs(known),
+        "known": _pairs(news.kept.get("broken")),
         "back": back,
-        "cursor": dict(log.cursor) if context.stage in ("prolog", "epilog") else cursor,
+        "cursor": dict(log.cursor if log_lane.counts(context) else news.cursor),
     }
     facts["mounted"] = _devices(context) if _broken(facts) else {}
     return facts
@@ -99,7 +73,7 @@ def _still(facts: Facts) -> list[list[str]]:
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails only for a file system that an error made read-only or shut down, and that still is; the rest is told."""
     if facts["error"]:
-        return unreadable(facts, needed=False)
+        return log_lane.unreadable(facts, needed=False)
     still = [pair for pair in _still(facts) if pair[0] not in options["ignore"]]
     if still:
         kind = still[0][0]
@@ -142,7 +116,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
-    lane="kernel_log",
+    lane=log_lane.LANE,
     log_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
     remember=remember,
     options={

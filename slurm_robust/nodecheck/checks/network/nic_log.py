@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from slurm_robust.nodecheck import kmsg, state
-from slurm_robust.nodecheck.checks.host.kernel_log import booted_at_s, unreadable
+from slurm_robust.nodecheck import log_lane
 from slurm_robust.nodecheck.context import STAGES, Context
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -29,6 +28,8 @@ _KINDS = {
 
 Not among them: `Cable unplugged`, which is a person's hand, and `ACCESS_REG failed`, which is what a virtual function
 says that may not read its card."""
+_WORDS = ("mlx5_core ", "NETDEV WATCHDOG: ", "Keep alive watchdog timeout", "table full", "table overflow")
+"""Each of these lines has one of them."""
 _REMEDIES = {
     "table_overflow": "see the checks neighbours and conntrack: raise the table's limit",
     "transmit_timeout": "look at driver and firmware: `ethtool -i`; if it repeats, have the card looked at",
@@ -66,27 +67,21 @@ def count(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def probe(context: Context, options: Options) -> Facts:
     """Read what was logged since the last prolog."""
-    boot_id = context.boot_id()
-    kept = state.load(context.cache_dir, check.name)
-    cursor = kept.get("cursor")
-    cursor = cursor if isinstance(cursor, dict) else {}
-    if kept.get("boot_id") != boot_id:
-        # The kernel counts its records anew; a plain file goes on.
-        cursor = {key: value for key, value in cursor.items() if key != "seq"}
-    log = kmsg.read(context.kmsg, _any().match, cursor, booted_at_s(context))
+    news = log_lane.news(context, check.name, _any().match, _WORDS)
+    log = news.log
     return {
         "error": log.error,
         "errno": log.errno,
-        "boot_id": boot_id,
+        "boot_id": news.boot_id,
         "seen": count(record.text for record in log.records),
-        "cursor": dict(log.cursor) if context.stage in ("prolog", "epilog") else cursor,
+        "cursor": dict(log.cursor if log_lane.counts(context) else news.cursor),
     }
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: what a card can no longer do, the other checks see in its state."""
     if facts["error"]:
-        return unreadable(facts, needed=False)
+        return log_lane.unreadable(facts, needed=False)
     seen = {kind: entry for kind, entry in facts["seen"].items() if kind not in options["ignore"]}
     if not seen:
         return Finding(Status.PASS, "quiet", "the kernel log shows no trouble with network cards since the last look")
@@ -110,7 +105,8 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
-    lane="kernel_log",
+    lane=log_lane.LANE,
     remember=remember,
+    log_words=("health compromised", "Fatal error", "health recovery fail"),
     options={"ignore": Option([], f"list of kinds that are passed over: {', '.join(_KINDS)}", "ours: none is")},
 )
