@@ -109,7 +109,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
         return _clear(context, args.clear_xid, config)
     only = [name for part in args.only for name in part.split(",") if name]
     for name in chosen.options:
-        registry.get(name)
+        registry.require(name)
     checks = registry.select(args.stage, only, chosen.disable)
     progress = _Progress(len(checks)) if sys.stderr.isatty() and not args.json else tell_nobody
     report = runner.run(checks, context, chosen.options, chosen.deadline_s, progress)

@@ -46,7 +46,7 @@ def main(stage: str, config: str, *, verbose: bool = False, why: str = "", again
                 print(f"srobust-{stage}: fresh verdict, and {said}", file=sys.stderr)
             return EXIT_DONE
         for name in chosen.options:
-            registry.get(name)
+            registry.require(name)
         checks = registry.select(stage, (), chosen.disable)
         return _look(checks, chosen, context, config, log=log, told=_Told(verbose, why))
     except (choices.Wrong, registry.CheckError) as error:

@@ -51,8 +51,10 @@ class Check:
             whatever may block in the kernel.
         again: Looked at in each prolog also under a fresh verdict: it can change within minutes, and nothing tells.
         log_words: A fresh verdict holds only while no new record of the kernel log has one of these words.
-        watch: Facts and options to what else must not change while a fresh verdict holds, as `quick.WATCHES` takes it;
-            pure.
+        watch: Facts and options to what else must not change while a fresh verdict holds, as `quick.WATCHES` and
+            `quick.ASKED` take it; pure.
+        instead: What to watch where the look that leaves a fresh verdict is of a stage without this check; empty has
+            the check itself made.
         strikes: Looks of the periodic check in a row that must fail before it counts; until then it warns.
         window_s: How far apart two of these looks may lie.
     """
@@ -71,6 +73,7 @@ class Check:
     again: bool = False
     log_words: tuple[str, ...] = ()
     watch: Callable[[Facts, Options], list[tuple[str, ...]]] | None = None
+    instead: tuple[tuple[str, ...], ...] = ()
     strikes: int = 1
     window_s: float = 1800.0
 
@@ -195,18 +198,47 @@ NAMES = tuple(GROUP_OF)
 """Every check, in the order of reports. Each is the object `check` of the module of that name in `checks/<group>/`."""
 
 
-def get(name: str) -> Check:
-    """One check.
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_NOT_IN: Mapping[str, frozenset[str]] = {
+    "prolog": _words(
+        "gpu_nvlink_errors gpu_pcie_errors gpu_inforom gpu_p2p numa swap cpu_settings clock tasks disk_health cgroups "
+        "pcie_errors thermal crashes scratch gpudirect rdma_transport rdma_pcie rdma_firmware ethernet_errors "
+        "conntrack neighbours network_sysctls controller_name own_name resolver chrony matmul bandwidth collective"
+    ),
+    "epilog": _words(
+        "gpu_inforom gpu_p2p numa swap cpu_settings clock disk_health pcie_errors thermal crashes scratch gpudirect "
+        "rdma_firmware network_sysctls own_name resolver chrony matmul bandwidth collective"
+    ),
+    "periodic": _words("gpu_inforom gpu_in_use matmul bandwidth collective"),
+    "full": frozenset(),
+}
+"""What a stage does not run, as the checks' own `stages` say: known here, so that a stage loads only what it runs."""
+
+
+def require(name: str) -> None:
+    """Nothing, where there is a check of that name; it is not loaded.
 
     Raises:
         CheckError: there is none of that name; the message offers the nearest.
     """
-    if name not in NAMES:
+    if name not in GROUP_OF:
         import difflib  # noqa: PLC0415 (only a mistyped name pays for it)
 
         near = difflib.get_close_matches(name, NAMES, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(NAMES)}"
         raise CheckError(f"no check is called {name!r}: {hint}")
+
+
+def get(name: str) -> Check:
+    """One check.
+
+    Raises:
+        CheckError: as `require`.
+    """
+    require(name)
     check: Check = importlib.import_module(f"slurm_robust.nodecheck.checks.{GROUP_OF[name]}.{name}").check
     return check
 
@@ -219,10 +251,11 @@ def select(stage: str, only: Iterable[str] = (), disable: Iterable[str] = ()) ->
     """
     if stage not in STAGES:
         raise CheckError(f"no stage is called {stage!r}: there are {', '.join(STAGES)}")
-    named = list(only)
+    named = set(only)
     switched_off = set(disable)
-    for name in [*named, *switched_off]:
-        if name not in NAMES:
-            get(name)
-    chosen = [get(name) for name in NAMES if (not named or name in named) and name not in switched_off]
-    return chosen if named else [check for check in chosen if stage in check.stages]
+    for name in sorted(named | switched_off):
+        require(name)
+    if named:
+        return [get(name) for name in NAMES if name in named - switched_off]
+    left = [get(name) for name in NAMES if name not in switched_off | _NOT_IN[stage]]
+    return [check for check in left if stage in check.stages]

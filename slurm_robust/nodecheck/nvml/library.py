@@ -27,7 +27,14 @@ def binding() -> Any:
     stand_in.find_library = lambda _: None  # type: ignore[attr-defined]
     sys.modules["ctypes.util"] = stand_in
     try:
-        import pynvml  # noqa: PLC0415 (the same)
+        try:
+            import pynvml  # noqa: PLC0415 (the same)
+        except ImportError:
+            # The scripts begin without the folder of installed packages.
+            from slurm_robust.nodecheck.choices import need_packages  # noqa: PLC0415 (else it is not needed)
+
+            need_packages()
+            import pynvml  # noqa: PLC0415 (the same)
     finally:
         del sys.modules["ctypes.util"]
     return pynvml
