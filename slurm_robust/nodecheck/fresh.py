@@ -12,7 +12,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_robust.nodecheck import quick, state
+from slurm_robust.nodecheck import quick, registry, state
 from slurm_robust.nodecheck.choices import Choices
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.counters import uptime_s
@@ -81,7 +81,11 @@ def leave(
         watches.append((*log_end, *words) if log_end[0] == "log" else log_end)
     now_s = uptime_s()
     again = {check.name: choices.options.get(check.name, {}) for check in checks if check.again}
-    again |= {name: choices.options.get(name, {}) for name in _unseen(checks, choices)}
+    for check in _unseen(checks, choices):
+        if check.instead:
+            watches += check.instead
+        else:
+            again[check.name] = choices.options.get(check.name, {})
     lines = [
         quick.FORMAT,
         f"node\t{context.node}",
@@ -102,9 +106,6 @@ def leave(
     return False
 
 
-def _unseen(checks: Sequence[Check], choices: Choices) -> list[str]:
+def _unseen(checks: Sequence[Check], choices: Choices) -> list[Check]:
     """Checks of the prolog that did not run in this look."""
-    from slurm_robust.nodecheck import registry  # noqa: PLC0415 (it imports us through the checks)
-
-    ran = {check.name for check in checks}
-    return [check.name for check in registry.select("prolog", (), choices.disable) if check.name not in ran]
+    return registry.select("prolog", (), {*choices.disable, *(check.name for check in checks)})

@@ -137,10 +137,15 @@ def holds(config: str, node: str) -> tuple[str, dict[str, str]]:
         raise Stale(f"{now_s - made_s:.0f} s old")
     if said["config"] != f"{config}\t{identity(config)}":
         raise Stale("of another configuration")
+    asked = []
     for line in lines[1:-1]:
         if line.startswith("watch\t"):
             _, kind, *words = line.split("\t")
-            WATCHES[kind](said["root"].rstrip("/"), *words)
+            if kind in ASKED:
+                asked.append((ASKED[kind], words))
+            else:
+                WATCHES[kind](said["root"].rstrip("/"), *words)
+    _ask(said["root"].rstrip("/"), asked)
     return f"{said['checks']} checks found it fit {now_s - made_s:.0f} s ago, no change since", said
 
 
@@ -196,31 +201,49 @@ def _entries(root: str, path: str, count: str) -> None:
         raise Stale(f"{path} has {now} entries, {count} before")
 
 
-def _answers(root: str, *places: str) -> None:
+def _no_more_gpus(_: str, count: str) -> None:
+    """This job was given no more GPUs than were there; ids of another shape (MIG, shares) say nothing."""
+    given = os.environ.get("SLURM_JOB_GPUS", "").split(",")
+    if given != [""] and len(given) > int(count):
+        raise Stale(f"the job was given {len(given)} GPUs, {count} were there")
+
+
+def _ask(root: str, asked: list[tuple[Callable[..., bool], list[str]]]) -> None:
+    """What could block in the kernel (a mount, a card's firmware), asked in a process that is not waited for long."""
+    if not asked:
+        return
+    pid = os.fork()
+    if pid == 0:
+        left = list(asked)
+        try:
+            while left and left[0][0](root, *left[0][1]):
+                del left[0]
+        finally:
+            # How many are left says which was not as it was.
+            os._exit(min(len(left), 255))
+    end_s, pause_s = time.monotonic() + _ANSWER_S, 0.0001
+    while time.monotonic() < end_s:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            if status:
+                first = -min(max(os.waitstatus_to_exitcode(status), 1), len(asked))
+                raise Stale(f"{' '.join(asked[first][1])[:80]}: has changed")
+            return
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 0.01)
+    # It sleeps in the kernel: nobody may wait for it.
+    os.kill(pid, 9)
+    raise Stale("a mount or a card does not answer")
+
+
+def _answers(root: str, *places: str) -> bool:
     """Each mount answers at once, is the same, can be written and has room.
 
     Args:
         root: Where these paths are looked for.
         places: `PATH|device number|MiB that must be free|w where it must be writable`.
     """
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(0 if all(_usable(*(root + place).rsplit("|", 3)) for place in places) else 1)
-        finally:
-            os._exit(2)
-    end_s, pause_s = time.monotonic() + _ANSWER_S, 0.0001
-    while time.monotonic() < end_s:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            if status:
-                raise Stale("a mount has changed")
-            return
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, 0.01)
-    # It sleeps in the kernel: nobody may wait for it.
-    os.kill(pid, 9)
-    raise Stale("a mount does not answer")
+    return all(_usable(*(root + place).rsplit("|", 3)) for place in places)
 
 
 def _usable(path: str, device: str, min_free_mb: str, writable: str) -> bool:
@@ -228,6 +251,24 @@ def _usable(path: str, device: str, min_free_mb: str, writable: str) -> bool:
     if os.stat(path).st_dev != int(device) or (writable and info.f_flag & os.ST_RDONLY):
         return False
     return info.f_bavail * info.f_frsize >> 20 >= int(min_free_mb)
+
+
+def _says(root: str, path: str, word: str) -> bool:
+    """A small file still has this word."""
+    return word in _words_of(root + path)
+
+
+def _at_most(root: str, path: str, most: str) -> bool:
+    """The number in a small file, 0 where there is none, has not grown."""
+    return int((_words_of(root + path) or ["0"])[0]) <= int(most)
+
+
+def _words_of(path: str) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            return file.read(256).decode("utf-8", "replace").split()
+    except OSError:
+        return []
 
 
 def _shut(_: str, path: str) -> None:
@@ -243,9 +284,10 @@ WATCHES: dict[str, Callable[..., None]] = {
     "log": _log_is_quiet,
     "shut": _shut,
     "entries": _entries,
-    "answers": _answers,
+    "gpus": _no_more_gpus,
 }
-"""What a fresh verdict can have watched, by its first word."""
+ASKED: dict[str, Callable[..., bool]] = {"answers": _answers, "says": _says, "most": _at_most}
+"""What a fresh verdict can have watched, by its first word; the second kind is asked in a process of its own."""
 
 
 def node_of(name: str) -> str:

@@ -200,14 +200,14 @@ def test_zero_switches_it_off(site: Site) -> None:
 def test_mounts_are_asked_and_a_change_of_any_shows(site: Site) -> None:
     """A place that is gone, full, read-only, or another device is no fresh verdict's matter."""
     device = site.scratch.stat().st_dev
-    quick._answers("", f"{site.scratch}|{device}|1|w")
+    quick._ask("", [(quick._answers, [f"{site.scratch}|{device}|1|w"])])
     for wrong in (
         f"{site.scratch}/none|{device}|1|w",
         f"{site.scratch}|{device + 1}|1|",
         f"{site.scratch}|{device}|{1 << 40}|",
     ):
         with pytest.raises(quick.Stale, match="changed"):
-            quick._answers("", f"{site.scratch}|{device}|1|w", wrong)
+            quick._ask("", [(quick._answers, [f"{site.scratch}|{device}|1|w", wrong])])
 
 
 def test_a_mount_that_does_not_answer_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_a_mount_that_does_not_answer_is_not_waited_for(site: Site, monkeypatch:
     monkeypatch.setattr(quick, "_usable", lambda *a: time.sleep(30))
     started_s = time.monotonic()
     with pytest.raises(quick.Stale, match="does not answer"):
-        quick._answers("", "/|1|1|")
+        quick._ask("", [(quick._answers, ["/|1|1|"])])
     assert time.monotonic() - started_s < 5
 
 

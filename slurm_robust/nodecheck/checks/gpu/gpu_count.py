@@ -69,6 +69,12 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding(Status.PASS, "gpus_present", f"{count} GPUs are there", evidence=evidence)
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """The driver keeps as many, and the job that starts is given no more."""
+    same = ("entries", "/proc/driver/nvidia/gpus", str(facts["bound"]))
+    return [same, ("gpus", str(facts["bound"]))] if facts["driver"] and not facts["mig"] else [same]
+
+
 _DEFAULT_GLOB = "/dev/nvidia[0-9]*"
 check = Check(
     name="gpu_count",
@@ -79,7 +85,7 @@ check = Check(
     probe=probe,
     judge=judge,
     lane="files",
-    watch=lambda facts, _: [("entries", "/proc/driver/nvidia/gpus", str(facts["bound"]))],
+    watch=watch,
     options={
         "expected": Option(0, "GPUs the node must have; 0 does not say", "ours: only the site knows its nodes"),
         "device_glob": Option(

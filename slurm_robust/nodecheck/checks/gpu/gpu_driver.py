@@ -94,6 +94,7 @@ check = Check(
     probe=probe,
     judge=judge,
     remember=remember,
+    log_words=("fallen off the bus", "nitAdapter failed", "rm_init_adapter failed"),
     lane="nvml",
     deadline_s=DEADLINE_S,
     options={

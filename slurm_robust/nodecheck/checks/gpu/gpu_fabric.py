@@ -38,11 +38,15 @@ def probe(context: Context, options: Options) -> Facts:
         switches = len(list(context.path(_SWITCHES).iterdir()))
     except OSError:
         switches = 0
-    runs = switches > 0 and any(
-        read_text(folder / "comm", 32).strip() == _MANAGER for folder in context.path("/proc").glob("[1-9]*")
-    )
+    pid = _manager(context) if switches else ""
     on_host = read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd"
-    return {**facts, "switches": switches, "manager": runs, "on_host": on_host}
+    return {**facts, "switches": switches, "manager": bool(pid), "pid": pid, "on_host": on_host}
+
+
+def _manager(context: Context) -> str:
+    """The pid of Fabric Manager, empty where it does not run."""
+    folders = context.path("/proc").glob("[1-9]*")
+    return next((folder.name for folder in folders if read_text(folder / "comm", 32).strip() == _MANAGER), "")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -133,6 +137,11 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     return streaks.keep(facts["kept"], [_STARTING] if starting else [], facts["boot_id"], facts["at_s"])
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """Fabric Manager stays, where it was there."""
+    return [("says", f"/proc/{facts['pid']}/comm", _MANAGER)] if facts["pid"] else []
+
+
 check = Check(
     name="gpu_fabric",
     question="Is Fabric Manager there where NVSwitches need it, and has every GPU joined the fabric?",
@@ -142,6 +151,7 @@ check = Check(
     probe=probe,
     judge=judge,
     remember=remember,
+    watch=watch,
     lane="nvml",
     deadline_s=DEADLINE_S,
     options={

@@ -127,6 +127,12 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     return {"known": merged} if len(merged) <= _MAX_KNOWN else None
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """The job that starts may be given more than this one, and than NVML shows."""
+    mig = any(gpu["values"].get("mig_mode", [0])[0] for gpu in facts["gpus"])
+    return [("gpus", str(len(facts["gpus"])))] if facts["gpus"] and not mig else []
+
+
 check = Check(
     name="gpu_identity",
     question="Are these the GPUs that were here before, of the right model, and those that this job was given?",
@@ -136,6 +142,7 @@ check = Check(
     probe=probe,
     judge=judge,
     remember=remember,
+    watch=watch,
     lane="nvml",
     deadline_s=DEADLINE_S,
     options={

@@ -20,6 +20,8 @@ _JOB_OF_CGROUP = re.compile(r"/job_(\d{1,10})(?:/|$)", re.MULTILINE)
 _SERVERS = frozenset({"nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste", "Xorg"})
 """Names (cut to 15 characters by the kernel) of what runs on GPUs for all jobs."""
 _NAMES = ("processes", "memory", "mig_mode")
+_USERS = "/sys/module/nvidia_uvm/refcnt"
+"""How often the driver of CUDA's memory is open: each CUDA process has it open, tools that only look have not."""
 _TRIES = 8
 _PAUSE_S = 0.5
 
@@ -54,6 +56,7 @@ def _look(context: Context, options: Options) -> Facts:
         "job_gpus": list(context.job_gpus),
         "live_jobs": _live_jobs(context) if pids or held else [],  # a walk through /proc, only for a reason
         "processes": {str(pid): _process(context, pid) for pid in sorted(pids)},
+        "users": read_text(context.path(_USERS), 32).strip(),
         "root": os.geteuid() == 0 and read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd",
     }
 
@@ -129,6 +132,11 @@ def _told(process: Facts) -> str:
     return f"{process['name']} ({process['pid']}){of_job}"
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """No more may have the GPUs open than then; where processes were seen on them, nobody may."""
+    return [("most", _USERS, facts["users"] if facts["users"].isdecimal() and not facts["processes"] else "0")]
+
+
 check = Check(
     name="gpu_in_use",
     question="Is a GPU still in use, or its memory still held, when a job is to get it or has just ended?",
@@ -139,6 +147,8 @@ check = Check(
     judge=judge,
     lane="nvml",
     deadline_s=DEADLINE_S,
+    watch=watch,
+    instead=(("most", _USERS, "0"),),
     options={
         "held_share": Option(
             0.1,

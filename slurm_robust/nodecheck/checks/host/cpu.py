@@ -14,10 +14,12 @@ def probe(context: Context, options: Options) -> Facts:
     """CPUs present and online, and whether two threads share a core."""
     folder = context.path(_CPU)
     present = sysfs.cpus(sysfs.word(folder / "present", 4096))
-    online = sysfs.cpus(sysfs.word(folder / "online", 4096))
+    listed = sysfs.word(folder / "online", 4096)
+    online = sysfs.cpus(listed)
     return {
         "present": len(present),
         "online": len(online),
+        "listed": listed,
         "offline": sysfs.ranges(present - online),
         "smt_control": sysfs.word(folder / "smt/control", 32),
         "smt_active": sysfs.word(folder / "smt/active", 8),
@@ -53,6 +55,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding(Status.PASS, "cpus_online", f"{online} CPUs are online", evidence=facts)
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """The same CPUs stay online."""
+    return [("says", f"{_CPU}/online", facts["listed"])] if 0 < len(facts["listed"]) < 200 else []
+
+
 check = Check(
     name="cpu",
     question="Are all CPUs there and online?",
@@ -61,6 +68,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    watch=watch,
     lane="files",
     options={
         "expected": Option(

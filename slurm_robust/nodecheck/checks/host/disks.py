@@ -97,6 +97,12 @@ def judge(facts: Facts, options: Options) -> Finding:
     )
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """Each disk that the site counts stays there and writable."""
+    counted = [name for name in facts["disks"] if any(fnmatchcase(name, pattern) for pattern in facts["expected"])]
+    return [("says", f"/sys/block/{name}/ro", "0") for name in counted if not facts["disks"][name]["read_only"]]
+
+
 check = Check(
     name="disks",
     question="Are the local disks there, alive and writable, and the arrays of them whole?",
@@ -105,6 +111,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    watch=watch,
     lane="files",
     options={
         "expected": Option(

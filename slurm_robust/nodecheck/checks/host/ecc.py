@@ -88,6 +88,7 @@ check = Check(
     probe=probe,
     judge=judge,
     remember=remember,
+    log_words=(" UE ", "ncorrect"),
     lane="files",
     options={
         "warn_corrected": Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from slurm_robust.nodecheck import processes, sysfs
 from slurm_robust.nodecheck.context import STAGES, Context
@@ -14,8 +15,12 @@ _COMMAND_CHARS = 15
 _HIERARCHIES = ("", "systemd", "unified")
 
 
-def _in_cgroup(context: Context, unit: str) -> bool:
-    """True where processes stand in the unit's control group, wherever systemd put it one slice deep."""
+_Sign = tuple[str, str]
+"""A file, and a word that it has as long as the service runs."""
+
+
+def _in_cgroup(context: Context, unit: str) -> _Sign | None:
+    """Where processes stand in the unit's control group, wherever systemd put it one slice deep."""
     for hierarchy in _HIERARCHIES:
         slices = context.path(f"/sys/fs/cgroup/{hierarchy}/system.slice")
         template = unit.partition("@")[0]
@@ -23,24 +28,36 @@ def _in_cgroup(context: Context, unit: str) -> bool:
         if "@" in unit:
             places.append(slices / f"system-{template}.slice" / unit)
         for place in places:
-            if sysfs.word(place / "cgroup.procs", 4096):
-                return True
+            inside = "/" + str(place.relative_to(context.root))
+            if pids := sysfs.word(place / "cgroup.procs", 4096).split():
+                return f"{inside}/cgroup.procs", pids[0]
             if re.search(r"^populated 1$", sysfs.word(place / "cgroup.events"), re.MULTILINE):
-                return True
-    return False
+                return f"{inside}/cgroup.events", "1"
+    return None
+
+
+def _process(found: Iterable[processes.Process], name: str) -> _Sign | None:
+    """The first process of this command; of several it is the one that started the others."""
+    command = name[:_COMMAND_CHARS]
+    pids = [process.pid for process in found if process.command == command and process.state != "Z"]
+    return (f"/proc/{min(pids)}/comm", command) if pids else None
 
 
 def probe(context: Context, options: Options) -> Facts:
     """Which of the named services have a process; a name with a dot is a unit, any other a command."""
-    commands = {process.command for process in processes.scan(context) if process.state != "Z"}
-    running: dict[str, bool] = {}
+    found = processes.scan(context)
+    signs: dict[str, _Sign | None] = {}
     for kind in ("required", "wanted"):
         for name in options[kind]:
             if not isinstance(name, str) or not _NAME.match(name):
                 raise CheckError(f"nodecheck.options.services.{kind}: {name!r} is no service's name")
             unit = name if name.endswith((".service", ".socket", ".scope")) else f"{name}.service"
-            running[name] = name[:_COMMAND_CHARS] in commands or _in_cgroup(context, unit)
-    return {"running": running, "processes": len(commands)}
+            signs[name] = _process(found, name) or _in_cgroup(context, unit)
+    return {
+        "running": {name: sign is not None for name, sign in signs.items()},
+        "signs": {name: sign for name, sign in signs.items() if sign},
+        "processes": len(found),
+    }
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -61,6 +78,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding(Status.PASS, "services_run", f"{', '.join(running)} run", evidence={"running": running})
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """What is required goes on."""
+    return [("says", *facts["signs"][name]) for name in options["required"] if name in facts["signs"]]
+
+
 check = Check(
     name="services",
     question="Do the services run that the site wants on its nodes?",
@@ -69,6 +91,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
+    watch=watch,
     lane="files",
     options={
         "required": Option(

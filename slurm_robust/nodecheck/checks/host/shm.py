@@ -38,6 +38,7 @@ def probe(context: Context, options: Options) -> Facts:
     orphans = {uid: found for uid, found in owners.items() if uid != 0 and uid not in running}
     return {
         "there": True,
+        "device": folder.stat().st_dev,
         "total_mb": info.f_blocks * info.f_frsize // _MIB,
         "free_mb": info.f_bavail * info.f_frsize // _MIB,
         "orphan_uids": sorted(orphans),
@@ -74,6 +75,11 @@ def _judge(facts: Facts, options: Options) -> Finding:
     return Finding(Status.PASS, "shm_usable", f"/dev/shm has {free} of {total} MiB free", evidence=facts)
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """It stays there, with the room that is needed."""
+    return [("answers", f"/dev/shm|{facts['device']}|{options['min_free_mb']}|")] if facts["there"] else []
+
+
 check = Check(
     name="shm",
     question="Is /dev/shm there, large enough, and not full of what finished jobs left?",
@@ -82,6 +88,7 @@ check = Check(
     stages=("prolog", "epilog", "periodic", "full"),
     probe=probe,
     judge=judge,
+    watch=watch,
     strikes=2,
     lane="files",
     options={

@@ -112,6 +112,12 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     return None if new == facts["kept"] else new
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """What has a link keeps it."""
+    up = [name for name, interface in facts["interfaces"].items() if interface["state"] == "up"]
+    return [("says", f"{links.NET}/{name}/operstate", "up") for name in up]
+
+
 check = Check(
     name="ethernet",
     question="Are the network interfaces up and fast through which this node reaches the rest of the world?",
@@ -123,6 +129,7 @@ check = Check(
     strikes=2,
     lane="files",
     remember=remember,
+    watch=watch,
     options={
         "interfaces": Option(
             [], "list of interfaces that must have a link, besides those of default routes and RoCE", "ours: empty"

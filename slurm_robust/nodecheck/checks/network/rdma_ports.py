@@ -202,6 +202,12 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     return None if new == facts["kept"] else new
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """What is active stays so."""
+    ports = [(device, port) for _, device, port in _ports(facts, options) if rdma.is_active(port)]
+    return [("says", f"{rdma.CLASS}/{device['name']}/ports/{port['port']}/state", "ACTIVE") for device, port in ports]
+
+
 check = Check(
     name="rdma_ports",
     question="Are the InfiniBand and RoCE ports up that were up before, or that the site expects?",
@@ -212,6 +218,7 @@ check = Check(
     judge=judge,
     lane=rdma.LANE,
     remember=remember,
+    watch=watch,
     options={
         "expected": Option(0, "ports that must be active; 0 does not say", "ours: only the site knows its nodes"),
         "ignore": Option(
