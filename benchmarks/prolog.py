@@ -22,6 +22,9 @@ from typing import NamedTuple
 from lib import ROOT, Report, Target, machine, show_table, spread
 from rich.console import Console
 
+sys.path.append(str(ROOT / "tests"))
+from fake_gpus import compile_fake
+
 WARM_MS, COLD_MS = 30.0, 150.0
 LOG_LINES = 5000
 """As many as a kernel log of this machine's kind holds some weeks after boot."""
@@ -43,15 +46,17 @@ class Case(NamedTuple):
 
 
 class Site:
-    """A node with a kernel log, and the scripts with their settings."""
+    """A node with a kernel log and eight H100 that NVML makes up, and the scripts with their settings."""
 
     def __init__(self, folder: Path) -> None:
         self.cache = folder / "cache"
         log = folder / "kmsg"
         log.write_text("".join(f"[{n:5d}.000000] usb 1-1: message {n}\n" for n in range(LOG_LINES)))
         self.config = folder / "robust.yaml"
+        library = compile_fake(folder)
+        (folder / "scenario").write_text("gpus=8\n")
         self.config.write_text(
-            f"nodecheck: {{kmsg: {log}, cache_dir: {self.cache}, deadline_s: 30, "
+            f"nodecheck: {{kmsg: {log}, cache_dir: {self.cache}, nvml_library: {library}, deadline_s: 30, "
             "disable: [matmul, bandwidth, collective]}\n"
         )
         settings = {"SROBUST_PYTHON": sys.executable, "SROBUST_CODE": str(ROOT), "SROBUST_CONFIG": str(self.config)}
