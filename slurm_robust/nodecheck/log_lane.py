@@ -5,18 +5,19 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slurm_robust.nodecheck import kmsg, state
+from slurm_robust.nodecheck import state
 from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
+
+if TYPE_CHECKING:
+    from slurm_robust.nodecheck import kmsg
 
 LANE = "kernel_log"
 
 
-@dataclass(frozen=True)
-class News:
+class News(NamedTuple):
     """What is new to one check.
 
     Attributes:
@@ -34,6 +35,8 @@ class News:
 
 def news(context: Context, name: str, wanted: Callable[[str], object], words: Iterable[str] = ()) -> News:
     """The wanted records since this check's last look that counted; arguments as `kmsg.Source.since`."""
+    from slurm_robust.nodecheck import kmsg  # noqa: PLC0415 (only the lane's own process pays for it)
+
     boot_id = context.boot_id()
     kept = state.load(context.cache_dir, name)
     same_boot = kept.get("boot_id") == boot_id

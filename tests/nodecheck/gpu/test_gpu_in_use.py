@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fake_gpus import GH200, MIG, FakeGpus
 
+from slurm_robust.nodecheck import runner
 from slurm_robust.nodecheck.checks.gpu.gpu_in_use import check
 from slurm_robust.nodecheck.nvml import profiles
 
@@ -89,3 +90,15 @@ def test_memory_that_says_nothing_is_not_judged(gpus: FakeGpus, machine: str) ->
     """Memory that is the kernel's too, or an instance's."""
     gpus.scenario(machine, "gpu.*.memory.used_mib=30000")
     assert gpus.look("gpu_in_use", "prolog", job_id=7, job_gpus=(0,)).status.value == "pass"
+
+
+def test_what_is_watched_under_a_fresh_verdict(gpus: FakeGpus) -> None:
+    """Nobody more may have the GPUs open; memory in use on a GPU of others leaves the question open."""
+
+    def watched() -> tuple[tuple[str, ...], ...]:
+        context = gpus.context("prolog", job_id=7, job_gpus=(1,))
+        return runner.run([check], context, {}, 20.0).results[0].watches
+
+    assert [(kind, path) for kind, path, _ in watched()] == [("most", "/sys/module/nvidia_uvm/refcnt")]
+    gpus.scenario("gpu.0.memory.used_mib=40000")
+    assert watched() == (("never",),)

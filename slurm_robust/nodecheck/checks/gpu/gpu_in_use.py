@@ -133,7 +133,12 @@ def _told(process: Facts) -> str:
 
 
 def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """No more may have the GPUs open than then; where processes were seen on them, nobody may."""
+    """No more may have the GPUs open than then; where processes were seen on them, nobody may.
+
+    Memory in use on a GPU of another job is this check's own matter when that GPU is given away: no verdict then.
+    """
+    if any(_share(memory) > options["held_share"] and not _special(gpu) for gpu, memory in answered(facts, "memory")):
+        return [("never",)]
     return [("most", _USERS, facts["users"] if facts["users"].isdecimal() and not facts["processes"] else "0")]
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import Any
 
-from slurm_robust.nodecheck import mdstat, sysfs
+from slurm_robust.nodecheck import sysfs
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
@@ -42,6 +42,8 @@ def _expected(options: Options) -> dict[str, int]:
 
 def probe(context: Context, options: Options) -> Facts:
     """Disks, NVMe controllers and arrays with their states."""
+    from slurm_robust.nodecheck import mdstat  # noqa: PLC0415 (only this lane's process pays for it)
+
     controllers = {
         folder.name: sysfs.word(folder / "state", 32)
         for folder in sysfs.folders(context.path("/sys/class/nvme"), "nvme[0-9]*")[:_MAX_DISKS]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-import struct
+import sys
 from collections.abc import Iterator
 
 from slurm_robust.nodecheck import links, state, tree
@@ -27,7 +26,7 @@ def gateways(text: str) -> list[str]:
             continue
         target, gateway, flags, mask = numbers[0], numbers[1] or 0, numbers[2] or 0, numbers[6]
         if target == 0 == mask and flags & _RTF_UP_GATEWAY == _RTF_UP_GATEWAY and 0 < gateway < 1 << 32:
-            found.append(socket.inet_ntoa(struct.pack("=I", gateway)))
+            found.append(".".join(map(str, gateway.to_bytes(4, sys.byteorder))))
     return sorted(set(found))
 
 
