@@ -46,6 +46,7 @@ GPUS = {
     "devices": [f"nvidia{n}" for n in range(8)],
     "mig": False,
     "job_gpus": [],
+    "declared": 0,
 }
 
 
