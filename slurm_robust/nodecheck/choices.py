@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_robust.nodecheck import quick, state
 from slurm_robust.nodecheck.context import Context, job_gpus_of, job_of
+from slurm_robust.nodecheck.watches import Stale
 
 if TYPE_CHECKING:
     from slurm_robust.config import Config
@@ -88,7 +89,7 @@ def load(path: str, node: str) -> Choices:
         kept = state.load(folder, NAME)
         if (kept.get("of"), kept.get("identity")) == (f"{quick.FORMAT}\t{path}", identity):
             return Choices(**{**kept["choices"], "disable": tuple(kept["choices"]["disable"])})
-    except (OSError, quick.Stale, TypeError, KeyError):
+    except (OSError, Stale, TypeError, KeyError):
         pass
     made = of(read(path))
     if made.gpu_profiles:

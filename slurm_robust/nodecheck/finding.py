@@ -54,7 +54,7 @@ class Result:
     """A finding with the name of its check and the wall time of its probe.
 
     Attributes:
-        watches: What must not change for this finding to hold for a while, as `quick.WATCHES` takes it.
+        watches: What must not change for this finding to hold for a while, as module `watches` has it.
     """
 
     name: str

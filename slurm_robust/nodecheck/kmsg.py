@@ -88,8 +88,10 @@ class Source:
         after = cursor.get("at") if cursor.get("file") == self.name else 0
         # A file that shrank was rotated in place.
         after = after if isinstance(after, int) and 0 <= after <= size else 0
+        # A line that ends behind the cursor is new as a whole.
+        begin = self.data.rfind(b"\n", 0, max(0, after - self.start)) + 1
         records = []
-        for line in _lines(self.data, max(self.boot, after - self.start), b"\n", words):
+        for line in _lines(self.data, max(self.boot, begin), b"\n", words):
             record = parse(line.decode("utf-8", "replace"))
             if record is None or not wanted(record.text):
                 continue

@@ -51,8 +51,8 @@ class Check:
             whatever may block in the kernel.
         again: Looked at in each prolog also under a fresh verdict: it can change within minutes, and nothing tells.
         log_words: A fresh verdict holds only while no new record of the kernel log has one of these words.
-        watch: Facts and options to what else must not change while a fresh verdict holds, as `quick.WATCHES` and
-            `quick.ASKED` take it; pure.
+        watch: Facts and options to what else must not change while a fresh verdict holds, as `watches.WATCHES` and
+            `watches.ASKED` take it; pure.
         instead: What to watch where the look that leaves a fresh verdict is of a stage without this check; empty has
             the check itself made.
         strikes: Looks of the periodic check in a row that must fail before it counts; until then it warns.

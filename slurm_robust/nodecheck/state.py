@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.nodecheck import quick
+from slurm_robust.nodecheck.watches import Stale
 
 
 def load(folder: Path | None, name: str) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def load(folder: Path | None, name: str) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(quick.read_own(str(folder), f"{name}.json"))
-    except (OSError, quick.Stale, ValueError, RecursionError):
+    except (OSError, Stale, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -37,7 +38,7 @@ def put(folder: Path, file_name: str, text: str) -> bool:
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         inside = quick.open_own(str(folder))
-    except (OSError, quick.Stale):
+    except (OSError, Stale):
         return False
     try:
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=inside)
@@ -61,7 +62,7 @@ def drop(folder: Path, file_name: str) -> None:
     """Take a file away, where it is there and ours to take."""
     try:
         inside = quick.open_own(str(folder))
-    except (OSError, quick.Stale):
+    except (OSError, Stale):
         return
     with contextlib.suppress(OSError):
         os.unlink(file_name, dir_fd=inside)

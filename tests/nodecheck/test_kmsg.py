@@ -138,6 +138,16 @@ def test_the_cursor_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert [record.text[-1] for record in third.records] == ["3"]
 
 
+def test_a_line_that_grew_over_the_cursor_is_new_as_a_whole(tmp_path: Path) -> None:
+    """A log that was written anew in its place, a little longer."""
+    log = tmp_path / "log"
+    log.write_text("first\nquiet\n")
+    cursor = kmsg.read(log, ANY_XID.match, {}).cursor
+    log.write_text(f"first\n{XID}\n")
+    assert [record.text for record in kmsg.read(log, ANY_XID.match, cursor).records] == [XID]
+    assert [record.text for record in kmsg.load(log).since(ANY_XID.match, cursor, None, ["Xid"]).records] == [XID]
+
+
 def test_a_line_still_being_written_is_read_again(tmp_path: Path) -> None:
     """A last line without its newline counts now and once more when it is whole."""
     log = tmp_path / "log"
@@ -186,7 +196,7 @@ def test_the_words_spare_work_and_change_nothing(lines: list[str], at: int, ende
     data = ("\n".join(lines) + "\n" * ended).encode()
     for name, data_ in (("1:2", data), ("", data.replace(b"\n", b"\0") + b"\0")):
         source = kmsg.Source(data_, 0, name)
-        cursor = {"file": name, "at": data.rfind(b"\n", 0, at) + 1, "seq": at // 10}
+        cursor = {"file": name, "at": at, "seq": at // 10}
         one = source.since(ANY_XID.match, cursor)
         assert source.since(ANY_XID.match, cursor, None, ["NVRM: Xid", "never"]) == one
 

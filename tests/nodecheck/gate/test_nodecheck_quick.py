@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import door, quick, runner
+from slurm_robust.nodecheck import door, quick, runner, watches
 from slurm_robust.nodecheck.checks.host import leftovers
 from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.watches import Stale
 
 HOME = Path(__file__).parents[3]
 XID_13 = "NVRM: Xid (PCI:0000:9b:00): 13, pid=1, Graphics Exception\n"
@@ -155,7 +156,7 @@ def test_any_change_ends_it(site: Site, change: Callable[[Site], object]) -> Non
     """Another program, boot, node, configuration, age, owner; a new line about a GPU; garbage: the whole look."""
     site.holds()
     change(site)
-    with pytest.raises((OSError, quick.Stale, KeyError, ValueError, IndexError)):
+    with pytest.raises((OSError, Stale, KeyError, ValueError, IndexError)):
         site.holds()
 
 
@@ -171,7 +172,7 @@ def test_a_line_that_is_being_written_is_looked_at_as_a_whole(site: Site) -> Non
     site.look()
     assert site.holds()
     logged("id (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus.\n")(site)
-    with pytest.raises(quick.Stale):
+    with pytest.raises(Stale):
         site.holds()
 
 
@@ -200,22 +201,22 @@ def test_zero_switches_it_off(site: Site) -> None:
 def test_mounts_are_asked_and_a_change_of_any_shows(site: Site) -> None:
     """A place that is gone, full, read-only, or another device is no fresh verdict's matter."""
     device = site.scratch.stat().st_dev
-    quick._ask("", [(quick._answers, [f"{site.scratch}|{device}|1|w"])])
+    watches.ask("", [(watches._answers, [f"{site.scratch}|{device}|1|w"])])
     for wrong in (
         f"{site.scratch}/none|{device}|1|w",
         f"{site.scratch}|{device + 1}|1|",
         f"{site.scratch}|{device}|{1 << 40}|",
     ):
-        with pytest.raises(quick.Stale, match="changed"):
-            quick._ask("", [(quick._answers, [f"{site.scratch}|{device}|1|w", wrong])])
+        with pytest.raises(Stale, match="changed"):
+            watches.ask("", [(watches._answers, [f"{site.scratch}|{device}|1|w", wrong])])
 
 
 def test_a_mount_that_does_not_answer_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """nhc#95: after a second the whole look takes over, which knows what to do about it."""
-    monkeypatch.setattr(quick, "_usable", lambda *a: time.sleep(30))
+    monkeypatch.setattr(watches, "_usable", lambda *a: time.sleep(30))
     started_s = time.monotonic()
-    with pytest.raises(quick.Stale, match="does not answer"):
-        quick._ask("", [(quick._answers, ["/|1|1|"])])
+    with pytest.raises(Stale, match="does not answer"):
+        watches.ask("", [(watches._answers, ["/|1|1|"])])
     assert time.monotonic() - started_s < 5
 
 
@@ -228,7 +229,7 @@ def test_no_bytes_make_it_say_more_than_a_look_did(site: Site, data: bytes, at: 
     site.verdict.write_bytes(whole[:at] + data)
     try:
         said = quick.holds(str(site.config), "n1")[1]
-    except (OSError, quick.Stale, KeyError, ValueError, IndexError, TypeError):
+    except (OSError, Stale, KeyError, ValueError, IndexError, TypeError):
         return
     assert said["node"] == "n1"
     assert said["boot"] == quick.boot_id()
@@ -241,7 +242,7 @@ def test_the_hint_where_state_lies_never_fails_otherwise_than_it_says(text: str)
     path.write_bytes(f"nodecheck:\n  cache_dir: {text}".encode("utf-8", "surrogatepass"))
     try:
         assert quick.cache_dir_of(str(path), "n1")
-    except quick.Stale:
+    except Stale:
         pass
     finally:
         path.unlink()
@@ -260,7 +261,7 @@ def test_no_node_names(name: str) -> None:
 
 
 def test_the_short_way_loads_next_to_nothing(site: Site) -> None:
-    """Not one module beyond those of a bare interpreter, but for two of our own."""
+    """Not one module beyond those of a bare interpreter, but for our own few."""
     tell = "import sys\nbefore = set(sys.modules)\n"
     code = (
         f"{tell}sys.path.append({str(HOME)!r})\nfrom slurm_robust.nodecheck.quick import main\n"
@@ -270,7 +271,7 @@ def test_the_short_way_loads_next_to_nothing(site: Site) -> None:
     env = {"SLURMD_NODENAME": "n1"}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
     loaded = set(eval(done.stdout))
-    ours = {"slurm_robust", "slurm_robust.nodecheck", "slurm_robust.nodecheck.quick"}
+    ours = {"slurm_robust"} | {f"slurm_robust.{name}" for name in ("nodecheck", "nodecheck.quick", "nodecheck.watches")}
     # What any script that imports `os` has.
     bare = {"__future__", "stat", "_stat", "os", "os.path", "posixpath", "genericpath", "_collections_abc"}
     assert ours <= loaded <= ours | bare

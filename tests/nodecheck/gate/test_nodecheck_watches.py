@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_robust.nodecheck import quick
+from slurm_robust.nodecheck.watches import Stale
 
 IB = "sys/class/infiniband/mlx5_0"
 FILES = {
@@ -109,7 +110,7 @@ def test_what_can_break_a_job_between_two_looks_ends_it(node: Node, change: Call
     """Each is seen without a check being loaded, and leads to the whole look."""
     assert node.holds()["again"] == ""
     change(node)
-    with pytest.raises(quick.Stale):
+    with pytest.raises(Stale):
         node.holds()
 
 
@@ -119,7 +120,7 @@ def test_a_job_with_more_gpus_than_there_were_is_looked_at(node: Node, monkeypat
         monkeypatch.setenv("SLURM_JOB_GPUS", given)
         node.holds()
     monkeypatch.setenv("SLURM_JOB_GPUS", "0,1,2")
-    with pytest.raises(quick.Stale, match="given 3 GPUs"):
+    with pytest.raises(Stale, match="given 3 GPUs"):
         node.holds()
 
 
