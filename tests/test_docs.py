@@ -283,6 +283,7 @@ def keys_written(module: str, *functions: str) -> set[str]:
     [
         ("srobust check", keys_written("nodecheck/finding.py", "to_json")),
         ("srobust check", keys_written("nodecheck/explain.py", "as_json")),
+        ("srobust doctor", keys_written("cli/doctor.py", "command")),
         ("srobust localize", keys_written("localize/report.py", "to_json") | {"problems"}),
         ("srobust incidents", keys_written("daemon/snapshot.py", "show_incident", "_plan")),
         ("srobust nodes", keys_written("daemon/snapshot.py", "take") & {"name", "room", "owner", "word", "since_s"}),

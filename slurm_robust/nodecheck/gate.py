@@ -1,13 +1,15 @@
 """What prolog, epilog and health check do with a report: let the job start, or drain this node by the daemon's leave.
 
-A fit node costs no call to Slurm. An unfit one costs one read, and one drain where the read gave leave; both within
-`nodecheck.leave_timeout_s`. Whatever goes wrong on the way lets the job start.
+A fit node costs no call to Slurm. An unfit one costs one read; where that gave leave, a moment's wait of its own
+length, one count of the nodes that are out, and one drain; the calls together within `nodecheck.leave_timeout_s`.
+Whatever goes wrong on the way lets the job start.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -15,11 +17,15 @@ import msgspec
 from slurm_robust.config import Config, SlurmConfig
 from slurm_robust.model import REASON_PREFIX, JobRef, Mode, job_tag
 from slurm_robust.nodecheck.finding import SENTENCE_MAX_CHARS, Fitness, Report, shorten
-from slurm_robust.nodecheck.leave import parse_leave
+from slurm_robust.nodecheck.leave import parse_leave, parse_most
 from slurm_robust.slurm.client import Node, SlurmClient
 
 EXIT_REFUSE = 20
 """The check's exit code by which the scripts know to exit 1; no crash of Python or of a shell ends with it."""
+
+
+SPREAD_S = 1.5
+"""Unfit nodes wait up to so long, each another time, before they count and drain: the job cannot start here anyway."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,15 @@ def decide(report: Report, mode: Mode, node: Node | None, now_s: float, job_id: 
     return Decision(True, reason, f"draining {report.node}: {said}")
 
 
+def crowded(nodes: Iterable[Node], most: int) -> str:
+    """Why no more nodes may go out now, or an empty text.
+
+    The breaker's bound, counted here: hundreds that fail at once would all be drained before the daemon has looked.
+    """
+    out = sum(1 for node in nodes if node.drained and node.reason.strip().startswith(REASON_PREFIX))
+    return f"{out} nodes are out already, and srobustd gives leave while fewer than {most} are" if out >= most else ""
+
+
 Connect = Callable[[SlurmConfig], SlurmClient]
 
 
@@ -101,6 +116,17 @@ def act(
     try:
         node = connect(_until(config.slurm, end_s)).node(report.node)
         decision = decide(report, config.mode, node, time.time(), job_id)
+        most = parse_most(node.comment) if node is not None else None
+        if decision.drain_reason and most is not None:
+            # So that of many at once the later ones see the earlier ones' drains.
+            pause_s = random.uniform(0, SPREAD_S)  # noqa: S311 (no secret)
+            time.sleep(pause_s)
+            end_s += pause_s
+            nodes = connect(_until(config.slurm, end_s)).nodes()
+            now = next((n for n in nodes if n.name == report.node), None)
+            decision = decide(report, config.mode, now, time.time(), job_id)
+            if decision.drain_reason and (why := crowded(nodes, most)):
+                decision = Decision(False, "", f"{report.node} is unfit, and is not drained: {why}: {report.sentence}")
         log(decision.line)
         if decision.drain_reason:
             connect(_until(config.slurm, end_s)).drain(report.node, decision.drain_reason)
