@@ -1,19 +1,19 @@
 """The wait for a requeue: the claim is written, nothing is left to do but to be ended, and to help ourselves else.
 
-Inside a batch script this is `python -m slurm_robust.supervise.parting WAIT` (not for people) in the launcher's place:
-it looks at the job now and then, and is a nap in between, so that one tiny process is what the requeue ends.
+Inside a batch script the launcher naps, and runs `python -m slurm_robust.supervise.parting WAIT` (not for people) now
+and then: one look at the job. In between, one tiny process is all that the requeue has to end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -23,8 +23,8 @@ from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 from slurm_robust.slurm.factory import connect
+from slurm_robust.supervise import nap
 from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.nap import nap
 
 NAP_S = 4.0
 """Between two looks inside a batch script. A daemon that is well answers in a second, and the requeue follows."""
@@ -75,7 +75,7 @@ class Wait:
 
     @property
     def argv(self) -> list[str]:
-        """The command that goes on with it."""
+        """The command that looks once; its last argument is the wait."""
         return [sys.executable, "-m", "slurm_robust.supervise.parting", msgspec.json.encode(self).decode()]
 
 
@@ -188,14 +188,12 @@ async def here(wait: Wait, client: SlurmClient, folder: Folder) -> int:
         await asyncio.sleep(_LOOK_S)
 
 
-def main() -> NoReturn:
-    """Look once, and nap again."""
+def main() -> None:
+    """Look once, and say what is next to the shell that waits."""
+    nap.die_with_parent(os.getppid())
     wait = msgspec.json.decode(sys.argv[1], type=Wait)
     found = look(wait, connect(wait.slurm), Folder(Path(wait.folder)))
-    if isinstance(found, int):
-        sys.exit(found)
-    nap(min(NAP_S, max(0.1, found.until_s - time.time())), found.argv)
-    sys.exit(EXIT_REQUEUE_WANTED)
+    print(f"{nap.EXIT}{found}" if isinstance(found, int) else nap.NEXT + msgspec.json.encode(found).decode())
 
 
 if __name__ == "__main__":
