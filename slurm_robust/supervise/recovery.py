@@ -150,6 +150,7 @@ def _wait(said: claim.Claim, context: JobContext, folder: Folder, config: Config
         until_s=time.time() + config.supervise.answer_timeout_s,
         answer_timeout_s=config.supervise.answer_timeout_s,
         requeue_timeout_s=config.supervise.requeue_timeout_s,
+        heard_at_s=time.time(),
     )
 
 

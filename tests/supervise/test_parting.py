@@ -30,12 +30,18 @@ ASKED = Wait(
     until_s=100.0,
     answer_timeout_s=20.0,
     requeue_timeout_s=300.0,
+    heard_at_s=95.0,
 )
+
+
+def heard_until(wait: Wait, now_s: float) -> Wait:
+    """Slurm was there all the time, and nothing else came of it."""
+    return replace(wait, heard_at_s=now_s)
 
 
 def test_it_waits_for_the_answer() -> None:
     """Nothing is done before the time is over."""
-    assert next_step(ASKED, None, 99.0, ending=False).wait == ASKED
+    assert next_step(ASKED, None, 99.0, ending=False).wait == heard_until(ASKED, 99.0)
 
 
 def test_an_accepted_claim_waits_for_the_requeue() -> None:
@@ -44,10 +50,10 @@ def test_an_accepted_claim_waits_for_the_requeue() -> None:
     assert (step.kind, step.text, step.requeue) == ("accepted", "the daemon: seat made", False)
     assert step.wait is not None
     assert (step.wait.phase, step.wait.until_s) == (Phase.ACCEPTED, 70.0)
-    late = next_step(step.wait, None, 71.0, ending=False)
+    late = next_step(heard_until(step.wait, 69.0), None, 71.0, ending=False)
     assert (late.kind, late.requeue) == ("unanswered", True)
     assert late.wait is not None
-    last = next_step(late.wait, None, 372.0, ending=False)
+    last = next_step(heard_until(late.wait, 370.0), None, 372.0, ending=False)
     assert (last.kind, last.wait, last.code) == ("gave-up", None, EXIT_REQUEUE_WANTED)
 
 
@@ -59,6 +65,40 @@ def test_without_the_daemon_the_job_requeues_itself(answer: Answer | None, now_s
     assert step.wait is not None
     assert step.wait.phase is Phase.REQUEUED
     assert not next_step(step.wait, answer, now_s + 1, ending=False).requeue
+
+
+@pytest.mark.parametrize("phase", [Phase.ASKED, Phase.ACCEPTED, Phase.REQUEUED])
+def test_the_time_that_slurm_is_away_does_not_count(phase: Phase) -> None:
+    """Hours without a slurmctld, then it is back: the wait goes on where it was. After a day nobody waits any more."""
+    wait = replace(ASKED, phase=phase, until_s=110.0, called_at_s=85.0)
+    for now_s in (120.0, 7200.0):
+        away = next_step(wait, None, now_s, ending=False, heard=False, running=False)
+        assert (away.wait, away.requeue) == (wait, False)
+    back = next_step(wait, None, 7290.0, ending=False, running=False)
+    assert back.wait == replace(wait, heard_at_s=7290.0, until_s=110.0 + (7290.0 - 95.0 - 6.0))
+    gone = next_step(wait, None, 95.0 + 86400.0, ending=False, heard=False, running=False)
+    assert (gone.kind, gone.wait, gone.code) == ("gave-up", None, EXIT_REQUEUE_WANTED)
+
+
+def test_an_unheard_requeue_is_called_as_long_as_slurm_is_away() -> None:
+    """It may hear the call before it hears the question."""
+    wait = replace(ASKED, phase=Phase.PLAIN, tried=True)
+    assert next_step(wait, None, 7200.0, ending=False, heard=False).requeue
+
+
+def test_a_requeue_that_slurm_forgot_is_called_again() -> None:
+    """A slurmctld that is killed may lose the call: the job runs on, and it is called again, as often as it takes."""
+    called = next_step(replace(ASKED, phase=Phase.PLAIN), None, 91.0, ending=False).wait
+    assert called is not None
+    assert not next_step(called, None, 99.0, ending=False).requeue
+    assert not next_step(called, None, 102.0, ending=False, running=False).requeue
+    assert not next_step(called, None, 102.0, ending=False, heard=False, running=False).requeue
+    again = next_step(called, None, 102.0, ending=False)
+    assert (again.kind, again.requeue) == ("note", True)
+    assert again.wait is not None
+    assert not next_step(again.wait, None, 106.0, ending=False).requeue
+    third = next_step(again.wait, None, 112.0, ending=False)
+    assert (third.kind, third.requeue) == ("", True)
 
 
 @pytest.mark.parametrize("phase", list(Phase))
