@@ -25,7 +25,7 @@ class JobFacts:
     """What Slurm lets be done with this job.
 
     Attributes:
-        requeueable: Slurm's Requeue flag.
+        requeueable: Slurm would requeue it: a batch job with the Requeue flag.
         addressable: Exactly this job can be named to Slurm (an array task by its `ARRAY_TASK` name).
         het_job: A component of a het job: never acted on.
         survives_node_failure: `--no-kill`: the allocation outlives a dead node.

@@ -141,12 +141,14 @@ def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
     if wait.phase is Phase.ASKED and answer is not None and answer.state == "accepted":
         accepted = replace(wait, phase=Phase.ACCEPTED, until_s=now_s + wait.answer_timeout_s)
         return Step("accepted", f"the daemon: {answer.why or 'accepted'}", accepted)
-    refused = wait.phase is Phase.ASKED and answer is not None
+    refused = answer is not None and (
+        wait.phase is Phase.ASKED or (wait.phase is Phase.ACCEPTED and answer.state == "refused")
+    )
     if not late and not refused:
         return _go_on(wait, now_s, runs_on=heard and running)
     if wait.phase in (Phase.ASKED, Phase.ACCEPTED):
         said = f"the daemon: {answer.state}: {answer.why}" if refused and answer else "no daemon answered"
-        if wait.phase is Phase.ACCEPTED:
+        if wait.phase is Phase.ACCEPTED and not refused:
             said = f"accepted, but no requeue within {wait.answer_timeout_s:g} s"
         return Step("unanswered", f"{said}; {plainly(wait.evict)}", requeued, requeue=True)
     return Step("gave-up", f"nobody came for {wait.requeue_timeout_s:g} s")

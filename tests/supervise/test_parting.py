@@ -57,6 +57,15 @@ def test_an_accepted_claim_waits_for_the_requeue() -> None:
     assert (last.kind, last.wait, last.code) == ("gave-up", None, EXIT_REQUEUE_WANTED)
 
 
+def test_a_daemon_that_takes_its_yes_back_is_not_waited_for() -> None:
+    """Accepted, and then Slurm refused the daemon's requeue: our own follows at once, and its words are told."""
+    wait = replace(ASKED, phase=Phase.ACCEPTED)
+    assert next_step(wait, Answer("accepted", "i-1"), 99.0, ending=False).wait == heard_until(wait, 99.0)
+    step = next_step(wait, Answer("refused", "i-1", "not requeueable"), 99.0, ending=False)
+    assert (step.kind, step.requeue) == ("unanswered", True)
+    assert step.text.startswith("the daemon: refused: not requeueable; ")
+
+
 @pytest.mark.parametrize(("answer", "now_s"), [(Answer("refused", "i-1", "no seat"), 50.0), (None, 100.0)])
 def test_without_the_daemon_the_job_requeues_itself(answer: Answer | None, now_s: float) -> None:
     """Refused, or no answer in time: a plain requeue, once."""
