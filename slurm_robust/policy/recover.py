@@ -114,7 +114,7 @@ def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal
     if job.hetjob_id or job.ref.het_offset is not None:
         return Refusal("het jobs are only alerted on: a component cannot be requeued by itself")
     if not job.requeueable:
-        return Refusal("the job was submitted with --no-requeue")
+        return Refusal("Slurm requeues batch jobs only, and none that was submitted with --no-requeue")
     if foreign_nodes:
         return Refusal(f"the claim names nodes that are not the job's own: {shortened(', '.join(foreign_nodes), 100)}")
     return check_caps(usage, config)

@@ -70,6 +70,7 @@ class Job:
         time_limit_s: None where unlimited.
         start_at_s: Of the current run, or the earliest start of a pending job; 0 where unknown.
         hetjob_id: Id of the het job it belongs to, or 0.
+        requeueable: Slurm would requeue it: a batch job (not `salloc`, not `srun`) without `--no-requeue`.
         exclude: Nodes it must not use, folded; None where this call did not ask (the command back end's `jobs`).
         exit_code: `ExitCode` as Slurm prints it, `0:0`.
     """

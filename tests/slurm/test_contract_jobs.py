@@ -61,6 +61,20 @@ def test_a_job_is_read_with_what_its_owner_asked_for(client: SlurmClient, jobs: 
     assert listed[ref].nodes == job.nodes
 
 
+def test_an_allocation_without_a_script_cannot_be_requeued(
+    client: SlurmClient, jobs: Jobs, cluster: DevCluster
+) -> None:
+    """`salloc`: Slurm would refuse. A batch job can, the first time and after a requeue."""
+    cluster.run(["salloc", "--no-shell", "-N1", "-J", "by hand"])
+    (by_hand,) = [job for job in client.jobs() if job.name == "by hand" and job.state == "RUNNING"]
+    assert not by_hand.requeueable
+    client.cancel(by_hand.ref)
+    ref = JobRef(jobs.submit("--requeue"))
+    assert jobs.wait(ref, "RUNNING").requeueable
+    client.requeue(ref)
+    assert jobs.wait(ref, "PENDING").requeueable
+
+
 def test_an_ended_job_is_still_read_with_its_exit_code(client: SlurmClient, jobs: Jobs) -> None:
     """`exit 3` is 3:0, a batch script killed by signal 9 is 0:9, also where a step ended otherwise."""
     failed = JobRef(jobs.submit(script="#!/bin/sh\nexit 3\n"))
