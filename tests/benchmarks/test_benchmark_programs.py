@@ -67,3 +67,11 @@ def test_an_unknown_part_is_wrong_usage(program: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "nonsense: there are" in done.stderr
+
+
+@pytest.mark.slurm
+def test_restart_without_a_prolog_at_allocation() -> None:
+    """The seat as Slurm has it by default: the node checks run before a node's first step, and the job comes back."""
+    found = run("restart.py", "--only", "bare,no_alloc")
+    times = found["figures"]["roads"]["no_alloc"]["repeats"][0]["times"]
+    assert times["decided"] < times["requeued"] < times["running"] < times["first_new_step"]
