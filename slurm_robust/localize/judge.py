@@ -3,7 +3,8 @@
 Votes are asked in order of their strength, and the first that knows is followed: deaths (`exits`); processes that
 cannot go on by themselves (`stops`); ranks that PyTorch's flight recorder knows to hold
 the others (`recorder`); ranks outside the collective that all others wait in (`waiting`); nodes that fell silent or
-report a fault (`nodes`). No vote says *undetermined*, and no node is named.
+report a fault (`nodes`); the parallel group in which the waiting ends, where the layout is known (`grouped`). No vote
+says *undetermined*, and no node is named.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import replace
 from slurm_robust.localize import fold
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exits import judge_exits
+from slurm_robust.localize.grouped import judge_groups
+from slurm_robust.localize.layout import known_groups
 from slurm_robust.localize.nodes import judge_faults, judge_silence
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.recorder.verdict import judge_dumps
@@ -97,19 +100,21 @@ _VOTES: tuple[Callable[[Evidence], Verdict | None], ...] = (
     judge_stop_signals,
     _only_victims,
     _recorded_nobody,
+    judge_groups,
     judge_waiting,
 )
 
 
 def _unseen(evidence: Evidence) -> tuple[str, ...]:
-    """Sentences for ranks and nodes that the last capture does not show."""
+    """Sentences for a layout that does not fit, and for ranks and nodes that the last capture does not show."""
+    wrong = known_groups(evidence)[1]
     if not evidence.captures:
-        return ()
+        return (wrong,) if wrong else ()
     last = evidence.captures[-1]
     seen = {r.rank for r in last.ranks} | {e.rank for e in evidence.exits}
     absent = [r for r in range(evidence.world_size) if r not in seen]
     blind = [r.rank for r in last.ranks if r.processes and not any(p.threads for p in r.processes)]
-    told = []
+    told = [wrong] if wrong else []
     if absent:
         told.append(f"no capture of {name(absent)}")
     if blind:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
 
+from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.ranks import name
 
 DENSE = ("tp", "cp", "dp", "pp")
@@ -20,6 +21,21 @@ DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 WORDS = {"tp": "tensor", "cp": "context", "ep": "expert", "dp": "data", "pp": "pipeline"}
 MAX_RANKS = 10_000_000
 
+_BY_DESC = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+    "DATA_PARALLEL_GROUP": "dp",
+    "DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "MODEL_PARALLEL_GROUP": "tp-pp",
+    "mesh_tp": "tp",
+    "mesh_cp": "cp",
+    "mesh_ep": "ep",
+    "mesh_dp": "dp",
+    "mesh_pp": "pp",
+}
+"""What Megatron and PyTorch's device meshes call their process groups; of two of one kind the first counts."""
 _SIZE = re.compile(r"(tp|cp|ep|etp|dp|pp)=(\d{1,7})")
 _ORDER = re.compile(r"order=((?:tp|cp|ep|dp|pp)(?:-(?:tp|cp|ep|dp|pp)){0,4})")
 
@@ -191,7 +207,7 @@ class Groups:
 
 def groups_of(layout: Layout) -> Groups:
     """All groups of a layout that are smaller than the world: of each kind, and of kinds taken together."""
-    found = []
+    found: list[ParallelGroup] = []
     for count in range(1, len(layout.kinds) + 1):
         for kinds in combinations(layout.kinds, count):
             # Experts lie across the other kinds: they are a group of their own, and no part of others here.
@@ -199,3 +215,29 @@ def groups_of(layout: Layout) -> Groups:
                 continue
             found.extend(g for g in layout.groups(*kinds) if count == 1 or len(g.ranks) < layout.world_size)
     return Groups(found)
+
+
+def known_groups(evidence: Evidence) -> tuple[Groups, str]:
+    """The parallel groups of a job, and why its layout cannot be used (empty where it can, or where there is none).
+
+    Process groups in flight-recorder dumps are what the program itself made; sizes are what somebody said of it.
+    """
+    recorded = _recorded(evidence)
+    if recorded:
+        return recorded, ""
+    if not evidence.layout:
+        return Groups(()), ""
+    try:
+        return groups_of(fit(evidence.layout, evidence.layout_order, evidence.world_size)), ""
+    except LayoutError as error:
+        return Groups(()), str(error)
+
+
+def _recorded(evidence: Evidence) -> Groups:
+    made: dict[tuple[str, tuple[int, ...]], ParallelGroup] = {}
+    for dump in evidence.recorder.values():
+        for group in dump.groups.values():
+            if 1 < len(group.ranks) < evidence.world_size:
+                kind = _BY_DESC.get(group.desc, group.desc or group.name)
+                made.setdefault((kind, group.ranks), ParallelGroup(kind, group.ranks))
+    return Groups(made.values())
