@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from slurm_robust.localize import ranks as rank_sets
-from slurm_robust.localize.evidence import Capture, Process
+from slurm_robust.localize.evidence import Capture, Frame, Process
 from slurm_robust.localize.frames import labels, main_thread, own_frames
+from slurm_robust.localize.memo import by_identity
 from slurm_robust.localize.tree import Role, rank_process, role_of
 from slurm_robust.model import StackClass
 
@@ -19,7 +20,13 @@ def _stack(process: Process) -> tuple[str, ...]:
     tail = (f"[{_STATES[process.state]}]",) if process.state in _STATES else ()
     if thread is None or not thread.frames:
         return tail or (f"[no stack: {process.error[:80] or 'not captured'}]",)
-    return (*labels(own_frames(thread.frames)), *tail)
+    told = _labels(thread.frames, "")
+    return (*told, *tail) if tail else told
+
+
+@by_identity
+def _labels(frames: tuple[Frame, ...], _: str) -> tuple[str, ...]:
+    return labels(own_frames(frames))
 
 
 def _stacks(capture: Capture) -> dict[Role, dict[tuple[str, ...], set[int]]]:
