@@ -21,6 +21,7 @@ from slurm_robust.localize.nodes import judge_faults, judge_silence
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.recorder.verdict import judge_dumps
 from slurm_robust.localize.stops import judge_stop_signals, judge_stops
+from slurm_robust.localize.tree import rank_place
 from slurm_robust.localize.waiting import judge_waiting
 from slurm_robust.model import Conclusion, Verdict
 
@@ -68,12 +69,16 @@ def _moves(evidence: Evidence) -> Verdict | None:
 
 def _recorded(evidence: Evidence) -> Verdict | None:
     """What the recorders know. Where they name nobody, stacks may still know more."""
-    found = judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
+    found = _recorded_nobody(evidence)
     return found if found is not None and found.conclusion is not Conclusion.UNDETERMINED else None
 
 
 def _recorded_nobody(evidence: Evidence) -> Verdict | None:
-    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
+    if not evidence.recorder:
+        return None
+    last = evidence.captures[-1].ranks if evidence.captures else ()
+    waiting = {r.rank for r in last if rank_place(r).waits_for_peers}
+    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes, waiting)
 
 
 def _outside_the_collective(evidence: Evidence) -> Verdict | None:
