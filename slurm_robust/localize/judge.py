@@ -21,6 +21,7 @@ from slurm_robust.localize.nodes import judge_faults, judge_silence
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.recorder.verdict import judge_dumps
 from slurm_robust.localize.stops import judge_stop_signals, judge_stops
+from slurm_robust.localize.together import with_stacks
 from slurm_robust.localize.tree import rank_place
 from slurm_robust.localize.waiting import judge_waiting
 from slurm_robust.model import Conclusion, Verdict
@@ -70,7 +71,9 @@ def _moves(evidence: Evidence) -> Verdict | None:
 def _recorded(evidence: Evidence) -> Verdict | None:
     """What the recorders know. Where they name nobody, stacks may still know more."""
     found = _recorded_nobody(evidence)
-    return found if found is not None and found.conclusion is not Conclusion.UNDETERMINED else None
+    if found is None or found.conclusion is Conclusion.UNDETERMINED:
+        return None
+    return with_stacks(found, _outside_the_collective(evidence), evidence)
 
 
 def _recorded_nobody(evidence: Evidence) -> Verdict | None:
