@@ -67,3 +67,15 @@ def test_an_unknown_part_is_wrong_usage(program: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "nonsense: there are" in done.stderr
+
+
+def test_localize_campaign_twice() -> None:
+    """Every class and method has its figures, and the same seeds give the same ones again."""
+    found = run("localize_campaign.py", "--ablate")
+    figures = found["figures"]
+    assert {t["name"] for t in found["targets"]} >= {"wrong node, worst class"}
+    for method in ("slurm-robust", "lowest progress alone", "without judge_exits"):
+        assert {kind: told["cases"] for kind, told in figures[method].items()}.keys() >= {"single rank", "no fault"}
+    ours = figures["slurm-robust"]
+    assert sum(told["exact"]["hits"] for told in ours.values()) > 0
+    assert run("localize_campaign.py", "--ablate")["figures"] == figures
