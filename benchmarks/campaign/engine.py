@@ -64,12 +64,13 @@ class Item:
 class Op:
     """One operation of a group, as its members enter it."""
 
-    __slots__ = ("group", "items", "members", "name", "p2p", "root", "seq", "size")
+    __slots__ = ("group", "items", "members", "name", "p2p", "ready", "root", "seq")
 
     def __init__(self, group: str, seq: int, name: str, members: tuple[int, ...], root: int = -1) -> None:
         self.group, self.seq, self.name, self.members, self.root = group, seq, name, members, root
         self.p2p = False
-        self.size = 0
+        self.ready = 0
+        """Members whose device has come to it."""
         self.items: dict[int, Item] = {}
 
 
@@ -292,7 +293,8 @@ class World:
             self._at(self.now_s + item.seconds, lambda: self._done(item))
             return
         op = item.op
-        if len(op.items) == len(op.members) and all(i.ready_s < FOREVER_S for i in op.items.values()):
+        op.ready += 1
+        if op.ready == len(op.members):
             self._at(self.now_s + item.seconds, lambda: self._complete(op))
         elif op.root == host.rank:
             self._at(self.now_s + item.seconds, lambda: self._done(item))  # a small broadcast leaves its root at once

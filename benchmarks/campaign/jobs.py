@@ -16,7 +16,7 @@ MIN_NODES = 4
 def draw_job(rng: random.Random, max_ranks: int, *, framework: str = "", pauses: tuple[Pause, ...] = ()) -> Job:
     """A job; small ones are more likely, as the time they cost."""
     sizes = [size for size in SIZES if size <= max_ranks]
-    world = rng.choices(sizes, [1 / size for size in sizes])[0]
+    world = rng.choices(sizes, [size**-0.75 for size in sizes])[0]
     framework = framework or rng.choices(("megatron", "fsdp", "ddp"), (6, 2, 2))[0]
     per_node = rng.choice([n for n in (1, 2, 4, 8) if world // n >= MIN_NODES])
     if framework == "ddp":
