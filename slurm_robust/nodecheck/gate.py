@@ -28,6 +28,9 @@ SPREAD_S = 1.5
 """Unfit nodes wait up to so long, each another time, before they count and drain: the job cannot start here anyway."""
 
 
+_NOT_YET_THERE = frozenset({"NOT_RESPONDING", "POWERING_UP", "REBOOT_ISSUED"})
+
+
 @dataclass(frozen=True)
 class Decision:
     """What to do.
@@ -64,13 +67,23 @@ def decide(report: Report, mode: Mode, node: Node | None, now_s: float, job_id: 
         # Only a prolog has a job to keep away.
         refuse = report.stage == "prolog"
         return Decision(refuse, "", f"{report.node} is unfit, and drained already ({node.reason}): {said}")
-    if node.reason and not node.reason.startswith(REASON_PREFIX):
-        return Decision(False, "", f"{report.node} is unfit, and has a reason of somebody's ({node.reason}): {said}")
+    if why := _left_alone(node, report.stage):
+        return Decision(False, "", f"{report.node} is unfit, and {why}: {said}")
     reason = shorten(f"{REASON_PREFIX} {report.sentence}")
     if report.stage == "prolog" and job_id is not None:
         tag = job_tag(job_id)
         reason = f"{shorten(reason, SENTENCE_MAX_CHARS - len(tag) - 1)} {tag}"
     return Decision(True, reason, f"draining {report.node}: {said}")
+
+
+def _left_alone(node: Node, stage: str) -> str:
+    """Why a node that is not drained stays so; an empty text for none."""
+    if node.reason and not node.reason.startswith(REASON_PREFIX):
+        return f"has a reason of somebody's ({node.reason})"
+    if stage == "periodic" and (node.state == "UNKNOWN" or node.flags & _NOT_YET_THERE):
+        # slurmd makes its first health check before it registers, on a machine that is still coming up.
+        return "slurmd has not registered it yet"
+    return ""
 
 
 def crowded(nodes: Iterable[Node], most: int) -> str:

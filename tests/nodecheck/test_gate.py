@@ -53,6 +53,16 @@ DRAIN = "srobust: XID 79 on GPU 0000:9b:00"
         ),
         ("prolog", Mode.ACT, Node("n1", "IDLE", reason="watch this one", comment=LEAVE), (False, ""), "somebody's"),
         ("prolog", Mode.ACT, Node("n1", "IDLE", reason="srobust: old", comment=LEAVE), (True, DRAIN), "draining n1"),
+        # nhc#159: slurmd's first health check runs before the node has registered; the next look decides.
+        ("periodic", Mode.ACT, IDLE, (True, DRAIN), "draining n1"),
+        ("periodic", Mode.ACT, Node("n1", "UNKNOWN", comment=LEAVE), (False, ""), "has not registered"),
+        (
+            "periodic",
+            Mode.ACT,
+            Node("n1", "IDLE", frozenset({"NOT_RESPONDING"}), comment=LEAVE),
+            (False, ""),
+            "has not registered",
+        ),
     ],
 )
 def test_decision(stage: str, mode: Mode, node: Node | None, does: tuple[bool, str], words: str) -> None:
