@@ -29,7 +29,7 @@ from slurm_robust.model import EXIT_USAGE
         [
             ("srobust localize --stacks slurm-robust-1234/1234-r0-1795228470", "judge a saved incident once more"),
             ("srobust localize --stacks dumps --world-size 64 --json", "py-spy dumps of your own"),
-            ("srobust localize --stacks dumps --layout tp=8,pp=4", "with the parallel groups; dp is what is left"),
+            ("srobust localize --stacks dumps --layout tp=8,pp=4", "with the parallel groups"),
             ("srobust localize --stacks dumps --svg hang.svg", "and a flame graph of all ranks"),
             ("srobust localize --flight-recorder traces --ranks-per-node 8", "PyTorch's flight-recorder dumps"),
         ],
