@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import counters, state, sysfs
+from slurm_robust.nodecheck import counters, looks, sysfs
 from slurm_robust.nodecheck.context import STAGES, Context
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -33,9 +33,7 @@ def probe(context: Context, options: Options) -> Facts:
         "controllers": len(controllers),
         "counts": counts,
         "labels": labels,
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 

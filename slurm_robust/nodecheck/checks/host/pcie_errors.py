@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck import counters, state, sysfs
+from slurm_robust.nodecheck import counters, looks, sysfs
 from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -30,9 +30,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "devices": devices,
         "counts": counts,
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 

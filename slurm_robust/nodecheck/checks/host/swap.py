@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck import counters, state
+from slurm_robust.nodecheck import counters, looks
 from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -26,9 +26,7 @@ def probe(context: Context, options: Options) -> Facts:
         ],
         "counts": {name: int(value) for name, value in _VMSTAT.findall(read_text(context.path("/proc/vmstat")))},
         "stalled_percent": float(full[1]) if full else None,
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import counters, state, sysfs
+from slurm_robust.nodecheck import counters, looks, sysfs
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -42,9 +42,7 @@ def probe(context: Context, options: Options) -> Facts:
         "sensors": sensors,
         "critical": critical[:32],
         "counts": counts,
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 

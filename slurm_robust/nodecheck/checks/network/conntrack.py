@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck import counters, state, tree, windows
+from slurm_robust.nodecheck import counters, looks, tree, windows
 from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.faults import Fault, conclude
 from slurm_robust.nodecheck.finding import Finding, Status
@@ -35,9 +35,7 @@ def probe(context: Context, options: Options) -> Facts:
         "count": tree.count(folder / "nf_conntrack_count"),
         "max": tree.count(folder / "nf_conntrack_max"),
         "counts": counts,
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 

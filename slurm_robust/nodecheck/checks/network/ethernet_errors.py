@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import counters, links, state, tree, windows
+from slurm_robust.nodecheck import counters, links, looks, tree, windows
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.faults import Fault, conclude
 from slurm_robust.nodecheck.finding import Finding, Status
@@ -45,9 +45,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "cards": cards,
         "counts": counts,
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 

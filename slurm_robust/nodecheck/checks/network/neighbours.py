@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck import counters, state, tree, windows
+from slurm_robust.nodecheck import counters, looks, tree, windows
 from slurm_robust.nodecheck.checks.network.conntrack import column
 from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.faults import Fault, conclude
@@ -36,9 +36,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "tables": tables,
         "counts": counts,
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 

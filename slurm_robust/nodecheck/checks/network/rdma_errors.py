@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import counters, rdma, state, tree, windows
+from slurm_robust.nodecheck import counters, looks, rdma, tree, windows
 from slurm_robust.nodecheck.context import STAGES, Context
 from slurm_robust.nodecheck.counters import Growth
 from slurm_robust.nodecheck.faults import Fault, conclude, some
@@ -73,9 +73,7 @@ def probe(context: Context, options: Options) -> Facts:
             for device, port in group
             if rdma.may_be_management(port, len(group))
         ],
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 

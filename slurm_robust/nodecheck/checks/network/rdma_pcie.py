@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import counters, rdma, state, tree, windows
+from slurm_robust.nodecheck import counters, looks, rdma, tree, windows
 from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.faults import Fault, conclude
 from slurm_robust.nodecheck.finding import Finding, Status
@@ -50,9 +50,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "cards": cards,
         "counts": counts,
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 

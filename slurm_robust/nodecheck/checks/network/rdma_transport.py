@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from slurm_robust.nodecheck import counters, rdma, state, tree, windows
+from slurm_robust.nodecheck import counters, looks, rdma, tree, windows
 from slurm_robust.nodecheck.checks.network.rdma_errors import flat
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.faults import Fault, conclude
@@ -64,9 +64,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "counts": counts,
         "sisters": [[rdma.label(device, port) for device, port in group] for group in rdma.sisters(ports)],
-        "boot_id": context.boot_id(),
-        "at_s": counters.uptime_s(),
-        "kept": state.load(context.cache_dir, check.name),
+        **looks.since(context, check.name),
     }
 
 
