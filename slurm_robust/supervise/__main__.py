@@ -61,8 +61,7 @@ async def supervise(fd: int, words: list[str]) -> int:
     try:
         return await supervisor.run()
     finally:
-        if config.mode is not Mode.OBSERVE or context.can_claim:
-            sole.release()
+        sole.release()
 
 
 def main() -> None:
