@@ -8,6 +8,9 @@ import json
 import socket
 from collections.abc import Mapping, Sequence
 
+_ALIVE_S = 30.0
+"""How often the launcher hears that we live; it waits for ten minutes."""
+
 
 class Channel:
     """Speaks with the launcher.
@@ -21,7 +24,7 @@ class Channel:
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
         self._writer: asyncio.StreamWriter | None = None
-        self._reader_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
         self.gone = asyncio.Event()
         self.changed = asyncio.Event()
@@ -32,7 +35,12 @@ class Channel:
     async def open(self) -> None:
         """Begin to listen."""
         reader, self._writer = await asyncio.open_connection(sock=self._socket)
-        self._reader_task = asyncio.create_task(self._read(reader))
+        self._tasks = [asyncio.create_task(self._read(reader)), asyncio.create_task(self._say_alive())]
+
+    async def _say_alive(self) -> None:
+        while not self.gone.is_set():
+            await asyncio.sleep(_ALIVE_S)
+            self._order(do="alive")
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -24,6 +24,11 @@ from slurm_robust.supervise import nap
 
 _FIRST_WORD_S = 20.0
 """How long the supervisor may take to say how to launch; then the user's srun starts as typed."""
+_TICK_S = 60.0
+_MAX_SILENT_TICKS = 10
+"""A supervisor says every half minute that it lives; after ten quiet minutes it is killed, and another one started.
+
+Counted, not timed: while a job is suspended, neither it nor we have a turn."""
 _MAX_RESPAWNS = 5
 _RESPAWN_WINDOW_S = 60.0
 _WAKE = signal.SIGRTMIN + 1
@@ -69,6 +74,7 @@ class Launcher:
         self._channel: socket.socket | None = None
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._spawned_at: list[float] = []
+        self._silent_ticks = 0
         self._srun: subprocess.Popen[bytes] | None = None
         self._attempt = ""
         self._evicted: list[str] = []
@@ -161,9 +167,11 @@ class Launcher:
         ended: int | None = None
         while True:
             waiting_first = self._attempt == "" and self._srun is None and ended is None
-            timeout_s = max(0.0, first_word_by - time.monotonic()) if waiting_first else 60.0
+            timeout_s = max(0.0, first_word_by - time.monotonic()) if waiting_first else _TICK_S
             info = signal.sigtimedwait(watched, timeout_s)
             result = self._signalled(info) if info is not None else None
+            if info is None and not waiting_first:
+                self._end_frozen_supervisor()
             if info is None and waiting_first:
                 if supervised:
                     sys.stderr.write(f"srobust: no word from the supervisor in {_FIRST_WORD_S:g} s; running without\n")
@@ -178,6 +186,7 @@ class Launcher:
                     return code
                 self._say(ev="ended", code=code, attempt=self._attempt)
             while not self._events.empty():
+                self._silent_ticks = 0
                 result = self._obey(self._events.get(), ended)
                 if result is not None:
                     return result
@@ -248,6 +257,14 @@ class Launcher:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask)
         return nap.nap(nap_s, argv)
+
+    def _end_frozen_supervisor(self) -> None:
+        """Kill a supervisor that has said nothing for so long; its end is then handled like any other."""
+        self._silent_ticks += 1
+        if self._silent_ticks >= _MAX_SILENT_TICKS and self._channel is not None and self._supervisor is not None:
+            sys.stderr.write(f"srobust: no sign of the supervisor in {_TICK_S * _MAX_SILENT_TICKS:g} s: started anew\n")
+            self._silent_ticks = 0
+            self._supervisor.kill()
 
     def _end_supervisor(self) -> None:
         if self._channel is not None:

@@ -16,7 +16,7 @@ from helpers import wait_until
 DRIVER = """
 import sys
 from slurm_robust.supervise import launcher
-launcher._FIRST_WORD_S = float(sys.argv[1])
+launcher._FIRST_WORD_S, launcher._TICK_S = float(sys.argv[1]), float(sys.argv[4])
 sys.exit(launcher.Launcher(["sh", "-c", sys.argv[2]], [sys.executable, "-c", sys.argv[3], "{fd}"]).run())
 """
 TALK = """
@@ -29,11 +29,11 @@ def launch(script):
 
 
 def start(
-    tmp_path: Path, supervisor: str, *, plain: str = "exit 41", first_word_s: float = 10.0
+    tmp_path: Path, supervisor: str, *, plain: str = "exit 41", first_word_s: float = 10.0, tick_s: float = 60.0
 ) -> subprocess.Popen[str]:
     """A launcher in a folder of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(first_word_s), plain, TALK + supervisor],
+        [sys.executable, "-c", DRIVER, str(first_word_s), plain, TALK + supervisor, str(tick_s)],
         cwd=tmp_path,
         text=True,
         stdin=subprocess.PIPE,
@@ -103,6 +103,29 @@ else:
     assert process.returncode == 10
 
 
+def test_a_frozen_supervisor_is_killed_and_another_one_started(tmp_path: Path) -> None:
+    """It says nothing for ten ticks; one that goes on talking, with as little to tell, is left alone."""
+    supervisor = """
+import threading, time
+def talk():
+    while True: say(do="alive"); time.sleep(0.05)
+first = json.loads(f.readline())
+if first["ev"] == "ready":
+    launch('while [ ! -e go ]; do sleep 0.05; done; exit 9'); f.readline()
+    import signal; os.kill(os.getpid(), signal.SIGSTOP)
+else:
+    threading.Thread(target=talk, daemon=True).start(); time.sleep(1.5)
+    open("second", "w").write(json.dumps(first))
+    code = json.loads(f.readline())["code"]; say(do="exit", code=code + 1); f.readline()
+"""
+    process = start(tmp_path, supervisor, tick_s=0.1)
+    wait_until((tmp_path / "second").exists, timeout_s=20, what="the second supervisor")
+    (tmp_path / "go").touch()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 10
+    assert err.count("no sign of the supervisor") == 1
+
+
 def test_signals_reach_the_command(tmp_path: Path) -> None:
     """What a script sends to its `srobust run` arrives at srun."""
     supervisor = """
@@ -148,7 +171,7 @@ f.readline(); launch('exit 9'); f.readline(); f.readline()
 open("supervisors", "a").write(str(os.getpid()) + "\\n"); f.readline()
 """
     code = DRIVER.replace("sys.exit(", "code = (").replace("run())", "run()); open('code', 'w').write(str(code))")
-    words = [sys.executable, "-c", code, "10", "exit 41", TALK + supervisor]
+    words = [sys.executable, "-c", code, "10", "exit 41", TALK + supervisor, "60"]
     script = subprocess.Popen(
         [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *words],
         cwd=tmp_path,
@@ -188,7 +211,7 @@ def test_a_key_on_the_terminal_reaches_the_command_once(tmp_path: Path) -> None:
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(tmp_path)
-        words = [sys.executable, "-c", DRIVER, "10", "exit 41", TALK + COUNTS]
+        words = [sys.executable, "-c", DRIVER, "10", "exit 41", TALK + COUNTS, "60"]
         os.execve(sys.executable, words, {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     wait_until((tmp_path / "up").exists, timeout_s=10, what="the command")
     os.write(terminal, b"\x03")
