@@ -62,10 +62,15 @@ class Book:
         record = None
         with contextlib.suppress(OSError):
             record = incident.load((self._s.folder.path / name / "incident.json").read_bytes())
-        if record is None or "first_new_step" in record.times:
+        if record is None or "first_new_step" in record.times or record.attempt in self._present():
             return None
         record.stamp("running")
         return record
+
+    def _present(self) -> tuple[str, str]:
+        """Names of the attempt that runs, where a supervisor before us has started it."""
+        s = self._s
+        return s.channel.running_attempt if s.channel is not None else "", s.context.attempt_id.key
 
     def save(self, record: incident.Record) -> None:
         """Write the incident's page and its twin for tools."""

@@ -12,6 +12,7 @@ from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import incident
 from slurm_robust.supervise.investigate import SILENT_AGENT_S, Investigator
+from slurm_robust.supervise.lineage import Lineage
 from slurm_robust.supervise.situation import Facts, describe, lost_nodes
 from slurm_robust.supervise.suspicion import Assessment, Level
 
@@ -132,6 +133,7 @@ class Handling:
                 await s.resumed(s.record, max(s.present.step, s.start.step))
             step = s.present.step
             s.folder.tell("finished", f"finished at step {step}" if step >= 0 else "finished", step=step)
+            s.roads.forget()
             await s.context.say(state=claim.STATE_DONE, step=step, fruitless=0)
             return 0
         s.context.suspect()
@@ -171,7 +173,9 @@ class Handling:
     async def _decide(
         self, verdict: Verdict, inquiry: Investigator, record: incident.Record, *, overdue: bool, ended: bool
     ) -> Plan:
-        s = self._s
+        s, known = self._s, self._s.roads.lineage
+        if s.present.step > known.reached:
+            known = Lineage(known.id)  # it has come further: what went wrong before is no part of this
         facts = Facts(
             config=s.config,
             job=s.context.job,
@@ -182,8 +186,8 @@ class Handling:
             silent_nodes=s.silent_nodes,
             dead_nodes=self._dead,
             failure=inquiry.failure,
-            earlier=s.roads.lineage.failures if s.present.step <= s.reached else (),
-            restarts_in_place=s.roads.lineage.restarts_in_place if s.present.step <= s.reached else 0,
+            earlier=known.failures,
+            restarts_in_place=known.restarts_in_place,
             fruitless=s.roads.fruitless_after(s.present.step),
             overdue=overdue,
             ended=ended,

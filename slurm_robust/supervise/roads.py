@@ -21,28 +21,41 @@ class Roads:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._s = supervisor
-        self.lineage = lineage.load(supervisor.folder, supervisor.context.claim.lineage)
+        context, command = supervisor.context, supervisor.command
+        self._key = lineage.run_key([*command.options, "--", *command.command] if command is not None else [])
+        memory = lineage.load(supervisor.folder)
+        self.lineage = memory.of(self._key, context.claim, context.previous)
+        lineage.save(supervisor.folder, self._key, memory.runs.get(self._key))
+        context.claim = self._claimed(incident=self.lineage.incident)
+
+    def _claimed(self, **changes: object) -> claim.Claim:
+        mine = self.lineage
+        said = replace(self._s.context.claim, lineage=mine.id, step=mine.reached, fruitless=mine.fruitless)
+        return replace(said, **changes)  # type: ignore[arg-type]
+
+    def forget(self) -> None:
+        """The training is over, well or badly: another one of the same command begins anew."""
+        lineage.save(self._s.folder, self._key, None)
 
     def fruitless_after(self, step: int) -> int:
         """Attempts in a row without a new step, this one included, where it came as far as `step`."""
-        return 0 if step > self._s.reached else self._s.context.claim.fruitless + 1
+        return 0 if step > self.lineage.reached else self.lineage.fruitless + 1
 
     async def take(self, record: incident.Record, verdict: Verdict, plan: Plan, failure: Failure | None) -> int | None:
         """End the attempt, and go the plan's road; an exit code where that is the end."""
         s = self._s
-        fruitless, demotion = self.fruitless_after(s.present.step), self._demotion()
-        if s.present.step > s.reached:
-            s.reached = s.present.step
-            self.lineage = lineage.Lineage(self.lineage.id)
-        self.lineage = self.lineage.after(failure, in_place=plan.road is Road.RESTART_IN_PLACE)
-        lineage.save(s.folder, self.lineage)
+        in_place = plan.road is Road.RESTART_IN_PLACE
+        before = replace(self.lineage, incident=record.id)
+        self.lineage = before.after(s.present.step, s.start.step, failure, in_place=in_place)
+        lineage.save(s.folder, self._key, self.lineage)
+        demotion = self._demotion()
         await recovery.end_step(
             s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
         )
         record.stamp("stopped")
         if demotion:
             s.folder.tell("checkpoint", attempts.demote(s.start, demotion))
-        s.context.claim = replace(s.context.claim, fruitless=fruitless, step=s.reached, resume_step=s.start.step)
+        s.context.claim = self._claimed(resume_step=s.start.step)
         if plan.road is Road.STOP:
             return await self._stop(record, plan)
         if plan.road in (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION) and s.channel is not None:
@@ -51,17 +64,14 @@ class Roads:
 
     def _demotion(self) -> str:
         """Why the checkpoint of this attempt is not to be used again; empty where it is."""
-        s = self._s
-        if s.start.path is None or s.present.step > s.start.step:
-            return ""
-        before = s.context.claim
-        failed = before.fruitless + 1 if before.resume_step == s.start.step else 1
-        if failed < s.config.checkpoint.demote_after_failed_starts:
+        s, failed = self._s, self.lineage.failed_starts
+        if s.start.path is None or failed < s.config.checkpoint.demote_after_failed_starts:
             return ""
         return f"{failed} attempts died before their first step from it"
 
     async def _stop(self, record: incident.Record, plan: Plan) -> int:
         s = self._s
+        self.forget()
         code = plan.exit_code if plan.exit_code is not None else s.ended if s.ended is not None else 1
         record.outcome = f"Stopped for good, exit code {code}."
         s.folder.tell("stopped", f"stopped, exit code {code}: {plan.reason}", incident=record.id)

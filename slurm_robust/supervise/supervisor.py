@@ -78,7 +78,6 @@ class Supervisor:
         self.environment = dict(os.environ)
         self.evicted: set[str] = set()
         self.silent_nodes: list[str] = []
-        self.reached = context.claim.step
         self._checkpoint_dir = checkpoint_dir
         self._layout = dict(layout or {})
         self._sole = sole
@@ -129,7 +128,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Supervise; returns the exit code for the script."""
-        if self.context.resumed and self.context.claim.incident:
+        if self.context.claim.incident:
             self.record = self.book.reopen(self.context.claim.incident)
         self._tell_of_rivals()
         self._launch_first()
@@ -289,6 +288,6 @@ class Supervisor:
             resume_step=self.start.step,
         )
         self.book.save(record)
-        if step > self.reached:
+        if step > self.roads.lineage.reached:
             self.context.claim = replace(self.context.claim, fruitless=0)
         await self.context.say(state=claim.STATE_WATCHING, incident=record.id, times=dict(record.times), step=step)

@@ -1,4 +1,4 @@
-"""Options, attempts, the fleet's book, the folder, the incident's page, the lineage: each by itself."""
+"""Options, attempts, the fleet's book, the folder, the incident's page: each by itself."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from slurm_robust import config
 from slurm_robust.checkpoint import save
-from slurm_robust.model import Conclusion, Failure, Mode, Plan, Road, Suspect, Verdict
-from slurm_robust.supervise import attempts, incident, lineage, options
+from slurm_robust.model import Conclusion, Mode, Plan, Road, Suspect, Verdict
+from slurm_robust.supervise import attempts, incident, options
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.srunargs import UsageError
@@ -231,7 +231,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().err.count("cannot write") == 1
 
 
-# -- incident, lineage ----------------------------------------------------------------------------------------------
+# -- incident -------------------------------------------------------------------------------------------------------
 
 
 def record() -> incident.Record:
@@ -263,14 +263,3 @@ def test_a_stamp_is_set_once() -> None:
     made = record()
     made.stamp("suspected", 99.0)
     assert made.times["suspected"] == 7.5
-
-
-def test_failures_are_remembered_across_a_requeue_and_by_lineage(tmp_path: Path) -> None:
-    """The same training remembers; another one in the same folder does not."""
-    folder = Folder(tmp_path)
-    kept = lineage.Lineage("abc").after(Failure("hang at x", ("n1",)), in_place=True)
-    lineage.save(folder, kept)
-    assert lineage.load(folder, "abc") == kept
-    assert lineage.load(folder, "other") == lineage.Lineage("other")
-    (tmp_path / "lineage.json").write_bytes(b"half a fi")
-    assert lineage.load(folder, "abc") == lineage.Lineage("abc")
