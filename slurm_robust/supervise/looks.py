@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Conclusion, Signal, SignalKind
 from slurm_robust.supervise import incident
 from slurm_robust.supervise.investigate import Investigator
+from slurm_robust.words import shortened
 
 if TYPE_CHECKING:
     from slurm_robust.supervise.supervisor import Supervisor
 
 _AFTER_VANISHED_S = (2.2, 4.2, 10.0, 30.0, 60.0, 60.0, 60.0)
 """From one look after ranks vanished to the next; then silence decides. The first two are what a death needs."""
+
+_NO_RANK_AFTER_S = 300.0
+"""A container's image takes minutes to come; a step that waits for another one of its job does so silently."""
 
 
 class Looks:
@@ -26,6 +31,7 @@ class Looks:
 
     def __init__(self, supervisor: Supervisor, attempt_began_at_s: float) -> None:
         self._s = supervisor
+        self._no_rank_at_s = attempt_began_at_s + _NO_RANK_AFTER_S
         self._unreported: Investigator | None = None
         self._unreported_at_s = attempt_began_at_s + supervisor.config.supervise.unreported_look_s
         self._vanished: Investigator | None = None
@@ -35,6 +41,9 @@ class Looks:
     async def due(self) -> int | None:
         """Take the look that is due, if any; an exit code where that is the end."""
         s, now = self._s, time.time()
+        if not s.present.fleet.ranks and s.ended is None and now >= self._no_rank_at_s:
+            self._no_rank_at_s = now + s.config.supervise.action_limit_s
+            s.folder.tell("note", _no_rank(now - s.present.began_at_s, s.context.ref.job_id, s.silent_nodes))
         if not s.present.scene.vanished:
             self._vanished, self._looked = None, 0
         elif now >= self._vanished_at_s and self._looked <= len(_AFTER_VANISHED_S):
@@ -101,3 +110,13 @@ class Looks:
         inquiry.captures = list(found.captures)
         await inquiry.capture()
         return await self._s.handling.proven(inquiry, record)
+
+
+def _no_rank(waited_s: float, job_id: int, silent_nodes: Sequence[str]) -> str:
+    text = f"no rank has been seen in {waited_s / 60:.0f} min: "
+    if silent_nodes:
+        return text + f"no agent answers on {shortened(', '.join(silent_nodes), 120)} either; see: sinfo -R"
+    return text + (
+        "srun waits for what another step of the job holds, or a prolog or a container's image takes its time; "
+        f"see: squeue --steps --jobs {job_id}"
+    )
