@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -11,11 +12,16 @@ from typing import Any
 from slurm_robust.nodecheck import choices, fresh, history, quick, registry, runner, state
 from slurm_robust.nodecheck.context import Context, job_of, node_name
 from slurm_robust.nodecheck.counters import uptime_s
-from slurm_robust.nodecheck.finding import Fitness, Report, Status
+from slurm_robust.nodecheck.finding import Fitness, Report, Status, shorten
 
 EXIT_DONE, EXIT_CONFIG = 0, 2
 FIRST_USER_ID = 1000
 """Accounts below it are the system's (useradd's own convention); those above are people."""
+
+LINE_MAX_CHARS = 1000
+SYSLOG = "/dev/log"
+_DAEMON_WARNING = 3 << 3 | 4
+"""Facility and severity, as syslog(3) packs them."""
 
 Log = Callable[[str], None]
 
@@ -137,15 +143,25 @@ def distrust_slurm_conf(env: os._Environ[str] | dict[str, str]) -> None:
 
 
 def logger(name: str, env: Mapping[str, str]) -> Log:
-    """Writes one line to stderr (slurmd's log keeps it) and to syslog."""
+    """Writes one printable line to stderr (slurmd's log keeps it) and to syslog."""
     job_id = job_of(env)
-    about = f" job {job_id}:" if job_id is not None else ""
+    about = f"job {job_id}: " if job_id is not None else ""
 
     def log(line: str) -> None:
-        import syslog  # noqa: PLC0415 (nearly every look has nothing to say)
-
-        text = f"{name}:{about} {line}"
-        print(text, file=sys.stderr)
-        syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_WARNING, text)
+        text = shorten(f"{about}{line}", LINE_MAX_CHARS)
+        print(f"{name}: {text}", file=sys.stderr)
+        _to_syslog(f"{name}: {text}")
 
     return log
+
+
+def _to_syslog(text: str) -> None:
+    """One line, or none where nobody takes it at once: syslog(3) waits for a logger that hangs, and the job with it."""
+    import socket  # noqa: PLC0415 (nearly every look has nothing to say)
+    import time  # noqa: PLC0415 (the same)
+
+    stamp = time.strftime("%b %e %H:%M:%S")
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+        to.setblocking(False)
+        to.connect(SYSLOG)
+        to.send(f"<{_DAEMON_WARNING}>{stamp} {text}".encode())
