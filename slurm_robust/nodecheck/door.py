@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from slurm_robust.nodecheck import choices, fresh, history, quick, registry, runner, state
@@ -18,6 +19,7 @@ EXIT_DONE, EXIT_CONFIG = 0, 2
 FIRST_USER_ID = 1000
 """Accounts below it are the system's (useradd's own convention); those above are people."""
 
+SECOND_LOOK_S = 1.0
 LINE_MAX_CHARS = 1000
 SYSLOG = "/dev/log"
 _DAEMON_WARNING = 3 << 3 | 4
@@ -87,17 +89,20 @@ def _look(
 ) -> int:
     assert context.cache_dir is not None
     log_end = fresh.mark(context.kmsg)
+    settings = {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks}
     found = runner.run(checks, context, chosen.options, chosen.deadline_s)
     report, looks = history.weigh(
-        found,
+        _second_look(found, checks, chosen, context, log),
         state.load(context.cache_dir, history.NAME),
-        {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks},
+        settings,
         boot_id=context.boot_id(),
         now_s=uptime_s(),
         job_id=context.job_id,
     )
     if looks["checks"] or (context.cache_dir / f"{history.NAME}.json").exists():
-        state.save(context.cache_dir, history.NAME, looks)
+        kept = state.save(context.cache_dir, history.NAME, looks)
+        if not kept and os.geteuid() == 0:
+            log(f"{report.node}: nothing can be kept in {context.cache_dir}: neither strikes nor counters add up")
     if context.stage == "epilog":
         # Less was looked at than a prolog would: what stands is left, or taken away.
         if found.verdict is not Fitness.FIT or any(r.finding.status is Status.WARN for r in found.results):
@@ -114,6 +119,35 @@ def _look(
         log(f"{report.node}: could not tell, the job may start: {report.sentence}")
         return EXIT_DONE
     return _act(report, config, log)
+
+
+def _second_look(
+    found: Report,
+    checks: list[registry.Check],
+    chosen: choices.Choices,
+    context: Context,
+    log: Log,
+) -> Report:
+    """Before a job and after it, look once more at a fault that the health check would not believe at once.
+
+    What comes and goes (a link, a full disk) is gone a moment later; one that stays counts.
+    """
+    doubtful = [
+        check
+        for check, result in zip(checks, found.results, strict=True)
+        if result.finding.status is Status.FAIL
+        and check.settings(chosen.options.get(check.name, {})).get(history.STRIKES, 1) > 1
+    ]
+    if context.stage == "periodic" or not doubtful:
+        return found
+    import time  # noqa: PLC0415 (nearly every look is over by now)
+
+    time.sleep(SECOND_LOOK_S)
+    again = {r.name: r for r in runner.run(doubtful, context, chosen.options, chosen.deadline_s).results}
+    for result in found.results:
+        if result.name in again and again[result.name].finding.status is not Status.FAIL:
+            log(f"{found.node}: {result.finding.sentence}: not so a second later, and not held against it")
+    return replace(found, results=tuple(again.get(result.name, result) for result in found.results))
 
 
 def _act(report: Report, config: str, log: Log) -> int:
