@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from slurm_robust.nodecheck import choices, fresh, history, quick, registry, runner, state
+from slurm_robust.nodecheck import choices, fresh, history, isolate, quick, registry, runner, state
 from slurm_robust.nodecheck.context import Context, job_of, node_name
 from slurm_robust.nodecheck.counters import uptime_s
 from slurm_robust.nodecheck.finding import Fitness, Report, Status, shorten
@@ -20,6 +20,7 @@ FIRST_USER_ID = 1000
 """Accounts below it are the system's (useradd's own convention); those above are people."""
 
 SECOND_LOOK_S = 1.0
+CONF_TIMEOUT_S = 1.0
 LINE_MAX_CHARS = 1000
 SYSLOG = "/dev/log"
 _DAEMON_WARNING = 3 << 3 | 4
@@ -164,16 +165,19 @@ def distrust_slurm_conf(env: os._Environ[str] | dict[str, str]) -> None:
 
     slurmd sets it for its scripts, so this finds something only where somebody else got hold of the environment.
     """
-    path = env.get("SLURM_CONF", "")
-    if not path or os.geteuid() != 0:
+    path = env.get("SLURM_CONF")
+    if path is None or os.geteuid() != 0:
         return
-    try:
-        info = os.stat(path)  # noqa: PTH116 (a path from outside, taken as it is)
-        trusted = path.startswith("/") and info.st_uid < FIRST_USER_ID and not quick.others_may_write(info)
-    except (OSError, ValueError):
-        trusted = False
-    if not trusted:
+    # In a process of its own: it may lie on a file server that does not answer, and this one must.
+    task = isolate.Task(lambda: _of_the_system(path), CONF_TIMEOUT_S)
+    if not isolate.run_all({"conf": task})["conf"].value:
         del env["SLURM_CONF"]
+
+
+def _of_the_system(path: str) -> bool:
+    """True for a file that no person owns or may write; any error says the same as False."""
+    info = os.stat(path)  # noqa: PTH116 (a path from outside, taken as it is)
+    return path.startswith("/") and info.st_uid < FIRST_USER_ID and not quick.others_may_write(info)
 
 
 def logger(name: str, env: Mapping[str, str]) -> Log:
