@@ -183,7 +183,7 @@ def _too_many(node: Node, nodes: list[Node], config: BreakerConfig) -> str:
 
 def _until(config: SlurmConfig, end_s: float) -> SlurmConfig:
     """The same with what is left of the time as the deadline of one command."""
-    return msgspec.structs.replace(config, timeout_s=max(0.1, end_s - time.monotonic()))
+    return msgspec.structs.replace(config, timeout_s=max(0.1, round(end_s - time.monotonic(), 2)))
 
 
 def tell_job(report: Report, config: Config, env: Mapping[str, str], connect: Connect = _connect) -> str:
