@@ -211,7 +211,9 @@ def test_a_path_through_a_user_s_link_is_judged_by_where_it_leads(trap: Trap) ->
     os.chown(theirs, 1000, 1000)
     link = trap.folder / "link.yaml"
     link.symlink_to(theirs / "robust.yaml")
-    for path in (link, trap.evil / "../theirs/robust.yaml"):
+    (trap.folder / "root.yaml").write_text("mode: act\n")
+    (theirs / "to-root.yaml").symlink_to(trap.folder / "root.yaml")
+    for path in (link, trap.evil / "../theirs/robust.yaml", theirs / "to-root.yaml"):
         with pytest.raises(choices.Wrong, match="others may write"):
             choices.distrust(str(path))
 
