@@ -168,6 +168,8 @@ class NodecheckConfig(_Section, frozen=True):
     """How long a prolog believes that a look found the node fit; 0: each prolog looks at everything."""
     leave_timeout_s: Positive = 3.0
     """How long the prolog waits to learn whether it may drain."""
+    alone: Literal["report", "drain"] = "report"
+    """On a site without srobustd: tell of an unfit node, or drain it within the bounds of `breaker`."""
     nvml_library: str = ""
     """The libnvidia-ml.so.1 to load; empty takes the loader's. `%n` as above."""
     gpu_profiles: dict[str, dict[str, Any]] = {}

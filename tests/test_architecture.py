@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "localize": BASE,
     "slurm": BASE,
     "checkpoint": BASE,
-    "nodecheck": BASE | {"slurm"},
+    # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.
+    "nodecheck": BASE | {"slurm", "policy.breaker"},
     "supervise": BASE | {"progress", "slurm", "localize", "policy", "checkpoint"},
     # The leave is a marker in a node's comment that the daemon writes and the prolog reads: one parser for both.
     "daemon": BASE | {"slurm", "policy", "nodecheck.leave"},

@@ -13,6 +13,8 @@ from slurm_robust.doctor.advice import Advice, Level
 from slurm_robust.doctor.settings import value
 
 ENV_FILE = "/etc/slurm_robust/env"
+PYTHON = "/opt/slurm_robust/bin/python"
+"""What the scripts run where that file names no other."""
 _CAP_SYS_PTRACE = 19
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
@@ -30,9 +32,22 @@ def look(settings: Mapping[str, str], config: Path | None, root: Path = Path("/"
         path = value(settings, key)
         if path.startswith("/") and "*" not in path:
             found.append(owned(root, path, run=True))
-    read = [path for path in (ENV_FILE, str(config) if config else "") if path]
-    found += [owned(root, path, run=False) for path in read if (root / path.lstrip("/")).exists()]
+    chosen = settings_of(root)
+    used = {chosen.get("SROBUST_PYTHON", PYTHON): True, chosen.get("SROBUST_CODE", ""): True}
+    used |= {ENV_FILE: False, str(config) if config else "": False}
+    there = {path: run for path, run in used.items() if path and (root / path.lstrip("/")).exists()}
+    found += [owned(root, path, run=run) for path, run in there.items()]
     return [*found, ptrace(_scope(root), py_spy_may())]
+
+
+def settings_of(root: Path) -> dict[str, str]:
+    """What the scripts are told in their file of settings: `KEY=value` lines; empty where there is none."""
+    try:
+        text = (root / ENV_FILE.lstrip("/")).read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key: value.strip('"') for key, _, value in pairs if key.startswith("SROBUST_")}
 
 
 def owned(root: Path, path: str, *, run: bool) -> Advice:
@@ -40,7 +55,8 @@ def owned(root: Path, path: str, *, run: bool) -> Advice:
     file = root / path.lstrip("/")
     try:
         info = file.stat()
-        chain = [file, *file.resolve().parents] if str(root) == "/" else [file]
+        # The folders of a link, too: whoever may replace it chooses where it leads.
+        chain = [file, *file.resolve().parents, *file.absolute().parents] if str(root) == "/" else [file]
         for part in chain:
             if problem := _loose(part.stat(), folder=part != file):
                 name = path if part == file else str(part)

@@ -134,17 +134,22 @@ def distrust(path: str) -> None:
     real = os.path.realpath(path)
     try:
         _own(path, os.stat(real))
-        folder = os.path.dirname(real)
-        while True:
+        # The folders of a link, too: whoever may replace it chooses where it leads.
+        for folder in dict.fromkeys((*_above(real), *_above(os.path.abspath(path)))):
             info = os.stat(folder)
             # In a sticky folder (/tmp) nobody can put something else in the place of root's file.
             if info.st_uid != 0 or (quick.others_may_write(info) and not info.st_mode & stat.S_ISVTX):
                 raise Wrong(f"{folder}: others may write it, and {path} lies below; chown root:root and chmod go-w it")
-            if folder == "/":
-                return
-            folder = os.path.dirname(folder)
     except OSError:
         return  # not there: whoever reads it says so
+
+
+def _above(path: str) -> list[str]:
+    """The folders on the way to it, up to `/`."""
+    folders = [os.path.dirname(path)]
+    while folders[-1] != os.path.dirname(folders[-1]):
+        folders.append(os.path.dirname(folders[-1]))
+    return folders
 
 
 def _own(path: str, info: os.stat_result) -> None:

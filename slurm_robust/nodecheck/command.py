@@ -15,10 +15,12 @@ from slurm_robust import config as configuration
 from slurm_robust.config import Config, ConfigError
 from slurm_robust.nodecheck import registry, runner
 from slurm_robust.nodecheck.context import STAGES, Context, job_gpus_of, job_of, node_name
-from slurm_robust.nodecheck.finding import Fitness, Report
+from slurm_robust.nodecheck.finding import Fitness, Report, Status
 from slurm_robust.nodecheck.isolate import tell_nobody
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
+_ORDER = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS, Status.SKIP)
+"""As people read them: what is wrong stands first, and what there is nothing of is told once for all."""
 _EXITS = {Fitness.FIT: EXIT_FIT, Fitness.UNFIT: EXIT_UNFIT, Fitness.UNKNOWN: EXIT_UNKNOWN}
 _FOOT = """Examples:
   srobust check                                       all checks of this node, for people
@@ -167,12 +169,20 @@ def _print(report: Report, *, as_json: bool) -> None:
 
     print(f"{report.node}: {report.verdict.value} ({report.stage})")
     width = max([11, *(len(result.name) for result in report.results)])
-    for result in report.results:
+    for result in sorted(report.results, key=lambda result: _ORDER.index(result.finding.status)):
+        if result.finding.status is Status.SKIP:
+            break
         finding = result.finding
         indent = " " * (width + 11)
         print(*wrapped(finding.sentence, indent, first=f"  {finding.status.value:7} {result.name:{width}} "), sep="\n")
         if finding.remedy and finding.status.value in ("fail", "warn", "unknown"):
             print(*wrapped(finding.remedy, f"{indent}  ", first=f"{indent}→ "), sep="\n")
+    skipped: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.finding.status is Status.SKIP:
+            skipped.setdefault(result.finding.sentence, []).append(result.name)
+    for sentence, names in skipped.items():
+        print(*wrapped(f"{sentence}: {', '.join(names)}", " " * 12, first="  skip    "), sep="\n")
 
 
 def _list(config: Config, *, as_json: bool) -> None:

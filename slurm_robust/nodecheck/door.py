@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from slurm_robust.nodecheck import choices, fresh, history, quick, registry, runner, state
+from slurm_robust.nodecheck import choices, fresh, history, isolate, quick, registry, runner, state
 from slurm_robust.nodecheck.context import Context, job_of, node_name
 from slurm_robust.nodecheck.counters import uptime_s
-from slurm_robust.nodecheck.finding import Fitness, Report, Status
+from slurm_robust.nodecheck.finding import Fitness, Report, Status, shorten
 
 EXIT_DONE, EXIT_CONFIG = 0, 2
 FIRST_USER_ID = 1000
 """Accounts below it are the system's (useradd's own convention); those above are people."""
+
+SECOND_LOOK_S = 1.0
+CONF_TIMEOUT_S = 1.0
+LINE_MAX_CHARS = 1000
+SYSLOG = "/dev/log"
+_DAEMON_WARNING = 3 << 3 | 4
+"""Facility and severity, as syslog(3) packs them."""
 
 Log = Callable[[str], None]
 
@@ -81,17 +90,20 @@ def _look(
 ) -> int:
     assert context.cache_dir is not None
     log_end = fresh.mark(context.kmsg)
+    settings = {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks}
     found = runner.run(checks, context, chosen.options, chosen.deadline_s)
     report, looks = history.weigh(
-        found,
+        _second_look(found, checks, chosen, context, log),
         state.load(context.cache_dir, history.NAME),
-        {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks},
+        settings,
         boot_id=context.boot_id(),
         now_s=uptime_s(),
         job_id=context.job_id,
     )
     if looks["checks"] or (context.cache_dir / f"{history.NAME}.json").exists():
-        state.save(context.cache_dir, history.NAME, looks)
+        kept = state.save(context.cache_dir, history.NAME, looks)
+        if not kept and os.geteuid() == 0:
+            log(f"{report.node}: nothing can be kept in {context.cache_dir}: neither strikes nor counters add up")
     if context.stage == "epilog":
         # Less was looked at than a prolog would: what stands is left, or taken away.
         if found.verdict is not Fitness.FIT or any(r.finding.status is Status.WARN for r in found.results):
@@ -110,6 +122,35 @@ def _look(
     return _act(report, config, log)
 
 
+def _second_look(
+    found: Report,
+    checks: list[registry.Check],
+    chosen: choices.Choices,
+    context: Context,
+    log: Log,
+) -> Report:
+    """Before a job and after it, look once more at a fault that the health check would not believe at once.
+
+    What comes and goes (a link, a full disk) is gone a moment later; one that stays counts.
+    """
+    doubtful = [
+        check
+        for check, result in zip(checks, found.results, strict=True)
+        if result.finding.status is Status.FAIL
+        and check.settings(chosen.options.get(check.name, {})).get(history.STRIKES, 1) > 1
+    ]
+    if context.stage == "periodic" or not doubtful:
+        return found
+    import time  # noqa: PLC0415 (nearly every look is over by now)
+
+    time.sleep(SECOND_LOOK_S)
+    again = {r.name: r for r in runner.run(doubtful, context, chosen.options, chosen.deadline_s).results}
+    for result in found.results:
+        if result.name in again and again[result.name].finding.status is not Status.FAIL:
+            log(f"{found.node}: {result.finding.sentence}: not so a second later, and not held against it")
+    return replace(found, results=tuple(again.get(result.name, result) for result in found.results))
+
+
 def _act(report: Report, config: str, log: Log) -> int:
     """An unfit node: ask Slurm, which takes the whole configuration."""
     whole = choices.read(config)
@@ -124,28 +165,41 @@ def distrust_slurm_conf(env: os._Environ[str] | dict[str, str]) -> None:
 
     slurmd sets it for its scripts, so this finds something only where somebody else got hold of the environment.
     """
-    path = env.get("SLURM_CONF", "")
-    if not path or os.geteuid() != 0:
+    path = env.get("SLURM_CONF")
+    if path is None or os.geteuid() != 0:
         return
-    try:
-        info = os.stat(path)  # noqa: PTH116 (a path from outside, taken as it is)
-        trusted = path.startswith("/") and info.st_uid < FIRST_USER_ID and not quick.others_may_write(info)
-    except (OSError, ValueError):
-        trusted = False
-    if not trusted:
+    # In a process of its own: it may lie on a file server that does not answer, and this one must.
+    task = isolate.Task(lambda: _of_the_system(path), CONF_TIMEOUT_S)
+    if not isolate.run_all({"conf": task})["conf"].value:
         del env["SLURM_CONF"]
 
 
+def _of_the_system(path: str) -> bool:
+    """True for a file that no person owns or may write; any error says the same as False."""
+    info = os.stat(path)  # noqa: PTH116 (a path from outside, taken as it is)
+    return path.startswith("/") and info.st_uid < FIRST_USER_ID and not quick.others_may_write(info)
+
+
 def logger(name: str, env: Mapping[str, str]) -> Log:
-    """Writes one line to stderr (slurmd's log keeps it) and to syslog."""
+    """Writes one printable line to stderr (slurmd's log keeps it) and to syslog."""
     job_id = job_of(env)
-    about = f" job {job_id}:" if job_id is not None else ""
+    about = f"job {job_id}: " if job_id is not None else ""
 
     def log(line: str) -> None:
-        import syslog  # noqa: PLC0415 (nearly every look has nothing to say)
-
-        text = f"{name}:{about} {line}"
-        print(text, file=sys.stderr)
-        syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_WARNING, text)
+        text = shorten(f"{about}{line}", LINE_MAX_CHARS)
+        print(f"{name}: {text}", file=sys.stderr)
+        _to_syslog(f"{name}: {text}")
 
     return log
+
+
+def _to_syslog(text: str) -> None:
+    """One line, or none where nobody takes it at once: syslog(3) waits for a logger that hangs, and the job with it."""
+    import socket  # noqa: PLC0415 (nearly every look has nothing to say)
+    import time  # noqa: PLC0415 (the same)
+
+    stamp = time.strftime("%b %e %H:%M:%S")
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+        to.setblocking(False)
+        to.connect(SYSLOG)
+        to.send(f"<{_DAEMON_WARNING}>{stamp} {text}".encode())

@@ -1,8 +1,8 @@
 """What prolog, epilog and health check do with a report: let the job start, or drain this node by the daemon's leave.
 
-A fit node costs no call to Slurm. An unfit one costs one read; where that gave leave, a moment's wait of its own
-length, one count of the nodes that are out, and one drain; the calls together within `nodecheck.leave_timeout_s`.
-Whatever goes wrong on the way lets the job start.
+A fit node costs no call to Slurm. An unfit one costs one read; where that gave leave, or the site has no daemon and
+chose `nodecheck.alone: drain`, a moment's wait of its own length, one count of the nodes that are out, and one drain;
+the calls together within `nodecheck.leave_timeout_s`. Whatever goes wrong on the way lets the job start.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from slurm_robust.config import Config, SlurmConfig
+from slurm_robust.config import BreakerConfig, Config, SlurmConfig
 from slurm_robust.model import REASON_PREFIX, JobRef, Mode, job_tag
 from slurm_robust.nodecheck.finding import SENTENCE_MAX_CHARS, Fitness, Report, shorten
-from slurm_robust.nodecheck.leave import parse_leave, parse_most
+from slurm_robust.nodecheck.leave import of_daemon, parse_leave, parse_most
+from slurm_robust.policy.breaker import Drain, over_limit
 from slurm_robust.slurm.client import Node, SlurmClient
 
 EXIT_REFUSE = 20
@@ -46,23 +47,28 @@ class Decision:
     line: str
 
 
-def decide(report: Report, mode: Mode, node: Node | None, now_s: float, job_id: int | None = None) -> Decision:
+def decide(
+    report: Report, mode: Mode, node: Node | None, now_s: float, job_id: int | None = None, *, alone: bool = False
+) -> Decision:
     """What an unfit node's report comes to, given how Slurm sees the node (None: Slurm does not know it).
 
     A node that is drained already stays as it is, whoever did it, and no job is started on it: the reason that stands
     there is kept, and a job that was on its way before the drain goes elsewhere. A reason of somebody else on a node
     that is not drained is respected too: then nothing is done.
 
-    A prolog's reason names the job (`job_id`) that is put back: where Slurm holds that, the daemon knows why.
+    A prolog's reason names the job (`job_id`) that is put back: where Slurm holds that, the daemon knows why. With
+    `alone` (`nodecheck.alone: drain`) a node of which no daemon has ever said anything needs no leave.
     """
     said = shorten(report.sentence, 160)
     if mode is not Mode.ACT:
         return Decision(False, "", f"observe: would drain {report.node}: {said}")
     if node is None:
         return Decision(False, "", f"{report.node} is unfit, and Slurm knows no such node: {said}")
-    until_s = parse_leave(node.comment, now_s)
-    if until_s is None:
-        return Decision(False, "", f"{report.node} is unfit, and srobustd gives no leave to drain it: {said}")
+    if parse_leave(node.comment, now_s) is None and not (alone and not of_daemon(node.comment)):
+        why = "srobustd gives no leave to drain it"
+        if not of_daemon(node.comment):
+            why = "has no leave to be drained: no srobustd has been here, and nodecheck.alone is report"
+        return Decision(False, "", f"{report.node} is unfit, and {why}: {said}")
     if node.drained:
         # Only a prolog has a job to keep away.
         refuse = report.stage == "prolog"
@@ -84,6 +90,22 @@ def _left_alone(node: Node, stage: str) -> str:
         # slurmd makes its first health check before it registers, on a machine that is still coming up.
         return "slurmd has not registered it yet"
     return ""
+
+
+def alone_crowded(nodes: Iterable[Node], name: str, config: BreakerConfig, now_s: float) -> str:
+    """Why the node `name` may not go out now where there is no daemon, or an empty text.
+
+    The breaker's own bounds, over the nodes that Slurm shows drained with our reason; to resume them is the reset.
+    """
+    nodes = list(nodes)
+    drains = [
+        Drain(node.name, node.reason_at_s or now_s)
+        for node in nodes
+        if node.drained and node.reason.strip().startswith(REASON_PREFIX)
+    ]
+    names = {partition for node in nodes for partition in node.partitions}
+    partitions = {p: frozenset(node.name for node in nodes if p in node.partitions) for p in names}
+    return over_limit(drains, partitions, config, now_s=now_s, more=frozenset({name}))
 
 
 def crowded(nodes: Iterable[Node], most: int) -> str:
@@ -126,19 +148,19 @@ def act(
         log(decide(report, config.mode, None, 0.0).line)
         return 0
     end_s = time.monotonic() + config.nodecheck.leave_timeout_s
+    alone = config.nodecheck.alone == "drain"
     try:
         node = connect(_until(config.slurm, end_s)).node(report.node)
-        decision = decide(report, config.mode, node, time.time(), job_id)
-        most = parse_most(node.comment) if node is not None else None
-        if decision.drain_reason and most is not None:
+        decision = decide(report, config.mode, node, time.time(), job_id, alone=alone)
+        if decision.drain_reason and node is not None and _counts(node):
             # So that of many at once the later ones see the earlier ones' drains.
             pause_s = random.uniform(0, SPREAD_S)  # noqa: S311 (no secret)
             time.sleep(pause_s)
             end_s += pause_s
             nodes = connect(_until(config.slurm, end_s)).nodes()
             now = next((n for n in nodes if n.name == report.node), None)
-            decision = decide(report, config.mode, now, time.time(), job_id)
-            if decision.drain_reason and (why := crowded(nodes, most)):
+            decision = decide(report, config.mode, now, time.time(), job_id, alone=alone)
+            if decision.drain_reason and now is not None and (why := _too_many(now, nodes, config.breaker)):
                 decision = Decision(False, "", f"{report.node} is unfit, and is not drained: {why}: {report.sentence}")
         log(decision.line)
         if decision.drain_reason:
@@ -149,9 +171,19 @@ def act(
     return EXIT_REFUSE if decision.refuse and report.stage != "periodic" else 0
 
 
+def _counts(node: Node) -> bool:
+    """True where this node counts for itself: its leave names a bound, or it has no leave and acts alone."""
+    return parse_most(node.comment) is not None or not of_daemon(node.comment)
+
+
+def _too_many(node: Node, nodes: list[Node], config: BreakerConfig) -> str:
+    most = parse_most(node.comment)
+    return alone_crowded(nodes, node.name, config, time.time()) if most is None else crowded(nodes, most)
+
+
 def _until(config: SlurmConfig, end_s: float) -> SlurmConfig:
     """The same with what is left of the time as the deadline of one command."""
-    return msgspec.structs.replace(config, timeout_s=max(0.1, end_s - time.monotonic()))
+    return msgspec.structs.replace(config, timeout_s=max(0.1, round(end_s - time.monotonic(), 2)))
 
 
 def tell_job(report: Report, config: Config, env: Mapping[str, str], connect: Connect = _connect) -> str:

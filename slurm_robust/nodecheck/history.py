@@ -15,6 +15,7 @@ NAME = "looks"
 STRIKES, WINDOW = "strikes", "window_s"
 """The options that every check of the periodic stage has."""
 
+_MOST = 1 << 53
 _BAD = (Status.FAIL, Status.WARN)
 
 
@@ -77,7 +78,8 @@ def weigh(
 
 def _number(entry: Mapping[str, Any], name: str) -> float:
     value = entry.get(name)
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+    # Not more than a float counts exactly, and no NaN: what is kept may be damaged.
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MOST else 0
 
 
 def _told(finding: Finding, job: Any, *, now: bool) -> Finding:

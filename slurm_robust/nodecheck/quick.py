@@ -162,6 +162,8 @@ def main(stage: str, config: str = "", verbose: str = "") -> int:
         try:
             words, said = holds(config, node_of(os.environ.get("SLURMD_NODENAME", "")))
             again = said["again"]
+        except FileNotFoundError:
+            why = "none is left"
         except Exception as error:  # noqa: BLE001 (whatever it is, the whole look finds it, too)
             why = str(error) or type(error).__name__
         else:

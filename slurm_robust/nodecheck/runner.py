@@ -9,10 +9,11 @@ from typing import Any
 
 from slurm_robust.nodecheck import state
 from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.finding import Finding, Report, Result, Status, shorten
 from slurm_robust.nodecheck.isolate import Outcome, Task, run_all, tell_nobody
 from slurm_robust.nodecheck.registry import Check
 
+_MAX_CHARS = 2000
 _ASK = "run `srobust check --only {name} --json` on the node; if it stays, report it as a bug of slurm_robust"
 
 
@@ -61,13 +62,20 @@ def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], second
             Status.UNKNOWN, "probe_timeout", sentence, f"look for a dead mount or a hung driver: {check.reads}"
         )
     if outcome.error:
-        sentence = f"{check.name} could not look: {outcome.error}"
+        sentence = shorten(f"{check.name} could not look: {outcome.error}")
         return Finding(Status.UNKNOWN, "probe_error", sentence, _ASK.format(name=check.name))
     try:
-        return check.judge(outcome.value, settings)
+        return _printable(check.judge(outcome.value, settings))
     except Exception as error:  # noqa: BLE001 (a fault of ours is never a verdict on the node)
-        sentence = f"{check.name} could not judge: {type(error).__name__}: {error}"
+        sentence = shorten(f"{check.name} could not judge: {type(error).__name__}: {error}")
         return Finding(Status.UNKNOWN, "judge_error", sentence, _ASK.format(name=check.name), {"facts": outcome.value})
+
+
+def _printable(finding: Finding) -> Finding:
+    """In words that a terminal and a log take as words: processes and files have names of any kind."""
+    sentence, remedy = (shorten(text, _MAX_CHARS) for text in (finding.sentence, finding.remedy))
+    same = (sentence, remedy) == (finding.sentence, finding.remedy)
+    return finding if same else replace(finding, sentence=sentence, remedy=remedy)
 
 
 def _watches(check: Check, outcome: Outcome, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:

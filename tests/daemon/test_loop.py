@@ -276,6 +276,7 @@ def test_breaker_counts_prolog_drains_and_is_reset(tmp_path: Path) -> None:
     world.run(10)
     assert world.daemon.breaker.why_open
     assert not any("srobust-leave" in n.comment for n in slurm.state.nodes.values())
+    assert all(n.comment == "[[srobust-no-leave]]" for n in slurm.state.nodes.values())
     world.claim(1, ("n2",))
     world.run(5)
     assert world.outcomes() == ["refused"]

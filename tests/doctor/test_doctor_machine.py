@@ -52,6 +52,36 @@ def test_a_folder_on_the_way_that_is_somebody_s(tmp_path: Path) -> None:
     assert found.fix == f"chown root:root {tmp_path}/theirs; chmod go-w {tmp_path}/theirs"
 
 
+@root_only
+def test_a_link_in_somebody_s_folder(tmp_path: Path) -> None:
+    """It leads to root's file today."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "prolog").write_text("")
+    (tmp_path / "prolog").chmod(0o755)
+    (tmp_path / "theirs/prolog").symlink_to(tmp_path / "prolog")
+    os.chown(tmp_path / "theirs", 1000, 1000)
+    assert machine.owned(Path("/"), str(tmp_path / "theirs/prolog"), run=True).level is Level.WRONG
+    assert machine.owned(Path("/"), str(tmp_path / "prolog"), run=True).level is Level.OK
+
+
+@root_only
+def test_the_python_that_root_runs_is_root_s(tmp_path: Path) -> None:
+    """The usual one, or what the file of settings names."""
+    for name, text in (("opt/slurm_robust/bin/python", ""), ("etc/slurm_robust/env", ""), ("usr/mine", "")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    os.chown(tmp_path / "usr/mine", 1000, -1)
+
+    def levels() -> dict[str, Level]:
+        return {advice.about: advice.level for advice in machine.look({}, None, tmp_path)}
+
+    assert levels()["/opt/slurm_robust/bin/python"] is Level.OK
+    (tmp_path / "etc/slurm_robust/env").write_text('SROBUST_PYTHON="/usr/mine"\nSROBUST_CODE=/opt/slurm_robust\n')
+    assert (levels()["/usr/mine"], levels()["/opt/slurm_robust"]) == (Level.WRONG, Level.OK)
+    assert "/opt/slurm_robust/bin/python" not in levels()
+
+
 def test_a_script_that_is_not_here_is_looked_at_elsewhere(tmp_path: Path) -> None:
     """The controller need not have the nodes' scripts."""
     found = machine.look({"Prolog": "/opt/none"}, None, tmp_path)

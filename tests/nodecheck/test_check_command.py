@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.nodecheck import explain, registry
+from slurm_robust.nodecheck import command, explain, registry
 from slurm_robust.nodecheck.command import main
+from slurm_robust.nodecheck.finding import Finding, Report, Result, Status
 from slurm_robust.nodecheck.isolate import Task, run_all
 
 DIRECT = [sys.executable, "-m", "slurm_robust.nodecheck"]
@@ -27,13 +28,13 @@ def site(tmp_path: Path) -> Path:
     return config
 
 
-@pytest.mark.parametrize("command", [DIRECT, CLI])
-def test_both_entries_are_the_same_command(command: list[str], site: Path) -> None:
+@pytest.mark.parametrize("entry", [DIRECT, CLI])
+def test_both_entries_are_the_same_command(entry: list[str], site: Path) -> None:
     """`srobust check` and the prolog's way to it: same arguments, same JSON, same exit codes."""
     env = {"SROBUST_CONFIG": str(site), "SLURMD_NODENAME": "n1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *args], env=env, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run([*entry, *args], env=env, capture_output=True, text=True, timeout=60, check=False)
 
     done = run("--only", "xid,memory", "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -60,6 +61,25 @@ def test_a_saved_log_is_looked_at_and_nothing_is_remembered(site: Path, capsys: 
         assert main(["--config", str(site), "--only", "xid", "--kmsg", str(saved)], {"SLURMD_NODENAME": "n1"}) == 1
     assert main(["--config", str(site), "--only", "xid"], {"SLURMD_NODENAME": "n1"}) == 0
     assert "XID 79" in capsys.readouterr().out
+
+
+def test_what_is_wrong_stands_first_and_what_is_not_there_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """On call, nobody looks for one line among seventy; the JSON keeps the order of the checks."""
+    said = [
+        ("memory", Finding(Status.PASS, "ok", "2000 MiB")),
+        ("gpu_ecc", Finding(Status.SKIP, "no_driver", "no driver is loaded")),
+        ("tasks", Finding(Status.WARN, "load", "load 18", "look who it is")),
+        ("clock", Finding(Status.UNKNOWN, "x", "no answer")),
+        ("gpu_rows", Finding(Status.SKIP, "no_driver", "no driver is loaded")),
+        ("xid", Finding(Status.FAIL, "xid_79", "XID 79", "drain")),
+    ]
+    report = Report("n1", "full", tuple(Result(name, finding) for name, finding in said))
+    command._print(report, as_json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["n1:", "fail", "→", "unknown", "warn", "→", "pass", "skip"]
+    assert " ".join(lines[-1]) == "skip no driver is loaded: gpu_ecc, gpu_rows"
+    command._print(report, as_json=True)
+    assert [check["name"] for check in json.loads(capsys.readouterr().out)["checks"]] == [name for name, _ in said]
 
 
 def test_could_not_tell_is_3(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

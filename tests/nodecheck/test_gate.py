@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.config import Config, NodecheckConfig, SlurmConfig
+from slurm_robust.config import BreakerConfig, Config, NodecheckConfig, SlurmConfig
 from slurm_robust.model import Mode
 from slurm_robust.nodecheck import gate
 from slurm_robust.nodecheck.finding import Finding, Report, Result, Status
@@ -155,6 +155,76 @@ def test_many_at_once_count_before_they_drain(others: int, drains: int, monkeypa
     assert gate.act(report(), ACT, lines.append, slurm.connect) == (gate.EXIT_REFUSE if drains else 0)
     assert len(slurm.drained) == drains
     assert drains or "out already" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("comment", "alone", "does"),
+    [
+        ("", True, True),
+        ("rack 12", True, True),
+        ("", False, False),
+        # A daemon was here: dead, refusing or of another version, it is not gone around.
+        ("[[srobust-leave until=1]]", True, False),
+        ("rack 12 [[srobust-no-leave]]", True, False),
+        ("[[srobust-later]]", True, False),
+    ],
+)
+def test_alone_only_where_no_daemon_has_been(comment: str, alone: bool, does: bool) -> None:
+    """`nodecheck.alone: drain` is for sites without srobustd."""
+    decision = gate.decide(report(), Mode.ACT, Node("n1", "IDLE", comment=comment), NOW_S, alone=alone)
+    assert decision.refuse is does
+    assert (decision.drain_reason == DRAIN) is does
+    assert does or "no leave" in decision.line
+
+
+def test_alone_respects_what_anybody_respects() -> None:
+    """Observe mode, a person's drain or reason, a node that has not registered."""
+    for mode, stage, node in (
+        (Mode.OBSERVE, "prolog", Node("n1", "IDLE")),
+        (Mode.ACT, "prolog", Node("n1", "IDLE", reason="watch this one")),
+        (Mode.ACT, "epilog", Node("n1", "IDLE", frozenset({"DRAIN"}), "bad fan")),
+        (Mode.ACT, "periodic", Node("n1", "UNKNOWN")),
+    ):
+        decision = gate.decide(report(stage=stage), mode, node, NOW_S, alone=True)
+        assert (decision.refuse, decision.drain_reason) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("breaker", "others", "why"),
+    [
+        (BreakerConfig(max_drains=2, max_partition_share=1.0), [out(1)], ""),
+        (BreakerConfig(max_drains=2, max_partition_share=1.0), [out(1), out(2)], "breaker.max_drains is 2"),
+        # An hour ago is another day; drains of persons are theirs.
+        (BreakerConfig(max_drains=1, max_partition_share=1.0), [replace(out(1), reason_at_s=1)], ""),
+        (BreakerConfig(max_drains=1, max_partition_share=1.0), [replace(out(1), reason="fan")], ""),
+        # However long ago, a share of a partition is a share.
+        (BreakerConfig(max_drains=9, max_partition_share=0.5), [replace(out(1), reason_at_s=1)], ""),
+        (
+            BreakerConfig(max_drains=9, max_partition_share=0.5),
+            [out(1), replace(out(2), reason_at_s=1)],
+            "of partition",
+        ),
+        (BreakerConfig(max_drains=0), [], "breaker.max_drains is 0"),
+    ],
+)
+def test_alone_the_breaker_s_bounds_hold(
+    breaker: BreakerConfig, others: list[Node], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted over what Slurm shows, since nobody else does; past them the job starts, and the log says why."""
+    monkeypatch.setattr(gate, "SPREAD_S", 0.01)
+    slurm, lines = Slurm(Node("n1", "IDLE", partitions=("main",))), list[str]()
+    fit = [Node(f"f{i}", "IDLE", partitions=("main",)) for i in range(3 - len(others))]
+    slurm.others = [*(replace(node, partitions=("main",)) for node in others), *fit]
+    config = without_daemon(breaker)
+    assert gate.act(report(), config, lines.append, slurm.connect) == (0 if why else gate.EXIT_REFUSE)
+    assert len(slurm.drained) == (0 if why else 1)
+    assert why in lines[0]
+
+
+def without_daemon(breaker: BreakerConfig) -> Config:
+    """A site without srobustd that drains."""
+    part = NodecheckConfig(leave_timeout_s=3.0, alone="drain")
+    return Config(mode=Mode.ACT, nodecheck=part, breaker=breaker)
 
 
 def test_a_drain_by_a_person_meanwhile_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:

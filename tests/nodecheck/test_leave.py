@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck.leave import MAX_LEAVE_S, parse_leave, parse_most, render_leave
+from slurm_robust.nodecheck.leave import MAX_LEAVE_S, of_daemon, parse_leave, parse_most, render_leave
 
 NOW_S = 1_763_686_000.0
 
@@ -24,6 +24,8 @@ NOW_S = 1_763_686_000.0
         ("[[srobust-leave until=soon]]", None),
         ("[[srobust-leave until=1763686100", None),
         ("[[srobust-leave until=1763686100]] [[srobust-leave until=1]]", None),
+        ("[[srobust-leave until=1763686100]] [[srobust-no-leave]]", None),
+        ("[[srobust-no-leave]]", None),
     ],
 )
 def test_leave_holds_only_while_it_is_given(comment: str, until_s: float | None) -> None:
@@ -36,8 +38,27 @@ def test_own_words_stay_and_markers_do_not_pile_up() -> None:
     once = render_leave(NOW_S + 60, "rack 12")
     assert once == "rack 12 [[srobust-leave until=1763686060]]"
     assert render_leave(NOW_S + 90, once) == "rack 12 [[srobust-leave until=1763686090]]"
-    assert render_leave(None, once) == "rack 12"
-    assert render_leave(None) == ""
+    assert render_leave(None, once) == "rack 12 [[srobust-no-leave]]"
+    assert render_leave(NOW_S + 90, "rack 12 [[srobust-no-leave]]") == "rack 12 [[srobust-leave until=1763686090]]"
+    assert render_leave(None) == "[[srobust-no-leave]]"
+
+
+@pytest.mark.parametrize(
+    ("comment", "written"),
+    [
+        ("", False),
+        ("rack 12, srobust-leave", False),
+        ("rack 12 [[srobust-leave until=1]]", True),
+        ("[[srobust-leave until=1763686100 most=3]]", True),
+        (render_leave(None, "rack 12"), True),
+        ("[[srobust-later-versions]]", True),
+        ("[[srobust-leave unt", True),
+    ],
+)
+def test_whether_a_daemon_has_been_here(comment: str, written: bool) -> None:
+    """Also where its leave is over, was refused, or cannot be read: whoever acts alone must be sure."""
+    assert of_daemon(comment) is written
+    assert parse_leave(render_leave(None, comment), NOW_S) is None
 
 
 @given(st.text(max_size=200), st.integers(1, int(MAX_LEAVE_S)))

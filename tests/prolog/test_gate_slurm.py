@@ -105,3 +105,38 @@ def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
         assert 3 <= len(drained) <= 5, drained
     finally:
         cluster.down()
+
+
+def test_without_a_daemon_a_site_may_choose_to_drain(folder: Path) -> None:
+    """`nodecheck.alone: drain`: three of four nodes fail, two are drained, and the third trains on: the bound is 2."""
+    spec = Spec(
+        nodes=4,
+        gpus_per_node=0,
+        kill_wait_s=2,
+        directory=folder / "c",
+        robust_yaml={
+            "breaker": {"max_drains": 2, "max_partition_share": 1.0},
+            "nodecheck": {
+                "alone": "drain",
+                "disable": ["ethernet", "filesystem", "shm"],
+                "leave_timeout_s": 10,
+                "deadline_s": 20,
+            },
+        },
+    )
+    cluster = DevCluster.up(spec, timeout_s=60)
+    try:
+        for name in ("n1", "n2", "n3"):
+            cluster.add_kmsg(name, XID_79)
+        for name in ("n1", "n2"):
+            cluster.run(["sbatch", "-w", name, "-o", "/dev/null", "--wrap", "sleep 60"])
+            wait_until(lambda name=name: "DRAIN" in node(cluster, name), 30, f"{name} is drained")  # type: ignore[misc]
+            assert "Reason=srobust: XID 79" in node(cluster, name)
+        cluster.run(["sbatch", "-w", "n3", "-o", "/dev/null", "--wrap", "sleep 60"])
+        told = cluster.layout.log / "checks.n3.log"
+        wait_until(lambda: told.exists() and "breaker.max_drains is 2" in told.read_text(), 30, "n3 says why it stays")
+        assert "DRAIN" not in node(cluster, "n3")
+        running = ["squeue", "-h", "-t", "R", "-o", "%N"]
+        wait_until(lambda: "n3" in cluster.run(running).stdout.split(), 30, "its job runs")
+    finally:
+        cluster.down()

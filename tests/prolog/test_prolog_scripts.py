@@ -252,6 +252,16 @@ def test_a_fault_of_ours_lets_the_job_start_and_says_so(
     assert broken.asked == []
 
 
+@pytest.mark.parametrize("script", [PROLOG, EPILOG, HEALTH])
+def test_a_python_without_the_package_is_told_in_a_sentence(node: Node, script: Path) -> None:
+    """No traceback: which Python, what it lacks, what to do."""
+    done = node.run(script, SROBUST_CODE="/nonexistent", SROBUST_PYTHON="/usr/bin/python3")
+    assert "Traceback" not in done.stderr
+    assert "/usr/bin/python3: No module named 'slurm_robust'; install slurm_robust there, or set SROBUST_CODE" in (
+        done.stderr
+    )
+
+
 def test_checks_that_are_switched_off_say_nothing(broken: Node) -> None:
     """`nodecheck.enabled: false` is a fit node."""
     broken.configure("act", ", enabled: false")

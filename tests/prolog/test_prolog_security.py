@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +34,8 @@ class Trap:
             f"mode: observe\nnodecheck: {{kmsg: {self.kmsg}, cache_dir: {folder}/cache/%n, deadline_s: 30, "
             "disable: [ethernet, filesystem, shm]}\n"
         )
-        self.settings = folder / "env"
+        self.settings = folder / "settings/env"
+        self.settings.parent.mkdir()
         self.tell()
         for name in ("python", "python3", "timeout", "logger", "scontrol", "srun", "echo", "cd"):
             self.trap(name)
@@ -50,11 +52,13 @@ class Trap:
         path.chmod(0o755)
         return path
 
-    def run(self, script: Path, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a script where a user chose this environment."""
+    def run(self, script: Path, shell: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a script where a user chose this environment; `shell` is what goes by the name of sh."""
         values = {"SLURM_JOB_ID": "42", "SLURMD_NODENAME": "n1"} | env
-        argv = [str(script), str(self.settings)]
-        return subprocess.run(argv, env=values, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        argv = [*(["sh"] if shell else []), str(script), str(self.settings)]
+        return subprocess.run(
+            argv, executable=shell or None, env=values, cwd="/", capture_output=True, text=True, timeout=60, check=False
+        )
 
 
 @pytest.fixture
@@ -100,6 +104,45 @@ def test_no_variable_leads_anywhere_else(trap: Trap, script: Path, env: Callable
     assert not trap.mark.exists()
 
 
+@pytest.mark.skipif(not os.access("/bin/bash", os.X_OK), reason="no bash here, and it is not this machine's sh")
+def test_nor_where_sh_is_bash(trap: Trap) -> None:
+    """As on Red Hat's and its kin, where functions come in with the environment."""
+    names = ("cd", "echo", "env", "find", "logger", "read", "timeout", "unset", "export", "exit", "say", "[", "test")
+    functions = {f"BASH_FUNC_{name}%%": f"() {{ touch {trap.mark}; }}" for name in names}
+    rc = {"BASH_ENV": str(trap.trap("rc")), "ENV": str(trap.evil / "rc"), "SHELLOPTS": "xtrace", "IFS": "/ln"}
+    done = trap.run(SCRIPTS[0], "/bin/bash", **functions | rc)
+    assert done.returncode == 0, done.stderr
+    assert "observe: would drain n1: XID 79" in done.stderr
+    assert not trap.mark.exists()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_only_what_is_named_reaches_the_program(trap: Trap, script: Path) -> None:
+    """The C library and Slurm's commands obey more variables than anybody lists."""
+    python = trap.folder / "python"
+    python.write_text(f"#!/bin/sh\nenv >{trap.folder}/env-there\n")
+    python.chmod(0o755)
+    trap.tell(SROBUST_PYTHON=str(python))
+    hostile = ("GLIBC_TUNABLES", "LD_DEBUG_OUTPUT", "RES_OPTIONS", "SLURM_CONF_SERVER", "SLURM_JWT", "SPANK_X", "HOME")
+    conf = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_JOB_GPUS": "0,1"}
+    assert trap.run(script, **dict.fromkeys(hostile, "/tmp/x"), **conf).returncode == 0
+    there = dict(line.split("=", 1) for line in (trap.folder / "env-there").read_text().splitlines())
+    ours = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "SLURMD_NODENAME": "n1"} | conf
+    of_a_job = {} if script == SCRIPTS[2] else {"SLURM_JOB_ID": "42"}
+    if script == SCRIPTS[2]:
+        del ours["SLURM_JOB_GPUS"]
+    assert {key: value for key, value in there.items() if key not in ("PWD", "_", "SHLVL", "OLDPWD")} == ours | of_a_job
+
+
+@pytest.mark.parametrize("job", ["1\nsrobust-prolog: n1: fit", "\033[2J", "$(id)", "1" * 5000 + "x"])
+def test_a_job_id_of_no_such_shape_is_not_logged(trap: Trap, job: str) -> None:
+    """What says that nothing was checked is one plain line."""
+    trap.tell(SROBUST_PYTHON="/nonexistent")
+    done = trap.run(SCRIPTS[0], SLURM_JOB_ID=job)
+    assert done.stderr.startswith("srobust-prolog: job none: not checked: no Python at /nonexistent")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["../n1", "n1;reboot", "", "n1/../../../tmp/x", "a" * 5000])
 def test_a_node_name_of_no_such_shape_is_not_used(trap: Trap, name: str) -> None:
     """The host's own name stands in its place, and no path is made of it."""
@@ -108,16 +151,34 @@ def test_a_node_name_of_no_such_shape_is_not_used(trap: Trap, name: str) -> None
     assert [path.name for path in (trap.folder / "cache").iterdir()] == [os.uname().nodename.split(".")[0]]
 
 
+SPOILS: dict[str, Callable[[Trap], object]] = {
+    "theirs": lambda trap: os.chown(trap.settings, 1000, 1000),
+    "everyone's": lambda trap: trap.settings.chmod(0o666),
+    "a group's": lambda trap: (os.chown(trap.settings, 0, 1000), trap.settings.chmod(0o664)),
+    "in everyone's folder": lambda trap: trap.settings.parent.chmod(0o777),
+    "in their folder": lambda trap: os.chown(trap.settings.parent, 1000, -1),
+}
+
+
 @root_only
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_settings_of_somebody_else_are_not_read(trap: Trap, script: Path) -> None:
-    """They name the program that root runs."""
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS.keys())
+def test_settings_that_others_may_write_are_not_read(trap: Trap, script: Path, spoil: Callable[[Trap], object]) -> None:
+    """They name the program that root runs; the log says what to type."""
     trap.tell(SROBUST_PYTHON=str(trap.evil / "python"))
-    os.chown(trap.settings, 1000, 1000)
+    spoil(trap)
     done = trap.run(script)
     assert done.returncode == 0
-    assert "belongs to somebody else" in done.stderr
+    assert "chown root:root, chmod go-w" in done.stderr
     assert not trap.mark.exists()
+
+
+@root_only
+def test_settings_in_a_sticky_folder_are_read(trap: Trap) -> None:
+    """In /tmp nobody can put something else in the place of root's file."""
+    trap.settings.parent.chmod(0o1777)
+    assert "chown" not in (done := trap.run(SCRIPTS[0])).stderr
+    assert "observe: would drain n1" in done.stderr
 
 
 @root_only
@@ -150,7 +211,9 @@ def test_a_path_through_a_user_s_link_is_judged_by_where_it_leads(trap: Trap) ->
     os.chown(theirs, 1000, 1000)
     link = trap.folder / "link.yaml"
     link.symlink_to(theirs / "robust.yaml")
-    for path in (link, trap.evil / "../theirs/robust.yaml"):
+    (trap.folder / "root.yaml").write_text("mode: act\n")
+    (theirs / "to-root.yaml").symlink_to(trap.folder / "root.yaml")
+    for path in (link, trap.evil / "../theirs/robust.yaml", theirs / "to-root.yaml"):
         with pytest.raises(choices.Wrong, match="others may write"):
             choices.distrust(str(path))
 
@@ -207,10 +270,22 @@ def test_slurm_conf_of_a_person_is_forgotten(tmp_path: Path) -> None:
         env = {"SLURM_CONF": str(conf)}
         door.distrust_slurm_conf(env)
         assert ("SLURM_CONF" in env) is kept, (owner, mode)
-    for path in ("slurm.conf", "/nonexistent", "a\0b"):
+    for path in ("slurm.conf", "/nonexistent", "a\0b", ""):
         env = {"SLURM_CONF": path}
         door.distrust_slurm_conf(env)
         assert env == {}
+
+
+@root_only
+def test_a_slurm_conf_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It often lies on a file server, and the node is looked at because something is wrong with it."""
+    monkeypatch.setattr(door, "CONF_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(door, "_of_the_system", lambda path: time.sleep(30))
+    env = {"SLURM_CONF": "/nfs/slurm.conf"}
+    started_s = time.monotonic()
+    door.distrust_slurm_conf(env)
+    assert env == {}
+    assert time.monotonic() - started_s < 10
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

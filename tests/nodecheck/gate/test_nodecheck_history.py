@@ -114,3 +114,12 @@ def test_whatever_was_kept_a_first_look_never_drains(kept: dict[str, Any]) -> No
     judged, after = history.weigh(report(F), after, TWO, boot_id="b", now_s=1e6 + 1)
     assert judged.verdict is Fitness.FIT
     history.weigh(report(F), kept, TWO, boot_id="b", now_s=1e6)
+
+
+@pytest.mark.parametrize("damaged", [float("inf"), float("nan"), -float("inf"), 1 << 80, "3", None, True])
+def test_a_damaged_count_is_no_count(damaged: object) -> None:
+    """JSON can hold numbers that no look wrote: the look goes on as the first."""
+    kept = {"boot_id": "b", "checks": {"xid": {"reason": "x", "looks": damaged, "last_s": damaged, "job": None}}}
+    report = Report("n1", "periodic", (Result("xid", Finding(Status.FAIL, "x", "XID")),))
+    weighed, _ = history.weigh(report, kept, {"xid": {"strikes": 2, "window_s": 1e9}}, boot_id="b", now_s=50.0)
+    assert weighed.results[0].finding.status is Status.WARN

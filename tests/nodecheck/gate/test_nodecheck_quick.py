@@ -220,6 +220,20 @@ def test_a_mount_that_does_not_answer_is_not_waited_for(site: Site, monkeypatch:
     assert time.monotonic() - started_s < 5
 
 
+def test_whoever_waits_for_our_output_does_not_wait_for_a_dead_mount(tmp_path: Path) -> None:
+    """Slurmd reads a prolog's output to its end: what sleeps in the kernel, and cannot be killed, must not hold it."""
+    code = (
+        f"import sys, time\nsys.path.append({str(HOME)!r})\nfrom slurm_robust.nodecheck import watches\n"
+        "watches.os.kill = lambda *a: None\nwatches._usable = lambda *a: time.sleep(20)\n"
+        "try:\n    watches.ask('', [(watches._answers, ['/|1|1|'])])\n"
+        "except watches.Stale as stale:\n    print(stale, file=sys.stderr)\n"
+    )
+    started_s = time.monotonic()
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, timeout=60, check=True)
+    assert b"does not answer" in done.stderr
+    assert time.monotonic() - started_s < 10
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=400), at=st.integers(0, 600))
 def test_no_bytes_make_it_say_more_than_a_look_did(site: Site, data: bytes, at: int) -> None:
