@@ -26,6 +26,16 @@ def probe(context: Context, options: Options) -> Facts:
     }
 
 
+def _on_purpose(facts: Facts, expected: int) -> bool:
+    """True where the site counts no more, and where the second thread of each core is switched off.
+
+    That is done in the kernel's switch, or one CPU at a time: then half of all are left, and no core has two.
+    """
+    if facts["online"] == expected or facts["smt_control"] in ("off", "forceoff"):
+        return True
+    return bool(facts["smt_active"] == "0" and 2 * facts["online"] == facts["present"])
+
+
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails where fewer are online than the site expects; what is offline by hand only warns."""
     online, expected = facts["online"], options["expected"]
@@ -43,8 +53,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         return Finding(
             Status.WARN, "smt_differs", sentence, "change it in the firmware or in /sys/devices/system/cpu/smt", facts
         )
-    # With SMT switched off by the kernel the second thread of each core is offline on purpose.
-    if facts["offline"] and facts["smt_control"] not in ("off", "forceoff"):
+    if facts["offline"] and not _on_purpose(facts, expected):
         sentence = f"CPUs {facts['offline']} are offline"
         return Finding(Status.WARN, "cpu_offline", sentence, f"`chcpu -e {facts['offline']}`, or look why", facts)
     if expected and online > expected:
