@@ -115,6 +115,18 @@ def _processes(ask: Ask, _: Mapping[str, Any]) -> list[dict[str, int]]:
     return [{"pid": int(one.pid), "used": int(one.usedGpuMemory or 0)} for one in found[:200]]
 
 
+def _others(ask: Ask, _: Mapping[str, Any]) -> int:
+    """Processes that draw on this GPU, or compute through MPS, which NVML lists apart; 0 where the driver cannot tell."""
+    found = 0
+    for name in ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
+        try:
+            found += len(ask(name))
+        except Exception as error:
+            if getattr(error, "value", None) not in (3, 13, None):
+                raise
+    return found
+
+
 def _rows(ask: Ask, _: Mapping[str, Any]) -> dict[str, int]:
     """Remapped rows since the board was made, by cause, and the two flags."""
     corrected, uncorrected, pending, failed = ask("nvmlDeviceGetRemappedRows")
@@ -273,6 +285,7 @@ READERS: dict[str, Reader] = {
     "power_default_mw": _call("nvmlDeviceGetPowerManagementDefaultLimit"),
     "memory": _memory,
     "processes": _processes,
+    "other_processes": _others,
     "ecc_volatile_corrected": _call("nvmlDeviceGetTotalEccErrors", 0, 0),
     "ecc_volatile_uncorrected": _call("nvmlDeviceGetTotalEccErrors", 1, 0),
     "ecc_aggregate_corrected": _call("nvmlDeviceGetTotalEccErrors", 0, 1),

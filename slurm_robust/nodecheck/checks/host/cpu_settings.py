@@ -70,7 +70,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 check = Check(
     name="cpu_settings",
     question="Do all CPUs run as fast as they may, with the same microcode?",
-    reads=f"{_CPU}/cpufreq/policy*, {_CPU}/cpu*/microcode/version, intel_pstate/no_turbo, cpufreq/boost; is a job there",
+    reads=f"{_CPU}/cpufreq/policy*, {_CPU}/cpu*/microcode/version, intel_pstate/no_turbo, cpufreq/boost; jobs here",
     cost="four small reads a CPU, 2–15 ms",
     stages=("periodic", "full"),
     probe=probe,
