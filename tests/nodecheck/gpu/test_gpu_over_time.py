@@ -51,6 +51,18 @@ def test_what_lasts_is_told_apart_from_a_moment(
     assert gpus.verdict(name, fault) == ("warn", reason)
 
 
+@pytest.mark.parametrize(
+    ("name", "fault"), [("gpu_throttle", "gpu.1.clocks.reasons=0x88"), ("gpu_temperature", "gpu.1.temperature=90")]
+)
+def test_two_moments_hours_apart_are_not_what_lasts(gpus: FakeGpus, name: str, fault: str) -> None:
+    """Where only prologs look, nobody knows what was between two of them."""
+    assert gpus.verdict(name, fault, BUSY)[0] == "warn"
+    pass_time(gpus, name, 7200)
+    assert gpus.verdict(name)[0] == "warn"
+    pass_time(gpus, name, 900)
+    assert gpus.verdict(name)[0] == "fail"
+
+
 def test_idle_looks_between_keep_a_short_link_in_mind(gpus: FakeGpus) -> None:
     """Prologs only see idle boards: they neither judge nor forget what a busy look saw."""
     short = "gpu.1.pcie.width=8"
