@@ -72,6 +72,16 @@ def test_cpu_settings(
     assert said("cpu_settings", plant(tmp_path, files), **options) == expected
 
 
+def test_fewer_cpus_than_slurm_s_are_told(tmp_path: Path) -> None:
+    """What slurm.conf gives the node only warns: Slurm drains a node that registers with less by itself."""
+    conf = "NodeName=n[1-4] Sockets=2 CoresPerSocket=4 ThreadsPerCore=2\n"
+    plant(tmp_path, {f"{CPU}/present": "0-7", f"{CPU}/online": "0-7", "/etc/slurm/slurm.conf": conf})
+    assert said("cpu", tmp_path) == ("warn", "cpu_fewer_than_slurm_s")
+    assert said("cpu", tmp_path, expected=8) == ("pass", "cpus_online")
+    plant(tmp_path, {f"{CPU}/present": "0-15", f"{CPU}/online": "0-15"})
+    assert said("cpu", tmp_path) == ("pass", "cpus_online")
+
+
 def test_what_a_job_asked_of_its_cpus_is_no_fault(tmp_path: Path) -> None:
     """`--cpu-freq` caps the CPUs of a running job and sets their governor; what is left of it is told."""
     capped = {
