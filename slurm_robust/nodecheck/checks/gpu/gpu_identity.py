@@ -141,7 +141,7 @@ def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 check = Check(
     name="gpu_identity",
     question="Are these the GPUs that were here before, of the right model, and those that this job was given?",
-    reads="NVML: UUID, PCI name, minor, product name, memory; /proc/driver/nvidia/gpus; SLURM_JOB_GPUS, CUDA_VISIBLE_DEVICES",
+    reads="NVML: UUID, PCI name, minor, product name, memory; /proc/driver/nvidia/gpus; the job's GPUs by slurmd",
     cost="six calls a GPU, 1–3 ms",
     stages=STAGES,
     probe=probe,
