@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_robust.nodecheck import quick, state
-from slurm_robust.nodecheck.context import Context, job_gpus_of, job_of
+from slurm_robust.nodecheck.context import Context, job_gpus_of, job_instances_of, job_of
 from slurm_robust.nodecheck.watches import Stale
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Choices(NamedTuple):
             cache_dir=Path(self.cache_dir.replace("%n", node)),
             job_id=job_of(env),
             job_gpus=job_gpus_of(env),
+            job_instances=job_instances_of(env),
             nvml_library=self.nvml_library.replace("%n", node),
             gpu_profiles=self.gpu_profiles,
         )

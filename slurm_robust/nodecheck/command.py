@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from slurm_robust import config as configuration
 from slurm_robust.config import Config, ConfigError
 from slurm_robust.nodecheck import registry, runner
-from slurm_robust.nodecheck.context import STAGES, Context, job_gpus_of, job_of, node_name
+from slurm_robust.nodecheck.context import STAGES, Context, job_gpus_of, job_instances_of, job_of, node_name
 from slurm_robust.nodecheck.finding import Fitness, Report, Status
 from slurm_robust.nodecheck.isolate import tell_nobody
 
@@ -103,6 +103,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
         cache_dir=None if saved else Path(_named(chosen.cache_dir, node)),
         job_id=job_of(env),
         job_gpus=job_gpus_of(env),
+        job_instances=job_instances_of(env),
         real_memory_mb=max(0, args.real_memory_mb),
         nvml_library=_named(chosen.nvml_library, node),
         gpu_profiles=_profiles(chosen.gpu_profiles),

@@ -13,6 +13,8 @@ from slurm_robust.claim import NODE_NAME
 
 STAGES = ("prolog", "epilog", "periodic", "full")
 _GPU_IDS = re.compile(r"\d{1,3}(?:,\d{1,3}){0,127}\Z")
+_INSTANCE = re.compile(r"MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
+_MAX_INSTANCES = 128
 _JOB_ID = re.compile(r"\d{1,10}\Z")
 
 T = TypeVar("T")
@@ -28,6 +30,7 @@ class Context:
         cache_dir: State kept between looks; None keeps none (a saved log or a foreign root is being looked at).
         job_id: The job that starts or ends here, None outside prolog and epilog.
         job_gpus: Its GPUs on this node, host ids; empty where unknown.
+        job_instances: UUIDs of its MIG instances on this node; empty where it has none, or they are not told.
         nvml_library: The site's own libnvidia-ml.so.1; empty is the loader's.
         gpu_profiles: The site's own expectations by model, see `nvml.profiles`.
         real_memory_mb: Slurm's RealMemory of this node in MiB, 0 where nobody said.
@@ -42,6 +45,7 @@ class Context:
     cache_dir: Path | None = None
     job_id: int | None = None
     job_gpus: tuple[int, ...] = ()
+    job_instances: tuple[str, ...] = ()
     real_memory_mb: int = 0
     nvml_library: str = ""
     gpu_profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -97,3 +101,12 @@ def job_gpus_of(env: Mapping[str, str]) -> tuple[int, ...]:
     """`SLURM_JOB_GPUS` ("0,1"), where it has that shape; MIG and sharded ids have not, and give nothing."""
     text = env.get("SLURM_JOB_GPUS", "")
     return tuple(int(part) for part in text.split(",")) if _GPU_IDS.match(text) else ()
+
+
+def job_instances_of(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The job's MIG instances, where slurmd names them by their UUIDs (it does in CUDA_VISIBLE_DEVICES)."""
+    for name in ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
+        parts = env.get(name, "").split(",")
+        if len(parts) <= _MAX_INSTANCES and all(_INSTANCE.match(part) for part in parts):
+            return tuple(parts)
+    return ()

@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.slurm.errors import SlurmParseError
-from slurm_robust.slurm.values import expand
+from slurm_robust.nodecheck import node_line
 
-_NODE = re.compile(r"\s*NodeName\s*=\s*(\S+)", re.IGNORECASE)
-_GRES = re.compile(r"\sGres\s*=\s*(\S+)", re.IGNORECASE)
 _BOUND = re.compile(r"\([^)]*\)")
 _COUNT = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?(?::no_consume)?(?::(\d{1,4}))?\Z")
 
 
 def gpus(text: str, node: str) -> int:
     """GPUs of this node; 0 where the text does not say, or not as a plain number (shares, instances, thousands)."""
-    usual = 0
-    for line in text.replace("\\\n", " ").splitlines():
-        plain = line.partition("#")[0]
-        head = _NODE.match(plain)
-        if head is None:
-            continue
-        named = _GRES.search(plain)
-        if head[1].upper() == "DEFAULT":
-            usual = count(named[1]) if named else usual
-        elif _has(head[1], node):
-            return count(named[1]) if named else usual
-    return 0
-
-
-def _has(nodes: str, node: str) -> bool:
-    try:
-        return node in expand(nodes)
-    except SlurmParseError:
-        return False
+    return count(node_line.settings(text, node).get("gres", ""))
 
 
 def count(gres: str) -> int:

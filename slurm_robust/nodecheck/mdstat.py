@@ -17,6 +17,7 @@ class Array:
     Attributes:
         missing: Members it should have and has not; 0 where the level counts none (raid0, linear).
         failed: Names of members marked as failed.
+        container: It only holds the members of other arrays (IMSM, DDF) and is inactive by its nature.
         busy: `recovery`, `resync`, `check`, … while one runs; empty else.
     """
 
@@ -25,26 +26,29 @@ class Array:
     missing: int
     failed: tuple[str, ...]
     busy: str
+    container: bool = False
 
 
 def parse(text: str) -> list[Array]:
     """Read the file; lines of another shape are passed over."""
     arrays: list[Array] = []
     current: re.Match[str] | None = None
-    missing, busy = 0, ""
+    missing, busy, container = 0, "", False
 
     def close() -> None:
         if current is not None:
             failed = tuple(name for name, marks in _MEMBER.findall(current[4]) if "(F)" in marks)
-            arrays.append(Array(current[1], current[2] == "active", missing, failed, busy))
+            arrays.append(Array(current[1], current[2] == "active", missing, failed, busy, container))
 
     for line in text.splitlines():
         if match := _ARRAY.match(line):
             close()
-            current, missing, busy = match, 0, ""
+            current, missing, busy, container = match, 0, "", False
         elif current is not None and (state := _STATE.search(line)):
             missing = max(0, int(state[1]) - int(state[2]))
         elif current is not None and (under_way := re.search(r"(recovery|resync|reshape|check|repair)\s*=", line)):
             busy = under_way[1]
+        elif current is not None and re.search(r" super external:(?!/)", line):
+            container = True
     close()
     return arrays

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_NETWORK = "nfs nfs4 lustre gpfs beegfs wekafs ceph cifs smb3 9p virtiofs panfs afs orangefs pvfs2 glusterfs fuse"
+_REMOTE = frozenset(_NETWORK.split())
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -52,6 +54,18 @@ def at(table: Sequence[Mount], path: str) -> Mount | None:
     """The mount whose mount point is exactly `path`; the one on top where several lie there."""
     wanted = path.rstrip("/") or "/"
     return next((mount for mount in reversed(table) if mount.path == wanted), None)
+
+
+def over(table: Sequence[Mount], path: str) -> Mount | None:
+    """The mount in which a path lies."""
+    inside = [mount for mount in table if mount.path == "/" or f"{path}/".startswith(f"{mount.path}/")]
+    longest = max((len(mount.path) for mount in inside), default=0)
+    return next((mount for mount in reversed(inside) if len(mount.path) == longest), None)
+
+
+def is_remote(mount: Mount) -> bool:
+    """True for a file system that several machines may share."""
+    return mount.fstype.partition(".")[0] in _REMOTE
 
 
 def _plain(text: str) -> str:

@@ -99,7 +99,7 @@ _ROWS: tuple[tuple[int, str, Fault, Act, Grade], ...] = (
     (110, "security fault", _H, Act.RESET, _FAIL),
     (119, "GSP did not answer a remote call", _D, Act.RESET, _FAIL),
     (120, "GSP error", _D, Act.RESET, _FAIL),
-    (121, "chip-to-chip link error", _H, Act.LOOK, _WARN),
+    (121, "corrected errors of the chip-to-chip link", _H, Act.NONE, _NOTE),
     (136, "NVLink training failed", _H, Act.RESET, _FAIL),
     (137, "NVLink privilege error (illegal access to a peer)", _A, Act.NONE, _NOTE),
     (139, "optical-flow engine error", _A, Act.RESTART_APP, _NOTE),
@@ -119,7 +119,7 @@ _ROWS: tuple[tuple[int, str, Fault, Act, Grade], ...] = (
     (163, "power smoothing disengaged", _N, Act.NONE, _NOTE),
     (164, "power smoothing near the end of its life", _H, Act.LOOK, _WARN),
     (165, "power smoothing at the end of its life", _H, Act.LOOK, _WARN),
-    (167, "fatal PCIe timeout", _H, Act.REBOOT, _FAIL),
+    (167, "fatal PCIe timeout", _H, Act.LOOK, _WARN),
     (168, "reduced GPU memory capacity", _H, Act.LOOK, _WARN),
     (169, "security micro-controller halt", _H, Act.LOOK, _WARN),
     (166, "traffic on an encrypted NVLink before it was set up", _H, Act.LOOK, _WARN),
@@ -163,6 +163,12 @@ CATALOGUE: dict[int, Xid] = {
 ONE_GPU_ONLY = frozenset({46, 48, 62, 64, 95, 110, 140, 143, 158})
 """Faults that leave the node's other GPUs as they are; those of links, of the bus and of firmware do not."""
 
+_SEVEN = re.compile(r"\(0x[0-9a-fA-F]{1,8}(?:, ?0x[0-9a-fA-F]{1,8}){6}\)")
+_IGNORED = (1 << 0 | 1 << 23 | 1 << 30, 0, 0, 0, 0, 0, 0)
+_SECONDARY = (1 << 1 | 1 << 20, 0, 0, 1 << 16 | 1 << 17, 1 << 20 | 1 << 23 | 1 << 26 | 1 << 29, 0, 0)
+"""Bits of the registers of 74: of no meaning; of another fault's consequence, or of errors that were corrected."""
+_LINK_DOWN = re.compile(r"NETIR_LINK_(?:EVT|DOWN)\b.{0,60}\((0x[0-9a-fA-F]{1,8})\b")
+_TAKEN_DOWN = (0b100110, 0b101000)
 _FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
 _NON_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 _RECOVERY = re.compile(r"changed from .*? to 0x[0-9a-f]+ \(([^)]{1,60})\)|changed to \(?(\w[\w ]{0,40})", re.IGNORECASE)
@@ -188,18 +194,36 @@ def other_gpus_work(code: int, message: str) -> bool:
     return code in ONE_GPU_ONLY
 
 
+def _of_nvlink(message: str) -> Grade:
+    """What the seven registers of a 74 say (catalogue, WORKFLOW_NVLINK_ERR); a fault where they say nothing known."""
+    match = _SEVEN.search(message)
+    registers = [int(text, 16) for text in re.findall(r"0x[0-9a-fA-F]+", match[0])] if match else []
+    if not any(registers) or any(bits & ~(_IGNORED[at] | _SECONDARY[at]) for at, bits in enumerate(registers)):
+        return Grade.FAIL
+    return Grade.WARN if any(bits & _SECONDARY[at] for at, bits in enumerate(registers)) else Grade.NOTE
+
+
+def _of_nvlink5(message: str) -> Grade:
+    """144–150 call themselves `Fatal` or `Nonfatal`; what 149 says of a link that software took down needs nothing."""
+    if not _FATAL.search(_NON_FATAL.sub("", message)):
+        return Grade.WARN
+    down = _LINK_DOWN.search(message)
+    return Grade.WARN if down and int(down[1], 16) >> 20 & 0x3F in _TAKEN_DOWN else Grade.FAIL
+
+
 def grade(code: int, message: str) -> Grade:
     """What this line makes of the node.
 
-    Two codes say it in their words: 154 names the action that the driver now wants, `None` among them, and the NVLink 5
-    family (144–150) says `Fatal` or `Nonfatal` (its registers are not decoded here).
+    Some codes say it in their words: 154 names the action that the driver now wants, `None` among them; those of NVLink
+    print registers, of which NVIDIA documents what needs nothing.
     """
+    if code == 74:
+        return _of_nvlink(message)
     if code == 154:
         action = recovery_action(message)
         if action.lower() == "none":
             return Grade.NOTE
         return Grade.FAIL if _WANTS_RESET.search(action) else Grade.WARN
     if code in _NVLINK5:
-        fatal = _FATAL.search(_NON_FATAL.sub("", message))
-        return Grade.FAIL if fatal else Grade.WARN
+        return _of_nvlink5(message)
     return lookup(code).grade

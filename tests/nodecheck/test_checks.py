@@ -203,6 +203,11 @@ def test_shm_counts_files_of_users_who_run_nothing(tmp_path: Path) -> None:
         ({"MemTotal": 64 << 20, "MemAvailable": 40 << 20}, {}, ("pass", "memory_present")),  # a job runs
         ({"MemTotal": 64 << 20, "MemAvailable": 40 << 20, "idle": True}, {}, ("warn", "memory_held")),
         ({"MemTotal": 64 << 20, "MemAvailable": 50 << 20, "idle": True}, {}, ("pass", "memory_present")),
+        # Nearly all of it is set aside as huge pages, for a file system's client or for guests.
+        ({"MemTotal": 64 << 20, "MemAvailable": 1 << 20, "huge_kb": 60 << 20}, {}, ("pass", "memory_present")),
+        ({"MemTotal": 60 << 20, "declared_mb": 65536}, {}, ("warn", "memory_below_slurm_s")),
+        ({"MemTotal": 63 << 20, "declared_mb": 65536}, {}, ("pass", "memory_present")),
+        ({"MemTotal": 60 << 20, "declared_mb": 65536}, {"expected_mb": 61000}, ("pass", "memory_present")),
         (
             {"MemTotal": 64 << 20, "MemAvailable": 10 << 20, "idle": True, "huge_kb": 50 << 20},
             {},
@@ -213,7 +218,10 @@ def test_shm_counts_files_of_users_who_run_nothing(tmp_path: Path) -> None:
 )
 def test_memory(facts: dict[str, Any], options: dict[str, Any], expected: tuple[str, str]) -> None:
     """A module's worth missing fails; what the kernel keeps for itself does not."""
-    assert verdict("memory", {"real_memory_mb": 0, "idle": False, "huge_kb": 0, **facts}, **options) == expected
+    assert (
+        verdict("memory", {"real_memory_mb": 0, "declared_mb": 0, "idle": False, "huge_kb": 0, **facts}, **options)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -288,6 +296,8 @@ def test_leftovers_are_tasks_of_this_node_whose_job_has_gone(tmp_path: Path) -> 
         16: ("srun", b"SLURM_JOB_ID=9\0"),
         17: ("slurmstepd: [6.batch]", b""),
         18: ("slurmstepd: [60.0]", b""),
+        20: ("python", TASK % (61, b"n1")),  # of a heterogeneous job: its leader's id, below its own part's manager
+        21: ("python", TASK % (62, b"n1")),
         19: ("python", b"SLURM_JOB_ID=x\0SLURM_PROCID=0\0SLURMD_NODENAME=n1\0\xff\xfe"),
     }
     for pid, (command, env) in processes.items():
@@ -295,11 +305,12 @@ def test_leftovers_are_tasks_of_this_node_whose_job_has_gone(tmp_path: Path) -> 
         folder.mkdir(parents=True)
         (folder / "cmdline").write_bytes(command.encode() + b"\0")
         (folder / "environ").write_bytes(env)
-        (folder / "stat").write_text(STAT.format(pid, command[:10]))
+        parent = {20: 18, 21: 11}.get(pid, 1)
+        (folder / "stat").write_text(STAT.format(pid, command[:10]).replace(" S 1 ", f" S {parent} ", 1))
     facts = leftovers.probe(Context("n1", "prolog", tmp_path, job_id=7), {})
     finding = leftovers.check.judge(facts, {})
     assert finding.status.value == "warn"
-    assert [task["pid"] for task in finding.evidence["processes"]] == [11]
+    assert sorted(task["pid"] for task in finding.evidence["processes"]) == [11, 21]
 
 
 def test_a_real_leftover_is_found() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import gres, runner
+from slurm_robust.nodecheck import gres, node_line, runner
 from slurm_robust.nodecheck.checks.gpu import gpu_count
 from slurm_robust.nodecheck.context import Context
 
@@ -74,3 +74,38 @@ def test_fewer_gpus_than_slurm_gives_the_node_warn(tmp_path: Path) -> None:
     assert look("periodic", "n9") == ("pass", "gpus_present")
     assert look("periodic", expected=7) == ("pass", "gpus_present")
     assert look("periodic", expected=8) == ("fail", "gpu_missing")
+
+
+NODES = """SlurmdParameters=l3cache_as_socket
+NodeName=DEFAULT RealMemory=1000 ThreadsPerCore=2
+NodeName=n[1-4] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:8
+NodeName=m1 CPUs=64
+NodeName=k1 Boards=2 SocketsPerBoard=2 CoresPerSocket=8 ThreadsPerCore=1
+NodeName=j1 CPUs=x RealMemory=12G
+"""
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [("n3", (128, 512000)), ("m1", (64, 1000)), ("k1", (32, 1000)), ("j1", (0, 0)), ("absent", (0, 0))],
+)
+def test_what_slurm_conf_says_of_cpus_and_memory(node: str, expected: tuple[int, int]) -> None:
+    """As numbers or by sockets, cores and threads; what is no number says nothing."""
+    assert (node_line.cpus(NODES, node), node_line.memory_mb(NODES, node)) == expected
+
+
+def test_a_node_that_pretends_to_have_more_is_not_held_to_it() -> None:
+    """`config_overrides` is for test clusters: Slurm itself does not compare then."""
+    text = NODES.replace("l3cache_as_socket", "l3cache_as_socket,config_overrides")
+    assert (node_line.cpus(text, "n3"), node_line.memory_mb(text, "n3")) == (0, 0)
+    assert gres.gpus(text, "n3") == 8
+
+
+@given(st.text(max_size=300), st.text(max_size=10))
+def test_any_slurm_conf_is_read_without_an_error(text: str, node: str) -> None:
+    """The parser is total, also behind a line that is whole."""
+    for conf in (text, f"NodeName=n1 {text}", NODES + text):
+        for name in (node, "n1"):
+            assert node_line.cpus(conf, name) >= 0
+            assert node_line.memory_mb(conf, name) >= 0
+            assert gres.gpus(conf, name) >= 0

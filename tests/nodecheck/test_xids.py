@@ -71,6 +71,44 @@ def test_nvlink_5_errors_fail_only_where_they_call_themselves_fatal(message: str
     assert xids.grade(149, message) is grade
 
 
+@pytest.mark.parametrize(
+    ("registers", "grade"),
+    [
+        ("0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Grade.FAIL),  # the link's hardware
+        ("0x1, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Grade.NOTE),
+        ("0x40800001, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Grade.NOTE),
+        ("0x100002, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Grade.WARN),  # by something else
+        ("0x100003, 0x0, 0x0, 0x30000, 0x0, 0x0, 0x0", Grade.WARN),
+        ("0x100002, 0x0, 0x0, 0x40000, 0x0, 0x0, 0x0", Grade.FAIL),  # the fabric must be reset
+        ("0x0, 0x0, 0x0, 0x0, 0x900000, 0x0, 0x0", Grade.WARN),  # corrected errors above a threshold
+        ("0x0, 0x0, 0x0, 0x0, 0x980000, 0x0, 0x0", Grade.FAIL),  # uncorrected ones
+        ("0x1, 0x0, 0x1, 0x0, 0x0, 0x0, 0x0", Grade.FAIL),
+        ("0x1, 0x4, 0x0, 0x0, 0x0, 0x0, 0x0", Grade.FAIL),  # bits that nobody documents
+        ("0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Grade.FAIL),  # nothing is said
+        ("0x1, 0x0", Grade.FAIL),
+    ],
+)
+def test_74_is_what_its_registers_say(registers: str, grade: Grade) -> None:
+    """NVIDIA's workflow: some bits may be ignored, some follow from another fault, the rest is the link's own."""
+    message = f"pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6({registers})"
+    assert xids.grade(74, message) is grade
+
+
+@pytest.mark.parametrize(
+    ("registers", "grade"),
+    [("0x026005c6", Grade.WARN), ("0x02800011", Grade.WARN), ("0x004505c6", Grade.FAIL), ("0x02a00011", Grade.FAIL)],
+)
+def test_a_link_that_software_took_down_is_told_only(registers: str, grade: Grade) -> None:
+    """Two of the reasons for which 149 says that a link went down need nothing, as its table has it."""
+    message = f"NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 ({registers} 0x00000000 0x00000000 0x0 0x0 0x0 0x0)"
+    assert xids.grade(149, message) is grade
+
+
+def test_what_was_corrected_is_no_fault() -> None:
+    """121: corrected errors between Grace and its GPU, which have no consequence."""
+    assert xids.grade(121, "") is Grade.NOTE
+
+
 def test_every_code_up_to_the_catalogue_s_last_has_a_name() -> None:
     """No gap: a code without an entry would warn as `not in NVIDIA's catalogue`."""
     assert sorted(xids.CATALOGUE) == list(range(1, 173))

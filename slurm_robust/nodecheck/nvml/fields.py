@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from slurm_robust.nodecheck.nvml import fabric
+
 Ask = Callable[..., Any]
 """Asks one GPU: NVML's function by name, then its arguments after the handle."""
 Reader = Callable[[Ask, Mapping[str, Any]], Any]
@@ -115,6 +117,18 @@ def _processes(ask: Ask, _: Mapping[str, Any]) -> list[dict[str, int]]:
     return [{"pid": int(one.pid), "used": int(one.usedGpuMemory or 0)} for one in found[:200]]
 
 
+def _others(ask: Ask, _: Mapping[str, Any]) -> int:
+    """Processes that draw on this GPU, or compute through MPS: NVML lists these apart. 0 where it cannot tell."""
+    found = 0
+    for name in ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
+        try:
+            found += len(ask(name))
+        except Exception as error:
+            if getattr(error, "value", None) not in (3, 13, None):
+                raise
+    return found
+
+
 def _rows(ask: Ask, _: Mapping[str, Any]) -> dict[str, int]:
     """Remapped rows since the board was made, by cause, and the two flags."""
     corrected, uncorrected, pending, failed = ask("nvmlDeviceGetRemappedRows")
@@ -137,48 +151,6 @@ def _sram_over(ask: Ask, _: Mapping[str, Any]) -> int:
     said = pynvml.c_nvmlEccSramErrorStatus_v1_t()
     ask("nvmlDeviceGetSramEccErrorStatus", pynvml.byref(said))
     return int(said.bThresholdExceeded)
-
-
-def _fabric(ask: Ask, _: Mapping[str, Any]) -> dict[str, int]:
-    """How the GPU stands with Fabric Manager: by the newest call and structure that binding and driver both have.
-
-    The structures are our own: the binding's had a name of 80 bytes instead of 16 in them until 2025 (12.570).
-    """
-    import ctypes  # noqa: PLC0415 (loaded already, by the session)
-
-    since: list[tuple[str, Any]] = [("name", ctypes.c_uint8 * 16), ("status", ctypes.c_uint)]
-    since += [
-        ("clique", ctypes.c_uint),
-        ("state", ctypes.c_uint),
-        ("health", ctypes.c_uint),
-        ("summary", ctypes.c_uint8),
-    ]
-
-    def structure(version: int) -> Any:
-        first = [("version", ctypes.c_uint)] if version > 1 else []
-        fields = [*first, *since[: version + 3]]
-        said = type("Fabric", (ctypes.Structure,), {"_fields_": fields})()
-        if version > 1:
-            said.version = version << 24 | ctypes.sizeof(said)
-        return said
-
-    for version in (3, 2):
-        said = structure(version)
-        try:
-            ask("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(said))
-        except Exception as error:
-            if getattr(error, "value", None) in (2, 13, 25):
-                continue
-            raise
-        return _numbers(said)
-    said = structure(1)
-    ask("nvmlDeviceGetGpuFabricInfo", ctypes.byref(said))
-    return _numbers(said)
-
-
-def _numbers(said: Any) -> dict[str, int]:
-    names = ("state", "status", "health", "summary")
-    return {name: int(getattr(said, name)) for name in names if hasattr(said, name)}
 
 
 def _nvlink_states(ask: Ask, values: Mapping[str, Any]) -> list[int | None]:
@@ -273,6 +245,7 @@ READERS: dict[str, Reader] = {
     "power_default_mw": _call("nvmlDeviceGetPowerManagementDefaultLimit"),
     "memory": _memory,
     "processes": _processes,
+    "other_processes": _others,
     "ecc_volatile_corrected": _call("nvmlDeviceGetTotalEccErrors", 0, 0),
     "ecc_volatile_uncorrected": _call("nvmlDeviceGetTotalEccErrors", 1, 0),
     "ecc_aggregate_corrected": _call("nvmlDeviceGetTotalEccErrors", 0, 1),
@@ -289,5 +262,5 @@ READERS: dict[str, Reader] = {
     "pcie": _pcie,
     "pcie_replays": _call("nvmlDeviceGetPcieReplayCounter"),
     "inforom_valid": _validate,
-    "fabric": _fabric,
+    "fabric": fabric.read,
 }

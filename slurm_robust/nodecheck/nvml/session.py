@@ -101,6 +101,22 @@ class Session:
         if not self.state and not self.hung:
             self._run(lambda: self._read(names), limit_s)
 
+    def unknown(self, uuids: Sequence[str], limit_s: float) -> list[str]:
+        """Those of these GPUs and instances that the driver says it does not have."""
+        missing: list[str] = []
+
+        def ask() -> None:
+            for uuid in uuids:
+                try:
+                    self._asker(None)("nvmlDeviceGetHandleByUUID", uuid)
+                except Exception as error:  # noqa: BLE001 (as in `_find`)
+                    if self._error(error) == "not_found":
+                        missing.append(uuid)
+
+        if uuids and not self.state and not self.hung:
+            self._run(ask, limit_s)
+        return missing
+
     def forget(self, names: Sequence[str]) -> None:
         """Let these fields be read anew, except where nothing comes back any more."""
         for gpu in [] if self.hung else self.gpus:

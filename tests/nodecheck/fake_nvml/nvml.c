@@ -124,6 +124,17 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, Device *out)
     return scenario_call((int)index, __func__);
 }
 
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device *out)
+{
+    int said = scenario_call(NOTHING, __func__);
+    if (said != SUCCESS)
+        return said;
+    if (strstr(scenario_of_node("instances", ""), uuid) == NULL)
+        return 6; /* NOT_FOUND */
+    *out = (Device)(long)1;
+    return SUCCESS;
+}
+
 struct pci {
     char legacy[16];
     unsigned int domain, bus, device, id, subsystem;
@@ -332,12 +343,9 @@ struct process {
 };
 
 /* `processes=PID:MIB,PID:MIB` */
-int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned int *count, struct process *out)
+static int processes(const char *at, unsigned int *count, struct process *out)
 {
-    const char *at;
     unsigned int found = 0;
-    ENTER(device);
-    at = scenario_text(gpu, "processes", "");
     while (*at != '\0') {
         char *end;
         unsigned long pid = strtoul(at, &end, 10);
@@ -356,6 +364,24 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned int *count, 
     }
     *count = found;
     return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned int *count, struct process *out)
+{
+    ENTER(device);
+    return processes(scenario_text(gpu, "processes", ""), count, out);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Device device, unsigned int *count, struct process *out)
+{
+    ENTER(device);
+    return processes(scenario_text(gpu, "graphics", ""), count, out);
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device device, unsigned int *count, struct process *out)
+{
+    ENTER(device);
+    return processes(scenario_text(gpu, "mps", ""), count, out);
 }
 
 /* ERRORS: 0 corrected, 1 uncorrected. COUNTER: 0 since the driver was loaded, 1 of the board's life. */

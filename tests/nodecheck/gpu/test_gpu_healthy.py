@@ -115,6 +115,7 @@ def test_every_judge_takes_what_was_kept_broken_or_not(data: st.DataObject) -> N
         "gpus": [{**gpu, "values": {}, "errors": dict.fromkeys(asked, error)}],
         "in_driver": [],
         "job_gpus": [],
+        "job_instances_missing": [],
         "job": None,
         "live_jobs": [],
         "processes": {},

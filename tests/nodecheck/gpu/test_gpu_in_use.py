@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_gpus import GH200, MIG, FakeGpus
 
 from slurm_robust.nodecheck import runner
+from slurm_robust.nodecheck.checks.gpu import gpu_in_use
 from slurm_robust.nodecheck.checks.gpu.gpu_in_use import check
+from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.nvml import profiles
 
 GIB = 1 << 30
@@ -83,6 +86,31 @@ def test_a_live_process_is_named(gpus: FakeGpus) -> None:
     found = gpus.look("gpu_in_use", "prolog", job_id=7, job_gpus=(0,))
     assert (found.status.value, found.reason) == ("warn", "gpu_in_use")
     assert "(1)" in found.sentence
+
+
+@pytest.mark.parametrize("holder", ["graphics", "mps"])
+def test_memory_of_a_desktop_or_a_client_of_mps_is_held_by_somebody(gpus: FakeGpus, holder: str) -> None:
+    """NVML lists what draws, and what computes through MPS, apart from other processes."""
+    gpus.scenario("gpu.0.memory.used_mib=20000")
+    assert gpus.verdict("gpu_in_use", stage="prolog", job_id=7, job_gpus=(0,))[1] == "memory_held"
+    gpus.scenario("gpu.0.memory.used_mib=20000", f"gpu.0.{holder}=1:20000")
+    assert gpus.verdict("gpu_in_use", stage="prolog", job_id=7, job_gpus=(0,)) == ("pass", "gpus_free")
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [(b"SLURM_JOB_ID=5\0X=1\0", 5), (b"A=SLURM_JOB_ID=9\0", None), (b"SLURM_JOB_ID=5x\0", None), (b"\xff", None)],
+)
+def test_a_process_without_a_control_group_names_its_job(tmp_path: Path, environ: bytes, expected: int | None) -> None:
+    """Where Slurm does not use control groups (proctrack/linuxproc, pgid) its environment tells."""
+    folder = tmp_path / "proc/41"
+    folder.mkdir(parents=True)
+    (folder / "cgroup").write_text("0::/system.slice/slurmd.service\n")
+    (folder / "comm").write_text("python\n")
+    (folder / "environ").write_bytes(environ)
+    assert gpu_in_use.process(Context("n1", root=tmp_path), 41)["job"] == expected
+    (folder / "cgroup").write_text("0::/system.slice/slurmstepd.scope/job_8/step_0/user/task_0\n")
+    assert gpu_in_use.process(Context("n1", root=tmp_path), 41)["job"] == 8
 
 
 @pytest.mark.parametrize("machine", [GH200, MIG])

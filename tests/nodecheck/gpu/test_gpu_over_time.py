@@ -11,6 +11,7 @@ from fake_gpus import FakeGpus
 
 from slurm_robust.nodecheck import runner
 from slurm_robust.nodecheck.checks.gpu import gpu_driver
+from slurm_robust.nodecheck.context import job_instances_of
 
 BUSY = "gpu.*.clocks.reasons=0"
 
@@ -49,6 +50,18 @@ def test_what_lasts_is_told_apart_from_a_moment(
     assert gpus.verdict(name) == (lasting, reason)
     assert gpus.verdict(name, healthy)[0] == "pass"
     assert gpus.verdict(name, fault) == ("warn", reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("gpu_throttle", "gpu.1.clocks.reasons=0x88"), ("gpu_temperature", "gpu.1.temperature=90")]
+)
+def test_two_moments_hours_apart_are_not_what_lasts(gpus: FakeGpus, name: str, fault: str) -> None:
+    """Where only prologs look, nobody knows what was between two of them."""
+    assert gpus.verdict(name, fault, BUSY)[0] == "warn"
+    pass_time(gpus, name, 7200)
+    assert gpus.verdict(name)[0] == "warn"
+    pass_time(gpus, name, 900)
+    assert gpus.verdict(name)[0] == "fail"
 
 
 def test_idle_looks_between_keep_a_short_link_in_mind(gpus: FakeGpus) -> None:
@@ -115,6 +128,46 @@ def test_the_job_s_gpus_are_there(
 ) -> None:
     """Fewer than the job was given fails; a number that the driver does not use only warns."""
     assert gpus.verdict("gpu_identity", scenario, stage="prolog", job_gpus=job_gpus) == expected
+
+
+ONE, OTHER = "MIG-11111111-2222-3333-4444-555555555555", "MIG-11111111-2222-3333-4444-666666666666"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "stage", "expected"),
+    [
+        (f"instances={ONE},{OTHER}", "prolog", ("pass", "gpus_known")),
+        (f"instances={ONE}", "prolog", ("fail", "job_instance_missing")),
+        (f"instances={ONE}", "epilog", ("pass", "gpus_known")),
+        # A driver that cannot tell, or does not answer so, accuses nobody.
+        ("call.nvmlDeviceGetHandleByUUID=error:2", "prolog", ("pass", "gpus_known")),
+        ("call.nvmlDeviceGetHandleByUUID=error:999", "prolog", ("pass", "gpus_known")),
+        ("call.nvmlDeviceGetHandleByUUID=missing", "prolog", ("pass", "gpus_known")),
+    ],
+)
+def test_the_job_s_mig_instances_are_there(
+    gpus: FakeGpus, scenario: str, stage: str, expected: tuple[str, str]
+) -> None:
+    """An instance that was taken apart since slurmd started fails the prolog of the job that gets it."""
+    told = gpus.verdict("gpu_identity", "gpu.*.mig.mode=1", scenario, stage=stage, job_instances=(ONE, OTHER))
+    assert told == expected
+
+
+@pytest.mark.parametrize(
+    ("env", "instances"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": f"{ONE},{OTHER}", "SLURM_JOB_GPUS": "8,9"}, (ONE, OTHER)),
+        ({"SLURM_JOB_GPUS": ONE}, (ONE,)),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": f"{ONE},0"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": f"{ONE}\n"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": ",".join([ONE] * 200)}, ()),
+        ({}, ()),
+    ],
+)
+def test_instances_are_believed_only_in_shape(env: dict[str, str], instances: tuple[str, ...]) -> None:
+    """Numbers, mixtures and whatever users may write there name none."""
+    assert job_instances_of(env) == instances
 
 
 def test_a_driver_that_hangs(gpus: FakeGpus) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.nodecheck import registry, runner
-from slurm_robust.nodecheck.checks.gpu import gpu_fabric, gpu_identity, gpu_p2p, gpu_peermem
+from slurm_robust.nodecheck.checks.gpu import gpu_count, gpu_fabric, gpu_identity, gpu_p2p, gpu_peermem
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Status
 
@@ -201,3 +201,22 @@ def test_any_tree_gives_findings_and_no_fault(tmp_path: Path, seed: int) -> None
     for result in runner.run(checks, Context("n1", root=tmp_path), {}, 20.0).results:
         assert result.finding.reason not in ("probe_error", "judge_error"), result.finding
         assert result.finding.status is not Status.FAIL, result.finding
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [("nvidia", "gpu_unbound"), ("", "gpu_unbound"), ("vfio-pci", "gpus_present"), ("pci-stub", "gpus_present")],
+)
+def test_a_gpu_that_was_given_to_a_guest_is_not_the_driver_s(tmp_path: Path, driver: str, expected: str) -> None:
+    """Two GPUs on the bus, one with NVIDIA's driver; the other is a virtual machine's, or nobody's."""
+    files = {
+        DRIVER: CLOSED,
+        "/proc/driver/nvidia/gpus/0000:1b:00.0/information": "",
+        f"/sys/bus/pci/drivers/{driver}/": "",
+    }
+    for name in ("0000:1b:00.0", "0000:9b:00.0"):
+        files |= {f"/sys/bus/pci/devices/{name}/vendor": "0x10de\n", f"/sys/bus/pci/devices/{name}/class": "0x030200\n"}
+    context = tree(tmp_path, files)
+    if driver:
+        (tmp_path / "sys/bus/pci/devices/0000:9b:00.0/driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+    assert runner.run([gpu_count.check], context, {}, 10.0).results[0].finding.reason == expected

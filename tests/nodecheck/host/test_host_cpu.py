@@ -22,6 +22,10 @@ CPU = "/sys/devices/system/cpu"
         ({"present": "0-127", "online": "0-127"}, {"expected": 64}, ("warn", "cpu_surplus")),
         ({"present": "0-127", "online": "0-3,5-127"}, {}, ("warn", "cpu_offline")),
         ({"present": "0-127", "online": "0-63", "smt/control": "off", "smt/active": "0"}, {}, ("pass", "cpus_online")),
+        # The same by `chcpu -d`: the kernel's switch stays on.
+        ({"present": "0-127", "online": "0-63", "smt/control": "on", "smt/active": "0"}, {}, ("pass", "cpus_online")),
+        ({"present": "0-127", "online": "0-62", "smt/control": "on", "smt/active": "0"}, {}, ("warn", "cpu_offline")),
+        ({"present": "0-127", "online": "0-95"}, {"expected": 96}, ("pass", "cpus_online")),
         ({"present": "0-7", "online": "0-7", "smt/active": "1"}, {"smt": "off"}, ("warn", "smt_differs")),
         ({"present": "0-7", "online": "0-7", "smt/active": "1"}, {"smt": "on"}, ("pass", "cpus_online")),
         ({"present": "0-7", "online": "\x00\xff"}, {"expected": 8}, ("skip", "no_cpus_listed")),
@@ -66,6 +70,30 @@ def test_cpu_settings(
 ) -> None:
     """Caps, mixed governors and mixed microcode warn, never more."""
     assert said("cpu_settings", plant(tmp_path, files), **options) == expected
+
+
+def test_fewer_cpus_than_slurm_s_are_told(tmp_path: Path) -> None:
+    """What slurm.conf gives the node only warns: Slurm drains a node that registers with less by itself."""
+    conf = "NodeName=n[1-4] Sockets=2 CoresPerSocket=4 ThreadsPerCore=2\n"
+    plant(tmp_path, {f"{CPU}/present": "0-7", f"{CPU}/online": "0-7", "/etc/slurm/slurm.conf": conf})
+    assert said("cpu", tmp_path) == ("warn", "cpu_fewer_than_slurm_s")
+    assert said("cpu", tmp_path, expected=8) == ("pass", "cpus_online")
+    plant(tmp_path, {f"{CPU}/present": "0-15", f"{CPU}/online": "0-15"})
+    assert said("cpu", tmp_path) == ("pass", "cpus_online")
+
+
+def test_what_a_job_asked_of_its_cpus_is_no_fault(tmp_path: Path) -> None:
+    """`--cpu-freq` caps the CPUs of a running job and sets their governor; what is left of it is told."""
+    capped = {
+        f"{CPU}/cpufreq/policy3/scaling_max_freq": "800000",
+        f"{CPU}/cpufreq/policy3/scaling_governor": "userspace",
+    }
+    stat = "16 (slurmstepd) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n"
+    plant(tmp_path, {**policies(8), **capped, "/proc/16/stat": stat, "/proc/16/cmdline": "slurmstepd: [77.batch]\0"})
+    assert said("cpu_settings", tmp_path) == ("pass", "cpus_alike")
+    assert said("cpu_settings", tmp_path, governor="performance") == ("pass", "cpus_alike")
+    plant(tmp_path, {"/proc/16/stat": None})
+    assert said("cpu_settings", tmp_path) == ("warn", "cpu_capped")
 
 
 @given(st.sets(st.integers(0, 5000), max_size=60))

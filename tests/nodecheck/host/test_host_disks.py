@@ -33,6 +33,18 @@ md2 : inactive sdh1[0](S)
 unused devices: <none>
 """
 
+CONTAINER = """\
+Personalities : [raid1]
+md126 : active raid1 nvme1n1[1] nvme0n1[0]
+      890806272 blocks super external:/md127/0 [2/2] [UU]
+
+md127 : inactive nvme1n1[1](S) nvme0n1[0](S)
+      10402 blocks super external:imsm
+
+unused devices: <none>
+"""
+"""Intel's VROC (and DDF likewise): the container of the arrays never runs itself."""
+
 
 def test_arrays_are_read() -> None:
     """Members missing, failed, being rebuilt; a raid0 counts none; an inactive array is one too."""
@@ -96,11 +108,29 @@ def nvmes(count: int) -> dict[str, str]:
         (disk("vda", ro=1), {}, ("pass", "disks_alive")),
         ({**nvmes(4), "/proc/mdstat": WHOLE}, {}, ("pass", "disks_alive")),
         ({**nvmes(4), "/proc/mdstat": DEGRADED}, {}, ("warn", "array_degraded")),
+        ({**nvmes(2), "/proc/mdstat": CONTAINER}, {}, ("pass", "disks_alive")),
+        ({**nvmes(2), "/proc/mdstat": CONTAINER.replace("[2/2] [UU]", "[2/1] [U_]")}, {}, ("warn", "array_degraded")),
     ],
 )
 def test_disks(tmp_path: Path, files: dict[str, str], options: dict[str, Any], expected: tuple[str, str]) -> None:
     """A count that the site gave can fail; whatever else is wrong with a disk is told."""
     assert said("disks", plant(tmp_path, files), **options) == expected
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "devices/platform/host4/session1/target4:0:0/4:0:0:0/block/sda",
+        "devices/pci0000:00/0000:00:03.0/host9/rport-9:0-1/target9:0:0/9:0:0:1/block/sda",
+    ],
+)
+def test_a_disk_of_the_network_is_no_local_one(tmp_path: Path, way: str) -> None:
+    """The read-only root of a node without disks comes by iSCSI or Fibre Channel."""
+    files = {name.replace("/sys/block/sda", f"/sys/{way}"): text for name, text in disk("sda", ro=1).items()}
+    plant(tmp_path, files)
+    (tmp_path / "sys/block").mkdir()
+    (tmp_path / "sys/block/sda").symlink_to(f"../{way}")
+    assert said("disks", tmp_path) == ("skip", "no_disks")
 
 
 AER = "/sys/bus/pci/devices/0000:3b:00.0"

@@ -14,6 +14,7 @@ from slurm_robust.nodecheck.context import Context
 
 ROOM = {"free_mb": 9000, "total_mb": 10000, "free_inodes": 9000, "total_inodes": 10000, "write_errno": 0}
 SITE = {"path": "/scratch", "mount": True, "mounted": "lustre", "read_only": False, **ROOM}
+TMP = {"path": "/tmp", "writable": True, "min_free_mb": 64, "min_free_inodes": 100, **ROOM}
 SYSTEM = {"path": "/var", "warn_free_mb": 512, "warn_free_inodes": 1000, "mounted": "ext4", "read_only": False, **ROOM}
 
 
@@ -34,6 +35,14 @@ SYSTEM = {"path": "/var", "warn_free_mb": 512, "warn_free_inodes": 1000, "mounte
             ("unknown", "not_readable"),
         ),
         ({"path": "/s", "mount": True, "mounted": "nfs4", "error": "timeout"}, ("unknown", "not_answering")),
+        (TMP, ("pass", "usable")),
+        ({**TMP, "free_mb": 3}, ("fail", "no_space")),
+        ({**TMP, "free_mb": 3, "jobs": 1}, ("warn", "no_space")),  # a neighbour's job fills it, and will end
+        ({**TMP, "free_inodes": 3, "jobs": 1}, ("warn", "no_inodes")),
+        ({**TMP, "write_errno": errno.ENOSPC}, ("fail", "not_writable")),
+        ({**TMP, "write_errno": errno.ENOSPC, "jobs": 1}, ("warn", "not_writable")),
+        ({**TMP, "write_errno": errno.EROFS, "jobs": 1}, ("fail", "not_writable")),
+        ({**SITE, "min_free_mb": 10_000, "jobs": 1}, ("fail", "no_space")),  # what the site asks for holds
         (SYSTEM, ("pass", "usable")),
         ({**SYSTEM, "free_mb": 100}, ("warn", "filling")),
         ({**SYSTEM, "free_mb": 100, "total_mb": 400}, ("pass", "usable")),  # a small one is never empty

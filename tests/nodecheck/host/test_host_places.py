@@ -95,6 +95,41 @@ def test_gpudirect(tmp_path: Path, control: int, kind: str, options: dict[str, A
     assert said("gpudirect", tmp_path, **options)[1] == expected
 
 
+@pytest.mark.parametrize(
+    ("mount", "expected"),
+    [
+        ("30 1 0:41 / /var/crash rw - nfs4 server:/crash rw", "no_crash"),
+        ("30 1 0:41 / /var rw - lustre m@tcp:/x rw", "no_crash"),
+        ("30 1 0:41 / / rw - nfs server:/root rw\n31 30 0:42 / /var rw - tmpfs x rw", "kernel_crashed"),
+        ("", "kernel_crashed"),
+    ],
+)
+def test_a_crash_on_a_shared_folder_may_be_another_machine_s(tmp_path: Path, mount: str, expected: str) -> None:
+    """Nodes without disks dump into a folder of a file server, where all see all dumps."""
+    plant(tmp_path, {"/var/crash/10.0.0.7-2024/vmcore": "x", "/proc/self/mountinfo": mount})
+    assert said("crashes", tmp_path)[1] == expected
+
+
+def test_zfs_gives_its_cache_back(tmp_path: Path) -> None:
+    """The kernel does not count ZFS's cache as available; all of it above its least size is."""
+    meminfo = f"MemTotal:       {64 << 20} kB\nMemAvailable:   {1 << 20} kB\n"
+    plant(tmp_path, {"/proc/meminfo": meminfo})
+    assert said("memory", tmp_path) == ("warn", "memory_low")
+    arc = f"13 1 0x01 147 39984 5 6\nname                type data\nc_min               4    {2 << 30}\n"
+    plant(tmp_path, {"/proc/spl/kstat/zfs/arcstats": arc + f"size                            4    {58 << 30}\n"})
+    assert said("memory", tmp_path) == ("pass", "memory_present")
+    plant(tmp_path, {"/proc/spl/kstat/zfs/arcstats": "size x\x00"})
+    assert said("memory", tmp_path) == ("warn", "memory_low")
+
+
+def test_a_clock_that_is_kept_without_the_kernel_s_knowledge() -> None:
+    """PTP's phc2sys and OpenNTPD do not tell the kernel that the clock is in step."""
+    facts = {"here": True, "errno": 0, "status": 0x40, "offset_us": 0.0, "daemon": False, "by": "phc2sys"}
+    check = registry.get("clock")
+    assert check.judge(facts, check.settings({})).reason == "kept_otherwise"
+    assert check.judge({**facts, "by": ""}, check.settings({})).reason == "unsynchronised"
+
+
 def test_scratch_of_users_who_run_nothing_is_told(tmp_path: Path) -> None:
     """By owner, no link followed, not root's; a limit of the site's decides."""
     plant(tmp_path, {"/tmp/job/data": "x" * (3 << 20), "/proc/self/x": ""})

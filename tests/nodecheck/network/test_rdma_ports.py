@@ -232,3 +232,11 @@ def test_any_memory_gives_a_finding(looker: Looker, kept: dict[str, Any]) -> Non
     kept_next = rdma_ports.remember(facts, options)
     assert kept_next is not None
     assert kept_next["active"]
+
+
+def test_a_virtual_function_may_have_no_id_of_its_own(looker: Looker) -> None:
+    """In a guest with InfiniBand (Azure's, say) ports can carry traffic under their card's id."""
+    for number in range(2):
+        pci = f"0000:0{number}:00.0"
+        device(looker.root, f"mlx5_{number}", {**UP, "lid": "0x0"}, pci=pci, ids=("0x15b3", "0x101e"), hca_type="")
+    assert looker.look() == ("pass", "ports_active")

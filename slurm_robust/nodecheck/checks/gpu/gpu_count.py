@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import os
 
+from slurm_robust.nodecheck import tree
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -17,11 +18,14 @@ _REMEDY = "drain; look for the missing GPU in `lspci -d 10de:` and the kernel lo
 _GPU_CLASSES = ("0x0300", "0x0302")  # PCI classes of VGA and 3D controllers
 
 
+_GIVEN_AWAY = ("vfio-pci", "pci-stub", "xen-pciback")
+
+
 def _on_bus(context: Context) -> int:
-    """GPUs of NVIDIA on the PCI bus, whatever driver has them."""
+    """GPUs of NVIDIA on the PCI bus, those left out that were given to a virtual machine on purpose."""
     found = 0
     for device in context.path("/sys/bus/pci/devices").glob("*"):
-        if read_text(device / "vendor", 16).strip() == _NVIDIA:
+        if read_text(device / "vendor", 16).strip() == _NVIDIA and tree.target(device / "driver") not in _GIVEN_AWAY:
             found += read_text(device / "class", 16).startswith(_GPU_CLASSES)
     return found
 

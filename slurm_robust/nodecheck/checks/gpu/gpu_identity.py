@@ -9,7 +9,7 @@ from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml import profiles
 from slurm_robust.nodecheck.nvml.judging import Complaint, answered, odd_ones, settle, silent
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.session import DEADLINE_S, limit_s, of
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _BY_SLURMD = ("prolog", "epilog", "periodic")
@@ -28,7 +28,8 @@ def probe(context: Context, options: Options) -> Facts:
         in_driver = sorted(entry.name for entry in bound.iterdir())
     except OSError:
         in_driver = []
-    return {**facts, "in_driver": in_driver, "job_gpus": list(context.job_gpus)}
+    missing = of(context).unknown(context.job_instances, limit_s(context) / 4)
+    return {**facts, "in_driver": in_driver, "job_gpus": list(context.job_gpus), "job_instances_missing": missing}
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -48,6 +49,10 @@ def judge(facts: Facts, options: Options) -> Finding:
 def _job(facts: Facts) -> list[Complaint]:
     """GPUs of the job that are not there; ids beyond NVML's own are none of its minors, and say nothing."""
     gpus = facts["gpus"]
+    if facts["job_instances_missing"] and facts["stage"] == "prolog":
+        words = f"the job was given {facts['job_instances_missing'][0]}, which the driver does not have"
+        remedy = "compare `nvidia-smi -L` with gres.conf; make the instances anew, then `systemctl restart slurmd`"
+        return [Complaint(Status.FAIL, "job_instance_missing", words, remedy)]
     minors = {gpu["minor"] for gpu in gpus if gpu["minor"] is not None and not gpu["lost"]}
     if any(gpu["values"].get("mig_mode", [0])[0] for gpu in gpus) or facts["stage"] not in _BY_SLURMD:
         return []
@@ -136,7 +141,7 @@ def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 check = Check(
     name="gpu_identity",
     question="Are these the GPUs that were here before, of the right model, and those that this job was given?",
-    reads="NVML: UUID, PCI name, minor, product name, memory; /proc/driver/nvidia/gpus; SLURM_JOB_GPUS",
+    reads="NVML: UUID, PCI name, minor, product name, memory; /proc/driver/nvidia/gpus; the job's GPUs by slurmd",
     cost="six calls a GPU, 1–3 ms",
     stages=STAGES,
     probe=probe,

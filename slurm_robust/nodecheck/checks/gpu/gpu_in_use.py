@@ -17,9 +17,10 @@ from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
 _JOB_OF_CGROUP = re.compile(r"/job_(\d{1,10})(?:/|$)", re.MULTILINE)
+_JOB_OF_ENVIRON = re.compile(r"(?:\A|\0)SLURM_JOB_ID=(\d{1,10})\0")
 _SERVERS = frozenset({"nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste", "Xorg"})
 """Names (cut to 15 characters by the kernel) of what runs on GPUs for all jobs."""
-_NAMES = ("processes", "memory", "mig_mode")
+_NAMES = ("processes", "other_processes", "memory", "mig_mode")
 _USERS = "/sys/module/nvidia_uvm/refcnt"
 """How often the driver of CUDA's memory is open: each CUDA process has it open, tools that only look have not."""
 _TRIES = 8
@@ -35,9 +36,11 @@ def _live_jobs(context: Context) -> list[int]:
     return sorted(jobs)
 
 
-def _process(context: Context, pid: int) -> dict[str, Any]:
+def process(context: Context, pid: int) -> dict[str, Any]:
+    """A process's name, and its job by its control group, or by its environment where Slurm uses no such groups."""
     folder = context.path("/proc") / str(pid)
     job = _JOB_OF_CGROUP.search(read_text(folder / "cgroup", 4096))
+    job = job or _JOB_OF_ENVIRON.search(read_text(folder / "environ", 128 << 10))
     return {
         "pid": pid,
         "name": read_text(folder / "comm", 64).strip()[:15],
@@ -55,7 +58,7 @@ def _look(context: Context, options: Options) -> Facts:
         "job": context.job_id,
         "job_gpus": list(context.job_gpus),
         "live_jobs": _live_jobs(context) if pids or held else [],  # a walk through /proc, only for a reason
-        "processes": {str(pid): _process(context, pid) for pid in sorted(pids)},
+        "processes": {str(pid): process(context, pid) for pid in sorted(pids)},
         "users": read_text(context.path(_USERS), 32).strip(),
         "root": os.geteuid() == 0 and read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd",
     }
@@ -100,7 +103,7 @@ def judge(facts: Facts, options: Options) -> Finding:
             said.append(
                 Complaint(Status.WARN, "gpu_in_use", words, "end these processes; reboot if they do not end", gpu)
             )
-        elif _share(memory) > options["held_share"] and not (held or others or _special(gpu)):
+        elif _share(memory) > options["held_share"] and not (held or others or _special(gpu) or _drawn_on(gpu)):
             words = f"{memory['used'] >> 20} MiB of memory are held by no process"
             sure = facts["root"] and facts["stage"] == "prolog" and gpu["minor"] in facts["job_gpus"]
             remedy = "`fuser -v /dev/nvidia*`; reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot"
@@ -113,6 +116,11 @@ def judge(facts: Facts, options: Options) -> Finding:
 def _share(memory: Mapping[str, int]) -> float:
     """In use; older drivers count what they reserve themselves, and tell nothing then."""
     return memory["used"] / (memory["total"] or 1) if "reserved" in memory else 0.0
+
+
+def _drawn_on(gpu: Mapping[str, Any]) -> bool:
+    """Some desktop, renderer or client of MPS holds memory there."""
+    return bool(gpu["values"].get("other_processes", 0))
 
 
 def _special(gpu: Mapping[str, Any]) -> bool:
@@ -145,8 +153,8 @@ def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 check = Check(
     name="gpu_in_use",
     question="Is a GPU still in use, or its memory still held, when a job is to get it or has just ended?",
-    reads="NVML: compute processes and used memory; /proc/PID/{comm,cgroup,cmdline}; SLURM_JOB_GPUS",
-    cost="two calls a GPU, 1–5 ms; up to 4 s more for a GPU that seems in use",
+    reads="NVML: processes and used memory; /proc/PID/{comm,cgroup,environ,cmdline}; SLURM_JOB_GPUS",
+    cost="four calls a GPU, 1–5 ms; up to 4 s more for a GPU that seems in use",
     stages=("prolog", "epilog", "full"),
     probe=probe,
     judge=judge,

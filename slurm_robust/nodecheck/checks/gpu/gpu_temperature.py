@@ -42,7 +42,9 @@ def judge(facts: Facts, options: Options) -> Finding:
     for gpu in facts["gpus"]:
         part, words = _hot(gpu)
         if part:
-            before_s = streaks.lasted_s(facts["kept"], f"{gpu['uuid']}.{part}", facts["boot_id"], facts["at_s"])
+            before_s = streaks.lasted_s(
+                facts["kept"], f"{gpu['uuid']}.{part}", facts["boot_id"], facts["at_s"], streaks.GAP_S
+            )
             status = Status.FAIL if before_s >= options["fail_after_s"] else Status.WARN
             said.append(Complaint(status, f"{part}_hot", words, _REMEDY, gpu))
     told = {gpu["bus"]: value for gpu, value in answered(facts, "temperature")}
@@ -79,7 +81,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     if not facts["gpus"]:
         return None
     keys = [f"{gpu['uuid']}.{part}" for gpu in facts["gpus"] if (part := _hot(gpu)[0])]
-    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"])
+    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"], streaks.GAP_S)
 
 
 check = Check(

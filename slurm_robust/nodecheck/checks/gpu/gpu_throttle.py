@@ -53,7 +53,9 @@ def judge(facts: Facts, options: Options) -> Finding:
         if bad is None:
             continue
         _, reason, words, remedy = bad
-        before_s = streaks.lasted_s(facts["kept"], f"{gpu['uuid']}.{reason}", facts["boot_id"], facts["at_s"])
+        before_s = streaks.lasted_s(
+            facts["kept"], f"{gpu['uuid']}.{reason}", facts["boot_id"], facts["at_s"], streaks.GAP_S
+        )
         lasts = before_s >= options["fail_after_s"] and reason != "sw_thermal" and not reasons & _IDLE
         told = f"{words} for {before_s / 60:.0f} min" if lasts else words
         said.append(Complaint(Status.FAIL if lasts else Status.WARN, reason, told, remedy, gpu))
@@ -67,7 +69,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
         return None
     bad = [(gpu, _worst(reasons)) for gpu, reasons in answered(facts, "clock_reasons")]
     keys = [f"{gpu['uuid']}.{worst[1]}" for gpu, worst in bad if worst is not None]
-    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"])
+    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"], streaks.GAP_S)
 
 
 check = Check(

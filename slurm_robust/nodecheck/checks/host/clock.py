@@ -5,7 +5,7 @@ MUNGE refuses credentials of a clock that is minutes off; logs stop to line up l
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import tree
+from slurm_robust.nodecheck import processes, tree
 from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -17,6 +17,8 @@ _DAEMONS = (
     "/run/ntp/ntpd.pid",
     "/run/systemd/timesync",
 )
+_SILENT = frozenset({"phc2sys", "sfptpd", "timebeat"})
+"""Followers of PTP that leave the kernel's flag as it is (phc2sys before linuxptp 3)."""
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
 _STA_UNSYNC = 0x0040
 _STA_NANO = 0x2000
@@ -53,11 +55,30 @@ def probe(context: Context, options: Options) -> Facts:
         "status": timex.status,
         "offset_us": offset_us,
         "max_error_us": timex.maxerror,
+        "by": _otherwise(context),
         "daemon": any(tree.exists(context.path(path)) for path in _DAEMONS),
         "container": any(tree.exists(context.path(path)) for path in _CONTAINERS),
         # The first processor's flags are enough.
         "guest": " hypervisor" in read_text(context.path("/proc/cpuinfo"), 1 << 13),
     }
+
+
+def _otherwise(context: Context) -> str:
+    """Who keeps the clock in step without telling the kernel so; empty where nobody does."""
+    if tree.exists(context.path("/run/ntpd.sock")):
+        return "openntpd"
+    return next((p.command for p in processes.scan(context) if p.command in _SILENT and p.state != "Z"), "")
+
+
+def _unsynchronised(facts: Facts) -> Finding:
+    """The kernel does not know that anybody keeps the clock in step."""
+    if facts.get("by"):
+        sentence = f"{facts['by']} keeps the clock, and does not tell the kernel how well"
+        return Finding(Status.SKIP, "kept_otherwise", sentence, evidence=facts)
+    if not facts.get("daemon") and (facts.get("container") or facts.get("guest")):
+        sentence = "nobody keeps the clock in step here, and the host may"
+        return Finding(Status.SKIP, "host_s_clock", sentence, evidence=facts)
+    return Finding(Status.WARN, "unsynchronised", "the clock is not kept in step", "start chronyd or ntpd", facts)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -72,11 +93,8 @@ def judge(facts: Facts, options: Options) -> Finding:
             Status.SKIP, "no_adjtimex", f"adjtimex is not allowed here (errno {facts['errno']})", evidence=facts
         )
     offset_ms = facts["offset_us"] / 1000
-    if facts["status"] & _STA_UNSYNC and not facts.get("daemon") and (facts.get("container") or facts.get("guest")):
-        sentence = "nobody keeps the clock in step here, and the host may"
-        return Finding(Status.SKIP, "host_s_clock", sentence, evidence=facts)
     if facts["status"] & _STA_UNSYNC:
-        return Finding(Status.WARN, "unsynchronised", "the clock is not kept in step", "start chronyd or ntpd", facts)
+        return _unsynchronised(facts)
     if abs(offset_ms) > options["warn_offset_ms"]:
         sentence = f"the clock is {offset_ms:+.1f} ms off"
         return Finding(Status.WARN, "clock_off", sentence, "`chronyc tracking`", facts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from slurm_robust.nodecheck import sysfs
 from slurm_robust.nodecheck.context import STAGES, Context
 from slurm_robust.nodecheck.finding import Finding, Status
@@ -23,7 +25,43 @@ def probe(context: Context, options: Options) -> Facts:
         "offline": sysfs.ranges(present - online),
         "smt_control": sysfs.word(folder / "smt/control", 32),
         "smt_active": sysfs.word(folder / "smt/active", 8),
+        "declared": _declared(context),
     }
+
+
+def _declared(context: Context) -> int:
+    """Slurm's count for this node; not asked before and after a job, where each millisecond is waited for."""
+    if context.stage not in ("periodic", "full"):
+        return 0
+    from slurm_robust.nodecheck import naming, node_line  # noqa: PLC0415 (the same)
+
+    return node_line.cpus(naming.slurm_conf(context, "", os.environ), context.node)
+
+
+def _on_purpose(facts: Facts, expected: int) -> bool:
+    """True where the site counts no more, and where the second thread of each core is switched off.
+
+    That is done in the kernel's switch, or one CPU at a time: then half of all are left, and no core has two.
+    """
+    if facts["online"] == expected or facts["smt_control"] in ("off", "forceoff"):
+        return True
+    return bool(facts["smt_active"] == "0" and 2 * facts["online"] == facts["present"])
+
+
+def _fewer(facts: Facts, expected: int) -> Finding | None:
+    """The finding where fewer are online than the site or Slurm counts."""
+    online = facts["online"]
+    if expected and online < expected:
+        sentence = f"{online} CPUs are online, {expected} are expected"
+        remedy = (
+            "look for a failed socket or changed firmware settings: `lscpu`; `chcpu -e` brings back what is offline"
+        )
+        return Finding(Status.FAIL, "cpu_missing", sentence, remedy, facts)
+    if online < facts["declared"] and not expected:
+        sentence = f"{online} CPUs are online, slurm.conf gives the node {facts['declared']}"
+        remedy = "look for a failed socket or changed firmware settings; compare `slurmd -C` with slurm.conf"
+        return Finding(Status.WARN, "cpu_fewer_than_slurm_s", sentence, remedy, facts)
+    return None
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -31,20 +69,15 @@ def judge(facts: Facts, options: Options) -> Finding:
     online, expected = facts["online"], options["expected"]
     if not online:
         return Finding(Status.SKIP, "no_cpus_listed", "the kernel lists no CPUs here")
-    if expected and online < expected:
-        sentence = f"{online} CPUs are online, {expected} are expected"
-        remedy = (
-            "look for a failed socket or changed firmware settings: `lscpu`; `chcpu -e` brings back what is offline"
-        )
-        return Finding(Status.FAIL, "cpu_missing", sentence, remedy, facts)
+    if (fewer := _fewer(facts, expected)) is not None:
+        return fewer
     active = {"1": "on", "0": "off"}.get(facts["smt_active"], "")
     if options["smt"] and active and active != options["smt"]:
         sentence = f"SMT (two threads a core) is {active}, {options['smt']} is expected"
         return Finding(
             Status.WARN, "smt_differs", sentence, "change it in the firmware or in /sys/devices/system/cpu/smt", facts
         )
-    # With SMT switched off by the kernel the second thread of each core is offline on purpose.
-    if facts["offline"] and facts["smt_control"] not in ("off", "forceoff"):
+    if facts["offline"] and not _on_purpose(facts, expected):
         sentence = f"CPUs {facts['offline']} are offline"
         return Finding(Status.WARN, "cpu_offline", sentence, f"`chcpu -e {facts['offline']}`, or look why", facts)
     if expected and online > expected:
@@ -63,7 +96,7 @@ def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 check = Check(
     name="cpu",
     question="Are all CPUs there and online?",
-    reads=f"{_CPU}/{{present,online,smt/control,smt/active}}",
+    reads=f"{_CPU}/{{present,online,smt/control,smt/active}}; slurm.conf, not in prolog and epilog",
     cost="four small reads, under 1 ms",
     stages=STAGES,
     probe=probe,
@@ -72,7 +105,9 @@ check = Check(
     lane="files",
     options={
         "expected": Option(
-            0, "CPUs (threads) that must be online; 0 does not say", "ours: only the site knows its nodes"
+            0,
+            "CPUs (threads) that must be online; 0 takes slurm.conf's, which only warns",
+            "ours: only the site knows its nodes",
         ),
         "smt": Option("", "`on` or `off`; empty does not say", "ours"),
     },

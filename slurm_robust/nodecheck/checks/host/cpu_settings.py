@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import sysfs
+from slurm_robust.nodecheck import processes, sysfs
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -31,13 +31,20 @@ def probe(context: Context, options: Options) -> Facts:
     turbo = {0: "on", 1: "off"}.get(-1 if no_turbo is None else no_turbo) or {1: "on", 0: "off"}.get(
         -1 if boost is None else boost
     )
-    return {"governors": governors, "capped": capped, "microcode": microcode, "turbo": turbo or ""}
+    return {
+        "governors": governors,
+        "capped": capped,
+        "microcode": microcode,
+        "turbo": turbo or "",
+        "jobs": len(processes.job_managers(context)),
+    }
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a slow CPU slows training, and trains."""
-    governors = facts["governors"]
-    slow = {name: share for name, share in facts["capped"].items() if share < options["warn_cap_share"]}
+    """Only warns: a slow CPU slows training, and trains. What a running job asked of its CPUs is its own matter."""
+    governors = {} if facts["jobs"] else facts["governors"]
+    capped = {} if facts["jobs"] else facts["capped"]
+    slow = {name: share for name, share in capped.items() if share < options["warn_cap_share"]}
     if slow:
         name = min(slow, key=lambda name: slow[name])
         sentence = f"the frequency of {len(slow)} CPU policies is capped, {name} at {slow[name]:.0%} of its maximum"
@@ -55,7 +62,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     if len(facts["microcode"]) > 1:
         sentence = f"CPUs have different microcode: {', '.join(sorted(facts['microcode']))}"
         return Finding(Status.WARN, "microcode_differs", sentence, "reboot, so that all CPUs load the same", facts)
-    if not governors and not facts["microcode"]:
+    if not facts["governors"] and not facts["microcode"]:
         return Finding(Status.SKIP, "no_cpu_settings", "the kernel shows neither frequencies nor microcode here")
     return Finding(Status.PASS, "cpus_alike", "all CPUs are set alike", evidence=facts)
 
@@ -63,7 +70,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 check = Check(
     name="cpu_settings",
     question="Do all CPUs run as fast as they may, with the same microcode?",
-    reads=f"{_CPU}/cpufreq/policy*, {_CPU}/cpu*/microcode/version, intel_pstate/no_turbo, cpufreq/boost",
+    reads=f"{_CPU}/cpufreq/policy*, {_CPU}/cpu*/microcode/version, intel_pstate/no_turbo, cpufreq/boost; jobs here",
     cost="four small reads a CPU, 2–15 ms",
     stages=("periodic", "full"),
     probe=probe,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from slurm_robust.nodecheck import sysfs
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck import mounts, sysfs
+from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
@@ -23,10 +23,14 @@ _DAY_S = 86_400.0
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Ages in days of the traces there are, by place; folders that may not be listed have none."""
+    """Ages in days of the traces there are, by place; folders that may not be listed, or are shared, have none."""
     now_s = time.time()
     found: list[dict[str, object]] = []
+    table = mounts.parse(read_text(context.path("/proc/self/mountinfo"), 4 << 20))
     for place, pattern in _PLACES:
+        mount = mounts.over(table, place)
+        if mount is not None and mounts.is_remote(mount):
+            continue  # machines without disks dump there together
         for path in sysfs.folders(context.path(place), pattern)[:_MAX_FILES]:
             try:
                 info = path.lstat()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from slurm_robust.nodecheck import sysfs
@@ -15,6 +16,14 @@ _NOT_LOCAL = ("loop", "ram", "zram", "sr", "fd", "nbd", "rbd", "dm-", "md", "drb
 _MAX_DISKS = 256
 
 
+def _remote(folder: Path) -> bool:
+    """True for a disk that comes over iSCSI or Fibre Channel."""
+    try:
+        return any(part.startswith(("session", "rport-")) for part in folder.resolve().parts)
+    except (OSError, RuntimeError):  # a link that leads to itself
+        return False
+
+
 def _disks(context: Context) -> dict[str, dict[str, Any]]:
     """Whole disks by name; what can be taken out, and what another device or a network stands behind, is none."""
     found: dict[str, dict[str, Any]] = {}
@@ -22,7 +31,7 @@ def _disks(context: Context) -> dict[str, dict[str, Any]]:
         # A hidden device is a path of a multipath disk, not a disk of its own.
         if folder.name.startswith(_NOT_LOCAL) or sysfs.number(folder / "hidden") == 1:
             continue
-        if sysfs.number(folder / "removable") == 1 or not sysfs.number(folder / "size"):
+        if sysfs.number(folder / "removable") == 1 or not sysfs.number(folder / "size") or _remote(folder):
             continue
         found[folder.name] = {
             "read_only": sysfs.number(folder / "ro") == 1,
@@ -56,6 +65,8 @@ def _array_faults(arrays: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     faults = []
     for array in arrays:
         name = array["name"]
+        if array["container"]:
+            continue  # of Intel's or DDF's arrays, which stand beside it: it never runs itself
         if not array["active"]:
             faults.append(("array_inactive", f"array {name} is not running", f"`mdadm --detail /dev/{name}`"))
         elif array["missing"] or array["failed"]:

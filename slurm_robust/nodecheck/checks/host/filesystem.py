@@ -8,7 +8,7 @@ import re
 from functools import partial
 from typing import Any
 
-from slurm_robust.nodecheck import mounts
+from slurm_robust.nodecheck import mounts, processes
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.isolate import Task, run_all
@@ -155,6 +155,8 @@ def probe(context: Context, options: Options) -> Facts:
         outcome = outcomes[place["path"]]
         place.update(outcome.value or {"error": outcome.error})
         _mounted(place, table, context)
+        if not place.get("mount") and ((_no_room(place) or _no_write(place)) if "error" not in place else None):
+            place["jobs"] = len(set(processes.job_managers(context).values()) - {context.job_id})
     return {"places": places}
 
 
@@ -194,14 +196,19 @@ def _no_answer(place: dict[str, Any]) -> _Fault | None:
     return None
 
 
+def _full(place: dict[str, Any]) -> Status:
+    """What a full place is: no fault of the node as long as other jobs run on it, which may fill it rightly."""
+    return Status.WARN if place.get("jobs") and not place.get("mount") else Status.FAIL
+
+
 def _no_room(place: dict[str, Any]) -> _Fault | None:
-    path = place["path"]
+    path, full = place["path"], _full(place)
     if place["free_mb"] < place.get("min_free_mb", 0):
         words = f"{path} has {place['free_mb']} MiB free, {place['min_free_mb']} are needed"
-        return Status.FAIL, "no_space", words, f"clean up {path}"
+        return full, "no_space", words, f"clean up {path}"
     # Some file systems (btrfs, many network ones) count no inodes and say 0 of 0.
     if place["total_inodes"] and place["free_inodes"] < place.get("min_free_inodes", 0):
-        return Status.FAIL, "no_inodes", f"{path} has {place['free_inodes']} inodes free", f"clean up {path}"
+        return full, "no_inodes", f"{path} has {place['free_inodes']} inodes free", f"clean up {path}"
     if place["total_mb"] and place["free_mb"] < min(place.get("warn_free_mb", 0), place["total_mb"] // 10):
         return (
             Status.WARN,
@@ -220,7 +227,8 @@ def _no_write(place: dict[str, Any]) -> _Fault | None:
     path, code = place["path"], place["write_errno"]
     if code in _BROKEN:
         words = f"{path} cannot be written: {os.strerror(code)}"
-        return Status.FAIL, "not_writable", words, "look for disk errors in the kernel log"
+        status = _full(place) if code in (errno.ENOSPC, errno.EDQUOT) else Status.FAIL
+        return status, "not_writable", words, "look for disk errors in the kernel log"
     # Anything else (a squashed root, a file system without nameless files) says nothing about jobs.
     return None
 

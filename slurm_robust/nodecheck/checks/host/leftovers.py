@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container, Mapping
 from typing import Any
 
 from slurm_robust.nodecheck import processes
@@ -12,6 +13,7 @@ from slurm_robust.nodecheck.registry import Check, Facts, Options
 
 _MAX_ENVIRON_BYTES = 128 << 10
 _MAX_TOLD = 20
+_MAX_DEPTH = 200
 
 
 def _environ(folder: str) -> dict[str, str]:
@@ -35,13 +37,28 @@ def _of_task(env: dict[str, str], node: str) -> str:
     return job if job.isdigit() else ""
 
 
+def _managed(pid: int, parents: Mapping[int, int], managers: Container[int]) -> bool:
+    """True for a live slurmstepd and all below it.
+
+    A task of a heterogeneous job calls itself by the leader's id, its slurmstepd by that of its own part.
+    """
+    for _ in range(_MAX_DEPTH):
+        if pid in managers:
+            return True
+        pid = parents.get(pid, 0)
+        if pid <= 1:
+            return False
+    return False
+
+
 def probe(context: Context, options: Options) -> Facts:
     """Tasks by job, and the jobs that have a live slurmstepd."""
     tasks: list[dict[str, Any]] = []
     managers = processes.job_managers(context)
+    parents = {process.pid: process.parent for process in processes.scan(context)}
     readable = 0
     for process in processes.scan(context):
-        if process.kernel or process.pid in managers or process.pid == os.getpid():
+        if process.kernel or process.pid == os.getpid() or _managed(process.pid, parents, managers):
             continue
         folder = str(context.path(f"/proc/{process.pid}"))
         readable += 1

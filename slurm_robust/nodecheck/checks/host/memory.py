@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from slurm_robust.nodecheck import processes
@@ -9,6 +10,8 @@ from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
+_ARCSTATS = "/proc/spl/kstat/zfs/arcstats"
+_ARC = re.compile(r"^(size|c_min) +\d +(\d{1,18})$", re.MULTILINE)
 _LINE = re.compile(r"^(\w+): +(\d+) kB$", re.MULTILINE)
 
 
@@ -20,9 +23,42 @@ def probe(context: Context, options: Options) -> Facts:
     facts["real_memory_mb"] = context.real_memory_mb
     # Pages set aside as huge are used by design.
     facts["huge_kb"] = table.get("Hugetlb", 0)
+    if "MemAvailable" in facts:
+        facts["MemAvailable"] += _cache_of_zfs_kb(context)
+    facts["declared_mb"] = _declared_mb(context)
     idle = context.stage in ("periodic", "full") and not processes.job_managers(context)
     facts["idle"] = idle and any(process.command == "slurmd" for process in processes.scan(context))
     return facts
+
+
+def _cache_of_zfs_kb(context: Context) -> int:
+    """What ZFS gives back when somebody needs it; the kernel does not count that as available."""
+    said = {name: int(value) for name, value in _ARC.findall(read_text(context.path(_ARCSTATS), 1 << 16))}
+    return max(0, said.get("size", 0) - said.get("c_min", 0)) >> 10
+
+
+def _declared_mb(context: Context) -> int:
+    """Slurm's RealMemory of this node; not asked before and after a job, where each millisecond is waited for."""
+    if context.real_memory_mb or context.stage not in ("periodic", "full"):
+        return 0
+    from slurm_robust.nodecheck import naming, node_line  # noqa: PLC0415 (the same)
+
+    return node_line.memory_mb(naming.slurm_conf(context, "", os.environ), context.node)
+
+
+def _missing(facts: Facts, options: Options, total_mb: int) -> Finding | None:
+    """The finding where the node has less than the site or Slurm counts."""
+    expected_mb = options["expected_mb"] or facts["real_memory_mb"]
+    if expected_mb and total_mb < expected_mb * options["min_share"]:
+        sentence = f"the node has {total_mb} MiB of memory, {expected_mb} are expected"
+        return Finding(
+            Status.FAIL, "memory_missing", sentence, "look for a failed module: `dmidecode -t memory`", facts
+        )
+    if not expected_mb and total_mb < facts["declared_mb"] * options["min_share"]:
+        sentence = f"the node has {total_mb} MiB of memory, slurm.conf gives it {facts['declared_mb']}"
+        remedy = "look for a failed module: `dmidecode -t memory`; compare `slurmd -C` with slurm.conf"
+        return Finding(Status.WARN, "memory_below_slurm_s", sentence, remedy, facts)
+    return None
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -30,20 +66,17 @@ def judge(facts: Facts, options: Options) -> Finding:
     if "MemTotal" not in facts:
         return Finding(Status.UNKNOWN, "no_meminfo", "/proc/meminfo names no MemTotal", "is /proc mounted?", facts)
     total_mb = facts["MemTotal"] // 1024
-    expected_mb = options["expected_mb"] or facts["real_memory_mb"]
-    if expected_mb and total_mb < expected_mb * options["min_share"]:
-        sentence = f"the node has {total_mb} MiB of memory, {expected_mb} are expected"
-        return Finding(
-            Status.FAIL, "memory_missing", sentence, "look for a failed module: `dmidecode -t memory`", facts
-        )
+    if (missing := _missing(facts, options, total_mb)) is not None:
+        return missing
     if facts.get("HardwareCorrupted", 0) > 0:
         sentence = f"{facts['HardwareCorrupted']} kB of memory are bad and set aside"
         return Finding(Status.WARN, "memory_corrupted", sentence, "have the memory looked at if it grows", facts)
     available = facts.get("MemAvailable")
-    if available is not None and available < facts["MemTotal"] * options["warn_available_share"]:
+    free_kb = facts["MemTotal"] - facts["huge_kb"]
+    if available is not None and available < free_kb * options["warn_available_share"]:
         sentence = f"{available // 1024} of {total_mb} MiB of memory are available"
         return Finding(Status.WARN, "memory_low", sentence, "look for leftovers of finished jobs", facts)
-    held = facts["MemTotal"] - facts["huge_kb"] - available if available is not None and facts["idle"] else 0
+    held = free_kb - available if available is not None and facts["idle"] else 0
     if held > facts["MemTotal"] * options["warn_idle_used_share"] > 0:
         sentence = f"{held // 1024} of {total_mb} MiB of memory are in use, and no job runs here"
         remedy = "look for leftovers: processes, /dev/shm, tmpfs mounts, what a driver holds (`slabtop`)"
@@ -54,14 +87,16 @@ def judge(facts: Facts, options: Options) -> Finding:
 check = Check(
     name="memory",
     question="Does the node have the memory that Slurm and the site think it has?",
-    reads="/proc/meminfo; whether a job runs (/proc/*/stat), not in prolog and epilog",
+    reads="/proc/meminfo, ZFS's arcstats; slurm.conf and whether a job runs (/proc/*/stat), not in prolog and epilog",
     cost="one read, under 1 ms",
     stages=STAGES,
     probe=probe,
     judge=judge,
     lane="files",
     options={
-        "expected_mb": Option(0, "MiB the node must have; 0 takes `--real-memory-mb`, or does not say", "ours"),
+        "expected_mb": Option(
+            0, "MiB the node must have; 0 takes `--real-memory-mb`, or slurm.conf's, which only warns", "ours"
+        ),
         "min_share": Option(
             0.95,
             "share of the expected memory below which it fails",

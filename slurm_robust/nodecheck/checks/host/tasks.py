@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_robust.nodecheck import counters, processes, state, sysfs
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.processes import Process
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _MAX_KEPT = 500
 _MAX_TOLD = 5
+_LOADAVG = re.compile(r"(\d{1,6}\.\d{1,4}) (\d{1,6}\.\d{1,4}) \d{1,6}\.\d{1,4} (\d{1,6})/")
+_SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\s+(\d{1,18})$", re.MULTILINE)
 
 
 def _since(kept: Mapping[str, Any], name: str, now_s: float) -> float:
@@ -30,6 +33,25 @@ def _stuck(process: Process) -> str:
     return "zombie" if process.state == "Z" else ""
 
 
+def _switches(context: Context, pid: int) -> int:
+    """How often the kernel gave it the CPU and took it away: as long as it hangs, this number stands."""
+    found = _SWITCHES.findall(read_text(context.path(f"/proc/{pid}/status"), 1 << 14))
+    return sum(int(number) for number in found)
+
+
+def _load(context: Context, every: Sequence[Process]) -> float:
+    """What has kept the CPUs busy for the last minutes and does so now.
+
+    The least of both averages and of what runs or waits for a disk at this moment: averages fade for minutes after the
+    end of a job.
+    """
+    match = _LOADAVG.match(sysfs.word(context.path("/proc/loadavg")))
+    if match is None:
+        return 0.0
+    waiting = sum(1 for process in every if process.state == "D" and not process.kernel)
+    return min(float(match[1]), float(match[2]), float(int(match[3]) + waiting))
+
+
 def probe(context: Context, options: Options) -> Facts:
     """Processes in D or Z, each with the time since when it was seen so; the load where slurmd runs without a job."""
     now_s, boot_id = counters.uptime_s(), context.boot_id()
@@ -42,20 +64,17 @@ def probe(context: Context, options: Options) -> Facts:
     for process in every:
         if kind := _stuck(process):
             name = f"{kind}:{process.pid}:{process.started}"
+            if kind == "blocked":
+                name += f":{_switches(context, process.pid)}"
             said = {"kind": kind, "pid": process.pid, "command": process.command, "since_s": _since(seen, name, now_s)}
             stuck.append({**said, "name": name})
-    load = sysfs.word(context.path("/proc/loadavg")).split()
     online = len(sysfs.cpus(sysfs.word(context.path("/sys/devices/system/cpu/online"), 4096)))
-    try:
-        load_5min = float(load[1])
-    except (IndexError, ValueError):
-        load_5min = 0.0
     jobs = len(set(processes.job_managers(context).values()))
     return {
         "processes": len(every),
         "stuck": stuck[:_MAX_KEPT],
         "zombies": sum(1 for one in stuck if one["kind"] == "zombie"),
-        "load_5min": load_5min,
+        "load": _load(context, every),
         "cpus": online,
         "jobs": jobs,
         "slurmd": any(process.command == "slurmd" for process in every),
@@ -94,16 +113,10 @@ def judge(facts: Facts, options: Options) -> Finding:
             {"zombies": len(old)},
         )
     share = options["warn_idle_load_share"]
-    if (
-        facts["slurmd"]
-        and not facts["jobs"]
-        and facts["cpus"]
-        and share
-        and facts["load_5min"] >= facts["cpus"] * share
-    ):
-        sentence = f"load {facts['load_5min']:.0f} on {facts['cpus']} CPUs, and no job runs here"
+    if facts["slurmd"] and not facts["jobs"] and facts["cpus"] and share and facts["load"] >= facts["cpus"] * share:
+        sentence = f"load {facts['load']:.0f} on {facts['cpus']} CPUs, and no job runs here"
         return Finding(Status.WARN, "busy_without_job", sentence, "look who it is: `top`; leftovers of jobs are usual")
-    evidence = {key: facts[key] for key in ("processes", "zombies", "load_5min", "jobs")}
+    evidence = {key: facts[key] for key in ("processes", "zombies", "load", "jobs")}
     return Finding(Status.PASS, "tasks_fine", f"{facts['processes']} processes, none stuck", evidence=evidence)
 
 
@@ -115,7 +128,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 check = Check(
     name="tasks",
     question="Do processes hang in the kernel, pile up as zombies, or keep the node busy without a job?",
-    reads="/proc/*/stat, /proc/loadavg, the command lines of slurmstepd",
+    reads="/proc/*/stat, the status of those in state D, /proc/loadavg, the command lines of slurmstepd",
     cost="one small read a process, 5–40 ms",
     stages=("epilog", "periodic", "full"),
     probe=probe,
@@ -125,7 +138,7 @@ check = Check(
     options={
         "warn_blocked_s": Option(
             300.0,
-            "seconds between two looks that found a process in state D, from which on it warns",
+            "seconds between two looks that found a process in state D, never woken in between, from which it warns",
             "ours: the kernel's own hung-task limit is 120 s; large checkpoints wait as long",
         ),
         "zombie_age_s": Option(
@@ -136,7 +149,7 @@ check = Check(
         ),
         "warn_idle_load_share": Option(
             0.5,
-            "load (5 min) per CPU, where no job runs, from which on it warns; 0 never",
+            "load per CPU (over 5 min, 1 min and now), where no job runs, from which on it warns; 0 never",
             "ours: the services of a node stay far below",
         ),
     },

@@ -148,8 +148,9 @@ def _layers(facts: Facts, options: Options) -> Iterator[Fault]:
 
 
 def _no_lid(facts: Facts, options: Options) -> Iterator[Fault]:
-    for name, _, port in _ports(facts, options):
-        if not rdma.is_active(port) or port["layer"] != "InfiniBand":
+    for name, device, port in _ports(facts, options):
+        # A virtual function may have its card's own id.
+        if not rdma.is_active(port) or port["layer"] != "InfiniBand" or device["kind"] != "card":
             continue
         if port["lid"] in _NO_LID or port["sm_lid"] in _NO_LID:
             sentence = f"{name} is active and has no local id from the subnet manager"
