@@ -161,6 +161,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "cgroups",
         "pcie_errors",
         "settings",
+        "firmware",
         "thermal",
         "crashes",
         "scratch",
@@ -205,12 +206,12 @@ def _words(text: str) -> frozenset[str]:
 _NOT_IN: Mapping[str, frozenset[str]] = {
     "prolog": _words(
         "gpu_nvlink_errors gpu_pcie_errors gpu_inforom gpu_p2p numa swap cpu_settings clock tasks disk_health cgroups "
-        "pcie_errors thermal crashes scratch gpudirect rdma_transport rdma_pcie rdma_firmware ethernet_errors "
+        "pcie_errors firmware thermal crashes scratch gpudirect rdma_transport rdma_pcie rdma_firmware ethernet_errors "
         "conntrack neighbours network_sysctls controller_name own_name resolver chrony matmul bandwidth collective"
     ),
     "epilog": _words(
-        "gpu_inforom gpu_p2p numa swap cpu_settings clock disk_health pcie_errors thermal crashes scratch gpudirect "
-        "rdma_firmware network_sysctls own_name resolver chrony matmul bandwidth collective"
+        "gpu_inforom gpu_p2p numa swap cpu_settings clock disk_health pcie_errors firmware thermal crashes scratch "
+        "gpudirect rdma_firmware network_sysctls own_name resolver chrony matmul bandwidth collective"
     ),
     "periodic": _words("gpu_inforom gpu_in_use matmul bandwidth collective"),
     "full": frozenset(),
