@@ -83,3 +83,14 @@ def test_what_a_killed_prune_left_goes(make: Make, directory: Path) -> None:
     assert latest(directory).step == 1
     prune(directory, 1)
     assert not list(directory.glob(".srobust-pruning-*"))
+
+
+def test_a_sealed_one_that_is_saved_again_is_not_raced(make: Make, directory: Path) -> None:
+    """Files that its seal does not speak of, written lately: somebody writes it anew."""
+    for step in (1, 2):
+        make(step)
+    (directory / "step-00000001" / "rank-00000.1.pt").write_bytes(b"new")
+    done = prune(directory, 1)
+    assert done.removed == ()
+    assert [why for _, why in done.left] == ["not sealed, and written to lately"]
+    assert prune(directory, 1, unfinished_after_s=0).removed == (directory / "step-00000001",)
