@@ -20,6 +20,7 @@ from slurm_robust.checkpoint.seals import SEAL_NAME, beside
 
 _NEVER_EMPTY = (".pt", ".pth", ".bin", ".ckpt", ".distcp", ".safetensors", ".json", ".metadata")
 _OF_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_IN_PIECES = ".distcp"
 _TORCH = "torch.save"
 _SAFETENSORS = "safetensors"
 _LARGEST_JSON_BYTES = 1 << 30
@@ -58,12 +59,10 @@ def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_byte
     """
     found = Look()
     kinds: list[str] = []
-    there = frozenset(names)
     for name in names:
         if name in known:
             continue
-        in_pieces = name.endswith(".distcp") and f"{name.rpartition('/')[0]}/{METADATA}".lstrip("/") in there
-        kind, what = _file(folder / name, on_bytes, in_pieces=in_pieces)
+        kind, what = _file(folder / name, on_bytes)
         kinds.append(kind)
         if what:
             found.problems.append((name, what))
@@ -97,7 +96,7 @@ def is_checkpoint(path: Path) -> bool:
     )
 
 
-def _file(path: Path, on_bytes: OnBytes | None, *, in_pieces: bool) -> tuple[str, str]:
+def _file(path: Path, on_bytes: OnBytes | None) -> tuple[str, str]:
     """(format, what is wrong) of one file; pieces of a `.distcp` are looked at by their own format."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
@@ -110,7 +109,7 @@ def _file(path: Path, on_bytes: OnBytes | None, *, in_pieces: bool) -> tuple[str
             return _SAFETENSORS, safetensors.read(file).problem
         if path.name.endswith(".json"):
             return "", _json_problem(path)
-        if in_pieces or path.name == METADATA:
+        if path.name.endswith(_IN_PIECES) or path.name == METADATA:
             return "", ""
         if path.name.endswith(_OF_TORCH) and torchfile.begins(head):
             return _TORCH, f"{size_bytes} bytes: truncated"

@@ -93,6 +93,29 @@ def test_whatever_is_missing_is_found_without_a_seal(made: tuple[str, Path], cop
     assert verify(copy).verified
 
 
+@pytest.mark.parametrize("made", ["Megatron-LM torch_dist"], indirect=True)
+def test_megatrons_save_that_died_early_is_not_whole(copy: Path) -> None:
+    """`common.pt` is there first, `metadata.json` last: what lies between is no checkpoint."""
+    (copy / "metadata.json").unlink()
+    assert [problem.file for problem in verify(copy).problems] == ["metadata.json"]
+    for path in files(copy):
+        if path.name != "common.pt":
+            path.unlink()
+    report = verify(copy)
+    assert (report.formats[0], report.verified, report.step) == ("Megatron-LM", False, 7)
+
+
+@pytest.mark.parametrize("made", ["DCP, async"], indirect=True)
+def test_an_asynchronous_save_that_is_not_done_is_not_whole(copy: Path) -> None:
+    """All shards are there, `.metadata` is not: it is written last. A rewritten one leaves `.metadata.tmp` behind."""
+    whole = (copy / ".metadata").read_bytes()
+    (copy / ".metadata").rename(copy / ".metadata.tmp")
+    (problem,) = verify(copy).problems
+    assert (problem.file, "written last" in problem.what) == (".metadata", True)
+    (copy / ".metadata").write_bytes(whole)
+    assert verify(copy).verified
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_seal_finds_any_flip_cut_or_loss(made: tuple[str, Path], copy: Path, data: st.DataObject) -> None:

@@ -89,9 +89,9 @@ def test_a_structure_is_looked_at_once(make: Make, directory: Path, monkeypatch:
     looked: list[str] = []
     real = structure._file
 
-    def counted(where: Path, on_bytes: files.OnBytes | None, *, in_pieces: bool) -> tuple[str, str]:
+    def counted(where: Path, on_bytes: files.OnBytes | None) -> tuple[str, str]:
         looked.append(where.name)
-        return real(where, on_bytes, in_pieces=in_pieces)
+        return real(where, on_bytes)
 
     monkeypatch.setattr(structure, "_file", counted)
     found = checkpoint.latest(directory, unsealed=True)
