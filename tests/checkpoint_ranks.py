@@ -38,7 +38,8 @@ def rank(number, folder):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    mp.spawn(rank, args=(sys.argv[1],), nprocs=2)
+    # Forked: torch is imported once.
+    mp.start_processes(rank, args=(sys.argv[1],), nprocs=2, start_method="fork")
 """
 
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from slurm_robust.checkpoint.formats import inert
-from slurm_robust.checkpoint.formats.tree import Told, Tree
+from slurm_robust.checkpoint.formats.tree import Told, Tree, of_other_steps
 
 NAME = "Megatron-LM"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -71,6 +71,9 @@ def _by_rank(tree: Tree, ranks: dict[tuple[int, ...], str]) -> Told:
             told.problems.append((_folder(rank), "missing"))
             if len(told.problems) > 100:
                 break
+    told.problems += of_other_steps(
+        tree, (f"{name}/{model}" for _, name in sorted(ranks.items())), "iteration", told.step
+    )
     _compare_step(tree, told, f"{first}/{model}")
     return told
 
