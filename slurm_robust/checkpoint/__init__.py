@@ -20,6 +20,7 @@ from slurm_robust.checkpoint.pruning import Pruned, prune
 from slurm_robust.checkpoint.reader import load
 from slurm_robust.checkpoint.resume import resume_from_env
 from slurm_robust.checkpoint.seals import FileSeal, Seal, seal
+from slurm_robust.checkpoint.sweeping import Swept, seal_all
 from slurm_robust.checkpoint.trackers import Tracker, pin, trackers
 from slurm_robust.checkpoint.verification import Problem, Report, verify
 from slurm_robust.checkpoint.writer import save
@@ -33,6 +34,7 @@ __all__ = [
     "Pruned",
     "Report",
     "Seal",
+    "Swept",
     "Tracker",
     "demote",
     "entries",
@@ -43,6 +45,7 @@ __all__ = [
     "resume_from_env",
     "save",
     "seal",
+    "seal_all",
     "trackers",
     "verify",
 ]

@@ -62,7 +62,7 @@ def latest(
         CheckpointError: the folder is there and cannot be listed. (One that is not there yet has no checkpoint.)
     """
     passed_over: list[tuple[Path, str]] = []
-    for path, seal, problem in _candidates(Path(directory)):
+    for path, seal, problem in candidates(Path(directory)):
         if seal is not None:
             step, why = seal.step, _why_not(path, seal, deep=deep, on_bytes=on_bytes)
         elif problem or not unsealed:
@@ -90,7 +90,7 @@ def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | No
             size_bytes=sum(file.size_bytes for file in seal.files) if seal is not None else 0,
             created_at_s=seal.created_at_s if seal is not None else 0.0,
         )
-        for path, seal, problem in _candidates(Path(directory))
+        for path, seal, problem in candidates(Path(directory))
     ]
 
 
@@ -129,8 +129,12 @@ def _step(path: Path, seal: Seal | None) -> int:
     return -1 if told is None else told
 
 
-def _candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
-    """(path, its seal, what is wrong with the seal): sealed ones, and those named after a step."""
+def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
+    """(path, its seal, what is wrong with the seal), newest first: sealed ones, and those named after a step.
+
+    Raises:
+        CheckpointError: as `latest`.
+    """
     found: list[tuple[Path, Seal | None, str]] = []
     try:
         with os.scandir(directory) as listing:

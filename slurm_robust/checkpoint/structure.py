@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.formats import registry, safetensors, torchfile
 from slurm_robust.checkpoint.formats.dcp import METADATA
@@ -59,10 +60,8 @@ def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_byte
     """
     found = Look()
     kinds: list[str] = []
-    for name in names:
-        if name in known:
-            continue
-        kind, what = _file(folder / name, on_bytes)
+    new = [name for name in names if name not in known]
+    for name, (kind, what) in zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True):
         kinds.append(kind)
         if what:
             found.problems.append((name, what))

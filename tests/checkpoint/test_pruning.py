@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from slurm_robust.checkpoint import demote
+from slurm_robust import checkpoint
+from slurm_robust.checkpoint import demote, entries, pruning
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import latest
 from slurm_robust.checkpoint.pruning import prune
@@ -79,10 +85,98 @@ def test_a_dry_run_removes_nothing(make: Make, directory: Path) -> None:
 def test_what_a_killed_prune_left_goes(make: Make, directory: Path) -> None:
     """Half of a removed checkpoint is out of sight, and gone after the next prune."""
     make(1)
-    (directory / ".srobust-pruning-step-00000000.1").mkdir()
+    with subprocess.Popen(["true"]) as dead:
+        pass
+    here = socket.gethostname()
+    for owner in (f"{here}.{dead.pid}", f"{here}.{os.getpid()}", "elsewhere.1"):
+        (directory / f".srobust-pruning-step-00000000.{owner}").mkdir()
     assert latest(directory).step == 1
     prune(directory, 1)
+    assert not list(directory.glob(f".srobust-pruning-*.{dead.pid}"))
+    assert len(list(directory.glob(".srobust-pruning-*"))) == 2, "others may be at it"
+    prune(directory, 1, unfinished_after_s=0)
     assert not list(directory.glob(".srobust-pruning-*"))
+
+
+OTHERS = ("new step", "old step again", "seal anew", "demote", "lose", "damage", "prune")
+
+
+def somebody_else(directory: Path, make: Make, what: str, steps: list[int]) -> bool:
+    """What another process may do at any time; whether it began to write into a checkpoint that was there."""
+    path = directory / f"step-{steps[-1]:08d}"
+    if what == "new step":
+        make(max(steps) + 1)
+    elif what == "old step again":
+        for step in steps:
+            old = directory / f"step-{step:08d}"
+            if old.exists():
+                (old / "rank-00000.1.pt").write_bytes(b"being written")
+                return True
+    elif what == "prune":
+        prune(directory, 1)
+    elif not path.exists():
+        return False
+    elif what == "seal anew":
+        checkpoint.seal(path)
+    elif what == "demote":
+        demote(path, "died")
+    elif what == "lose":
+        shutil.rmtree(path)
+    elif what == "damage":
+        (path / "rank-00001.pt").write_bytes(b"")
+    return False
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    count=st.integers(1, 5),
+    keep=st.integers(1, 3),
+    when=st.dictionaries(st.integers(0, 6), st.sampled_from(OTHERS), max_size=3),
+)
+def test_others_may_do_anything_meanwhile(
+    tmp_path_factory: pytest.TempPathFactory, count: int, keep: int, when: dict[int, str]
+) -> None:
+    """Nothing that was being written is lost, and `keep` good ones stay, less those that somebody else spoiled."""
+    directory = tmp_path_factory.mktemp("prune")
+
+    def make(step: int) -> Path:
+        path = directory / f"step-{step:08d}"
+        path.mkdir()
+        for rank in range(2):
+            (path / f"rank-{rank:05d}.pt").write_bytes(bytes([step, rank]) * 50)
+        checkpoint.seal(path)
+        return path
+
+    steps = list(range(1, count + 1))
+    for step in steps:
+        make(step)
+    points = 0
+    spoiled = 0
+    written = False
+
+    def reached(point: str, path: Path) -> None:
+        nonlocal points, spoiled, written
+        what = when.get(points)
+        points += 1
+        if what is not None:
+            spoiled += what in ("demote", "lose", "damage")
+            own = pruning._reached
+            pruning._reached = lambda *_: None  # the other's prune is not disturbed
+            written |= somebody_else(directory, make, what, steps)
+            pruning._reached = own
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pruning, "_reached", reached)
+        done = prune(directory, keep)
+    good = [entry for entry in entries(directory, deep=True) if entry.sealed and not entry.problem]
+    floor = min(count, keep)
+    if "prune" in when.values():
+        floor = min(floor, 1)
+    assert len(good) >= floor - spoiled
+    assert all(not path.exists() for path in done.removed)
+    if written and "lose" not in when.values() and "prune" not in when.values():
+        assert list(directory.glob("*/rank-00000.1.pt")), "what somebody began to write was removed"
+    shutil.rmtree(directory)
 
 
 def test_a_sealed_one_that_is_saved_again_is_not_raced(make: Make, directory: Path) -> None:
