@@ -120,14 +120,14 @@ def several(folder: Path, size_bytes: int, rounds: int) -> dict[str, list[float]
 
 
 def lookup(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """10,000 files, in one checkpoint and in a thousand: choosing looks at sizes and times only."""
+    """10,000 files, in one checkpoint and in a hundred: choosing looks at sizes and times only."""
     one, many = folder / "one", folder / "many"
     one.mkdir()
     many.mkdir()
     make_folder(one / "step-1", FILES, 1)
     checkpoint.seal(one / "step-1")
-    for n in range(FILES // 10):
-        make_folder(many / f"step-{n}", 10, 1)
+    for n in range(FILES // 100):
+        make_folder(many / f"step-{n}", 100, 1)
         checkpoint.seal(many / f"step-{n}")
 
     def stat_all(path: Path) -> None:
@@ -138,7 +138,7 @@ def lookup(folder: Path, rounds: int) -> dict[str, list[float]]:
         {
             "one stat a file": lambda: stat_all(one / "step-1"),
             "latest, one checkpoint of 10,000 files": lambda: checkpoint.latest(one),
-            "latest, 1,000 checkpoints of 10 files": lambda: checkpoint.latest(many),
+            "latest, 100 checkpoints of 100 files": lambda: checkpoint.latest(many),
             "srobust ckpt latest, one of 10,000 files": lambda: run(*COMMAND, "latest", one),
         },
         rounds,

@@ -294,7 +294,7 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust breaker", keys_written("cli/breaker.py", "_show")),
         ("srobust devcluster", keys_written("cli/devcluster.py", "_state")),
         ("srobust ckpt", keys_written("cli/ckpt.py", "latest", "list_", "prune", "_entry")),
-    ("srobust ckpt", keys_written("cli/ckpt_seal.py", "command", "_seal_all")),
+        ("srobust ckpt", keys_written("cli/ckpt_seal.py", "command", "_seal_all")),
         ("srobust ckpt", set(checkpoint.Report.__struct_fields__) | set(checkpoint.Problem.__struct_fields__)),
         ("srobust stacks", keys_written("cli/stacks.py", "command")),
         ("incident.json", set(incident.Record.__dataclass_fields__)),

@@ -16,6 +16,7 @@ up seals, sizes and times of change; torch is imported by `save` and `load` alon
 from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import Entry, Found, entries, latest
+from slurm_robust.checkpoint.healthlog import HealthLog, latest_healthy
 from slurm_robust.checkpoint.pruning import Pruned, prune
 from slurm_robust.checkpoint.reader import load
 from slurm_robust.checkpoint.resume import resume_from_env
@@ -30,6 +31,7 @@ __all__ = [
     "Entry",
     "FileSeal",
     "Found",
+    "HealthLog",
     "Problem",
     "Pruned",
     "Report",
@@ -39,6 +41,7 @@ __all__ = [
     "demote",
     "entries",
     "latest",
+    "latest_healthy",
     "load",
     "pin",
     "prune",

@@ -28,6 +28,8 @@ _KINDS = {
 }  # fmt: skip
 """Names of element types in torch's files and in safetensors → theirs above; integers are always finite."""
 
+_BOOKKEEPING = ("callbacks.", "loops.")
+"""Lightning's callbacks keep an infinity for the best loss that is not there yet."""
 _Place = tuple[str, str, int, int]
 """Name, type, offset and length of a tensor."""
 
@@ -47,7 +49,7 @@ def not_finite(folder: Path, names: list[str], on_bytes: OnBytes | None = None) 
         with (folder / name).open("rb") as file:
             for tensor, kind, offset, size_bytes in tensors_of(folder / name, file):
                 bits = _BITS.get(_KINDS.get(kind, kind))
-                if bits is None:
+                if bits is None or tensor.startswith(_BOOKKEEPING):
                     continue
                 dtype = np.dtype(bits[0])
                 file.seek(offset)

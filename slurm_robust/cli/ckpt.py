@@ -66,15 +66,23 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
 @click.option("--deep", is_flag=True, help="Read back every byte that was not read since it was sealed.")
 @click.option("--unsealed", is_flag=True, help="One without a seal will do, where its structure is whole.")
 @click.option("--pin", is_flag=True, help="Have the framework's own tracker file point at it.")
+@click.option("--healthy", is_flag=True, help="Loss and gradient norm in range, up to it and for a while after.")
 @JSON
-def latest(directory: Path, deep: bool, unsealed: bool, pin: bool, as_json: bool) -> None:
+def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: bool, as_json: bool) -> None:
     """Print the newest checkpoint to resume from, and why newer ones were passed over.
 
     With --pin, latest_checkpointed_iteration.txt (Megatron-LM), latest (DeepSpeed) or the link last.ckpt (Lightning)
-    is made to point at it.
+    is made to point at it. With --healthy, for going back after a loss spike, the program has to tell its loss to
+    checkpoint.HealthLog; which batches to leave out then is told, too.
     """
+    if healthy and unsealed:
+        raise click.UsageError("--healthy chooses among sealed ones: leave out --unsealed")
     with told(), bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
-        found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, on_bytes=on_bytes)
+        skip = None
+        if healthy:
+            found, skip = checkpoint.latest_healthy(directory, deep=deep, on_bytes=on_bytes)
+        else:
+            found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, on_bytes=on_bytes)
         pinned = checkpoint.pin(directory, found.path) if pin and found.path else []
         trackers = checkpoint.trackers(directory)
     if as_json:
@@ -85,6 +93,7 @@ def latest(directory: Path, deep: bool, unsealed: bool, pin: bool, as_json: bool
                 "sealed": found.sealed,
                 "pinned": pinned,
                 "passed_over": [{"path": str(path), "why": why} for path, why in found.passed_over],
+                "skip": skip,
             }
         )
     else:
@@ -96,6 +105,8 @@ def latest(directory: Path, deep: bool, unsealed: bool, pin: bool, as_json: bool
                 click.echo(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
         if found.path and not found.sealed:
             click.echo("no seal: nothing but its structure was looked at", err=True)
+        if skip is not None:
+            click.echo(f"leave out the batches of steps {skip.first_step} to {skip.last_step}", err=True)
         if found.path:
             click.echo(str(found.path))
         else:
