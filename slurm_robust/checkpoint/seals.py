@@ -80,6 +80,18 @@ def step_in_name(path: Path) -> int | None:
     return int(match[1] or match[2]) if match else None
 
 
+def step_of(path: Path, given: int | None, told: int | None) -> int:
+    """The step that was given, else the one that the content tells, else the name's.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    for step in (given, told, step_in_name(path)):
+        if step is not None:
+            return step
+    raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
+
+
 def read(path: Path) -> Seal | None:
     """The seal of the checkpoint at `path`; None where it has none.
 
@@ -245,17 +257,20 @@ def seal(
         if found.problems and not unchecked:
             file, what = found.problems[0]
             raise CheckpointError(f"{base(path) / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
-        for told in (found.step, step_in_name(path)):
-            step = told if step is None else step
-        if step is None:
-            raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
-        sealed = tuple(files.in_parallel(lambda name: _digested(base(path), name, on_bytes), names))
+        step = step_of(path, step, found.step)
+        sealed = tuple(files.in_parallel(lambda name: digested(base(path), name, on_bytes), names))
         return write(path, step, found.world_size, sealed, program, layout=", ".join(found.formats))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be sealed: {error}") from error
 
 
-def _digested(folder: Path, name: str, on_bytes: files.OnBytes | None) -> FileSeal:
+def digested(folder: Path, name: str, on_bytes: files.OnBytes | None = None) -> FileSeal:
+    """Digest a file and its parts.
+
+    Raises:
+        CheckpointError: it was written to meanwhile.
+        OSError: it cannot be read.
+    """
     parts: list[str] = []
     before = (folder / name).stat()
     new = describe(folder, name, files.digest(folder / name, on_bytes, parts), tuple(parts))

@@ -77,6 +77,15 @@ def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_byte
     return found
 
 
+def look_at(path: Path) -> tuple[str, str]:
+    """The format of one file, and what is wrong with it by itself; each empty where there is nothing.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return _file(path, None)
+
+
 def is_checkpoint(path: Path) -> bool:
     """Whether there is a checkpoint at `path` itself, and not a folder of several.
 

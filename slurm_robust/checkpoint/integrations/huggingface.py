@@ -28,9 +28,10 @@ class SealOnSave:
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Seal `output_dir/checkpoint-N`, once all ranks are here."""
+        path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self.sealer.begin(path)
         group.wait_for_all()
-        if group.rank() == 0:
-            self.sealer.seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        self.sealer.saved(path)
         return control
 
 

@@ -31,12 +31,12 @@ class SealOnSave:
         @functools.wraps(save)
         def sealing(filepath: Any, *args: Any, **kwargs: Any) -> Any:
             self._seal_late()
+            self.sealer.begin(filepath)
             done = save(filepath, *args, **kwargs)
-            if trainer.is_global_zero:
-                if "Async" in type(getattr(trainer.strategy, "checkpoint_io", None)).__name__:
-                    self._late.append(Path(filepath))
-                else:
-                    self.sealer.seal(filepath)
+            if "Async" not in type(getattr(trainer.strategy, "checkpoint_io", None)).__name__:
+                self.sealer.saved(filepath)
+            elif trainer.is_global_zero:
+                self._late.append(Path(filepath))
             return done
 
         sealing.srobust_seals = True  # type: ignore[attr-defined]
