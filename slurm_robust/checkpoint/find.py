@@ -81,17 +81,21 @@ def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | No
     Raises:
         CheckpointError: as `latest`.
     """
-    return [
-        Entry(
-            path=path,
-            step=_step(path, seal),
-            sealed=seal is not None,
-            problem=problem or (_why_not(path, seal, deep=deep, on_bytes=on_bytes) if seal is not None else "no seal"),
-            size_bytes=sum(file.size_bytes for file in seal.files) if seal is not None else 0,
-            created_at_s=seal.created_at_s if seal is not None else 0.0,
-        )
-        for path, seal, problem in candidates(Path(directory))
-    ]
+    return [entry_of(*one, deep=deep, on_bytes=on_bytes) for one in candidates(Path(directory))]
+
+
+def entry_of(path: Path, seal: Seal | None, problem: str, *, deep: bool, on_bytes: OnBytes | None = None) -> Entry:
+    """One of `candidates` as an entry; see `verification.check` for `deep`."""
+    if seal is None:
+        return Entry(path=path, step=_step(path, None), sealed=False, problem=problem or "no seal")
+    return Entry(
+        path=path,
+        step=seal.step,
+        sealed=True,
+        problem=problem or _why_not(path, seal, deep=deep, on_bytes=on_bytes),
+        size_bytes=sum(file.size_bytes for file in seal.files),
+        created_at_s=seal.created_at_s,
+    )
 
 
 def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:

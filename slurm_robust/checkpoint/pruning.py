@@ -15,8 +15,8 @@ import msgspec
 from slurm_robust.checkpoint.demotion import DEMOTED_NAME
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.find import candidates, entries
-from slurm_robust.checkpoint.seals import SEAL_NAME, beside, contents, written_at_s
+from slurm_robust.checkpoint.find import Entry, candidates, entry_of
+from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, beside, contents, written_at_s
 from slurm_robust.checkpoint.seals import read as read_seal
 from slurm_robust.checkpoint.trackers import trackers
 from slurm_robust.checkpoint.verification import VERIFIED_NAME
@@ -60,10 +60,9 @@ def prune(
         tracked = {tracker.target: tracker.name for tracker in trackers(directory)}
     except OSError as error:
         raise CheckpointError(f"{directory}: a tracker cannot be read: {error}", "Nothing was removed") from error
-    before = {path: _stand(path) for path, _, _ in candidates(directory)}
-    found = entries(directory, deep=True, on_bytes=on_bytes)
-    good = [entry for entry in found if entry.sealed and not entry.problem]
-    kept = good[:keep]
+    listed = candidates(directory)
+    before = {path: _stand(path) for path, _, _ in listed}
+    found, kept = _choose(listed, keep, on_bytes)
     removed, left = [], []
     for entry in found:
         if entry in kept:
@@ -88,6 +87,19 @@ def prune(
                 left.append((path, why))
         _sweep(directory, unfinished_after_s)
     return Pruned(kept=tuple(entry.path for entry in kept), removed=tuple(removed), left=tuple(left))
+
+
+def _choose(
+    listed: list[tuple[Path, Seal | None, str]], keep: int, on_bytes: OnBytes | None
+) -> tuple[list[Entry], list[Entry]]:
+    """All of them, and the newest `keep` that are good, read back; what goes anyway is not read."""
+    found, kept = list[Entry](), list[Entry]()
+    for path, seal, problem in listed:
+        entry = entry_of(path, seal, problem, deep=len(kept) < keep, on_bytes=on_bytes)
+        found.append(entry)
+        if entry.sealed and not entry.problem and len(kept) < keep:
+            kept.append(entry)
+    return found, kept
 
 
 def _reached(point: str, path: Path) -> None:
