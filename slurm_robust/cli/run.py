@@ -101,7 +101,7 @@ def command(words: list[str]) -> None:
         sys.exit(EXIT_USAGE)
     if own.off or problem or outside or not os.environ.get("SLURM_JOB_ID"):
         if outside:
-            sys.stderr.write(f"srobust run: not supervised: {outside}\n")
+            sys.stderr.write(f"srobust run: {outside}. Until then it runs under plain srun, unsupervised\n")
         elif problem:
             sys.stderr.write(f"srobust: {problem}; the command runs under plain srun, unsupervised: tell your admins\n")
         elif not own.off:
