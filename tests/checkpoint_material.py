@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from checkpoint_ranks import asynchronous, distributed, fsdp2, megatron_dist
 from safetensors.torch import save_file
 
 
@@ -38,32 +36,6 @@ def legacy(at: Path) -> Path:
     path = at / "step-7"
     path.mkdir()
     torch.save({"model": state(), "step": 7}, path / "model.pt", _use_new_zipfile_serialization=False)
-    return path
-
-
-_TWO_RANKS = """
-import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
-import torch.multiprocessing as mp
-from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
-def rank(number, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}.store", rank=number, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
-    whole = torch.arange(40.0).reshape(10, 4)
-    dcp.save({"w": distribute_tensor(whole, mesh, [Shard(0)]), "lr": 0.1, "b": torch.ones(3)}, checkpoint_id=folder)
-    dist.destroy_process_group()
-if __name__ == "__main__":
-    mp.spawn(rank, args=(sys.argv[1],), nprocs=2)
-"""
-
-
-def distributed(at: Path) -> Path:
-    """Two ranks of torch.distributed.checkpoint, with a sharded tensor."""
-    path, program = at / "step-7", at / "two_ranks.py"
-    program.write_text(_TWO_RANKS)
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-W", "ignore", program, path], check=True, timeout=120, env=env)
-    for left in (program, Path(f"{path}.store")):
-        left.unlink(missing_ok=True)
     return path
 
 
@@ -95,16 +67,54 @@ def deepspeed(at: Path) -> Path:
     return path
 
 
-def trainer(at: Path) -> Path:
-    """HF Trainer on two ranks, weights in two safetensors files with an index."""
-    path = at / "checkpoint-7"
+def zero2(at: Path) -> Path:
+    """ZeRO 2 in fp16 on two ranks, without model parallelism; shards as DeepSpeed names them since 0.3."""
+    path = at / "global_step7"
     path.mkdir()
+    states = {"module": state(), "dp_world_size": 2, "mp_world_size": 1, "global_steps": 7}
+    torch.save(states, path / "mp_rank_00_model_states.pt")
+    for data in range(2):
+        saved = {"optimizer_state_dict": {"zero_stage": 2, "state": state(data)}}
+        torch.save(saved, path / f"zero_pp_rank_{data}_mp_rank_00_optim_states.pt")
+    (at / "latest").write_text("global_step7")
+    return path
+
+
+def zero3(at: Path) -> Path:
+    """ZeRO 3 in bf16: the model lies in shards, too."""
+    path = at / "global_step7"
+    path.mkdir()
+    for data in range(4):
+        states = {"module": state(data), "dp_world_size": 4, "mp_world_size": 1, "global_steps": 7}
+        torch.save(states, path / f"zero_pp_rank_{data}_mp_rank_00_model_states.pt")
+        saved = {"optimizer_state_dict": {"zero_stage": 3, "state": state(data)}}
+        torch.save(saved, path / f"bf16_zero_pp_rank_{data}_mp_rank_00_optim_states.pt")
+    (at / "latest").write_text("global_step7")
+    return path
+
+
+def split(at: Path) -> Path:
+    """Weights alone, in two safetensors files with an index, as `save_pretrained` writes them."""
+    path = at / "step-7"
+    path.mkdir()
+    _split_weights(path)
+    return path
+
+
+def _split_weights(path: Path) -> None:
     weights = state()
     parts = {f"model-0000{n + 1}-of-00002.safetensors": {k: weights[k]} for n, k in enumerate(list(weights)[:2])}
     for name, tensors in parts.items():
         save_file(tensors, path / name)
     places = {tensor: name for name, tensors in parts.items() for tensor in tensors}
     (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
+def trainer(at: Path) -> Path:
+    """HF Trainer on two ranks, weights in two safetensors files with an index."""
+    path = at / "checkpoint-7"
+    path.mkdir()
+    _split_weights(path)
     for name in ("optimizer.pt", "scheduler.pt", "training_args.bin"):
         torch.save({"state": state(), "lr": 0.1}, path / name)
     for rank in range(2):
@@ -134,8 +144,14 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], str, int]] = {
     "torch.save": (plain, "torch.save", 0),
     "torch.save, old": (legacy, "torch.save", 0),
     "DCP": (distributed, "torch.distributed.checkpoint", 2),
+    "DCP, async": (asynchronous, "torch.distributed.checkpoint", 2),
+    "DCP of FSDP2": (fsdp2, "torch.distributed.checkpoint", 2),
+    "Megatron-LM torch_dist": (megatron_dist, "Megatron-LM", 2),
     "Megatron-LM": (megatron, "Megatron-LM", 4),
     "DeepSpeed": (deepspeed, "DeepSpeed", 8),
+    "DeepSpeed ZeRO 2": (zero2, "DeepSpeed", 2),
+    "DeepSpeed ZeRO 3": (zero3, "DeepSpeed", 4),
+    "safetensors with an index": (split, "weights with an index", 0),
     "HF Trainer": (trainer, "HF Trainer", 2),
     "HF Trainer with DeepSpeed": (trainer_with_deepspeed, "DeepSpeed", 8),
     "Lightning": (lightning, "Lightning", 0),

@@ -16,10 +16,12 @@ up seals, sizes and times of change; torch is imported by `save` and `load` alon
 from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import Entry, Found, entries, latest
+from slurm_robust.checkpoint.healthlog import HealthLog, latest_healthy
 from slurm_robust.checkpoint.pruning import Pruned, prune
 from slurm_robust.checkpoint.reader import load
 from slurm_robust.checkpoint.resume import resume_from_env
 from slurm_robust.checkpoint.seals import FileSeal, Seal, seal
+from slurm_robust.checkpoint.sweeping import Swept, seal_all
 from slurm_robust.checkpoint.trackers import Tracker, pin, trackers
 from slurm_robust.checkpoint.verification import Problem, Report, verify
 from slurm_robust.checkpoint.writer import save
@@ -29,20 +31,24 @@ __all__ = [
     "Entry",
     "FileSeal",
     "Found",
+    "HealthLog",
     "Problem",
     "Pruned",
     "Report",
     "Seal",
+    "Swept",
     "Tracker",
     "demote",
     "entries",
     "latest",
+    "latest_healthy",
     "load",
     "pin",
     "prune",
     "resume_from_env",
     "save",
     "seal",
+    "seal_all",
     "trackers",
     "verify",
 ]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 # Half a MiB stays in the core's own cache between the copy and the digest: 2 GB in 0.136 s where `cat` took 0.123 s and
 # a mapping 0.26 s. Reading also turns a bad sector into an error; under a mapping it would kill the rank with SIGBUS.
 _BUFFER_BYTES = 512 * 1024
+
+_MOST_READERS = 8
+"""More readers than that crowd a file system that others use, too."""
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 OnBytes = Callable[[int], None]
 """Called with the number of bytes just read, for progress bars."""
@@ -58,6 +64,24 @@ def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] |
         parts += [part.hexdigest()] if part_bytes else []
         parts[:] = parts if len(parts) > 1 else []
     return hasher.hexdigest()
+
+
+def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """`work` of each item, in their order; several at once: digests and CRCs are taken outside of Python's lock.
+
+    Raises:
+        Exception: what the first that failed raised; those not yet begun are left.
+    """
+    workers = min(_MOST_READERS, len(os.sched_getaffinity(0)), len(items))
+    if workers < 2:
+        return [work(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (as xxhash)
+
+    pool = ThreadPoolExecutor(workers)
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -62,7 +62,7 @@ def latest(
         CheckpointError: the folder is there and cannot be listed. (One that is not there yet has no checkpoint.)
     """
     passed_over: list[tuple[Path, str]] = []
-    for path, seal, problem in _candidates(Path(directory)):
+    for path, seal, problem in candidates(Path(directory)):
         if seal is not None:
             step, why = seal.step, _why_not(path, seal, deep=deep, on_bytes=on_bytes)
         elif problem or not unsealed:
@@ -81,17 +81,21 @@ def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | No
     Raises:
         CheckpointError: as `latest`.
     """
-    return [
-        Entry(
-            path=path,
-            step=_step(path, seal),
-            sealed=seal is not None,
-            problem=problem or (_why_not(path, seal, deep=deep, on_bytes=on_bytes) if seal is not None else "no seal"),
-            size_bytes=sum(file.size_bytes for file in seal.files) if seal is not None else 0,
-            created_at_s=seal.created_at_s if seal is not None else 0.0,
-        )
-        for path, seal, problem in _candidates(Path(directory))
-    ]
+    return [entry_of(*one, deep=deep, on_bytes=on_bytes) for one in candidates(Path(directory))]
+
+
+def entry_of(path: Path, seal: Seal | None, problem: str, *, deep: bool, on_bytes: OnBytes | None = None) -> Entry:
+    """One of `candidates` as an entry; see `verification.check` for `deep`."""
+    if seal is None:
+        return Entry(path=path, step=_step(path, None), sealed=False, problem=problem or "no seal")
+    return Entry(
+        path=path,
+        step=seal.step,
+        sealed=True,
+        problem=problem or _why_not(path, seal, deep=deep, on_bytes=on_bytes),
+        size_bytes=sum(file.size_bytes for file in seal.files),
+        created_at_s=seal.created_at_s,
+    )
 
 
 def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
@@ -129,8 +133,12 @@ def _step(path: Path, seal: Seal | None) -> int:
     return -1 if told is None else told
 
 
-def _candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
-    """(path, its seal, what is wrong with the seal): sealed ones, and those named after a step."""
+def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
+    """(path, its seal, what is wrong with the seal), newest first: sealed ones, and those named after a step.
+
+    Raises:
+        CheckpointError: as `latest`.
+    """
     found: list[tuple[Path, Seal | None, str]] = []
     try:
         with os.scandir(directory) as listing:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
+import stat
 import time
 from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint.demotion import DEMOTED_NAME
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.find import Entry, entries
-from slurm_robust.checkpoint.seals import SEAL_NAME, base, beside, contents
+from slurm_robust.checkpoint.find import Entry, candidates, entry_of
+from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, beside, contents, written_at_s
 from slurm_robust.checkpoint.seals import read as read_seal
 from slurm_robust.checkpoint.trackers import trackers
+from slurm_robust.checkpoint.verification import VERIFIED_NAME
 
 _DOOMED_PREFIX = ".srobust-pruning-"
 
@@ -42,6 +46,10 @@ def prune(
     stay: somebody may want to see them, or be writing them. So does what a framework's own tracker points at: its next
     start looks for it. With fewer good ones than `keep`, nothing is removed.
 
+    Reading takes long, and others go on meanwhile. So before each removal all that are kept must still be as they
+    were read, and the one to go, too; after the rename that takes it out of sight it is looked at once more, and comes
+    back where somebody wrote to it in between.
+
     Raises:
         CheckpointError: `keep` is below 1, the folder or a tracker cannot be read, or one cannot be removed.
     """
@@ -52,9 +60,9 @@ def prune(
         tracked = {tracker.target: tracker.name for tracker in trackers(directory)}
     except OSError as error:
         raise CheckpointError(f"{directory}: a tracker cannot be read: {error}", "Nothing was removed") from error
-    found = entries(directory, deep=True, on_bytes=on_bytes)
-    good = [entry for entry in found if entry.sealed and not entry.problem]
-    kept = good[:keep]
+    listed = candidates(directory)
+    before = {path: _stand(path) for path, _, _ in listed}
+    found, kept = _choose(listed, keep, on_bytes)
     removed, left = [], []
     for entry in found:
         if entry in kept:
@@ -64,50 +72,122 @@ def prune(
             why = entry.problem or "newer than those kept"
         if not why and entry.path in tracked:
             why = f"{tracked[entry.path]} points at it: srobust ckpt latest {directory} --pin"
-        if not why and time.time() - _written_at_s(entry) < unfinished_after_s:
+        if not why and time.time() - _written_at_s(entry.path) < unfinished_after_s:
             why = "not sealed, and written to lately"
         if why:
             left.append((entry.path, why))
         else:
             removed.append(entry.path)
     if not dry_run:
-        for path in removed:
-            _remove(path)
-        _sweep(directory)
+        for path in list(removed):
+            _reached("about to remove", path)
+            why = _changed(before, [*(entry.path for entry in kept), path]) or _remove(path, before[path])
+            if why:
+                removed.remove(path)
+                left.append((path, why))
+        _sweep(directory, unfinished_after_s)
     return Pruned(kept=tuple(entry.path for entry in kept), removed=tuple(removed), left=tuple(left))
 
 
-def _written_at_s(entry: Entry) -> float:
+def _choose(
+    listed: list[tuple[Path, Seal | None, str]], keep: int, on_bytes: OnBytes | None
+) -> tuple[list[Entry], list[Entry]]:
+    """All of them, and the newest `keep` that are good, read back; what goes anyway is not read."""
+    found, kept = list[Entry](), list[Entry]()
+    for path, seal, problem in listed:
+        entry = entry_of(path, seal, problem, deep=len(kept) < keep, on_bytes=on_bytes)
+        found.append(entry)
+        if entry.sealed and not entry.problem and len(kept) < keep:
+            kept.append(entry)
+    return found, kept
+
+
+def _reached(point: str, path: Path) -> None:
+    """Named points of a prune; tests replace it to have somebody else write just then."""
+
+
+_Stand = frozenset[tuple[str, int, int, int]]
+"""Name, inode, size and time of change of every file of a checkpoint, its seal's and its demotion's, too."""
+
+
+def _stand(path: Path) -> _Stand:
+    """How a checkpoint stands; nothing where it is not there.
+
+    Raises:
+        OSError: nobody can tell.
+    """
+    found: set[tuple[str, int, int, int]] = set()
+    todo = [path, *(() if path.is_dir() else (beside(path, name) for name in (SEAL_NAME, DEMOTED_NAME)))]
+    while todo:
+        where = todo.pop()
+        try:
+            now = where.lstat()
+            if stat.S_ISDIR(now.st_mode):
+                todo += (inside for inside in where.iterdir() if VERIFIED_NAME not in inside.name)
+                now = None
+        except FileNotFoundError:
+            continue
+        name = os.path.relpath(where, path)
+        found.add((name, now.st_ino, now.st_size, now.st_mtime_ns) if now is not None else (name, 0, 0, 0))
+    return frozenset(found)
+
+
+def _changed(before: dict[Path, _Stand], paths: list[Path]) -> str:
+    """Which of these is not as it was, in words."""
+    for path in paths:
+        try:
+            if _stand(path) == before.get(path):
+                continue
+        except OSError:  # nobody can tell: nothing is removed for that
+            pass
+        return f"{path.name} changed meanwhile: prune again"
+    return ""
+
+
+def _written_at_s(path: Path) -> float:
     """When something that no seal speaks of was last written in it; 0 where there is nothing of the kind."""
-    newest = 0.0
     sealed: set[str] = set()
     with contextlib.suppress(CheckpointError):
-        seal = read_seal(entry.path)
+        seal = read_seal(path)
         sealed = {file.name for file in seal.files} if seal is not None else set()
     with contextlib.suppress(OSError, CheckpointError):
-        names = [name for name in contents(entry.path) if name not in sealed]
-        newest = 0.0 if sealed else entry.path.stat().st_mtime
-        for name in names:
-            newest = max(newest, (base(entry.path) / name).stat().st_mtime)
-    return newest
+        names = [name for name in contents(path) if name not in sealed]
+        if names or not sealed:
+            return written_at_s(path, names)
+    return 0.0
 
 
-def _remove(path: Path) -> None:
-    """Out of sight in one rename, then gone: a lookup never sees half of it."""
-    doomed = path.with_name(f"{_DOOMED_PREFIX}{path.name}.{os.getpid()}")
+def _remove(path: Path, before: _Stand) -> str:
+    """Out of sight in one rename, then gone: a lookup never sees half of it. Why it is still there, or nothing.
+
+    Raises:
+        CheckpointError: it cannot be removed.
+    """
+    doomed = path.with_name(f"{_DOOMED_PREFIX}{path.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         if path.is_dir():
             path.rename(doomed)
+            _reached("out of sight", doomed)
+            if _stand(doomed) != before and not path.exists():
+                doomed.rename(path)
+                return "somebody began to write to it: prune again"
             shutil.rmtree(doomed)
-            return
-        for name in (SEAL_NAME, "demoted.json", "verified.json"):  # the seal first
+            return ""
+        for name in (SEAL_NAME, DEMOTED_NAME, VERIFIED_NAME):  # the seal first
             beside(path, name).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be removed: {error}", "Remove it by hand") from error
+    return ""
 
 
-def _sweep(directory: Path) -> None:
-    """What a killed prune left out of sight."""
+def _sweep(directory: Path, after_s: float) -> None:
+    """What a killed prune left out of sight; not what another is about to remove, or to bring back."""
     for path in directory.glob(f"{_DOOMED_PREFIX}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        host, _, pid = path.name.rpartition(".")
+        host = host.rpartition(".")[2]
+        with contextlib.suppress(OSError):
+            mine = host == socket.gethostname().rpartition(".")[2] and pid.isdecimal()
+            dead = mine and int(pid) != os.getpid() and not Path(f"/proc/{pid}").exists()
+            if dead or time.time() - path.stat().st_ctime > after_s:
+                shutil.rmtree(path, ignore_errors=True)

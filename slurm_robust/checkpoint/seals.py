@@ -6,9 +6,11 @@ new seal takes the place of the old one in one rename, and ends a demotion of th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -78,18 +80,32 @@ def step_in_name(path: Path) -> int | None:
     return int(match[1] or match[2]) if match else None
 
 
+def step_of(path: Path, given: int | None, told: int | None) -> int:
+    """The step that was given, else the one that the content tells, else the name's.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    for step in (given, told, step_in_name(path)):
+        if step is not None:
+            return step
+    raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
+
+
 def read(path: Path) -> Seal | None:
     """The seal of the checkpoint at `path`; None where it has none.
 
     Raises:
         CheckpointError: there is one, and it cannot be read, or speaks of files outside of its folder.
     """
-    where = beside(path, SEAL_NAME)
     try:
+        where = beside(path, SEAL_NAME)
         found = msgspec.json.decode(where.read_bytes(), type=Seal)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except OSError as error:  # nobody can tell, which is not the same as a seal that is bad
+        raise CheckpointError(f"{path}: its seal cannot be read: {error}", _remedy(path)) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{where}: the seal cannot be read: {error}", _remedy(path)) from None
     if found.version != VERSION:
         raise CheckpointError(f"{where}: a seal of version {found.version}, known is {VERSION}", "Update slurm-robust")
@@ -172,6 +188,36 @@ def contents(path: Path) -> list[str]:
     return sorted(names)
 
 
+def require(path: Path) -> None:
+    """Nothing, where there is something at `path`.
+
+    Raises:
+        CheckpointError: there is not.
+        OSError: nobody can tell: a folder above it cannot be entered, links lead in a circle.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(
+            f"{path}: no such checkpoint", f"`srobust ckpt list {path.parent}` shows what is there"
+        ) from None
+
+
+def written_at_s(path: Path, names: Iterable[str]) -> float:
+    """When one of these files of the checkpoint at `path`, or the folder itself, last changed; seconds since the epoch.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    newest = path.stat().st_mtime
+    for name in names:
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # its writer renamed it meanwhile, which the folder's own time tells
+            newest = max(newest, (base(path) / name).stat().st_mtime)
+    return newest
+
+
 def _check_link(path: Path, link: Path) -> None:
     if not link.exists():
         raise CheckpointError(f"{link}: a link that leads nowhere", "Remove it, or bring back what it led to")
@@ -202,9 +248,8 @@ def seal(
     from slurm_robust.checkpoint.structure import look  # noqa: PLC0415 (the lookup at restart does without)
 
     path = Path(path)
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such checkpoint", f"`srobust ckpt list {path.parent}` shows what is there")
     try:
+        require(path)
         names = contents(path)
         if not names:
             raise CheckpointError(f"{path}: holds no file to seal")
@@ -212,17 +257,20 @@ def seal(
         if found.problems and not unchecked:
             file, what = found.problems[0]
             raise CheckpointError(f"{base(path) / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
-        for told in (found.step, step_in_name(path)):
-            step = told if step is None else step
-        if step is None:
-            raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
-        sealed = tuple(_digested(base(path), name, on_bytes) for name in names)
+        step = step_of(path, step, found.step)
+        sealed = tuple(files.in_parallel(lambda name: digested(base(path), name, on_bytes), names))
         return write(path, step, found.world_size, sealed, program, layout=", ".join(found.formats))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be sealed: {error}") from error
 
 
-def _digested(folder: Path, name: str, on_bytes: files.OnBytes | None) -> FileSeal:
+def digested(folder: Path, name: str, on_bytes: files.OnBytes | None = None) -> FileSeal:
+    """Digest a file and its parts.
+
+    Raises:
+        CheckpointError: it was written to meanwhile.
+        OSError: it cannot be read.
+    """
     parts: list[str] = []
     before = (folder / name).stat()
     new = describe(folder, name, files.digest(folder / name, on_bytes, parts), tuple(parts))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.formats import registry, safetensors, torchfile
 from slurm_robust.checkpoint.formats.dcp import METADATA
@@ -20,6 +21,7 @@ from slurm_robust.checkpoint.seals import SEAL_NAME, beside
 
 _NEVER_EMPTY = (".pt", ".pth", ".bin", ".ckpt", ".distcp", ".safetensors", ".json", ".metadata")
 _OF_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_IN_PIECES = ".distcp"
 _TORCH = "torch.save"
 _SAFETENSORS = "safetensors"
 _LARGEST_JSON_BYTES = 1 << 30
@@ -58,12 +60,8 @@ def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_byte
     """
     found = Look()
     kinds: list[str] = []
-    there = frozenset(names)
-    for name in names:
-        if name in known:
-            continue
-        in_pieces = name.endswith(".distcp") and f"{name.rpartition('/')[0]}/{METADATA}".lstrip("/") in there
-        kind, what = _file(folder / name, on_bytes, in_pieces=in_pieces)
+    new = [name for name in names if name not in known]
+    for name, (kind, what) in zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True):
         kinds.append(kind)
         if what:
             found.problems.append((name, what))
@@ -77,6 +75,15 @@ def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_byte
         found.problems += [one for one in inside if one[0] not in damaged or not one[0]]
     found.formats = tuple(dict.fromkeys((*found.formats, *(kind for kind in kinds if kind))))
     return found
+
+
+def look_at(path: Path) -> tuple[str, str]:
+    """The format of one file, and what is wrong with it by itself; each empty where there is nothing.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return _file(path, None)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -97,7 +104,7 @@ def is_checkpoint(path: Path) -> bool:
     )
 
 
-def _file(path: Path, on_bytes: OnBytes | None, *, in_pieces: bool) -> tuple[str, str]:
+def _file(path: Path, on_bytes: OnBytes | None) -> tuple[str, str]:
     """(format, what is wrong) of one file; pieces of a `.distcp` are looked at by their own format."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
@@ -110,7 +117,7 @@ def _file(path: Path, on_bytes: OnBytes | None, *, in_pieces: bool) -> tuple[str
             return _SAFETENSORS, safetensors.read(file).problem
         if path.name.endswith(".json"):
             return "", _json_problem(path)
-        if in_pieces or path.name == METADATA:
+        if path.name.endswith(_IN_PIECES) or path.name == METADATA:
             return "", ""
         if path.name.endswith(_OF_TORCH) and torchfile.begins(head):
             return _TORCH, f"{size_bytes} bytes: truncated"

@@ -28,6 +28,8 @@ _KINDS = {
 }  # fmt: skip
 """Names of element types in torch's files and in safetensors → theirs above; integers are always finite."""
 
+_BOOKKEEPING = ("callbacks.", "loops.")
+"""Lightning's callbacks keep an infinity for the best loss that is not there yet."""
 _Place = tuple[str, str, int, int]
 """Name, type, offset and length of a tensor."""
 
@@ -45,9 +47,9 @@ def not_finite(folder: Path, names: list[str], on_bytes: OnBytes | None = None) 
         raise CheckpointError("values are counted with numpy, which is not there", "pip install numpy") from None
     for name in names:
         with (folder / name).open("rb") as file:
-            for tensor, kind, offset, size_bytes in _tensors(folder / name, file):
+            for tensor, kind, offset, size_bytes in tensors_of(folder / name, file):
                 bits = _BITS.get(_KINDS.get(kind, kind))
-                if bits is None:
+                if bits is None or tensor.startswith(_BOOKKEEPING):
                     continue
                 dtype = np.dtype(bits[0])
                 file.seek(offset)
@@ -69,7 +71,7 @@ def _elements(np: Any, dtype: Any, file: IO[bytes], size_bytes: int, on_bytes: O
         yield np.frombuffer(data, dtype=dtype, count=len(data) // dtype.itemsize)
 
 
-def _tensors(path: Path, file: IO[bytes]) -> Iterator[_Place]:
+def tensors_of(path: Path, file: IO[bytes]) -> Iterator[_Place]:
     """The tensors of a file whose structure is known to be whole; none of what is of no known format."""
     head = file.read(16)
     if path.name.endswith(".safetensors") or safetensors.looks_like(head, path.stat().st_size):

@@ -9,7 +9,7 @@ import msgspec
 
 from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seals import FileSeal, Seal, base, beside, contents, step_in_name
+from slurm_robust.checkpoint.seals import FileSeal, Seal, base, beside, contents, require, step_in_name
 from slurm_robust.checkpoint.seals import read as read_seal
 
 VERIFIED_NAME = "verified.json"
@@ -72,29 +72,32 @@ def check(
     folder = base(path)
     memory = _recall(path)
     learnt: dict[str, _Remembered] = {}
-    problems = []
+    wrong: dict[str, str] = {}
+    unread: list[tuple[FileSeal, _Remembered]] = []
     for file in seal.files:
         where = folder / file.name
         try:
             now = where.stat()
         except (FileNotFoundError, NotADirectoryError):
-            problems.append(Problem(file.name, "missing"))
+            wrong[file.name] = "missing"
             continue
         if now.st_size != file.size_bytes:
-            problems.append(Problem(file.name, f"{now.st_size} bytes, sealed with {file.size_bytes}"))
+            wrong[file.name] = f"{now.st_size} bytes, sealed with {file.size_bytes}"
             continue
         seen = _Remembered(now.st_size, now.st_mtime_ns, now.st_ino, file.xxh3_128)
         unchanged = (now.st_mtime_ns, now.st_ino) == (file.mtime_ns, file.inode)
         if not fresh and (memory.get(file.name) == seen or (unchanged and not deep)):
             continue
-        found = files.digest(where, on_bytes)
+        unread.append((file, seen))
+    digests = files.in_parallel(lambda one: files.digest(folder / one[0].name, on_bytes), unread)
+    for (file, seen), found in zip(unread, digests, strict=True):
         if found == file.xxh3_128:
             learnt[file.name] = seen
         else:
-            problems.append(Problem(file.name, mismatch(found, file, where)))
+            wrong[file.name] = mismatch(found, file, folder / file.name)
     if learnt:
         _remember(path, memory | learnt)
-    return problems
+    return [Problem(file.name, wrong[file.name]) for file in seal.files if file.name in wrong]
 
 
 def mismatch(found: str, file: FileSeal, where: Path) -> str:
@@ -126,11 +129,12 @@ def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | 
         OSError: something of it cannot be read: nobody can tell.
     """
     path = Path(path)
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such checkpoint", f"`srobust ckpt list {path.parent}` shows what is there")
+    require(path)
     try:
         seal = read_seal(path)
     except CheckpointError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
         return Report(path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", error.what),))
     if seal is None:
         report = structure(path, fresh=True, on_bytes=on_bytes)

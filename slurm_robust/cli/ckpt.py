@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import msgspec
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.seals import SEAL_NAME, beside
 from slurm_robust.checkpoint.structure import is_checkpoint
-from slurm_robust.cli.ckpt_show import bar, print_table, size
+from slurm_robust.cli import ckpt_seal
+from slurm_robust.cli.ckpt_show import EXIT_NOT_VERIFIED, EXITS, JSON, PATH, bar, print_json, print_table, told
 from slurm_robust.cli.teach import lesson
 
-EXIT_NOT_VERIFIED = 1
-EXIT_COULD_NOT_TELL = 3
-
-_EXITS = (
-    (0, "done, verified, found"),
-    (1, "not verified, not whole, none found"),
-    (2, "wrong usage"),
-    (3, "could not tell: something cannot be read or written"),
-)
-_SEAL = ("srobust ckpt seal ckpt/step-100", "seal what your own code wrote")
 _VERIFY = ("srobust ckpt verify ckpt", "read every checkpoint of a folder back")
 _LATEST = ("srobust ckpt latest ckpt", "the path to resume from, on stdout")
 _LIST = ("srobust ckpt list ckpt", "newest first, with what is wrong with them")
 _PRUNE = ("srobust ckpt prune ckpt --keep 3 --dry-run", "what would be removed")
 
-_PATH = click.argument("path", type=click.Path(path_type=Path))
 _DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for tools.")
 
 
-@click.group(epilog=lesson([_SEAL, _VERIFY, _LATEST, _LIST, _PRUNE], _EXITS))
+@click.group(epilog=lesson([ckpt_seal.ONE, ckpt_seal.ALL, _VERIFY, _LATEST, _LIST, _PRUNE], EXITS))
 def command() -> None:
     """Seal, verify and choose checkpoints, outside of any job.
 
@@ -48,30 +33,13 @@ def command() -> None:
     """
 
 
-@command.command(epilog=lesson([_SEAL], _EXITS))
-@_PATH
-@click.option("--step", type=click.IntRange(min=0), help="Where neither it nor its name tells it (iter_0000100).")
-@click.option("--unchecked", is_flag=True, help="Whatever its structure looks like.")
-@_JSON
-def seal(path: Path, step: int | None, unchecked: bool, as_json: bool) -> None:
-    """Seal a checkpoint that is already there, after a look at its structure.
-
-    Ends a demotion. Do not seal what is still being written.
-    """
-    with _told(), bar(path, "sealing") as on_bytes:
-        new = checkpoint.seal(path, step, unchecked=unchecked, on_bytes=on_bytes)
-    if as_json:
-        _print_json(
-            {"path": str(path), "step": new.step, "files": len(new.files), "seal": str(beside(path, SEAL_NAME))}
-        )
-    else:
-        click.echo(f"{path}: sealed, step {new.step}, {_count(len(new.files))}, {size(_bytes(new))}")
+command.add_command(ckpt_seal.command, "seal")
 
 
-@command.command(epilog=lesson([_VERIFY], _EXITS))
-@_PATH
+@command.command(epilog=lesson([_VERIFY], EXITS))
+@PATH
 @click.option("--values", is_flag=True, help="No NaN and no Inf in the tensors, too.")
-@_JSON
+@JSON
 def verify(path: Path, values: bool, as_json: bool) -> None:
     """Read every byte of a checkpoint and compare it with its seal.
 
@@ -80,10 +48,10 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
     a folder of checkpoints all of them and the framework's tracker are verified; `step` is then the newest that is
     sealed and whole.
     """
-    with _told(), bar(path, "verifying") as on_bytes:
+    with told(), bar(path, "verifying") as on_bytes:
         report = _verify_all(path, values, on_bytes)
     if as_json:
-        _print_json(report)
+        print_json(report)
     else:
         how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
         formats = f" ({', '.join(report.formats)})" if report.formats else ""
@@ -93,30 +61,39 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
     sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
 
 
-@command.command(epilog=lesson([_LATEST], _EXITS))
+@command.command(epilog=lesson([_LATEST], EXITS))
 @_DIRECTORY
 @click.option("--deep", is_flag=True, help="Read back every byte that was not read since it was sealed.")
 @click.option("--unsealed", is_flag=True, help="One without a seal will do, where its structure is whole.")
 @click.option("--pin", is_flag=True, help="Have the framework's own tracker file point at it.")
-@_JSON
-def latest(directory: Path, deep: bool, unsealed: bool, pin: bool, as_json: bool) -> None:
+@click.option("--healthy", is_flag=True, help="Loss and gradient norm in range, up to it and for a while after.")
+@JSON
+def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: bool, as_json: bool) -> None:
     """Print the newest checkpoint to resume from, and why newer ones were passed over.
 
     With --pin, latest_checkpointed_iteration.txt (Megatron-LM), latest (DeepSpeed) or the link last.ckpt (Lightning)
-    is made to point at it.
+    is made to point at it. With --healthy, for going back after a loss spike, the program has to tell its loss to
+    checkpoint.HealthLog; which batches to leave out then is told, too.
     """
-    with _told(), bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
-        found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, on_bytes=on_bytes)
+    if healthy and unsealed:
+        raise click.UsageError("--healthy chooses among sealed ones: leave out --unsealed")
+    with told(), bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
+        skip = None
+        if healthy:
+            found, skip = checkpoint.latest_healthy(directory, deep=deep, on_bytes=on_bytes)
+        else:
+            found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, on_bytes=on_bytes)
         pinned = checkpoint.pin(directory, found.path) if pin and found.path else []
         trackers = checkpoint.trackers(directory)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "path": str(found.path) if found.path else None,
                 "step": found.step,
                 "sealed": found.sealed,
                 "pinned": pinned,
                 "passed_over": [{"path": str(path), "why": why} for path, why in found.passed_over],
+                "skip": skip,
             }
         )
     else:
@@ -128,6 +105,8 @@ def latest(directory: Path, deep: bool, unsealed: bool, pin: bool, as_json: bool
                 click.echo(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
         if found.path and not found.sealed:
             click.echo("no seal: nothing but its structure was looked at", err=True)
+        if skip is not None:
+            click.echo(f"leave out the batches of steps {skip.first_step} to {skip.last_step}", err=True)
         if found.path:
             click.echo(str(found.path))
         else:
@@ -135,15 +114,15 @@ def latest(directory: Path, deep: bool, unsealed: bool, pin: bool, as_json: bool
     sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
 
 
-@command.command("list", epilog=lesson([_LIST], _EXITS))
+@command.command("list", epilog=lesson([_LIST], EXITS))
 @_DIRECTORY
-@_JSON
+@JSON
 def list_(directory: Path, as_json: bool) -> None:
     """List the checkpoints of a folder, newest first."""
-    with _told():
+    with told():
         found = checkpoint.entries(directory)
     if as_json:
-        _print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
+        print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
         return
     if not found:
         click.echo(f"{directory}: no checkpoints")
@@ -151,21 +130,21 @@ def list_(directory: Path, as_json: bool) -> None:
     print_table(found)
 
 
-@command.command(epilog=lesson([_PRUNE], _EXITS))
+@command.command(epilog=lesson([_PRUNE], EXITS))
 @_DIRECTORY
 @click.option("--keep", type=click.IntRange(min=1), required=True, help="Verified checkpoints that stay.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, remove nothing.")
-@_JSON
+@JSON
 def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
     """Keep the newest N verified checkpoints and remove what is older.
 
     With fewer verified ones than N nothing is removed. What may still be written, and what the framework's tracker
     points at, is left alone.
     """
-    with _told(), bar(directory, "reading") as on_bytes:
+    with told(), bar(directory, "reading") as on_bytes:
         done = checkpoint.prune(directory, keep, dry_run=dry_run, on_bytes=on_bytes)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "kept": [str(path) for path in done.kept],
                 "removed": [str(path) for path in done.removed],
@@ -210,26 +189,6 @@ def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoin
     )
 
 
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Errors as one line on stderr; a wrong checkpoint is 1, what nobody could read or write is 3."""
-    try:
-        yield
-    except CheckpointError as error:
-        _fail(str(error), EXIT_COULD_NOT_TELL if isinstance(error.__cause__, OSError) else EXIT_NOT_VERIFIED)
-    except OSError as error:
-        _fail(str(error), EXIT_COULD_NOT_TELL)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    click.echo(f"srobust ckpt: {message}", err=True)
-    sys.exit(code)
-
-
-def _print_json(value: Any) -> None:
-    click.echo(msgspec.json.encode(value).decode())
-
-
 def _entry(entry: checkpoint.Entry) -> dict[str, Any]:
     return {
         "path": str(entry.path),
@@ -239,11 +198,3 @@ def _entry(entry: checkpoint.Entry) -> dict[str, Any]:
         "size_bytes": entry.size_bytes,
         "created_at_s": entry.created_at_s,
     }
-
-
-def _bytes(sealed: checkpoint.Seal) -> int:
-    return sum(file.size_bytes for file in sealed.files)
-
-
-def _count(files: int) -> str:
-    return f"{files} file{'' if files == 1 else 's'}"

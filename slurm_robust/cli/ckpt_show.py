@@ -1,4 +1,4 @@
-"""What `srobust ckpt` shows to people: progress bars, a table, sizes."""
+"""What `srobust ckpt` shows to people and tools: progress bars, a table, JSON, errors and their exit codes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import msgspec
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.seals import base, contents
+
+EXIT_NOT_VERIFIED = 1
+EXIT_COULD_NOT_TELL = 3
+EXITS = (
+    (0, "done, verified, found"),
+    (1, "not verified, not whole, none found"),
+    (2, "wrong usage"),
+    (3, "could not tell: something cannot be read or written"),
+)
+PATH = click.argument("path", type=click.Path(path_type=Path))
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for tools.")
 
 
 @contextlib.contextmanager
@@ -31,6 +46,28 @@ def bar(path: Path, doing: str, *, quiet: bool = False) -> Iterator[OnBytes | No
         task = progress.add_task(doing, total=total)
         advance: Callable[..., None] = progress.advance
         yield lambda size_bytes: advance(task, size_bytes)
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Errors as one line on stderr; a wrong checkpoint is 1, what nobody could read or write is 3."""
+    try:
+        yield
+    except CheckpointError as error:
+        fail(str(error), EXIT_COULD_NOT_TELL if isinstance(error.__cause__, OSError) else EXIT_NOT_VERIFIED)
+    except OSError as error:
+        fail(str(error), EXIT_COULD_NOT_TELL)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """One line on stderr, and out."""
+    click.echo(f"srobust ckpt: {message}", err=True)
+    sys.exit(code)
+
+
+def print_json(value: Any) -> None:
+    """One object, for tools."""
+    click.echo(msgspec.json.encode(value).decode())
 
 
 def print_table(found: list[checkpoint.Entry]) -> None:
@@ -59,3 +96,13 @@ def size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:.1f} TiB"
+
+
+def bytes_of(sealed: checkpoint.Seal) -> int:
+    """What its files take together."""
+    return sum(file.size_bytes for file in sealed.files)
+
+
+def count(files: int) -> str:
+    """`3 files`."""
+    return f"{files} file{'' if files == 1 else 's'}"

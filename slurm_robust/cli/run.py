@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from slurm_robust import config as site
 from slurm_robust.cli.teach import lesson
 from slurm_robust.model import EXIT_USAGE
-from slurm_robust.supervise import options, srunargs
+from slurm_robust.supervise import options, rivals, srunargs
 from slurm_robust.supervise.launcher import Launcher
 
 EXIT_NO_SRUN = 127
@@ -92,14 +92,17 @@ def command(words: list[str]) -> None:
         parsed = srunargs.parse(words)
         own = options.read(parsed.own, os.environ)
         problem = _config_problem(own.config)
+        outside = rivals.leaves_the_step(parsed.command)
     except srunargs.UsageError as error:
         sys.stderr.write(f"srobust run: {error}\n\n{options.USAGE}")
         sys.exit(EXIT_USAGE)
     except site.ConfigError as error:
         sys.stderr.write(f"srobust run: {error}\n")
         sys.exit(EXIT_USAGE)
-    if own.off or problem or not os.environ.get("SLURM_JOB_ID"):
-        if problem:
+    if own.off or problem or outside or not os.environ.get("SLURM_JOB_ID"):
+        if outside:
+            sys.stderr.write(f"srobust run: {outside}. Until then it runs under plain srun, unsupervised\n")
+        elif problem:
             sys.stderr.write(f"srobust: {problem}; the command runs under plain srun, unsupervised: tell your admins\n")
         elif not own.off:
             sys.stderr.write(

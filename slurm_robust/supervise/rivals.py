@@ -14,6 +14,10 @@ _ELASTIC = re.compile(r"--nnodes[=\s]+(\d+:\d+)")
 _SUBMITIT = re.compile(r"\bsubmitit\b")
 _REQUEUE = re.compile(r"^[^#\n]*\bscontrol[ \t]+(?:\S+[ \t]+){0,4}?requeue(?:hold)?\b", re.MULTILINE)
 
+_DEEPSPEED = re.compile(r"(?:^|/)deepspeed\Z|\Adeepspeed\.launcher\.runner\Z")
+_LAUNCHER = re.compile(r"--launcher[=\s]+(\w+)")
+_SEVERAL_NODES = re.compile(r"(?:^|\s)(?:-H|--hostfile|--force_multi)\b|--num_nodes[=\s]+(?!1\b)\d")
+
 
 def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> list[str]:
     """A sentence for each other restarter, with what to type so that there is only one.
@@ -59,6 +63,31 @@ def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> l
             "decided on that before the script's next line runs. Keep it for the time limit only"
         )
     return out
+
+
+def leaves_the_step(command: Sequence[str]) -> str:
+    """Why a command cannot be watched from here: its ranks would run outside of this step. Empty where it can.
+
+    DeepSpeed's own launcher starts one process a node over ssh, or by an srun of its own.
+    """
+    words = list(command)
+    at = next((n for n, word in enumerate(words) if _DEEPSPEED.search(word)), None)
+    if at is None or "--no_ssh" in words:
+        return ""
+    told = " ".join(words[at:])
+    if launcher := _LAUNCHER.search(told):
+        if launcher[1].lower() == "slurm":
+            return (
+                "deepspeed --launcher=slurm calls srun itself, inside of this step: call deepspeed from the batch "
+                "script, with srun_wrapper first on PATH, so that its srun is the one that is supervised"
+            )
+    elif not _SEVERAL_NODES.search(told):
+        return ""
+    return (
+        "deepspeed's launcher starts its ranks over ssh or mpirun, outside of this step, where nobody could find or "
+        "end them: use --launcher=slurm from the batch script, or start the ranks by srun "
+        "(srobust run --ntasks-per-node=8 python train.py)"
+    )
 
 
 def _count(text: str) -> int:

@@ -87,3 +87,16 @@ def test_localize_campaign_twice() -> None:
     ours = figures["slurm-robust"]
     assert sum(told["exact"]["hits"] for told in ours.values()) > 0
     assert run("localize_campaign.py", "--ablate")["figures"] == figures
+
+
+def test_checkpoint_verify() -> None:
+    """Every part has its figures, and both targets are measured against something of the same run."""
+    found = run("checkpoint_verify.py")
+    figures = found["figures"]
+    assert {t["name"] for t in found["targets"] if t["met"] is not None} == {
+        "verify, sealed: of what cat takes",
+        "lookup among 10,000 files",
+    }
+    assert figures["one file"].keys() >= {"cat FILE >/dev/null, s", "verify, sealed, s", "seal, s"}
+    assert 0 < figures["lookup"]["one stat a file, s"]["median"] < 10
+    assert figures["seconds of cat's, one file"]["cat FILE >/dev/null"] == 1

@@ -6,14 +6,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
-from checkpoint_material import MAKERS
+import torch
+from checkpoint_material import MAKERS, state
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.seals import contents
+from slurm_robust.checkpoint.values import tensors_of
 from slurm_robust.checkpoint.verification import verify
 
 
@@ -91,6 +94,82 @@ def test_whatever_is_missing_is_found_without_a_seal(made: tuple[str, Path], cop
         assert not verify(copy).verified, path.name
         path.write_bytes(whole)
     assert verify(copy).verified
+
+
+@pytest.mark.parametrize("made", ["Megatron-LM torch_dist"], indirect=True)
+def test_megatrons_save_that_died_early_is_not_whole(copy: Path) -> None:
+    """`common.pt` is there first, `metadata.json` last: what lies between is no checkpoint."""
+    (copy / "metadata.json").unlink()
+    assert [problem.file for problem in verify(copy).problems] == ["metadata.json"]
+    for path in files(copy):
+        if path.name != "common.pt":
+            path.unlink()
+    report = verify(copy)
+    assert (report.formats[0], report.verified, report.step) == ("Megatron-LM", False, 7)
+
+
+@pytest.mark.parametrize("made", ["DCP, async"], indirect=True)
+def test_an_asynchronous_save_that_is_not_done_is_not_whole(copy: Path) -> None:
+    """All shards are there, `.metadata` is not: it is written last. A rewritten one leaves `.metadata.tmp` behind."""
+    whole = (copy / ".metadata").read_bytes()
+    (copy / ".metadata").rename(copy / ".metadata.tmp")
+    (problem,) = verify(copy).problems
+    assert (problem.file, "written last" in problem.what) == (".metadata", True)
+    (copy / ".metadata").write_bytes(whole)
+    assert verify(copy).verified
+
+
+@pytest.mark.parametrize("made", ["Megatron-LM", "DeepSpeed", "DeepSpeed ZeRO 3"], indirect=True)
+def test_a_rank_of_another_step_is_found(copy: Path) -> None:
+    """A save over an older one that died half way: each file is whole, and they do not belong together."""
+    path = max(path for path in files(copy) if path.name.endswith(("model_optim_rng.pt", "model_states.pt")))
+    saved = torch.load(path, weights_only=False)
+    torch.save({**saved, "iteration": 6, "global_steps": 6}, path)
+    (problem,) = verify(copy).problems
+    assert problem.file == path.relative_to(copy).as_posix()
+    assert "of step 6, the first rank's is of 7" in problem.what
+
+
+@pytest.mark.parametrize("made", ["DeepSpeed ZeRO 2"], indirect=True)
+def test_a_missing_expert_is_found(copy: Path) -> None:
+    """A mixture of experts has a file for each, numbered through in every layer."""
+    for layer in range(2):
+        for expert in range(4):
+            torch.save(state(), copy / f"layer_{layer}_expert_{expert}_mp_rank_00_model_states.pt")
+    assert verify(copy).verified
+    (copy / "layer_1_expert_3_mp_rank_00_model_states.pt").unlink()
+    (copy / "layer_0_expert_0_mp_rank_00_model_states.pt").unlink()
+    assert [problem.file for problem in verify(copy).problems] == [
+        "layer_0_expert_0_mp_rank_00_model_states.pt",
+        "layer_1_expert_3_mp_rank_00_model_states.pt",
+    ]
+
+
+@pytest.mark.parametrize("made", MAKERS, indirect=True)
+def test_a_flip_in_a_tensor(made: tuple[str, Path], copy: Path) -> None:
+    """Found without a seal where the format keeps CRCs; where it keeps none, a seal finds it: docs/checkpoints.md."""
+    flipped: list[tuple[Path, int]] = []
+    for path in files(copy):
+        with path.open("rb") as file:
+            places = [(path, offset + size_bytes // 2) for _, _, offset, size_bytes in tensors_of(path, file)]
+        flipped += places
+        for _, at in places:
+            with path.open("r+b") as file:
+                flip(file, at)
+                has_crcs = path.suffix != ".safetensors" and made[0] != "torch.save, old"
+                assert verify(copy).verified != has_crcs, f"{path.name}, byte {at}"
+                flip(file, at)
+    checkpoint.seal(copy)
+    path, at = flipped[0]
+    with path.open("r+b") as file:
+        flip(file, at)
+    assert not verify(copy).verified
+
+
+def flip(file: IO[bytes], at: int) -> None:
+    """One bit of it."""
+    byte = os.pread(file.fileno(), 1, at)[0]
+    os.pwrite(file.fileno(), bytes([byte ^ 4]), at)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from slurm_robust.checkpoint import demote
+from slurm_robust import checkpoint
+from slurm_robust.checkpoint import demote, entries, files, pruning
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import latest
 from slurm_robust.checkpoint.pruning import prune
@@ -46,6 +54,23 @@ def test_a_silent_corruption_does_not_cost_the_good_one(make: Make, directory: P
     assert latest(directory, deep=True).step == 1
 
 
+def test_what_goes_anyway_is_not_read(make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten old checkpoints of a terabyte each are removed at the price of reading the newest."""
+    for step in range(1, 5):
+        make(step)
+    read: list[str] = []
+    real = files.digest
+
+    def counted(where: Path, *args: Any) -> str:
+        read.append(where.parent.name)
+        return real(where, *args)
+
+    monkeypatch.setattr(files, "digest", counted)
+    assert names(prune(directory, 1).removed) == [3, 2, 1]
+    assert set(read) <= {"step-00000004"}
+    assert read
+
+
 def test_fewer_than_asked_for(make: Make, directory: Path) -> None:
     """Nothing is removed while there are not enough good ones, and never the last."""
     make(1)
@@ -79,7 +104,107 @@ def test_a_dry_run_removes_nothing(make: Make, directory: Path) -> None:
 def test_what_a_killed_prune_left_goes(make: Make, directory: Path) -> None:
     """Half of a removed checkpoint is out of sight, and gone after the next prune."""
     make(1)
-    (directory / ".srobust-pruning-step-00000000.1").mkdir()
+    with subprocess.Popen(["true"]) as dead:
+        pass
+    here = socket.gethostname()
+    for owner in (f"{here}.{dead.pid}", f"{here}.{os.getpid()}", "elsewhere.1"):
+        (directory / f".srobust-pruning-step-00000000.{owner}").mkdir()
     assert latest(directory).step == 1
     prune(directory, 1)
+    assert not list(directory.glob(f".srobust-pruning-*.{dead.pid}"))
+    assert len(list(directory.glob(".srobust-pruning-*"))) == 2, "others may be at it"
+    prune(directory, 1, unfinished_after_s=0)
     assert not list(directory.glob(".srobust-pruning-*"))
+
+
+NEW_STEPS = itertools.count(100)
+OTHERS = ("new step", "old step again", "seal anew", "demote", "lose", "damage", "prune")
+
+
+def somebody_else(directory: Path, make: Make, what: str, steps: list[int]) -> bool:
+    """What another process may do at any time; whether it began to write into a checkpoint that was there."""
+    path = directory / f"step-{steps[-1]:08d}"
+    if what == "new step":
+        make(next(NEW_STEPS))
+    elif what == "old step again":
+        for step in steps:
+            old = directory / f"step-{step:08d}"
+            if old.exists():
+                (old / "rank-00000.1.pt").write_bytes(b"being written")
+                return True
+    elif what == "prune":
+        prune(directory, 1)
+    elif not path.exists():
+        return False
+    elif what == "seal anew":
+        checkpoint.seal(path)
+    elif what == "demote":
+        demote(path, "died")
+    elif what == "lose":
+        shutil.rmtree(path)
+    elif what == "damage":
+        (path / "rank-00001.pt").write_bytes(b"")
+    return False
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 5),
+    keep=st.integers(1, 3),
+    when=st.dictionaries(st.integers(0, 6), st.sampled_from(OTHERS), max_size=3),
+)
+def test_others_may_do_anything_meanwhile(
+    tmp_path_factory: pytest.TempPathFactory, count: int, keep: int, when: dict[int, str]
+) -> None:
+    """Nothing that was being written is lost, and `keep` good ones stay, less those that somebody else spoiled."""
+    directory = tmp_path_factory.mktemp("prune")
+
+    def make(step: int) -> Path:
+        path = directory / f"step-{step:08d}"
+        path.mkdir()
+        for rank in range(2):
+            (path / f"rank-{rank:05d}.pt").write_bytes(bytes([step % 256, rank]) * 50)
+        checkpoint.seal(path)
+        return path
+
+    steps = list(range(1, count + 1))
+    for step in steps:
+        make(step)
+    points = 0
+    spoiled = 0
+    written = False
+
+    def reached(point: str, path: Path) -> None:
+        nonlocal points, spoiled, written
+        what = when.get(points)
+        points += 1
+        if what is not None:
+            spoiled += what in ("demote", "lose", "damage")
+            own = pruning._reached
+            pruning._reached = lambda *_: None  # the other's prune is not disturbed
+            written |= somebody_else(directory, make, what, steps)
+            pruning._reached = own
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pruning, "_reached", reached)
+        done = prune(directory, keep)
+    good = [entry for entry in entries(directory, deep=True) if entry.sealed and not entry.problem]
+    floor = min(count, keep)
+    if "prune" in when.values():
+        floor = min(floor, 1)
+    assert len(good) >= floor - spoiled
+    assert all(not path.exists() for path in done.removed)
+    if written and "lose" not in when.values() and "prune" not in when.values():
+        assert list(directory.glob("*/rank-00000.1.pt")), "what somebody began to write was removed"
+    shutil.rmtree(directory)
+
+
+def test_a_sealed_one_that_is_saved_again_is_not_raced(make: Make, directory: Path) -> None:
+    """Files that its seal does not speak of, written lately: somebody writes it anew."""
+    for step in (1, 2):
+        make(step)
+    (directory / "step-00000001" / "rank-00000.1.pt").write_bytes(b"new")
+    done = prune(directory, 1)
+    assert done.removed == ()
+    assert [why for _, why in done.left] == ["not sealed, and written to lately"]
+    assert prune(directory, 1, unfinished_after_s=0).removed == (directory / "step-00000001",)

@@ -90,3 +90,11 @@ def test_values_that_are_not_finite_are_counted(tmp_path: Path, dtype: torch.dty
         return  # its storages' sizes are not told there
     (problem,) = verify(path, values=True).problems
     assert problem.what == "bad: 2 of 4 values are NaN or Inf"
+
+
+def test_what_a_callback_keeps_is_no_weight(tmp_path: Path) -> None:
+    """Lightning's ModelCheckpoint starts from an infinite `kth_value`: that is no damage; a weight's infinity is."""
+    kept = {"callbacks": {"ModelCheckpoint{'monitor': None}": {"kth_value": torch.tensor(math.inf)}}}
+    for weight, verified in ((1.0, True), (math.inf, False)):
+        torch.save({**kept, "state_dict": {"w": torch.tensor([weight])}}, tmp_path / "step=1.ckpt")
+        assert verify(tmp_path / "step=1.ckpt", values=True).verified is verified

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint import files, structure
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.verification import Problem, verify
 
@@ -60,3 +61,64 @@ def test_nothing_there(directory: Path) -> None:
     """A path that does not exist is an error that says what to type."""
     with pytest.raises(CheckpointError, match="srobust ckpt list"):
         verify(directory / "nope")
+
+
+def test_a_mismatch_tells_both_digests_and_where(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large file, the part that differs; of a small one, all of it."""
+    monkeypatch.setattr(files, "PART_BYTES", 1 << 20)
+    path = make(3, content=b"w" * (5 << 19))
+    before = {file.name: file.xxh3_128 for file in checkpoint.seal(path).files}
+    for name, at in (("rank-00000.pt", (1 << 20) + 5), ("rank-00001.pt", 5 << 19)):
+        with (path / name).open("r+b") as file:
+            file.seek(at)
+            file.write(b"!")
+    first, second = verify(path).problems
+    assert before["rank-00000.pt"] in first.what
+    assert files.digest(path / "rank-00000.pt") in first.what
+    assert f"bytes {1 << 20} to {(2 << 20) - 1}: xxh3-64" in first.what
+    assert f"bytes {2 << 20} to {(5 << 19) + 1}: xxh3-64" in second.what
+    small = make(4)
+    (small / "rank-00000.pt").write_bytes(b"x" * 7002)
+    assert "bytes 0 to 7001" in verify(small).problems[0].what
+
+
+def test_a_structure_is_looked_at_once(make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`latest --unsealed` remembers by inode, size and time of change; what changed is looked at again."""
+    path = make(3, sealed=False)
+    assert (checkpoint.latest(directory, unsealed=True).path, checkpoint.latest(directory).path) == (path, None)
+    looked: list[str] = []
+    real = structure._file
+
+    def counted(where: Path, on_bytes: files.OnBytes | None) -> tuple[str, str]:
+        looked.append(where.name)
+        return real(where, on_bytes)
+
+    monkeypatch.setattr(structure, "_file", counted)
+    found = checkpoint.latest(directory, unsealed=True)
+    assert (found.path, found.sealed, looked) == (path, False, [])
+    (path / "rank-00001.pt").write_bytes(b"")
+    assert checkpoint.latest(directory, unsealed=True).path is None
+    assert looked == ["rank-00001.pt"]
+
+
+def test_a_false_alarm_can_be_overruled(make: Make) -> None:
+    """Nobody is held up by a check of ours that is wrong."""
+    path = make(3, sealed=False)
+    (path / "marker.json").write_text("{")
+    with pytest.raises(CheckpointError, match="no whole JSON"):
+        checkpoint.seal(path)
+    checkpoint.seal(path, unchecked=True)
+    assert verify(path).verified
+
+
+def test_links(make: Make, tmp_path: Path) -> None:
+    """One that leads nowhere or out is a problem; one that stays inside is a file like any other."""
+    path = make(3, sealed=False)
+    (path / "link").symlink_to("rank-00000.pt")
+    assert verify(path).verified
+    (path / "link").unlink()
+    (path / "link").symlink_to("gone")
+    assert "leads nowhere" in verify(path).problems[0].what
+    (path / "link").unlink()
+    (path / "link").symlink_to(tmp_path)
+    assert "leads out" in verify(path).problems[0].what

@@ -135,6 +135,15 @@ def srun_of(tmp_path: Path, *words: str, site: str, **env: str) -> subprocess.Co
     )
 
 
+def test_a_launcher_that_leaves_the_step_is_not_supervised(tmp_path: Path) -> None:
+    """DeepSpeed's over ssh: refused with a sentence that says what to type, and no launch is held."""
+    done = srun_of(tmp_path, "-n2", "deepspeed", "--hostfile=hosts", "train.py", site="mode: act\n")
+    assert (done.returncode, done.stdout) == (0, "srun -n2 -- deepspeed --hostfile=hosts train.py\n")
+    assert "over ssh" in done.stderr
+    assert "--launcher=slurm" in done.stderr
+    assert "under plain srun" in done.stderr
+
+
 def test_a_wrong_file_of_the_site_holds_no_launch(tmp_path: Path) -> None:
     """An admin's slip must not stop every job of the cluster; a file that the user named is the user's to mend."""
     done = srun_of(tmp_path, "-n2", "python", "train.py", site="mode: atc\n")

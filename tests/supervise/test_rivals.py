@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.supervise.rivals import found
+from slurm_robust.supervise.rivals import found, leaves_the_step
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,25 @@ def test_the_batch_script_is_read_from_the_shell_that_runs_it(tmp_path: Path) ->
         check=True,
     )
     assert "the end" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("deepspeed --hostfile=hosts train.py", "over ssh"),
+        ("/opt/bin/deepspeed -H hosts train.py --deepspeed", "over ssh"),
+        ("deepspeed --num_nodes 4 train.py", "over ssh"),
+        ("python -m deepspeed.launcher.runner --force_multi train.py", "over ssh"),
+        ("deepspeed --launcher openmpi train.py", "over ssh or mpirun"),
+        ("deepspeed --launcher slurm --num_nodes 2 train.py", "calls srun itself"),
+        ("deepspeed train.py", ""),
+        ("deepspeed --num_nodes=1 --num_gpus 8 train.py", ""),
+        ("deepspeed --no_ssh --node_rank=0 --hostfile hosts train.py", ""),
+        ("python train.py --deepspeed ds_config.json --hostfile x", ""),
+        ("torchrun --nnodes 4 deepspeed_train.py", ""),
+    ],
+)
+def test_a_launcher_that_leaves_the_step_is_refused(command: str, says: str) -> None:
+    """DeepSpeed's over ssh, and its srun inside of a step, with what to type; what stays on its node is let be."""
+    told = leaves_the_step(command.split())
+    assert (says in told) if says else not told

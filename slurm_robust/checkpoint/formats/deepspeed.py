@@ -6,13 +6,15 @@ import re
 from collections import defaultdict
 
 from slurm_robust.checkpoint.formats import inert
-from slurm_robust.checkpoint.formats.tree import Told, Tree, gaps
+from slurm_robust.checkpoint.formats.tree import Told, Tree, gaps, of_other_steps
 
 NAME = "DeepSpeed"
 TRACKER = "latest"
 _MODEL = re.compile(r"mp_rank_(\d{2,})_model_states\.pt\Z")
 _ZERO = re.compile(r"(?:(?:bf16|fp16)_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_(optim|model)_states\.pt\Z")
 _LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt\Z")
+
+_EXPERT = re.compile(r"layer_(\d+)_expert_(\d+)_mp_rank_(\d{2,})_model_states\.pt\Z")
 
 
 def look(tree: Tree) -> Told | None:
@@ -34,6 +36,12 @@ def look(tree: Tree) -> Told | None:
     told.world_size = (data or 0) * (model or 1)
     _models(told, models, zero, model)
     _shards(told, zero, data, model)
+    states = [
+        *models.values(),
+        *(name for (kind, _), found in zero.items() if kind == "model" for name in found.values()),
+    ]
+    told.problems += of_other_steps(tree, sorted(states), "global_steps", told.step)
+    _experts(told, tree)
     for layer, found in sorted(layers.items()):
         across = max(max(inside) for inside in layers.values()) + 1
         told.problems += [
@@ -88,6 +96,20 @@ def _shards(told: Told, zero: dict[tuple[str, int], dict[int, str]], data: int |
 
 def _any(zero: dict[tuple[str, int], dict[int, str]], kind: str) -> str:
     return next(name for (found, _), shards in zero.items() if found == kind for name in shards.values())
+
+
+def _experts(told: Told, tree: Tree) -> None:
+    """Each layer's experts are numbered through, and each model-parallel rank has them all."""
+    found: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for name in tree.files:
+        if match := _EXPERT.match(name):
+            found[int(match[1]), int(match[3])].add(int(match[2]))
+    count = max((max(experts) for experts in found.values()), default=-1) + 1
+    for (layer, rank), experts in sorted(found.items()):
+        told.problems += [
+            (f"layer_{layer}_expert_{n}_mp_rank_{rank:02d}_model_states.pt", "missing")
+            for n in gaps(experts, min(count, 1 << 16))
+        ][:100]
 
 
 def look_tracker(tree: Tree) -> Told | None:

@@ -7,11 +7,12 @@ import re
 from typing import Any
 
 from slurm_robust.checkpoint.formats import inert
-from slurm_robust.checkpoint.formats.tree import Told, Tree
+from slurm_robust.checkpoint.formats.tree import Told, Tree, of_other_steps
 
 NAME = "Megatron-LM"
 TRACKER = "latest_checkpointed_iteration.txt"
 _RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?\Z")
+_CONFIG, _COMMON = "metadata.json", "common.pt"
 _MODEL = ("model_optim_rng.pt", "model_rng.pt")
 
 
@@ -20,20 +21,26 @@ def look(tree: Tree) -> Told | None:
     ranks = {match.groups(): name for name in tree.folders() if (match := _RANK.match(name))}
     if ranks and any("/" in name and name.rpartition("/")[2] in _MODEL for name in tree.names):
         return _by_rank(tree, {tuple(int(n) for n in key if n is not None): name for key, name in ranks.items()})
-    if "common.pt" in tree.files and ("metadata.json" in tree.files or ".metadata" in tree.files):
-        return _distributed(tree)
+    told = tree.json(_CONFIG) if _CONFIG in tree.files else None
+    named = isinstance(told, dict) and "sharded_backend" in told
+    begun = re.match(r"iter_\d+\Z", tree.name) or tree.files & {_CONFIG, ".metadata"}
+    if named or (_COMMON in tree.files and begun):
+        return _distributed(tree, told if named else None)
     return None
 
 
-def _distributed(tree: Tree) -> Told:
+def _distributed(tree: Tree, config: Any) -> Told:
     """Shards in the way of torch.distributed.checkpoint, whose own check looks at them."""
     told = Told(format=NAME)
-    common = tree.saved("common.pt")
+    common = tree.saved(_COMMON)
     told.step = inert.number(common, "iteration")
-    backend = inert.field(tree.json("metadata.json"), "sharded_backend")
-    if backend == "torch_dist" and ".metadata" not in tree.files:
-        told.problems.append((".metadata", "missing: metadata.json tells of torch_dist shards"))
-    _compare_step(tree, told, "common.pt")
+    if _CONFIG not in tree.files:
+        told.problems.append((_CONFIG, "missing: it is written last, the save did not finish"))
+    if inert.field(config, "common_backend") in (None, "torch") and _COMMON not in tree.files:
+        told.problems.append((_COMMON, f"missing: {_CONFIG} tells of it"))
+    if inert.field(config, "sharded_backend") == "torch_dist" and ".metadata" not in tree.files:
+        told.problems.append((".metadata", f"missing: {_CONFIG} tells of torch_dist shards"))
+    _compare_step(tree, told, _COMMON)
     return told
 
 
@@ -64,6 +71,9 @@ def _by_rank(tree: Tree, ranks: dict[tuple[int, ...], str]) -> Told:
             told.problems.append((_folder(rank), "missing"))
             if len(told.problems) > 100:
                 break
+    told.problems += of_other_steps(
+        tree, (f"{name}/{model}" for _, name in sorted(ranks.items())), "iteration", told.step
+    )
     _compare_step(tree, told, f"{first}/{model}")
     return told
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from slurm_robust.checkpoint.formats import torchfile
+from slurm_robust.checkpoint.formats import inert, torchfile
 
 Wrong = tuple[str, str]
 """(file relative to the tree's folder, what is wrong with it)."""
@@ -45,7 +46,7 @@ class Tree:
         self.names = frozenset(names)
         self.files = frozenset(name for name in names if "/" not in name)
         self.name = name or folder.name
-        self._contents: dict[str, torchfile.Content | None] = {}
+        self._contents: dict[str, Any] = {}
 
     def folders(self) -> frozenset[str]:
         """Names of the folders that lie in it directly."""
@@ -83,19 +84,46 @@ class Tree:
         except (ValueError, RecursionError):
             return None
 
-    def saved(self, name: str) -> Any:
+    def saved(self, name: str, *, keep: bool = True) -> Any:
         """What a `torch.save` file holds, as husks; None where it is not there, or cannot be understood.
+
+        Args:
+            name: The file.
+            keep: Remember it for the next who asks; thousands of ranks' would take too much.
 
         Raises:
             OSError: it cannot be read.
         """
-        if name not in self._contents:
-            self._contents[name] = None
-            if name in self.names:
-                with (self.folder / name).open("rb") as file:
-                    self._contents[name] = torchfile.read(file, whole=False)
-        content = self._contents[name]
-        return content.value if content is not None else None
+        if name in self._contents:
+            return self._contents[name]
+        value = None
+        if name in self.names:
+            with (self.folder / name).open("rb") as file:
+                content = torchfile.read(file, whole=False)
+            value = content.value if content is not None else None
+        if keep:
+            self._contents[name] = value
+        return value
+
+
+def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None) -> list[Wrong]:
+    """Files that say themselves that they are of another step: a save over an older one that did not finish.
+
+    Args:
+        tree: Where they are.
+        names: The files, of `torch.save`.
+        key: What they call it: `iteration`, `global_steps`.
+        step: What the first of them says; nothing is compared where that is None.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    wrong: list[Wrong] = []
+    for name in names if step is not None else ():
+        told = inert.number(tree.saved(name, keep=False), key)
+        if told is not None and told != step:
+            wrong.append((name, f"of step {told}, the first rank's is of {step}"))
+    return wrong
 
 
 def gaps(found: set[int], count: int | None = None) -> list[int]:

@@ -1,0 +1,25 @@
+"""Resuming what people already run: one line where a framework saves, one where it starts.
+
+    from slurm_robust.checkpoint.integrations import resume_path, trainer_callback
+
+    trainer = Trainer(..., callbacks=[trainer_callback()])           # every checkpoint is sealed after it was saved
+    trainer.train(resume_from_checkpoint=resume_path("out"))         # the newest that verifies; None: from the start
+
+The table of all frameworks is in docs/checkpoints.md. No framework is imported before its own function is called, and
+nothing here raises into a training: a checkpoint that could not be sealed is told of on stderr and never chosen.
+"""
+
+from slurm_robust.checkpoint.integrations.choosing import pin_latest, resume_path, resume_tag
+from slurm_robust.checkpoint.integrations.huggingface import trainer_callback
+from slurm_robust.checkpoint.integrations.lightning import lightning_callback
+from slurm_robust.checkpoint.integrations.sealing import Sealer, seal_saved
+
+__all__ = [
+    "Sealer",
+    "lightning_callback",
+    "pin_latest",
+    "resume_path",
+    "resume_tag",
+    "seal_saved",
+    "trainer_callback",
+]

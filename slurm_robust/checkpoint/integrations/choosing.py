@@ -1,0 +1,56 @@
+"""Where a framework is to start from, in the words that it takes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.find import latest
+from slurm_robust.checkpoint.integrations import group
+from slurm_robust.checkpoint.resume import resume_from_env
+from slurm_robust.checkpoint.trackers import pin
+
+
+def resume_path(directory: str | Path) -> str | None:
+    """The checkpoint to resume from, the same for all ranks; None: there is none, start anew.
+
+    For Lightning's `fit(ckpt_path=)`, the Trainer's `train(resume_from_checkpoint=)`, Accelerate's `load_state`.
+
+    Raises:
+        CheckpointError: as `resume_from_env`.
+    """
+    found = resume_from_env(directory).path
+    return None if found is None else str(found)
+
+
+def resume_tag(directory: str | Path) -> str | None:
+    """The same as the name of the folder in `directory`, which is DeepSpeed's `tag`.
+
+    Raises:
+        CheckpointError: as `resume_from_env`.
+    """
+    found = resume_from_env(directory).path
+    return None if found is None else found.name
+
+
+def pin_latest(directory: str | Path) -> str | None:
+    """Have the framework's own tracker point at the checkpoint to resume from; its path, None where there is none.
+
+    For Megatron-LM and DeepSpeed, which read a tracker when they load. All ranks call it before that; rank 0 acts.
+    Called before `init_process_group`, no other rank can be past that before rank 0 is. A tracker that cannot be
+    written, and a folder in which nothing verifies, are told of on stderr, and the tracker stays as it was.
+    """
+    chosen: str | None = None
+    if group.rank() == 0:
+        try:
+            found = latest(directory)
+            if found.path is not None:
+                pin(Path(directory), found.path)
+                chosen = str(found.path)
+            for path, why in found.passed_over:
+                sys.stderr.write(f"slurm_robust.checkpoint: passed over {path}: {why}\n")
+        except CheckpointError as error:
+            sys.stderr.write(f"slurm_robust.checkpoint: not pinned, the tracker stays as it was: {error}\n")
+    group.wait_for_all()
+    return chosen

@@ -1,0 +1,110 @@
+"""Sealing what a framework saved, in a thread beside the training; no error reaches the caller."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from slurm_robust.checkpoint import sharing
+from slurm_robust.checkpoint.demotion import DEMOTED_NAME
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.integrations import group
+from slurm_robust.checkpoint.seals import SEAL_NAME, seal
+from slurm_robust.checkpoint.verification import VERIFIED_NAME
+
+
+class Sealer:
+    """Seals one checkpoint after the other in a thread; what is not done when the program ends is waited for.
+
+    Args:
+        background: False: `seal` and `saved` return when it is sealed.
+    """
+
+    def __init__(self, *, background: bool = True) -> None:
+        self._pool = ThreadPoolExecutor(1, "srobust-seal") if background else None
+        self._open: list[Future[None]] = []
+
+    def begin(self, path: str | Path) -> None:
+        """What every rank calls before all meet for the last time in a save to `path`."""
+        node = group.node()
+        if node is not None and node.number:
+            sharing.forget(Path(path), node.number)
+
+    def saved(self, path: str | Path, step: int | None = None) -> None:
+        """What every rank calls after that: each node's first digests its share of a folder, rank 0 seals."""
+        node, path = group.node(), Path(path)
+        if group.rank() == 0:
+            self.seal(path, step, nodes=node.nodes if node is not None else 1)
+        elif node is not None and node.number:
+            self._do(lambda: sharing.contribute(path, node.number, node.nodes))
+
+    def seal(self, path: str | Path, step: int | None = None, *, nodes: int = 1) -> None:
+        """Seal the checkpoint at `path`, which is complete; called by one rank.
+
+        Args:
+            path: The checkpoint.
+            step: As `checkpoint.seal`.
+            nodes: So many digest it together, each by `saved`.
+        """
+        self._do(lambda: _seal(Path(path), step, nodes))
+
+    def wait(self) -> None:
+        """Return when all is done that was given so far."""
+        wait(self._open)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        def told() -> None:
+            try:
+                work()
+            except (CheckpointError, OSError) as error:
+                sys.stderr.write(f"slurm_robust.checkpoint: not sealed, training goes on: {error}\n")
+
+        self._open = [one for one in self._open if not one.done()]
+        try:
+            if self._pool is not None:
+                self._open.append(self._pool.submit(told))
+                return
+        except RuntimeError:  # the interpreter is ending and takes no more work for threads
+            pass
+        told()
+
+
+def seal_saved(path: str | Path | None, step: int | None = None) -> None:
+    """Seal what all ranks have just saved to `path`; all of them call it. Digests are taken in a thread.
+
+    `path` may be what the framework's own save returned; with None nothing is done.
+    """
+    if path:
+        _shared().begin(path)
+        group.wait_for_all()
+        _shared().saved(path, step)
+
+
+_sealer: list[Sealer] = []
+
+
+def _shared() -> Sealer:
+    if not _sealer:
+        _sealer.append(Sealer())
+    return _sealer[0]
+
+
+def _seal(path: Path, step: int | None, nodes: int) -> None:
+    if nodes > 1 and path.is_dir():
+        sharing.seal_together(path, nodes, step)
+        return
+    seal(path, step)
+    if path.is_file():
+        _drop_orphans(path.parent)
+
+
+def _drop_orphans(folder: Path) -> None:
+    """Seals beside single files that the framework has removed since."""
+    for name in (SEAL_NAME, DEMOTED_NAME, VERIFIED_NAME):
+        for left in folder.glob(f"*.{name}"):
+            if not left.with_name(left.name.removesuffix(f".{name}")).exists():
+                with contextlib.suppress(OSError):
+                    left.unlink()

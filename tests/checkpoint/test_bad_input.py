@@ -1,0 +1,190 @@
+"""Whatever folder `srobust ckpt` is given: 0 verified, 1 not, 2 usage, 3 could not tell; and a line that names it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_robust import checkpoint
+from slurm_robust.cli.ckpt import command
+
+Make = Callable[..., Path]
+NOBODY = 65534
+
+
+def ckpt(*args: object) -> tuple[int, str]:
+    """Exit code, and what stands on standard output and standard error."""
+    result = CliRunner().invoke(command, [str(arg) for arg in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A folder that everybody may enter: pytest's own are closed to all but their owner."""
+    path = Path(tempfile.mkdtemp(prefix="srobust-test-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[Callable[..., tuple[int, str]]]:
+    """`ckpt` without the rights of root, who may read everything."""
+
+    def run(*args: object) -> tuple[int, str]:
+        if os.geteuid() != 0:
+            return ckpt(*args)
+        os.seteuid(NOBODY)
+        try:
+            return ckpt(*args)
+        finally:
+            os.seteuid(0)
+
+    return run
+
+
+@pytest.mark.parametrize("verb", ["verify", "seal", "latest", "prune", "list"])
+def test_missing(tmp_path: Path, verb: str) -> None:
+    """A folder that is not there: 1, and named; listing it shows that there are none."""
+    code, text = ckpt(verb, tmp_path / "nope", *(["--keep", 1] if verb == "prune" else []))
+    assert code == (0 if verb in {"list", "prune"} else 1)
+    assert "nope" in text or verb == "prune"
+
+
+@pytest.mark.parametrize("verb", ["verify", "seal", "latest"])
+def test_empty(tmp_path: Path, verb: str) -> None:
+    """Nothing in it: 1."""
+    (tmp_path / "step-1").mkdir()
+    assert ckpt(verb, tmp_path / "step-1")[0] == 1
+
+
+def test_foreign(tmp_path: Path) -> None:
+    """Files of no known format: structure has nothing to say, `latest` does not take it, a seal covers every byte."""
+    path = tmp_path / "step-4"
+    path.mkdir()
+    (path / "README").write_text("not a checkpoint")
+    assert ckpt("verify", path)[0] == 0
+    assert ckpt("latest", tmp_path)[0] == 1
+    assert ckpt("seal", path)[0] == 0
+    (path / "README").write_text("not a Checkpoint")
+    assert ckpt("verify", path)[0] == 1
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b'{"version": 1', b"\0" * 300])
+def test_half_written_seal(make: Make, left: bytes) -> None:
+    """1, and the seal is what is wrong; `latest` passes it over."""
+    path = make(3)
+    (path / "seal.json").write_bytes(left)
+    code, text = ckpt("verify", path)
+    assert (code, "seal.json: the seal cannot be read" in text) == (1, True)
+    assert ckpt("latest", path.parent)[0] == 1
+
+
+def test_links(make: Make, tmp_path: Path) -> None:
+    """A checkpoint behind a link is that checkpoint; one that leads nowhere is missing; a circle tells nothing."""
+    path = make(3)
+    link, lost, circle = (tmp_path / name for name in ("step-3", "step-4", "step-5"))
+    link.symlink_to(path)
+    lost.symlink_to("gone")
+    circle.symlink_to(circle)
+    assert ckpt("verify", link)[0] == 0
+    assert ckpt("verify", lost)[0] == 1
+    assert ckpt("verify", circle)[0] == 3
+
+
+def test_unreadable(open_place: Path, as_nobody: Callable[..., tuple[int, str]]) -> None:
+    """A file, a folder, a seal, a folder above that may not be read: nobody can tell, which is 3 and never 1."""
+    path = open_place / "run" / "step-3"
+    path.mkdir(parents=True)
+    (path / "w.bin").write_bytes(b"weights")
+    checkpoint.seal(path)
+    assert as_nobody("verify", path)[0] == 0
+    for closed in (path / "w.bin", path / "seal.json", path, path.parent):
+        before = closed.stat().st_mode
+        closed.chmod(0)
+        code, text = as_nobody("verify", path)
+        assert (code, "Permission denied" in text, str(path.parent) in text) == (3, True, True), closed
+        closed.chmod(before)
+    path.parent.chmod(0o111)
+    assert as_nobody("latest", path.parent)[0] == 3
+    assert as_nobody("prune", path.parent, "--keep", 1)[0] == 3
+    path.parent.chmod(0o755)
+    assert as_nobody("seal", path)[0] == 3, "no right to write there"
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret", "", "a\0b"])
+def test_a_seal_that_climbs_out(make: Make, tmp_path: Path, name: str) -> None:
+    """No file outside of the folder is ever read, compared or named as part of it."""
+    path = make(3)
+    seal = json.loads((path / "seal.json").read_text())
+    seal["files"][0]["name"] = name
+    (path / "seal.json").write_text(json.dumps(seal))
+    code, text = ckpt("verify", path)
+    assert (code, "lies outside of the checkpoint" in text) == (1, True)
+    assert ckpt("latest", path.parent)[0] == 1
+
+
+class Bomb:
+    """Runs something when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.parametrize("name", ["model.pt", ".metadata", "common.pt", "mp_rank_00_model_states.pt", "x.ckpt"])
+def test_no_pickle_is_loaded(tmp_path: Path, name: str) -> None:
+    """Whatever a pickle would run is not run, by none of the formats."""
+    path = tmp_path / "iter_0000007"
+    path.mkdir()
+    marker = tmp_path / "ran"
+    with (path / name).open("wb") as file:
+        for value in (0x1950A86A20F9469CFC6C, 1001, {}):  # how files of torch before 1.6 begin
+            if name != ".metadata":
+                pickle.dump(value, file, protocol=2)
+        pickle.dump({"iteration": 7, "x": Bomb(marker)}, file, protocol=2)
+        pickle.dump([], file, protocol=2)
+    for args in (("verify", "--values"), ("seal", "--unchecked")):
+        ckpt(*args, path)
+    assert not marker.exists()
+
+
+def test_a_mismatch_in_words(make: Make) -> None:
+    """File, range of bytes and both digests, on the line that a person reads."""
+    path = make(3)
+    sealed = {file["name"]: file["xxh3_128"] for file in json.loads((path / "seal.json").read_text())["files"]}
+    (path / "rank-00001.pt").write_bytes(b"x" * 7002)
+    code, text = ckpt("verify", path)
+    (line,) = [line for line in text.splitlines() if "rank-00001.pt" in line]
+    assert code == 1
+    assert sealed["rank-00001.pt"] in line
+    assert "xxh3-128 " in line.split("sealed with")[0]
+    assert "bytes 0 to 7001" in line
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("seal", "x", "--all", "--step", "3"),
+        ("seal", "x", "--all", "--unchecked"),
+        ("seal", "x", "--settled", "-1", "--all"),
+        ("latest",),
+        ("verify", "x", "--nonsense"),
+        ("nonsense",),
+    ],
+)
+def test_wrong_usage(args: tuple[str, ...]) -> None:
+    """2, before anything is looked at."""
+    assert ckpt(*args)[0] == 2
