@@ -34,9 +34,12 @@ class Roads:
             self.lineage = lineage.Lineage(self.lineage.id)
         self.lineage = self.lineage.after(failure, in_place=plan.road is Road.RESTART_IN_PLACE)
         lineage.save(s.folder, self.lineage)
-        await recovery.end_step(
-            s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
-        )
+        if s.channel is not None or plan.road is Road.STOP:
+            await recovery.end_step(
+                s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
+            )
+        # Somebody else's srun would end with its step, the script's next lines run, and the job be over before it is
+        # requeued: there the requeue itself ends the step.
         record.stamp("stopped")
         if demotion:
             s.folder.tell("checkpoint", attempts.demote(s.start, demotion))

@@ -20,6 +20,7 @@ from slurm_robust.model import Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import attempts, incident, recovery, rivals
 from slurm_robust.supervise.agents import Agents
+from slurm_robust.supervise.attached import Attached
 from slurm_robust.supervise.book import Book
 from slurm_robust.supervise.channel import Channel
 from slurm_robust.supervise.folder import Folder
@@ -48,6 +49,7 @@ class Supervisor:
         folder: The incident folder.
         channel: To the launcher; None where the training step is not ours (`srobust attach`).
         command: The user's command line; None as above.
+        attached: The one step that is watched, where it is not ours; None for all of the job.
         checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
         output_files: The job's output, for progress lines and last words.
         layout: Parallel sizes that the user gave.
@@ -62,6 +64,7 @@ class Supervisor:
         *,
         channel: Channel | None = None,
         command: SrunCommand | None = None,
+        attached: Attached | None = None,
         checkpoint_dir: str = "",
         output_files: tuple[Path, ...] = (),
         layout: Mapping[str, int] | None = None,
@@ -72,6 +75,7 @@ class Supervisor:
         self.folder = folder
         self.channel = channel
         self.command = command
+        self.attached = attached
         self.record: incident.Record | None = None
         self.start = attempts.Start()
         self.launches = 0
@@ -87,7 +91,7 @@ class Supervisor:
         self._asked_slurm_at = 0.0
         self._said_training = False
         self._step_seen = False
-        self.present = self._new_present("")
+        self.present = self._new_present(attached.attempt if attached is not None else "")
         self.agents = Agents(
             context.ref.job_id,
             config.supervise.tick_s,
@@ -166,6 +170,7 @@ class Supervisor:
         await self.glance()
         launcher_gone = self.channel is not None and self.channel.gone.is_set()
         if launcher_gone or (self.channel is None and await self._job_is_over()):
+            await self._say_step_over()
             return 0  # there is nobody to give an exit code to
         await self._note_progress()
         if self.ended is not None:
@@ -200,6 +205,8 @@ class Supervisor:
 
     async def _job_is_over(self) -> bool:
         """For `attach`: has the job ended? Slurm is asked only when ranks or agents are gone, and not often."""
+        if self.attached is not None and self.attached.over:
+            return True
         fleet = self.present.fleet
         as_usual = self.agents.running and (fleet.alive or not fleet.ranks)
         if as_usual or time.monotonic() - self._asked_slurm_at < _AGENTS_S:
@@ -210,6 +217,15 @@ class Supervisor:
             return job is None or job.state != "RUNNING"
         return False
 
+    async def _say_step_over(self) -> None:
+        """For one step that was attached to: its srun has ended, how is not known here; what comes next is another."""
+        if self.attached is None or not self.attached.over:
+            return
+        step = self.present.step
+        self.folder.tell("finished", f"srun has ended{f' at step {step}' if step >= 0 else ''}", step=step)
+        if not self.context.asked:
+            await self.context.say(state=claim.STATE_DONE, step=step)
+
     # -- launching --------------------------------------------------------------------------------------------------
 
     def attempt_name(self, launch: int) -> str:
@@ -219,6 +235,7 @@ class Supervisor:
 
     def _launch_first(self) -> None:
         if self.channel is None or self.command is None:
+            self.start = attempts.look_up(self._checkpoint_dir)
             return
         running = self.channel.running_attempt
         self.evicted = set(self.channel.evicted)

@@ -19,11 +19,15 @@ _NOT_STEPS = frozenset(["", "4294967291", "4294967292", "4294967290"])
 """Batch, extern and interactive steps, as newer Slurms number them in SLURM_STEP_ID."""
 
 
+STEP_MARK = "step:"
+"""An attempt of this name and a number is a step that somebody else's srun runs."""
+
+
 class Target(NamedTuple):
     """What is watched: a job's training step, named by attempt where `srobust run` started it.
 
     Attributes:
-        attempt: Value of SROBUST_ATTEMPT, empty for a job that was never wrapped.
+        attempt: Value of SROBUST_ATTEMPT, or `step:N` for one step; empty for all of a job that was never wrapped.
         own_step: The watch step's own id, never a rank.
     """
 
@@ -127,7 +131,7 @@ class Finder:
             or step_id in _NOT_STEPS
             or step_id == target.own_step
             or env.get("SROBUST_WATCH")
-            or (target.attempt and target.attempt not in (env.get("SLURM_SROBUST_ATTEMPT"), env.get("SROBUST_ATTEMPT")))
+            or not _is_of(target.attempt, env, step_id)
         ):
             return None
         return Member(
@@ -142,6 +146,13 @@ class Finder:
             nodes=_number(env.get("SLURM_STEP_NUM_NODES")),
             dump_pipe=env.get("TORCH_FR_DUMP_PIPE_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") or "",
         )
+
+
+def _is_of(attempt: str, env: dict[str, str], step_id: str) -> bool:
+    """Whether a process with this environment belongs to the attempt that is watched."""
+    if attempt.startswith(STEP_MARK):
+        return step_id == attempt[len(STEP_MARK) :]
+    return not attempt or attempt in (env.get("SLURM_SROBUST_ATTEMPT"), env.get("SROBUST_ATTEMPT"))
 
 
 def group(members: list[Member]) -> list[Rank]:

@@ -1,0 +1,58 @@
+#include "site.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifndef SROBUST_COMMAND
+#define SROBUST_COMMAND "/opt/slurm_robust/bin/srobust"
+#endif
+#ifndef SROBUST_PYTHON_DIR
+#define SROBUST_PYTHON_DIR "/usr/local/share/slurm_robust/spank"
+#endif
+
+void site_defaults(struct site *site)
+{
+	memset(site, 0, sizeof *site);
+	snprintf(site->command, sizeof site->command, "%s", SROBUST_COMMAND);
+	snprintf(site->python, sizeof site->python, "%s", SROBUST_PYTHON_DIR);
+	site->mode = MODE_OFF;
+	site->flight_recorder = true;
+}
+
+/* What stands behind `name=`, NULL where the argument is another one. */
+static const char *after(const char *argument, const char *name)
+{
+	size_t length = strlen(name);
+
+	return strncmp(argument, name, length) == 0 && argument[length] == '=' ? argument + length + 1 : NULL;
+}
+
+const char *site_take(struct site *site, const char *argument)
+{
+	const char *value;
+
+	if ((value = after(argument, "command")) != NULL) {
+		if (value[0] != '/' || !path_is_plain(value, sizeof site->command))
+			return "expected the absolute path of srobust";
+		snprintf(site->command, sizeof site->command, "%s", value);
+	} else if ((value = after(argument, "python")) != NULL) {
+		if (strcmp(value, "none") == 0)
+			value = "";
+		else if (value[0] != '/' || strchr(value, ':') != NULL || !path_is_plain(value, sizeof site->python))
+			return "expected an absolute path, or none";
+		snprintf(site->python, sizeof site->python, "%s", value);
+	} else if ((value = after(argument, "mode")) != NULL) {
+		struct request request = {0};
+
+		if (value[0] == '\0' || value_take(&request, FIELD_MODE, value) != NULL)
+			return "expected off, observe or on";
+		site->mode = request.mode;
+	} else if ((value = after(argument, "flight_recorder")) != NULL) {
+		if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
+			return "expected on or off";
+		site->flight_recorder = strcmp(value, "on") == 0;
+	} else {
+		return "there is no such argument; known are command=, mode=, python=, flight_recorder=";
+	}
+	return NULL;
+}
