@@ -38,7 +38,7 @@ static struct spank_option table[FIELDS] = {
 			"[slurm_robust] watch the training step; on: a hung or dead one is requeued without the guilty "
 			"node; observe: watch and report only",
 			OPTIONAL_ARGUMENT, FIELD_MODE, option_given},
-	[FIELD_SPARES] = {"robust-spares", "N", "[slurm_robust] nodes of the allocation that the training leaves free",
+	[FIELD_SPARES] = {"robust-spares", "N", "[slurm_robust] spare nodes in the allocation, told to prolog and script",
 			  1, FIELD_SPARES, option_given},
 	[FIELD_LAYOUT] = {"robust-layout", "tp=2,pp=4", "[slurm_robust] parallel sizes, for the localisation", 1,
 			  FIELD_LAYOUT, option_given},

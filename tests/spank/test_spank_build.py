@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import SPANK, make, need_compiler  # type: ignore[import-not-found]
+from spank_build import SPANK, make, need_compiler
 
 from slurm_robust.supervise import options, srunargs
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,20 +194,44 @@ def test_a_plugin_that_is_not_there_holds_nothing(spank_cluster: DevCluster) -> 
 
 
 def test_the_watch_comes_and_goes_with_its_step(spank_cluster: DevCluster) -> None:
-    """A plain srun under sbatch --robust: one watch, told of in the job's folder; a second step gets its own."""
+    """A plain srun under sbatch --robust: a watch of that step, told of in the job's folder, gone with its srun."""
     folder = spank_cluster.directory / "work" / "watched"
     folder.mkdir()
-    body = "import time\nfor n in range(60): print(f'step {n}/60', flush=True); time.sleep(0.1)"
-    script = f'srun -n1 python3 -c "{body}"'
+    program = folder / "program.py"
+    program.write_text(
+        "import itertools, pathlib, time\n"
+        "for n in itertools.count():\n"
+        "    print(f'step {n}', flush=True)\n"
+        "    time.sleep(0.1)\n"
+        "    if pathlib.Path('go').exists():\n"
+        "        break\n"
+    )
     options = (f"--output={folder}/j-%j.out", f"--chdir={folder}", "--robust=observe")
-    done = run(spank_cluster, "sbatch", "--parsable", "--wait", "-N1", "-n1", *options, "--wrap", script)
-    assert done.returncode == 0, done.stderr
-    job = done.stdout.split()[0]
+    script = f"srun -n1 python3 {program}; while [ ! -e end ]; do sleep 0.1; done"
+    job = run(spank_cluster, "sbatch", "--parsable", "-N1", "-n1", *options, "--wrap", script).stdout.strip()
     story = folder / f"slurm-robust-{job}" / "story.jsonl"
-    told = [json.loads(row) for row in story.read_text().splitlines()]
-    assert [row["kind"] for row in told if row["kind"] in ("training", "finished")] == ["training", "finished"], told
-    assert "1 ranks on" in next(row["text"] for row in told if row["kind"] == "training")
-    wait_until(lambda: not spank_cluster.processes(int(job)), 20, "the watch's end with its job")
+
+    def told(kind: str) -> list[str]:
+        rows = [json.loads(row) for row in story.read_text().splitlines()] if story.exists() else []
+        return [row["text"] for row in rows if row["kind"] == kind]
+
+    try:
+        wait_until(lambda: told("training"), 60, f"the watch: {story}")
+        assert "1 ranks on" in told("training")[0]
+        (folder / "go").touch()
+        wait_until(lambda: told("finished"), 30, "the step's end")
+        wait_until(lambda: not watches(spank_cluster, job), 20, "the watch's end with its step")
+        assert len(told("training")) == len(told("finished")) == 1
+    finally:
+        (folder / "go").touch()
+        (folder / "end").touch()
+    wait_until(lambda: not spank_cluster.processes(int(job)), 30, "the job's end")
+
+
+def watches(cluster: DevCluster, job: str) -> list[bytes]:
+    """Processes of `srobust attach` in this job."""
+    wanted = {b"attach", job.encode()}
+    return [words for words in command_lines(cluster, job) if wanted <= set(words.split(b"\0"))]
 
 
 def test_srobust_run_in_a_job_with_the_option_is_not_watched_twice(spank_cluster: DevCluster) -> None:
@@ -213,10 +239,24 @@ def test_srobust_run_in_a_job_with_the_option_is_not_watched_twice(spank_cluster
     folder = spank_cluster.directory / "work" / "twice"
     folder.mkdir()
     options = (f"--output={folder}/j-%j.out", f"--chdir={folder}", "--robust=observe")
-    script = "srobust run --robust=observe sh -c 'sleep 3; ps axww | grep -c [s]robust.attach'"
-    done = run(spank_cluster, "sbatch", "--parsable", "--wait", "-N1", "-n1", *options, "--wrap", script)
-    job = done.stdout.split()[0]
-    text = (folder / f"j-{job}.out").read_text()
-    others = run(spank_cluster, "pgrep", "-fc", f"attach --step=.* -- {job}$").stdout.strip()
-    assert others == "0"
-    assert "not supervised" not in text
+    script = "srobust run --robust=observe sh -c 'touch up; sleep 300'"
+    job = run(spank_cluster, "sbatch", "--parsable", "-N1", "-n1", *options, "--wrap", script).stdout.strip()
+    try:
+        wait_until((folder / "up").exists, 60, "the training")
+        # The watch step is there: whatever its srun would have started was started by then, and a second later.
+        wait_until(lambda: any(b"agent.main" in words for words in command_lines(spank_cluster, job)), 60, "its agent")
+        for _ in range(20):
+            assert watches(spank_cluster, job) == []
+            time.sleep(0.1)
+    finally:
+        run(spank_cluster, "scancel", job)
+    wait_until(lambda: not spank_cluster.processes(int(job)), 60, "the job's end")
+
+
+def command_lines(cluster: DevCluster, job: str) -> list[bytes]:
+    """The command lines of all processes of a job."""
+    found = []
+    for pid in cluster.processes(int(job)):
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return found
