@@ -16,6 +16,7 @@ from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import folder, job, options, srunargs
 from slurm_robust.supervise.attached import Attached
+from slurm_robust.supervise.output import own_output_files
 from slurm_robust.supervise.sole import Sole
 from slurm_robust.supervise.supervisor import Supervisor
 
@@ -102,15 +103,18 @@ def command(
     if not act or (sole is not None and not sole.claim()):
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
         context.can_claim = False
-    output = context.output()
-    path = folder.beside(output, context.name, Path(context.job.work_dir or "."))
+    # srun's own output tells more than Slurm, which may know the file by its pattern only.
+    files = own_output_files(launcher) if launcher else []
+    if not files and (told := context.output()) is not None:
+        files = [told]
+    path = folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
     supervisor = Supervisor(
         context,
         config,
         folder.Folder(where / path.name if where else path),
         attached=attached,
         checkpoint_dir=own.checkpoint_dir,
-        output_files=(output,) if output else (),
+        output_files=tuple(files),
         layout=own.layout,
         sole=sole if context.can_claim else None,
     )
