@@ -69,7 +69,8 @@ def cluster_for(setting: Setting, *, standby: int = 1, alloc: bool = True, **wan
         if not alloc:
             for which in ("prolog", "epilog"):
                 ours = [ROOT / which / f"srobust-{which}"]
-                (cluster.layout.etc / which).write_text(conf.script(which, cluster.exports, ours))
+                lines = conf.script(which, cluster.exports, ours, cluster.layout.env, log=cluster.layout.log / "checks")
+                (cluster.layout.etc / which).write_text(lines)
         settled(cluster, standby=standby > 0)
         yield cluster
     finally:

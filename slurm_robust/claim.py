@@ -106,7 +106,9 @@ def _nodes(key: str, value: Any) -> tuple[str, ...]:
         raise ClaimError(f"{key}: not a list of at most {_MAX_NODES} node names")
     for name in value:
         if not isinstance(name, str) or not NODE_NAME.match(name):
-            raise ClaimError(f"{key}: not a node name: {str(name)[:40]!r}")
+            # What is no text is not shown: a deep nest of lists cannot be.
+            shown = name[:40] if isinstance(name, str) else type(name).__name__
+            raise ClaimError(f"{key}: not a node name: {shown!r}")
     return tuple(value)
 
 
@@ -129,9 +131,13 @@ def _word(key: str, value: Any) -> str:
 
 
 def _finite(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, (int, float)) else float(value)
+    except OverflowError:  # a whole number of 400 digits
+        number = math.inf
+    if not math.isfinite(number):
         raise ClaimError(f"{key}: not a finite number")
-    return float(value)
+    return number
 
 
 def _times(key: str, value: Any) -> dict[str, float]:

@@ -164,8 +164,14 @@ class NodecheckConfig(_Section, frozen=True):
     """Where /proc and /sys are looked for; tests and drills point it elsewhere. `%n` as above."""
     cache_dir: str = "/run/slurm_robust"
     """Where verdicts and baselines are kept between runs. `%n` as above."""
+    fresh_s: NonNegative = 600.0
+    """How long a prolog believes that a look found the node fit; 0: each prolog looks at everything."""
     leave_timeout_s: Positive = 3.0
     """How long the prolog waits to learn whether it may drain."""
+    nvml_library: str = ""
+    """The libnvidia-ml.so.1 to load; empty takes the loader's. `%n` as above."""
+    gpu_profiles: dict[str, dict[str, Any]] = {}
+    """What the site expects of a GPU model: `{product name: {key: value}}`."""
     options: dict[str, dict[str, Any]] = {}
     """Thresholds of single checks: `{check: {option: value}}`."""
 

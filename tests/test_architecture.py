@@ -34,8 +34,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # The leave is a marker in a node's comment that the daemon writes and the prolog reads: one parser for both.
     "daemon": BASE | {"slurm", "policy", "nodecheck.leave"},
     "devcluster": BASE,
+    "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"daemon", "devcluster"},
+    | {"daemon", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
@@ -196,7 +197,7 @@ def heavy(modules: set[str]) -> set[str]:
 def test_a_check_loads_nothing_heavy(start: str, tmp_path: Path) -> None:
     """A whole `srobust check` on this machine, the prolog's way and a person's."""
     config = tmp_path / "robust.yaml"
-    config.write_text(f"nodecheck: {{cache_dir: {tmp_path}, kmsg: {tmp_path}/kmsg}}\n")
+    config.write_text(f"nodecheck: {{cache_dir: {tmp_path}, kmsg: {tmp_path}/kmsg, disable: [matmul, collective]}}\n")
     modules = loaded_by(start, SROBUST_CONFIG=str(config))
     assert "slurm_robust.nodecheck.runner" in modules
     assert heavy(modules) == set()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
+import math
 
 import pytest
 from hypothesis import given
@@ -61,6 +64,47 @@ def test_any_text_is_a_claim_or_none_or_refused(text: str) -> None:
             claim.parse_answer(comment)
 
 
+ODD = st.one_of(
+    st.integers(-(10**400), 10**400),
+    st.sampled_from(
+        [10**400, -(10**400), 10**999, float("nan"), float("inf"), float("-inf"), True, False, None, "", "x"]
+    ),
+    st.floats(),
+    st.integers(1, 1500).map(lambda depth: Raw("[" * depth + "]" * depth)),
+    st.integers(1, 600).map(lambda depth: Raw('{"a":' * depth + "1" + "}" * depth)),
+)
+
+
+class Raw(str):
+    """JSON as it is to stand in the comment."""
+
+
+def written(value: object) -> str:
+    """A value as JSON, of any size and depth."""
+    if isinstance(value, Raw):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ",".join(map(written, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k)}:{written(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("kind", [Claim, Answer])
+@given(st.data())
+def test_odd_values_in_any_field_are_refused_and_nothing_else(kind: type[Claim | Answer], data: st.DataObject) -> None:
+    """Huge numbers, booleans, NaN, nests too deep to be shown: a claim with finite numbers, or ClaimError."""
+    read = claim.parse if kind is Claim else claim.parse_answer
+    sound = {"state": "watching", "lineage": "a", "incident": "i"}
+    field = data.draw(st.sampled_from([f.name for f in dataclasses.fields(kind)]))
+    value = data.draw(
+        ODD | st.lists(ODD, max_size=2) | st.dictionaries(st.sampled_from(["fault", "?"]), ODD, max_size=2)
+    )
+    with contextlib.suppress(ClaimError):
+        said = read(f"[[srobust:1 {written({**sound, field: value})}]]")
+        assert said is None or all(map(math.isfinite, (said.at_s, *getattr(said, "times", {}).values())))
+
+
 @pytest.mark.parametrize(
     ("body", "what"),
     [
@@ -73,6 +117,8 @@ def test_any_text_is_a_claim_or_none_or_refused(text: str) -> None:
         ('{"state":"wants","lineage":"a","restart":1e400}', "restart"),
         ('{"state":"wants","lineage":"a","at_s":NaN}', "at_s"),
         ('{"state":"wants","lineage":"a","restart":true}', "restart"),
+        ('{"state":"watching","lineage":"a","at_s":' + "9" * 400 + "}", "at_s"),
+        ('{"state":"watching","lineage":"a","times":{"fault":-' + "9" * 400 + "}}", "times"),
         ('{"state":"wants","lineage":"a","times":{"x y":1}}', "times"),
         ('{"state":"wants","lineage":""}', "lineage"),
         ('{"why":' + "[" * 3000, "JSON"),

@@ -283,7 +283,9 @@ def keys_written(module: str, *functions: str) -> set[str]:
     [
         ("srobust check", keys_written("nodecheck/finding.py", "to_json")),
         ("srobust check", keys_written("nodecheck/explain.py", "as_json")),
+        ("srobust doctor", keys_written("cli/doctor.py", "command")),
         ("srobust localize", keys_written("localize/report.py", "to_json") | {"problems"}),
+        ("srobust localize", keys_written("localize/fold.py", "tree_json") | {"tree"}),
         ("srobust incidents", keys_written("daemon/snapshot.py", "show_incident", "_plan")),
         ("srobust nodes", keys_written("daemon/snapshot.py", "take") & {"name", "room", "owner", "word", "since_s"}),
         ("srobust standby", {"name", "partition", "gres", "nodes", "held", "wanted", "short", "ends_at_s"}),
@@ -317,7 +319,8 @@ def test_examples_of_outputs_are_the_commands_keys() -> None:
         block = re.search(r"```json\n(.*?)```", section("docs/json.md", heading), re.DOTALL)
         assert block is not None
         shown = set(re.findall(r'"(\w+)":', block[1]))
-        assert shown == keys_written(module, "to_json") | ({"problems"} if "localize" in heading else set())
+        tree = keys_written("localize/fold.py", "tree_json") | {"tree", "problems"}
+        assert shown == keys_written(module, "to_json") | (tree if "localize" in heading else set())
 
 
 def test_checkpoint_outputs_have_the_documented_keys(tmp_path: Path) -> None:

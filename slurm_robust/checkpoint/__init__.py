@@ -20,6 +20,7 @@ from slurm_robust.checkpoint.pruning import Pruned, prune
 from slurm_robust.checkpoint.reader import load
 from slurm_robust.checkpoint.resume import resume_from_env
 from slurm_robust.checkpoint.seals import FileSeal, Seal, seal
+from slurm_robust.checkpoint.trackers import Tracker, pin, trackers
 from slurm_robust.checkpoint.verification import Problem, Report, verify
 from slurm_robust.checkpoint.writer import save
 
@@ -32,13 +33,16 @@ __all__ = [
     "Pruned",
     "Report",
     "Seal",
+    "Tracker",
     "demote",
     "entries",
     "latest",
     "load",
+    "pin",
     "prune",
     "resume_from_env",
     "save",
     "seal",
+    "trackers",
     "verify",
 ]

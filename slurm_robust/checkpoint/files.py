@@ -15,15 +15,24 @@ OnBytes = Callable[[int], None]
 """Called with the number of bytes just read, for progress bars."""
 
 
-def digest(path: Path | int, on_bytes: OnBytes | None = None) -> str:
+PART_BYTES = 64 << 20
+"""What a large file's part digests are of, so that damage is told by where it lies."""
+
+
+def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] | None = None) -> str:
     """The xxh3-128 digest of a file (or of an open descriptor, from its start), 32 hexadecimal digits.
+
+    Args:
+        path: The file.
+        on_bytes: Told of every piece read.
+        parts: Takes the xxh3-64 digest of every `PART_BYTES`, 16 digits each; none of a file that has one part only.
 
     Raises:
         OSError: it cannot be read.
     """
     import xxhash  # noqa: PLC0415 (the lookup at restart seldom needs it)
 
-    hasher = xxhash.xxh3_128()
+    hasher, part, part_bytes = xxhash.xxh3_128(), xxhash.xxh3_64(), 0
     buffer = bytearray(_BUFFER_BYTES)
     view = memoryview(buffer)
     fd = path if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -31,11 +40,23 @@ def digest(path: Path | int, on_bytes: OnBytes | None = None) -> str:
         os.lseek(fd, 0, os.SEEK_SET)
         while size_bytes := os.readv(fd, [buffer]):
             hasher.update(view[:size_bytes])
+            if parts is not None:
+                left = min(size_bytes, PART_BYTES - part_bytes)
+                part.update(view[:left])
+                part_bytes += left
+                if part_bytes == PART_BYTES:
+                    parts.append(part.hexdigest())
+                    part.reset()
+                    part.update(view[left:size_bytes])
+                    part_bytes = size_bytes - left
             if on_bytes is not None:
                 on_bytes(size_bytes)
     finally:
         if fd is not path:
             os.close(fd)
+    if parts:
+        parts += [part.hexdigest()] if part_bytes else []
+        parts[:] = parts if len(parts) > 1 else []
     return hasher.hexdigest()
 
 
@@ -53,8 +74,13 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a small file so that a reader, and a crash, see the old one or the whole new one.
+
+    Args:
+        path: The file.
+        data: What it is to hold.
+        durable: False for what may be lost in a power cut: nothing is flushed to the disk.
 
     Raises:
         OSError: it cannot be written; the old one is intact.
@@ -64,10 +90,12 @@ def write_atomic(path: Path, data: bytes) -> None:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, step_in_name
 from slurm_robust.checkpoint.seals import read as read_seal
-from slurm_robust.checkpoint.verification import check
+from slurm_robust.checkpoint.verification import Problem, check, structure
 
 _FILE_SEAL_SUFFIX = f".{SEAL_NAME}"
+_UNSEALED_FILE = re.compile(
+    r".*(?:step|iter|epoch|checkpoint|ckpt).*\d.*\.(?:ckpt|pt|pth|safetensors)\Z", re.IGNORECASE
+)
+NO_SEAL = "no seal: its save did not finish, or nobody sealed it"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +29,13 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: The checkpoint, None where there is none to resume from: training starts anew.
         step: Its step, -1 where there is none.
+        sealed: False where nothing but its structure was looked at.
         passed_over: (path, why) of newer ones, newest first.
     """
 
     path: Path | None = None
     step: int = -1
+    sealed: bool = True
     passed_over: tuple[tuple[Path, str], ...] = ()
 
 
@@ -41,24 +50,32 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     created_at_s: float = 0.0
 
 
-def latest(directory: str | Path, *, deep: bool = False) -> Found:
+def latest(
+    directory: str | Path, *, deep: bool = False, unsealed: bool = False, on_bytes: OnBytes | None = None
+) -> Found:
     """The newest checkpoint in `directory` that may be resumed from.
 
-    Only as many are looked at as it takes. See `verification.check` for what is compared, and for `deep`.
+    Only as many are looked at as it takes. See `verification.check` for what is compared, and for `deep`. With
+    `unsealed` one without a seal may be chosen, too, where its structure is whole.
 
     Raises:
         CheckpointError: the folder is there and cannot be listed. (One that is not there yet has no checkpoint.)
     """
     passed_over: list[tuple[Path, str]] = []
     for path, seal, problem in _candidates(Path(directory)):
-        why = problem or (_why_not(path, seal, deep=deep) if seal is not None else "no seal: its save did not finish")
-        if not why and seal is not None:
-            return Found(path=path, step=seal.step, passed_over=tuple(passed_over))
+        if seal is not None:
+            step, why = seal.step, _why_not(path, seal, deep=deep, on_bytes=on_bytes)
+        elif problem or not unsealed:
+            step, why = -1, problem or NO_SEAL
+        else:
+            step, why = _structure(path, on_bytes)
+        if not why:
+            return Found(path=path, step=step, sealed=seal is not None, passed_over=tuple(passed_over))
         passed_over.append((path, why))
     return Found(passed_over=tuple(passed_over))
 
 
-def entries(directory: str | Path, *, deep: bool = False) -> list[Entry]:
+def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | None = None) -> list[Entry]:
     """Every checkpoint in `directory`, newest first.
 
     Raises:
@@ -69,7 +86,7 @@ def entries(directory: str | Path, *, deep: bool = False) -> list[Entry]:
             path=path,
             step=_step(path, seal),
             sealed=seal is not None,
-            problem=problem or (_why_not(path, seal, deep=deep) if seal is not None else "no seal"),
+            problem=problem or (_why_not(path, seal, deep=deep, on_bytes=on_bytes) if seal is not None else "no seal"),
             size_bytes=sum(file.size_bytes for file in seal.files) if seal is not None else 0,
             created_at_s=seal.created_at_s if seal is not None else 0.0,
         )
@@ -77,17 +94,32 @@ def entries(directory: str | Path, *, deep: bool = False) -> list[Entry]:
     ]
 
 
-def _why_not(path: Path, seal: Seal, *, deep: bool) -> str:
+def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
+    """Step of a checkpoint without a seal, and why it may not be used."""
+    if why := demotion(path):
+        return -1, f"demoted: {why}"
+    try:
+        report = structure(path, on_bytes=on_bytes)
+    except OSError as error:
+        return -1, f"cannot be read: {error}"
+    return report.step, _in_short(report.problems)
+
+
+def _why_not(path: Path, seal: Seal, *, deep: bool, on_bytes: OnBytes | None) -> str:
     if why := demotion(path):
         return f"demoted: {why}"
     try:
-        problems = check(path, seal, deep=deep)
+        problems = check(path, seal, deep=deep, on_bytes=on_bytes)
     except OSError as error:
         return f"cannot be read: {error}"
+    return _in_short(problems)
+
+
+def _in_short(problems: Sequence[Problem]) -> str:
     if not problems:
         return ""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{problems[0].file}: {problems[0].what}{more}"
+    return f"{problems[0].file}: {problems[0].what}{more}".removeprefix(": ")
 
 
 def _step(path: Path, seal: Seal | None) -> int:
@@ -98,7 +130,7 @@ def _step(path: Path, seal: Seal | None) -> int:
 
 
 def _candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
-    """(path, its seal, what is wrong with the seal): sealed folders and files, and folders named after a step."""
+    """(path, its seal, what is wrong with the seal): sealed ones, and those named after a step."""
     found: list[tuple[Path, Seal | None, str]] = []
     try:
         with os.scandir(directory) as listing:
@@ -109,15 +141,17 @@ def _candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         raise CheckpointError(
             f"{directory}: cannot be listed: {error}", "Nobody can say where training should resume: look at the folder"
         ) from error
+    there = {name for name, _ in names}
     for name, is_folder in names:
-        if not is_folder and not name.endswith(_FILE_SEAL_SUFFIX):
+        unsealed = _UNSEALED_FILE.match(name) and f"{name}{_FILE_SEAL_SUFFIX}" not in there
+        if not is_folder and not name.endswith(_FILE_SEAL_SUFFIX) and not unsealed:
             continue
         path = directory / name.removesuffix(_FILE_SEAL_SUFFIX)
         try:
             seal, problem = read_seal(path), ""
         except CheckpointError as error:
             seal, problem = None, error.what
-        if seal is not None or problem or (is_folder and step_in_name(path) is not None):
+        if seal is not None or problem or step_in_name(path) is not None:
             found.append((path, seal, problem))
     return sorted(
         found,

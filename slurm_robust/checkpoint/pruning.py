@@ -11,8 +11,11 @@ from pathlib import Path
 import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.find import Entry, entries
-from slurm_robust.checkpoint.seals import SEAL_NAME, beside
+from slurm_robust.checkpoint.seals import SEAL_NAME, base, beside, contents
+from slurm_robust.checkpoint.seals import read as read_seal
+from slurm_robust.checkpoint.trackers import trackers
 
 _DOOMED_PREFIX = ".srobust-pruning-"
 
@@ -25,19 +28,31 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     left: tuple[tuple[Path, str], ...]
 
 
-def prune(directory: str | Path, keep: int, *, unfinished_after_s: float = 3600.0, dry_run: bool = False) -> Pruned:
+def prune(
+    directory: str | Path,
+    keep: int,
+    *,
+    unfinished_after_s: float = 3600.0,
+    dry_run: bool = False,
+    on_bytes: OnBytes | None = None,
+) -> Pruned:
     """Keep the `keep` newest checkpoints whose bytes were read back and fit, and remove what is older than those.
 
-    Newer ones that are not good, and unfinished ones younger than `unfinished_after_s`, stay: somebody may want to see
-    them, or be writing them. With fewer good ones than `keep`, nothing is removed.
+    Newer ones that are not good, and those written to in the last `unfinished_after_s` by a save that is not sealed,
+    stay: somebody may want to see them, or be writing them. So does what a framework's own tracker points at: its next
+    start looks for it. With fewer good ones than `keep`, nothing is removed.
 
     Raises:
-        CheckpointError: `keep` is below 1, the folder cannot be listed, or one cannot be removed.
+        CheckpointError: `keep` is below 1, the folder or a tracker cannot be read, or one cannot be removed.
     """
     if keep < 1:
         raise CheckpointError(f"keep {keep}: the last checkpoint is never removed", "Keep 1 or more")
     directory = Path(directory)
-    found = entries(directory, deep=True)
+    try:
+        tracked = {tracker.target: tracker.name for tracker in trackers(directory)}
+    except OSError as error:
+        raise CheckpointError(f"{directory}: a tracker cannot be read: {error}", "Nothing was removed") from error
+    found = entries(directory, deep=True, on_bytes=on_bytes)
     good = [entry for entry in found if entry.sealed and not entry.problem]
     kept = good[:keep]
     removed, left = [], []
@@ -47,7 +62,9 @@ def prune(directory: str | Path, keep: int, *, unfinished_after_s: float = 3600.
         why = "" if len(kept) == keep else f"there are only {len(kept)} verified ones"
         if not why and entry.step >= kept[-1].step:
             why = entry.problem or "newer than those kept"
-        if not why and not entry.sealed and time.time() - _changed_at_s(entry) < unfinished_after_s:
+        if not why and entry.path in tracked:
+            why = f"{tracked[entry.path]} points at it: srobust ckpt latest {directory} --pin"
+        if not why and time.time() - _written_at_s(entry) < unfinished_after_s:
             why = "not sealed, and written to lately"
         if why:
             left.append((entry.path, why))
@@ -60,12 +77,18 @@ def prune(directory: str | Path, keep: int, *, unfinished_after_s: float = 3600.
     return Pruned(kept=tuple(entry.path for entry in kept), removed=tuple(removed), left=tuple(left))
 
 
-def _changed_at_s(entry: Entry) -> float:
+def _written_at_s(entry: Entry) -> float:
+    """When something that no seal speaks of was last written in it; 0 where there is nothing of the kind."""
     newest = 0.0
-    with contextlib.suppress(OSError):
-        newest = entry.path.stat().st_mtime
-        for path in entry.path.rglob("*") if entry.path.is_dir() else ():
-            newest = max(newest, path.stat().st_mtime)
+    sealed: set[str] = set()
+    with contextlib.suppress(CheckpointError):
+        seal = read_seal(entry.path)
+        sealed = {file.name for file in seal.files} if seal is not None else set()
+    with contextlib.suppress(OSError, CheckpointError):
+        names = [name for name in contents(entry.path) if name not in sealed]
+        newest = 0.0 if sealed else entry.path.stat().st_mtime
+        for name in names:
+            newest = max(newest, (base(entry.path) / name).stat().st_mtime)
     return newest
 
 

@@ -44,7 +44,7 @@ def load(path: str | Path, rank: int = 0, *, map_location: Any = "cpu", weights_
         with where.open("rb") as opened:
             found = files.digest(opened.fileno())
             if found != file.xxh3_128:
-                what = mismatch(found, file)
+                what = mismatch(found, file, where)
                 with contextlib.suppress(
                     CheckpointError
                 ):  # the mismatch is the news, whether or not we may write there

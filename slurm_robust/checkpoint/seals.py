@@ -6,6 +6,7 @@ new seal takes the place of the old one in one rename, and ends a demotion of th
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path, PurePosixPath
@@ -26,6 +27,7 @@ OWN_FILES = re.compile(
 _STEP_IN_NAME = re.compile(r"(?:step|iter|epoch|checkpoint|ckpt)[-_=]?0*(\d+)(?=\D*\Z)|\A0*(\d+)\Z", re.IGNORECASE)
 
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+PartDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
 
 
 class FileSeal(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +37,7 @@ class FileSeal(msgspec.Struct, frozen=True, kw_only=True):
         name: Relative to the folder, with `/`.
         mtime_ns: When it last changed, as it was when its digest was taken.
         inode: The same file as then has the same one; with size and time of change it saves reading it again.
+        parts: xxh3-64 of every 64 MiB of a file that has more, so that damage can be told by where it lies.
     """
 
     name: str
@@ -42,6 +45,7 @@ class FileSeal(msgspec.Struct, frozen=True, kw_only=True):
     xxh3_128: Digest
     mtime_ns: int
     inode: int
+    parts: tuple[PartDigest, ...] = ()
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,8 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     created_at_s: float
     program: str
     files: tuple[FileSeal, ...]
+    layout: str = ""
+    """The formats that were recognised, `HF Trainer, safetensors`; empty where it was not sealed from outside."""
 
 
 def beside(path: Path, name: str) -> Path:
@@ -101,7 +107,9 @@ def unsafe(name: str) -> bool:
     return not parts.parts or parts.is_absolute() or ".." in parts.parts or "\0" in name
 
 
-def write(path: Path, step: int, world_size: int, sealed: tuple[FileSeal, ...], program: str = "") -> Seal:
+def write(
+    path: Path, step: int, world_size: int, sealed: tuple[FileSeal, ...], program: str = "", *, layout: str = ""
+) -> Seal:
     """Seal the checkpoint at `path`; from the rename on it may be chosen.
 
     Raises:
@@ -114,6 +122,7 @@ def write(path: Path, step: int, world_size: int, sealed: tuple[FileSeal, ...], 
         created_at_s=time.time(),
         program=program or f"slurm-robust {__version__}",
         files=tuple(sorted(sealed, key=lambda file: file.name)),
+        layout=layout,
     )
     files.write_atomic(beside(path, SEAL_NAME), msgspec.json.format(msgspec.json.encode(new), indent=1))
     for name in ("demoted.json", "verified.json"):  # both speak of the seal before, and would be ignored anyway
@@ -121,60 +130,105 @@ def write(path: Path, step: int, world_size: int, sealed: tuple[FileSeal, ...], 
     return new
 
 
-def describe(folder: Path, name: str, xxh3_128: str) -> FileSeal:
+def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()) -> FileSeal:
     """The entry for a file whose digest is known.
 
     Raises:
         OSError: it is not there.
     """
     stat = (folder / name).stat()
-    return FileSeal(name=name, size_bytes=stat.st_size, xxh3_128=xxh3_128, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
+    return FileSeal(
+        name=name,
+        size_bytes=stat.st_size,
+        xxh3_128=xxh3_128,
+        mtime_ns=stat.st_mtime_ns,
+        inode=stat.st_ino,
+        parts=parts,
+    )
 
 
 def contents(path: Path) -> list[str]:
     """Names of all files of the checkpoint at `path`, our own apart, sorted.
 
     Raises:
-        CheckpointError: a link leads out of the folder.
-        OSError: it cannot be listed.
+        CheckpointError: a link leads out of the folder, or nowhere.
+        OSError: it, or a folder in it, cannot be listed.
     """
     if not path.is_dir():
         return [path.name]
-    names = []
-    for found in path.rglob("*"):
-        if found.is_file() and not OWN_FILES.match(found.name):
-            if not found.resolve().is_relative_to(path.resolve()):
-                raise CheckpointError(f"{found}: a link that leads out of {path}", "Copy the file into the folder")
-            names.append(found.relative_to(path).as_posix())
+    names: list[str] = []
+    todo = [""]
+    while todo:
+        where = todo.pop()
+        with os.scandir(path / where) as listing:
+            for entry in listing:
+                name = f"{where}{entry.name}"
+                if entry.is_symlink():
+                    _check_link(path, path / name)
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(f"{name}/")
+                elif entry.is_file() and not OWN_FILES.match(entry.name):
+                    names.append(name)
     return sorted(names)
 
 
+def _check_link(path: Path, link: Path) -> None:
+    if not link.exists():
+        raise CheckpointError(f"{link}: a link that leads nowhere", "Remove it, or bring back what it led to")
+    if not link.resolve().is_relative_to(path.resolve()):
+        raise CheckpointError(f"{link}: a link that leads out of {path}", "Copy what it leads to into the folder")
+
+
 def seal(
-    path: str | Path, step: int | None = None, *, program: str = "", on_bytes: files.OnBytes | None = None
+    path: str | Path,
+    step: int | None = None,
+    *,
+    program: str = "",
+    unchecked: bool = False,
+    on_bytes: files.OnBytes | None = None,
 ) -> Seal:
     """Seal a checkpoint that is already there, a folder or a single file; its structure is looked at first.
 
+    Args:
+        path: The checkpoint.
+        step: Where neither its content nor its name tells it, or tells it wrong.
+        program: What wrote it.
+        unchecked: Seal it whatever its structure looks like.
+        on_bytes: Told of every piece that is digested.
+
     Raises:
-        CheckpointError: it is not there, empty, damaged, or its step is neither given nor told by its name.
+        CheckpointError: it is not there, empty, damaged, or its step is neither given nor told by it or its name.
     """
-    from slurm_robust.checkpoint.structure import structural_problems  # noqa: PLC0415 (only here)
+    from slurm_robust.checkpoint.structure import look  # noqa: PLC0415 (the lookup at restart does without)
 
     path = Path(path)
     if not path.exists():
         raise CheckpointError(f"{path}: no such checkpoint", f"`srobust ckpt list {path.parent}` shows what is there")
-    if step is None and (step := step_in_name(path)) is None:
-        raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
     try:
         names = contents(path)
         if not names:
             raise CheckpointError(f"{path}: holds no file to seal")
-        if problems := structural_problems(base(path), names):
-            file, what = problems[0]
+        found = look(base(path), names)
+        if found.problems and not unchecked:
+            file, what = found.problems[0]
             raise CheckpointError(f"{base(path) / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
-        sealed = tuple(describe(base(path), name, files.digest(base(path) / name, on_bytes)) for name in names)
-        return write(path, step, 0, sealed, program)
+        for told in (found.step, step_in_name(path)):
+            step = told if step is None else step
+        if step is None:
+            raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
+        sealed = tuple(_digested(base(path), name, on_bytes) for name in names)
+        return write(path, step, found.world_size, sealed, program, layout=", ".join(found.formats))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be sealed: {error}") from error
+
+
+def _digested(folder: Path, name: str, on_bytes: files.OnBytes | None) -> FileSeal:
+    parts: list[str] = []
+    before = (folder / name).stat()
+    new = describe(folder, name, files.digest(folder / name, on_bytes, parts), tuple(parts))
+    if (new.size_bytes, new.mtime_ns, new.inode) != (before.st_size, before.st_mtime_ns, before.st_ino):
+        raise CheckpointError(f"{folder / name}: was written to meanwhile", "Seal it when its save has finished")
+    return new
 
 
 def _remedy(path: Path) -> str:

@@ -1,46 +1,131 @@
-"""What a file's own structure tells without a seal: truncated, empty, or a record whose CRC does not fit.
+"""What a checkpoint's own structure tells without a seal: truncated, empty, a CRC that does not fit, a missing shard.
 
 Nothing is ever unpickled here.
 """
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+import json
+import os
+from collections.abc import Collection
 from pathlib import Path
 
-_CHUNK_BYTES = 1 << 20
+import msgspec
+
+from slurm_robust.checkpoint.files import OnBytes
+from slurm_robust.checkpoint.formats import registry, safetensors, torchfile
+from slurm_robust.checkpoint.formats.dcp import METADATA
+from slurm_robust.checkpoint.formats.tree import Tree
+from slurm_robust.checkpoint.seals import SEAL_NAME, beside
+
+_NEVER_EMPTY = (".pt", ".pth", ".bin", ".ckpt", ".distcp", ".safetensors", ".json", ".metadata")
+_OF_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_TORCH = "torch.save"
+_SAFETENSORS = "safetensors"
+_LARGEST_JSON_BYTES = 1 << 30
+_HEAD_BYTES = 4096
 
 
-def structural_problems(folder: Path, names: list[str]) -> list[tuple[str, str]]:
-    """(file, what) for every file of `names` that is damaged; formats that are not known pass unless they are empty.
+class Look(msgspec.Struct, kw_only=True):
+    """What a look at the structure found.
+
+    Attributes:
+        formats: Those that were recognised, the outermost first.
+        step: None where nothing tells it.
+        world_size: Ranks that wrote it; 0 where nothing tells it.
+        problems: (file, what), the file relative to the checkpoint, empty for the checkpoint itself.
+    """
+
+    formats: tuple[str, ...] = ()
+    step: int | None = None
+    world_size: int = 0
+    problems: list[tuple[str, str]] = []
+
+
+def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_bytes: OnBytes | None = None) -> Look:
+    """Look at every file of `names` by itself, and at what they should be together.
+
+    Files of no known format pass unless they are empty or begin with a hole.
+
+    Args:
+        folder: What the names are relative to.
+        names: Every file of the checkpoint.
+        known: Those that were looked at before and have not changed since: only what they are together is looked at.
+        on_bytes: Told of every piece read.
 
     Raises:
         OSError: a file cannot be read.
     """
-    return [(name, what) for name in names if (what := _problem(folder / name))]
+    found = Look()
+    kinds: list[str] = []
+    there = frozenset(names)
+    for name in names:
+        if name in known:
+            continue
+        in_pieces = name.endswith(".distcp") and f"{name.rpartition('/')[0]}/{METADATA}".lstrip("/") in there
+        kind, what = _file(folder / name, on_bytes, in_pieces=in_pieces)
+        kinds.append(kind)
+        if what:
+            found.problems.append((name, what))
+    for where, told in registry.told(folder, names):
+        found.formats = tuple(dict.fromkeys((*found.formats, told.format)))
+        found.step = told.step if found.step is None else found.step
+        found.world_size = found.world_size or told.world_size
+        # A damaged file is told of once, not again for what could not be read in it.
+        damaged = {file for file, _ in found.problems}
+        inside = [(f"{where}/{file}".strip("/"), what) for file, what in told.problems]
+        found.problems += [one for one in inside if one[0] not in damaged or not one[0]]
+    found.formats = tuple(dict.fromkeys((*found.formats, *(kind for kind in kinds if kind))))
+    return found
 
 
-def _problem(path: Path) -> str:
-    if path.stat().st_size == 0:
-        # Markers of other tools are empty on purpose; weights never are.
-        return "empty file" if path.suffix in (".pt", ".pth", ".bin", ".ckpt", ".distcp", ".safetensors") else ""
+def is_checkpoint(path: Path) -> bool:
+    """Whether there is a checkpoint at `path` itself, and not a folder of several.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not path.is_dir() or beside(path, SEAL_NAME).exists():
+        return True
+    with os.scandir(path) as listing:
+        mine = [entry.name for entry in listing if entry.is_file()]
+        # Lightning's files beside each other are a checkpoint each; its folder is none.
+    tree = Tree(path, [name for name in mine if not name.endswith(".ckpt")])
+    return any(told(tree) is not None for told in registry.FORMATS) or any(
+        name.startswith("mp_rank_")
+        for name in os.listdir(path)  # noqa: PTH208 (names are all that is asked)
+    )
+
+
+def _file(path: Path, on_bytes: OnBytes | None, *, in_pieces: bool) -> tuple[str, str]:
+    """(format, what is wrong) of one file; pieces of a `.distcp` are looked at by their own format."""
     with path.open("rb") as file:
-        if file.read(4) != b"PK\x03\x04":
-            return ""
-    return _zip_problem(path)
+        head = file.read(_HEAD_BYTES)
+        size_bytes = path.stat().st_size
+        # Markers of other tools are empty on purpose; weights never are.
+        if not head.strip(b"\0"):
+            hole = "begins with zeros: a hole that a crash left" if head else "empty file"
+            return "", hole if path.name.endswith(_NEVER_EMPTY) else ""
+        if path.name.endswith(".safetensors") or safetensors.looks_like(head[:9], size_bytes):
+            return _SAFETENSORS, safetensors.read(file).problem
+        if path.name.endswith(".json"):
+            return "", _json_problem(path)
+        if in_pieces or path.name == METADATA:
+            return "", ""
+        if path.name.endswith(_OF_TORCH) and torchfile.begins(head):
+            return _TORCH, f"{size_bytes} bytes: truncated"
+        content = torchfile.read(file, whole=True, on_bytes=on_bytes)
+    return (_TORCH, content.problems[0] if content.problems else "") if content is not None else ("", "")
 
 
-def _zip_problem(path: Path) -> str:
-    """A torch.save file is a zip: its directory stands at the end, and each record has a CRC."""
-    record = ""
+def _json_problem(path: Path) -> str:
+    if path.stat().st_size > _LARGEST_JSON_BYTES:
+        return ""
     try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                record = entry.filename
-                with archive.open(entry) as file:
-                    while file.read(_CHUNK_BYTES):
-                        pass
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
-        return f"record {record!r}: {error}" if record else f"zip directory: {error} (truncated?)"
+        json.loads(path.read_bytes())
+    except json.JSONDecodeError as error:
+        # One object a line is what some tools call .json, too.
+        return "" if error.msg == "Extra data" else f"no whole JSON: {error}"
+    except (ValueError, RecursionError) as error:
+        return f"no whole JSON: {error}"
     return ""

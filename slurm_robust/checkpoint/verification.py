@@ -11,7 +11,6 @@ from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.seals import FileSeal, Seal, base, beside, contents, step_in_name
 from slurm_robust.checkpoint.seals import read as read_seal
-from slurm_robust.checkpoint.structure import structural_problems
 
 VERIFIED_NAME = "verified.json"
 
@@ -29,6 +28,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         verified: No problem was found. Without a seal that speaks of the files' own structure only.
         step: -1 where unknown.
+        world_size: Ranks that wrote it; 0 where unknown.
+        formats: What it is, as far as that is known: `HF Trainer`, `safetensors`.
     """
 
     path: str
@@ -36,10 +37,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     sealed: bool
     step: int
     problems: tuple[Problem, ...] = ()
+    world_size: int = 0
+    formats: tuple[str, ...] = ()
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """A digest that was read back and found right, for the file as it was then."""
+    """A digest that was read back and found right (empty: its structure was), for the file as it was then."""
 
     size_bytes: int
     mtime_ns: int
@@ -88,22 +91,38 @@ def check(
         if found == file.xxh3_128:
             learnt[file.name] = seen
         else:
-            problems.append(Problem(file.name, mismatch(found, file)))
+            problems.append(Problem(file.name, mismatch(found, file, where)))
     if learnt:
         _remember(path, memory | learnt)
     return problems
 
 
-def mismatch(found: str, file: FileSeal) -> str:
-    """The words for a digest that does not fit."""
-    return f"its bytes changed since it was sealed: xxh3-128 {found}, sealed with {file.xxh3_128}"
+def mismatch(found: str, file: FileSeal, where: Path) -> str:
+    """The words for a digest that does not fit: both digests, and the part of the file that differs."""
+    whole = f"its bytes changed since it was sealed: xxh3-128 {found}, sealed with {file.xxh3_128}"
+    parts: list[str] = []
+    if file.parts:
+        with contextlib.suppress(OSError):
+            files.digest(where, None, parts)
+    differ = [(n, *pair) for n, pair in enumerate(zip(parts, file.parts, strict=False)) if pair[0] != pair[1]]
+    if not differ:
+        return f"{whole}; bytes 0 to {file.size_bytes - 1}"
+    n, is_now, was = differ[0]
+    end = min((n + 1) * files.PART_BYTES, file.size_bytes) - 1
+    more = f", and in {len(differ) - 1} more parts" if len(differ) > 1 else ""
+    return f"{whole}; bytes {n * files.PART_BYTES} to {end}: xxh3-64 {is_now}, sealed with {was}{more}"
 
 
-def verify(path: str | Path, *, on_bytes: files.OnBytes | None = None) -> Report:
+def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | None = None) -> Report:
     """Read every byte of the checkpoint at `path` and compare; without a seal, look at its files' structure.
 
+    Args:
+        path: The checkpoint.
+        values: Look for NaN and Inf in the tensors, too.
+        on_bytes: Told of every piece read.
+
     Raises:
-        CheckpointError: it is not there.
+        CheckpointError: it is not there, or `values` cannot be had.
         OSError: something of it cannot be read: nobody can tell.
     """
     path = Path(path)
@@ -114,27 +133,65 @@ def verify(path: str | Path, *, on_bytes: files.OnBytes | None = None) -> Report
     except CheckpointError as error:
         return Report(path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", error.what),))
     if seal is None:
-        return _verify_structure(path)
-    problems = check(path, seal, fresh=True, on_bytes=on_bytes)
-    return Report(path=str(path), verified=not problems, sealed=True, step=seal.step, problems=tuple(problems))
+        report = structure(path, fresh=True, on_bytes=on_bytes)
+    else:
+        problems = check(path, seal, fresh=True, on_bytes=on_bytes)
+        report = Report(
+            path=str(path),
+            verified=not problems,
+            sealed=True,
+            step=seal.step,
+            problems=tuple(problems),
+            world_size=seal.world_size,
+            formats=tuple(seal.layout.split(", ")) if seal.layout else (),
+        )
+    if values and report.verified:
+        from slurm_robust.checkpoint.values import not_finite  # noqa: PLC0415 (numpy)
+
+        found = tuple(Problem(file, what) for file, what in not_finite(base(path), contents(path), on_bytes))
+        report = msgspec.structs.replace(report, verified=not found, problems=found)
+    return report
 
 
-def _verify_structure(path: Path) -> Report:
-    step = step_in_name(path)
+def structure(path: Path, *, fresh: bool = False, on_bytes: files.OnBytes | None = None) -> Report:
+    """What the structure of a checkpoint without a seal tells; files that were looked at before are not read again.
+
+    Raises:
+        OSError: something of it cannot be read: nobody can tell.
+    """
+    from slurm_robust.checkpoint.structure import look  # noqa: PLC0415 (the lookup of seals does without)
+
     try:
         names = contents(path)
-        problems = [Problem(file, what) for file, what in structural_problems(base(path), names)]
     except CheckpointError as error:
-        names, problems = [], [Problem("", error.what)]
-    if not names and not problems:
-        problems = [Problem("", "holds no file")]
+        names = []
+        problems = [Problem("", error.what)]
+    else:
+        problems = [] if names else [Problem("", "holds no file")]
+    now = {name: _seen(base(path) / name) for name in names}
+    memory = {} if fresh else _recall(path)
+    known = {name for name, seen in now.items() if memory.get(name) == seen}
+    found = look(base(path), names, known=known, on_bytes=on_bytes)
+    problems += [Problem(file, what) for file, what in found.problems]
+    damaged = {problem.file for problem in problems}
+    whole = {name: seen for name, seen in now.items() if name not in damaged}
+    if whole.keys() - known:
+        _remember(path, whole)
+    told = step_in_name(path) if found.step is None else found.step
     return Report(
         path=str(path),
         verified=not problems,
         sealed=False,
-        step=-1 if step is None else step,
+        step=-1 if told is None else told,
         problems=tuple(problems),
+        world_size=found.world_size,
+        formats=found.formats,
     )
+
+
+def _seen(where: Path) -> _Remembered:
+    now = where.stat()
+    return _Remembered(now.st_size, now.st_mtime_ns, now.st_ino, "")
 
 
 def _recall(path: Path) -> dict[str, _Remembered]:
@@ -147,4 +204,4 @@ def _recall(path: Path) -> dict[str, _Remembered]:
 def _remember(path: Path, known: dict[str, _Remembered]) -> None:
     """Best effort: a folder that we may not write to is read again the next time."""
     with contextlib.suppress(OSError):
-        files.write_atomic(beside(path, VERIFIED_NAME), msgspec.json.encode(known))
+        files.write_atomic(beside(path, VERIFIED_NAME), msgspec.json.encode(known), durable=False)

@@ -159,13 +159,14 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
         temporary.replace(where)
         files.sync_folder(folder)
         _reached("file renamed")
-        meant, found = digesting.hasher.hexdigest(), files.digest(where)
+        parts: list[str] = []
+        meant, found = digesting.hasher.hexdigest(), files.digest(where, None, parts)
         if found != meant:
             raise CheckpointError(
                 f"{where}: what was read back is not what was written: xxh3-128 {found}, meant {meant}",
                 "Memory, controller or file system is at fault: srobust check",
             )
-        part = seals.describe(folder, name, meant)
+        part = seals.describe(folder, name, meant, tuple(parts))
         files.write_atomic(_part_path(folder, rank), msgspec.json.encode(part))
         _reached("part noted")
     except (OSError, RuntimeError) as error:  # torch turns a failed write into a RuntimeError

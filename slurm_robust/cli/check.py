@@ -1,4 +1,4 @@
-"""`srobust check`: is this node fit to train? `nodecheck.command` reads the arguments; the prolog shares it."""
+"""`srobust check`: is this node fit to train? `nodecheck.command` reads the arguments."""
 
 from __future__ import annotations
 

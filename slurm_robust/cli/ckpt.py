@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +14,9 @@ import msgspec
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.seals import SEAL_NAME, base, beside, contents
+from slurm_robust.checkpoint.seals import SEAL_NAME, beside
+from slurm_robust.checkpoint.structure import is_checkpoint
+from slurm_robust.cli.ckpt_show import bar, print_table, size
 from slurm_robust.cli.teach import lesson
 
 EXIT_NOT_VERIFIED = 1
@@ -49,39 +50,44 @@ def command() -> None:
 
 @command.command(epilog=lesson([_SEAL], _EXITS))
 @_PATH
-@click.option("--step", type=click.IntRange(min=0), help="Where the name does not tell it (step-100, iter_0000100).")
+@click.option("--step", type=click.IntRange(min=0), help="Where neither it nor its name tells it (iter_0000100).")
+@click.option("--unchecked", is_flag=True, help="Whatever its structure looks like.")
 @_JSON
-def seal(path: Path, step: int | None, as_json: bool) -> None:
+def seal(path: Path, step: int | None, unchecked: bool, as_json: bool) -> None:
     """Seal a checkpoint that is already there, after a look at its structure.
 
     Ends a demotion. Do not seal what is still being written.
     """
-    with _told(), _bar(path, "sealing") as on_bytes:
-        new = checkpoint.seal(path, step, on_bytes=on_bytes)
+    with _told(), bar(path, "sealing") as on_bytes:
+        new = checkpoint.seal(path, step, unchecked=unchecked, on_bytes=on_bytes)
     if as_json:
         _print_json(
             {"path": str(path), "step": new.step, "files": len(new.files), "seal": str(beside(path, SEAL_NAME))}
         )
     else:
-        click.echo(f"{path}: sealed, step {new.step}, {_count(len(new.files))}, {_size(_bytes(new))}")
+        click.echo(f"{path}: sealed, step {new.step}, {_count(len(new.files))}, {size(_bytes(new))}")
 
 
 @command.command(epilog=lesson([_VERIFY], _EXITS))
 @_PATH
+@click.option("--values", is_flag=True, help="No NaN and no Inf in the tensors, too.")
 @_JSON
-def verify(path: Path, as_json: bool) -> None:
+def verify(path: Path, values: bool, as_json: bool) -> None:
     """Read every byte of a checkpoint and compare it with its seal.
 
-    Without a seal only the files' own structure is looked at, and said so. For a folder of checkpoints all of them are
-    verified; `step` is then the newest that is sealed and whole.
+    Without a seal only its structure is looked at, and said so: CRCs, headers, bounds, shards of every rank, for files
+    of torch.save and safetensors, torch.distributed.checkpoint, Megatron-LM, DeepSpeed, Lightning and HF Trainer. For
+    a folder of checkpoints all of them and the framework's tracker are verified; `step` is then the newest that is
+    sealed and whole.
     """
-    with _told(), _bar(path, "verifying") as on_bytes:
-        report = _verify_all(path, on_bytes)
+    with _told(), bar(path, "verifying") as on_bytes:
+        report = _verify_all(path, values, on_bytes)
     if as_json:
         _print_json(report)
     else:
         how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
-        click.echo(f"{report.path}: " + (how if report.verified else "NOT verified"))
+        formats = f" ({', '.join(report.formats)})" if report.formats else ""
+        click.echo(f"{report.path}{formats}: " + (how if report.verified else "NOT verified"))
         for problem in report.problems:
             click.echo(f"  {problem.file or '(checkpoint)'}: {problem.what}")
     sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
@@ -90,22 +96,38 @@ def verify(path: Path, as_json: bool) -> None:
 @command.command(epilog=lesson([_LATEST], _EXITS))
 @_DIRECTORY
 @click.option("--deep", is_flag=True, help="Read back every byte that was not read since it was sealed.")
+@click.option("--unsealed", is_flag=True, help="One without a seal will do, where its structure is whole.")
+@click.option("--pin", is_flag=True, help="Have the framework's own tracker file point at it.")
 @_JSON
-def latest(directory: Path, deep: bool, as_json: bool) -> None:
-    """Print the newest checkpoint to resume from, and why newer ones were passed over."""
-    with _told():
-        found = checkpoint.latest(directory, deep=deep)
+def latest(directory: Path, deep: bool, unsealed: bool, pin: bool, as_json: bool) -> None:
+    """Print the newest checkpoint to resume from, and why newer ones were passed over.
+
+    With --pin, latest_checkpointed_iteration.txt (Megatron-LM), latest (DeepSpeed) or the link last.ckpt (Lightning)
+    is made to point at it.
+    """
+    with _told(), bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
+        found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, on_bytes=on_bytes)
+        pinned = checkpoint.pin(directory, found.path) if pin and found.path else []
+        trackers = checkpoint.trackers(directory)
     if as_json:
         _print_json(
             {
                 "path": str(found.path) if found.path else None,
                 "step": found.step,
+                "sealed": found.sealed,
+                "pinned": pinned,
                 "passed_over": [{"path": str(path), "why": why} for path, why in found.passed_over],
             }
         )
     else:
         for path, why in found.passed_over:
             click.echo(f"passed over {path}: {why}", err=True)
+        for tracker in trackers:
+            if tracker.problem or (found.path and tracker.target != found.path):
+                what = tracker.problem or f"points at {tracker.target}, not at this one"
+                click.echo(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
+        if found.path and not found.sealed:
+            click.echo("no seal: nothing but its structure was looked at", err=True)
         if found.path:
             click.echo(str(found.path))
         else:
@@ -126,7 +148,7 @@ def list_(directory: Path, as_json: bool) -> None:
     if not found:
         click.echo(f"{directory}: no checkpoints")
         return
-    _print_table(found)
+    print_table(found)
 
 
 @command.command(epilog=lesson([_PRUNE], _EXITS))
@@ -137,10 +159,11 @@ def list_(directory: Path, as_json: bool) -> None:
 def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
     """Keep the newest N verified checkpoints and remove what is older.
 
-    With fewer verified ones than N nothing is removed. What may still be written is left alone.
+    With fewer verified ones than N nothing is removed. What may still be written, and what the framework's tracker
+    points at, is left alone.
     """
-    with _told():
-        done = checkpoint.prune(directory, keep, dry_run=dry_run)
+    with _told(), bar(directory, "reading") as on_bytes:
+        done = checkpoint.prune(directory, keep, dry_run=dry_run, on_bytes=on_bytes)
     if as_json:
         _print_json(
             {
@@ -159,23 +182,31 @@ def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
         click.echo(f"{'would remove' if dry_run else 'removed '} {path}")
 
 
-def _verify_all(path: Path, on_bytes: OnBytes | None) -> checkpoint.Report:
+def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Report:
     """One checkpoint's report, or those of a folder of checkpoints as one."""
-    inside = checkpoint.entries(path) if path.is_dir() and not beside(path, SEAL_NAME).exists() else []
+    inside = [] if is_checkpoint(path) else checkpoint.entries(path)
+    tracked = checkpoint.trackers(path) if path.is_dir() else []
     if not inside:
-        return checkpoint.verify(path, on_bytes=on_bytes)
-    reports = [(entry.path.name, checkpoint.verify(entry.path, on_bytes=on_bytes)) for entry in inside]
+        report = checkpoint.verify(path, values=values, on_bytes=on_bytes)
+        lost = tuple(checkpoint.Problem(one.name, one.problem) for one in tracked if one.problem)
+        return msgspec.structs.replace(
+            report, verified=report.verified and not lost, problems=(*report.problems, *lost)
+        )
+    reports = [(entry.path.name, checkpoint.verify(entry.path, values=values, on_bytes=on_bytes)) for entry in inside]
     problems = [
         checkpoint.Problem(f"{name}/{problem.file}".rstrip("/"), problem.what)
         for name, report in reports
         for problem in report.problems
     ]
+    problems += [checkpoint.Problem(tracker.name, tracker.problem) for tracker in tracked if tracker.problem]
     return checkpoint.Report(
         path=str(path),
         verified=not problems,
         sealed=all(report.sealed for _, report in reports),
         step=max((report.step for _, report in reports if report.verified and report.sealed), default=-1),
         problems=tuple(problems),
+        world_size=max(report.world_size for _, report in reports),
+        formats=tuple(dict.fromkeys(name for _, report in reports for name in report.formats)),
     )
 
 
@@ -195,25 +226,6 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-@contextlib.contextmanager
-def _bar(path: Path, doing: str) -> Iterator[OnBytes | None]:
-    """A progress bar on stderr where a person watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console  # noqa: PLC0415 (scripts and prologs need not pay for it)
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
-
-    total = 0
-    with contextlib.suppress(OSError, CheckpointError):
-        total = sum((base(path) / name).stat().st_size for name in contents(path))
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(doing, total=total)
-        advance: Callable[..., None] = progress.advance
-        yield lambda size_bytes: advance(task, size_bytes)
-
-
 def _print_json(value: Any) -> None:
     click.echo(msgspec.json.encode(value).decode())
 
@@ -229,35 +241,9 @@ def _entry(entry: checkpoint.Entry) -> dict[str, Any]:
     }
 
 
-def _print_table(found: list[checkpoint.Entry]) -> None:
-    from rich.console import Console  # noqa: PLC0415 (as in _bar)
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("STEP", justify="right")
-    table.add_column("SIZE", justify="right")
-    table.add_column("WRITTEN")
-    table.add_column("STATE")
-    table.add_column("PATH", overflow="fold")
-    for entry in found:
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.created_at_s)) if entry.sealed else "-"
-        size = _size(entry.size_bytes) if entry.sealed else "-"
-        table.add_row(str(entry.step), size, written, entry.problem or "sealed, unchanged", str(entry.path))
-    # Lines are not to be broken for a pipe that has no width.
-    Console(width=None if sys.stdout.isatty() else 1000).print(table, markup=False)
-
-
 def _bytes(sealed: checkpoint.Seal) -> int:
     return sum(file.size_bytes for file in sealed.files)
 
 
 def _count(files: int) -> str:
     return f"{files} file{'' if files == 1 else 's'}"
-
-
-def _size(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} TiB"

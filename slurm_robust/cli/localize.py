@@ -12,12 +12,14 @@ import click
 from slurm_robust.cli.teach import lesson
 from slurm_robust.localize.archive import ArchiveError
 from slurm_robust.localize.evidence import Evidence
-from slurm_robust.localize.fold import render_tree
+from slurm_robust.localize.fold import render_tree, tree_json
 from slurm_robust.localize.folder import Saved, read_folder
 from slurm_robust.localize.judge import judge
+from slurm_robust.localize.layout import LayoutError, fit, parse
 from slurm_robust.localize.recorder.dump import DumpError
 from slurm_robust.localize.recorder.folder import read_dumps
 from slurm_robust.localize.report import to_json, to_text
+from slurm_robust.localize.svg import render_svg
 from slurm_robust.model import EXIT_USAGE
 
 
@@ -27,6 +29,8 @@ from slurm_robust.model import EXIT_USAGE
         [
             ("srobust localize --stacks slurm-robust-1234/1234-r0-1795228470", "judge a saved incident once more"),
             ("srobust localize --stacks dumps --world-size 64 --json", "py-spy dumps of your own"),
+            ("srobust localize --stacks dumps --layout tp=8,pp=4", "with the parallel groups"),
+            ("srobust localize --stacks dumps --svg hang.svg", "and a flame graph of all ranks"),
             ("srobust localize --flight-recorder traces --ranks-per-node 8", "PyTorch's flight-recorder dumps"),
         ],
         [(0, "judged, whatever the verdict"), (2, "wrong usage"), (64, "no such folder, or nothing in it to judge")],
@@ -36,6 +40,8 @@ from slurm_robust.model import EXIT_USAGE
 @click.option("--flight-recorder", type=click.Path(path_type=Path), help="Folder of PyTorch's dumps, one a rank.")
 @click.option("--world-size", type=click.IntRange(min=1), help="Number of ranks, where the folder may lack some.")
 @click.option("--ranks-per-node", type=click.IntRange(min=1), help="Name nodes by number where nothing names them.")
+@click.option("--layout", help="Parallel sizes: tp=2,pp=4,dp=4[,cp=,ep=,etp=][,order=tp-cp-ep-dp-pp].")
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Write a flame graph of the last capture.")
 @click.option("--tree/--no-tree", default=True, help="Show the merged stacks of the last capture.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def command(
@@ -44,6 +50,8 @@ def command(
     flight_recorder: Path | None,
     world_size: int | None,
     ranks_per_node: int | None,
+    layout: str | None,
+    svg: Path | None,
     tree: bool,
     as_json: bool,
 ) -> None:
@@ -71,13 +79,44 @@ def command(
         nodes.update(evidence.rank_nodes)
         evidence = replace(evidence, world_size=size, rank_nodes=nodes, recorder=dumps.dumps)
         problems = (*problems, *dumps.problems)
+    if layout is not None:
+        evidence = _laid_out(evidence, layout, given=world_size is not None)
     for problem in problems:
         click.echo(f"srobust localize: {problem}", err=True)
     verdict = judge(evidence)
+    if svg is not None:
+        _draw(evidence, svg, verdict.reason)
     if as_json:
-        click.echo(json.dumps({**to_json(verdict), "problems": list(problems)}))
+        trees = tree_json(evidence.captures[-1]) if tree and evidence.captures else []
+        click.echo(json.dumps({**to_json(verdict), "tree": trees, "problems": list(problems)}))
         return
     click.echo(to_text(verdict))
     if tree and evidence.captures:
         click.echo()
         click.echo(render_tree(evidence.captures[-1]))
+
+
+def _laid_out(evidence: Evidence, text: str, *, given: bool) -> Evidence:
+    """The evidence with the layout; a layout that does not fit stays in it, and the verdict says why it is not used."""
+    try:
+        sizes, order = parse(text)
+    except LayoutError as error:
+        raise click.UsageError(str(error)) from None
+    if not given and "dp" in sizes:
+        try:
+            whole = fit(sizes, order, 0).world_size
+        except LayoutError as error:
+            raise click.UsageError(str(error)) from None
+        # The layout knows how many ranks there are; that some left nothing behind is evidence.
+        evidence = replace(evidence, world_size=max(evidence.world_size, whole))
+    return replace(evidence, layout=sizes, layout_order=order)
+
+
+def _draw(evidence: Evidence, path: Path, title: str) -> None:
+    if not evidence.captures:
+        click.echo(f"srobust localize: {path}: not written: a flame graph needs stacks (--stacks DIR)", err=True)
+        return
+    try:
+        path.write_text(render_svg(evidence.captures[-1], title), encoding="utf-8")
+    except OSError as error:
+        click.echo(f"srobust localize: {path}: not written: {error.strerror}", err=True)

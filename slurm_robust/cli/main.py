@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "nodes": ("slurm_robust.cli.nodes", "In which room is each node, and why."),
     "standby": ("slurm_robust.cli.standby", "The standby pools, and how large they should be."),
     "breaker": ("slurm_robust.cli.breaker", "Show or reset the breaker."),
+    "doctor": ("slurm_robust.cli.doctor", "What slurm.conf and this machine should have, with the line that fixes it."),
     "completion": ("slurm_robust.cli.completion", "Tab completion for bash, zsh and fish."),
     "devcluster": ("slurm_robust.cli.devcluster", "A private, real, multi-node Slurm on this machine."),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.journal import Journal
 from slurm_robust.daemon.ledger import Ledger
-from slurm_robust.policy.breaker import over_limit
+from slurm_robust.policy.breaker import headroom, over_limit
 from slurm_robust.policy.rooms import drained_by_us
 from slurm_robust.slurm.client import Node
 from slurm_robust.words import shortened
@@ -36,15 +36,35 @@ class Breaker:
         """Why it is open, or an empty text where it is closed."""
         return self.core.journal.get(OPEN_KEY)
 
-    def _limit(self, more: frozenset[str], *, planned: bool) -> str:
-        core = self.core
+    def _partitions(self) -> dict[str, frozenset[str]]:
         partitions: dict[str, set[str]] = {}
-        for node in core.world.nodes.values():
+        for node in self.core.world.nodes.values():
             for name in node.partitions:
                 partitions.setdefault(name, set()).add(node.name)
+        return {name: frozenset(members) for name, members in partitions.items()}
+
+    def most(self) -> dict[str, int]:
+        """For each node: at how many nodes out by our doing it may not be drained any more by prolog or health check.
+
+        One past the bound is given, since that one trips the breaker and brings a person. A drain makes one more out
+        and one less that may follow, so this changes only when a person repairs or resets, or a drain grows old.
+        """
+        core = self.core
+        out = sum(1 for node in core.world.nodes.values() if drained_by_us(node))
+        left = headroom(
+            self.ledger.drains(),
+            self._partitions(),
+            core.config.breaker,
+            now_s=core.now_s(),
+            reset_at_s=float(core.journal.get(RESET_KEY, "0")),
+        )
+        return {name: out + left.get(name, 0) + 1 for name in core.world.nodes}
+
+    def _limit(self, more: frozenset[str], *, planned: bool) -> str:
+        core = self.core
         return over_limit(
             self.ledger.drains(),
-            {name: frozenset(members) for name, members in partitions.items()},
+            self._partitions(),
             core.config.breaker,
             now_s=core.now_s(),
             reset_at_s=float(core.journal.get(RESET_KEY, "0")),

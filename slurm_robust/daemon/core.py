@@ -169,9 +169,10 @@ class Core:
         """Something that a person should look at."""
         self.say(logging.WARNING, what, text, key=key)
 
-    def broken(self, error: Exception) -> None:
-        """An error of our own: said with its traceback, and gone on from."""
-        log.error("daemon.error: %s: %s", type(error).__name__, error, exc_info=error)
+    def broken(self, error: Exception, about: str = "") -> None:
+        """An error of our own: said with its traceback, and gone on from. `about` names the job, where it is one's."""
+        words = printable(f"{about + ': ' if about else ''}{type(error).__name__}: {error}")[:1000]
+        log.error("daemon.error: %s", words, exc_info=error)
         # It may be the journal that is broken, on a full disk: then nothing is done either, since plans come first.
         with contextlib.suppress(sqlite3.Error):
-            self.journal.event(self.now_s(), "error", "daemon.error", f"{type(error).__name__}: {error}")
+            self.journal.event(self.now_s(), "error", "daemon.error", words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -104,23 +105,29 @@ class Intake:
             heard = self._heard.get(job.ref.job_id)
             if heard and (heard.comment, heard.restart) == (job.comment, job.restart_count):
                 continue
-            claim = self._parse(job)
             try:
-                if claim is not None and claim.state == protocol.STATE_WANTS_REQUEUE:
-                    if self.as_user and await self._site_first(job, claim):
-                        continue
-                    await self._weigh(job, claim)
-                elif claim is not None:
-                    self._merge_times(job, claim)
+                await self._hear(job)
             except SlurmError as error:
                 # Not remembered as heard: weighed again at the next look.
                 self.core.alert("claim.waits", f"job {job.ref.address}: {error}", key=job.ref.address)
-                continue
-            if self.recoveries.of_job(job.ref.job_id) is not None and claim is not None and claim.incident:
-                # Said while its recovery is still tidying up: read again once that is done.
-                self._heard[job.ref.job_id] = Heard("", job.restart_count, claim, self.core.now_s())
-                continue
-            self._heard[job.ref.job_id] = Heard(job.comment, job.restart_count, claim, self.core.now_s())
+            except sqlite3.OperationalError:
+                raise  # a full disk: nobody's claim can be weighed
+            except Exception as error:  # noqa: BLE001 (one user's words must not keep the others unheard)
+                self.core.broken(error, f"job {job.ref.address} of {job.user}: its claim is passed over")
+                self._heard[job.ref.job_id] = Heard(job.comment, job.restart_count, None, self.core.now_s())
+
+    async def _hear(self, job: Job) -> None:
+        claim = self._parse(job)
+        if claim is not None and claim.state == protocol.STATE_WANTS_REQUEUE:
+            if self.as_user and await self._site_first(job, claim):
+                return
+            await self._weigh(job, claim)
+        elif claim is not None:
+            self._merge_times(job, claim)
+        under_way = self.recoveries.of_job(job.ref.job_id) is not None and claim is not None and claim.incident
+        # Said while its recovery is still tidying up: read again once that is done.
+        comment = "" if under_way else job.comment
+        self._heard[job.ref.job_id] = Heard(comment, job.restart_count, claim, self.core.now_s())
 
     def _parse(self, job: Job) -> Claim | None:
         try:
@@ -194,6 +201,7 @@ class Intake:
             now_s=now_s,
             room=room,
             incident=claim.incident,
+            earlier=core.journal.evicted(job.ref.job_id, job.user),
         )
 
     def _row(self, job: Job, claim: Claim, key: str, decision: Recovery | None) -> IncidentRow:

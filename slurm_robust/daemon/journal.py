@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from slurm_robust.daemon.schema import JournalError, migrate
-from slurm_robust.model import Action
+from slurm_robust.model import Action, Mode
 from slurm_robust.policy.recover import Recovery
 
 FILE_NAME = "journal.sqlite"
@@ -162,6 +162,15 @@ class Journal:
         values["recovery"] = msgspec.json.decode(r["recovery"], type=Recovery) if r["recovery"] else None
         values["seat"] = bool(r["seat"])
         return IncidentRow(**values)
+
+    def recoveries(self, job_id: int, user: str) -> list[tuple[IncidentRow, Recovery]]:
+        """A job's recoveries that were carried out, or are, newest first."""
+        rows = self.incidents("job_id = ? AND user = ? AND mode = ?", (job_id, user, Mode.ACT.value))
+        return [(row, row.recovery) for row in rows if row.recovery is not None]
+
+    def evicted(self, job_id: int, user: str) -> frozenset[str]:
+        """Nodes that recoveries of this job left out so far."""
+        return frozenset(n for _, r in self.recoveries(job_id, user) for n in r.bad)
 
     def update_incident(self, key: str, **changes: Any) -> None:
         """Change columns of an incident; `times` is merged, all else replaced."""

@@ -134,6 +134,7 @@ class NodeWatch:
             config=core.config,
             now_s=core.now_s(),
             room="",
+            earlier=core.journal.evicted(job.ref.job_id, job.user),
         )
         core.alert(SignalKind.NODE_NOT_RESPONDING.value, words, key=key)
         row = self._row(now_job, gone, words, decision)

@@ -7,14 +7,12 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.fullcheck import Verdict
-from slurm_robust.daemon.journal import OPEN
 from slurm_robust.daemon.ledger import Ledger, Quarantine
-from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef
+from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.follow import ENDED
 from slurm_robust.policy.rooms import busy_nodes, drained_by_us, foreign, quarantine_name
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.slurm.values import expand, fold
 
 DAY_S = 86400.0
 TRIES = 5
@@ -155,7 +153,6 @@ class QuarantineKeeper:
             return
         core.info("quarantine.passed", f"{q.node} {why}: back in service with a strike ({strikes})")
         await self._end(q, f"{why}; strike {strikes} of {config.strikes_to_drain}")
-        await self._lift(q)
 
     async def _failed(self, q: Quarantine, sentence: str) -> None:
         reason = f"{REASON_PREFIX} {sentence}"
@@ -232,23 +229,6 @@ class QuarantineKeeper:
         recheck = self.core.world.jobs.get(q.recheck_job) if q.recheck_job else None
         if recheck is not None and recheck.state not in ENDED and not recheck.completing:
             await self.actor.perform(q.incident, Action(ActionKind.CANCEL, recheck.ref.address, "no recheck is needed"))
-
-    async def _lift(self, q: Quarantine) -> None:
-        """A job that still waits because of this node may use it again: otherwise it could wait for ever."""
-        core = self.core
-        row = core.journal.incident(q.incident)
-        if row is None or row.recovery is None:
-            return
-        job = await core.call(core.client.job, JobRef.parse(row.job))
-        if job is None or job.state != "PENDING" or job.restart_count <= row.recovery.restart:
-            return
-        own, now = set(expand(row.recovery.own_exclude)), set(expand(job.exclude or ""))
-        missing = not row.recovery.standby and row.state == OPEN
-        if q.node in now - own and (missing or row.state != OPEN):
-            action = Action(
-                ActionKind.LIFT_EXCLUDE, row.job, f"{q.node} passed its recheck", {"exclude": fold(now - {q.node})}
-            )
-            await self.actor.perform(q.incident, action)
 
 
 def _recheck(q: Quarantine) -> Action:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.journal import CLOSED, OPEN, RUNNING, ActionRow, IncidentRow
+from slurm_robust.daemon.ledger import Quarantine
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.follow import Do, Finish, GiveUp, Step, View, forgotten, next_step, shown
 from slurm_robust.policy.recover import Recovery
@@ -20,6 +22,8 @@ from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 STEPS_AT_ONCE = 16
 LINGER_S = 60.0
 """How long after its end a recovery is looked back at: slurmctld saves its state every few seconds."""
+BROKEN_AGAIN_S = 5.0
+"""After an error of our own with one recovery, it is tried again after so long; the others go on."""
 TRIES = 4
 """A step that Slurm refused this often is given up; one that Slurm could not hear is tried for as long as it takes."""
 
@@ -39,6 +43,8 @@ class Following:
     refusals: int = 0
     retry_at_s: float = 0.0
     finished_at_s: float = 0.0
+    broken: str = ""
+    """The error of our own that was said last."""
 
     def watch(self, job: Job | None, core: Core) -> None:
         """Start and stop the watches by what Slurm shows."""
@@ -166,6 +172,13 @@ class Recoveries:
                 # Not heard, or not understood: nothing is concluded from that, the next look decides.
                 following.retry_at_s = max(following.retry_at_s, self.core.now_s() + 0.5)
                 self.core.alert("recovery.waits", f"{following.row.key}: {error}", key=following.row.key)
+            except sqlite3.OperationalError:
+                raise  # a full disk: no step of anybody can be written down
+            except Exception as error:  # noqa: BLE001 (one job's recovery must not hold up the others)
+                following.retry_at_s = self.core.now_s() + BROKEN_AGAIN_S
+                if repr(error) != following.broken:
+                    following.broken = repr(error)
+                    self.core.broken(error, f"{following.row.key}: not stepped on, tried again")
 
     def _look_back(self) -> None:
         """A controller killed seconds after the job ran again may have forgotten all of it: then it is done again."""
@@ -227,9 +240,17 @@ class Recoveries:
             await self.core.read_nodes()
 
     async def _perform(self, f: Following, step: Do) -> None:
+        ledger, name, now_s = self.breaker.ledger, step.action.target, self.core.now_s()
+        survivor = step.action.kind is ActionKind.SET_DOWN and name not in f.recovery.bad
+        if survivor:
+            # Written down first: the quarantine brings back what we set DOWN, once it answers and has passed its check.
+            why = f"set DOWN: {step.action.reason}"
+            ledger.quarantine(Quarantine(name, f.row.key, f.row.job_id, f.row.lineage, why, now_s, now_s))
         try:
             await self.actor.perform(f.row.key, step.action)
         except SlurmRefusedError as error:
+            if survivor:
+                ledger.leave(name)
             f.refusals += 1
             f.retry_at_s = self.core.now_s() + 0.2 * f.refusals
             if f.refusals >= TRIES and not f.row.abort:

@@ -10,6 +10,7 @@ from itertools import cycle
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
 from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.exclusions import ExclusionKeeper
 from slurm_robust.daemon.held import HeldKeeper
 from slurm_robust.daemon.intake import Intake
 from slurm_robust.daemon.leave import LeaveKeeper
@@ -54,6 +55,7 @@ class Daemon:
         self.standby = StandbyKeeper(core, self.ledger)
         self.standby_checks = StandbyChecks(core, self.actor, self.breaker, self.ledger)
         self.held = HeldKeeper(core, self.actor, self.recoveries, self.ledger)
+        self.exclusions = ExclusionKeeper(core, self.actor, self.recoveries, self.ledger)
         self.sweeper = Sweeper(core, self.ledger, self.recoveries)
         self.leave = LeaveKeeper(core, self.breaker)
         self.timekeeper = Timekeeper(self)
@@ -138,6 +140,7 @@ class Daemon:
             if due == "nodes":
                 await self.nodewatch.tick()
                 await self.held.tick()
+                await self.exclusions.tick()
             await self.recoveries.tick()
             await self.quarantine.tick()
             await self.standby_checks.tick()

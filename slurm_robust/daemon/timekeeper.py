@@ -40,6 +40,7 @@ class Timekeeper:
             daemon.nodewatch,
             daemon.leave,
             daemon.sweeper,
+            daemon.exclusions,
         ):
             part.begin_anew()
         daemon.standby.next_at_s = daemon.standby_checks.next_at_s = 0.0

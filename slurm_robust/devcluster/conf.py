@@ -138,7 +138,12 @@ def robust_yaml(spec: Spec, settings: Settings, layout: Layout) -> str:
             "state_dir": f"{layout.state}/srobustd",
             "http": {"host": "127.0.0.1", "port": settings.http_port},
         },
-        "nodecheck": {"kmsg": f"{layout.root}/kmsg/%n", "cache_dir": f"{layout.root}/cache/%n"},
+        "nodecheck": {
+            "kmsg": f"{layout.root}/kmsg/%n",
+            "cache_dir": f"{layout.root}/cache/%n",
+            # All nodes are this machine: to have each compute would only say that it is slow.
+            "disable": ["matmul", "bandwidth", "collective"],
+        },
     }
     return yaml.safe_dump(merged(base, spec.robust_yaml), sort_keys=False)
 
@@ -167,18 +172,36 @@ esac
 """
 
 
-def script(which: str, exports: Mapping[str, str], candidates: list[Path], *, sleep_s: float = 0) -> str:
+def env_file(values: Mapping[str, str]) -> str:
+    """`etc/env`, what prolog and epilog are told: one `KEY=value` a line, read as it stands."""
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def script(
+    which: str, exports: Mapping[str, str], candidates: list[Path], settings: Path, *, log: Path, sleep_s: float = 0
+) -> str:
     """`etc/prolog` or `etc/epilog`: slurmd gives no PATH, so everything is set here; no script there, nothing done.
 
     Args:
         which: `prolog` or `epilog`.
         exports: Environment for the project's script.
         candidates: Where the project's script may lie, best first; looked up when it runs.
+        settings: The script's own settings (`env_file`); it believes no variable.
+        log: What it says goes to `<log>.<node>.log` too.
         sleep_s: Wait this long first.
     """
-    lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and becomes it."]
+    lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and runs it."]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in exports.items()]
     if sleep_s:
         lines.append(f"sleep {sleep_s:g}")
-    lines += [f'if [ -x {path} ]; then exec {path} "$@"; fi' for path in (shlex.quote(str(p)) for p in candidates)]
+    for path in map(str, candidates):
+        # slurmd's log has what a script said only where it failed: a file has it all.
+        words = f"said=$({shlex.quote(path)} {shlex.quote(str(settings))} 2>&1); code=$?"
+        lines += [
+            f"if [ -x {shlex.quote(path)} ]; then",
+            f"    {words}",
+            f'    [ -n "$said" ] && echo "$said" | tee -a {shlex.quote(str(log))}.${{SLURMD_NODENAME:-none}}.log >&2',
+            "    exit $code",
+            "fi",
+        ]
     return "\n".join([*lines, "exit 0", ""])

@@ -88,11 +88,15 @@ def write(spec: Spec, settings: Settings, layout: Layout) -> None:
     _write(layout.robust_yaml, conf.robust_yaml(spec, settings, layout))
     _write(layout.etc / "taskprolog", conf.task_prolog(layout), mode=0o755)
     home = Path(slurm_robust.__file__).resolve().parent
-    for which in ("prolog", "epilog"):
-        name = f"srobust-{which}"
-        candidates = [home.parent / which / name, home / "_scripts" / which / name] if spec.prolog else []
+    for which in ("prolog", "epilog", "healthcheck"):
+        name, home_of = f"srobust-{which}", "epilog" if which == "epilog" else "prolog"
+        candidates = [top / home_of / name for top in (home.parent, home / "_scripts")] if spec.prolog else []
         sleep_s = spec.epilog_sleep_s if which == "epilog" else 0
-        _write(layout.etc / which, conf.script(which, exports(layout), candidates, sleep_s=sleep_s), mode=0o755)
+        log = layout.log / "checks"
+        lines = conf.script(which, exports(layout), candidates, layout.env, log=log, sleep_s=sleep_s)
+        _write(layout.etc / which, lines, mode=0o755)
+    told = {"SROBUST_PYTHON": sys.executable, "SROBUST_CODE": str(home.parent), "SROBUST_VERBOSE": "1"}
+    _write(layout.env, conf.env_file(told | {"SROBUST_CONFIG": str(layout.robust_yaml)}))
     for name in names:
         for text in (
             f"Linux version 6.1.0 (devcluster) node {name}",

@@ -103,6 +103,11 @@ class Layout:
         return self.etc / "slurm.conf"
 
     @property
+    def env(self) -> Path:
+        """What prolog, epilog and health check are told; in place of /etc/slurm_robust/env."""
+        return self.etc / "env"
+
+    @property
     def robust_yaml(self) -> Path:
         """What `SROBUST_CONFIG` names."""
         return self.root / "robust.yaml"

@@ -22,6 +22,7 @@ import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -44,12 +45,15 @@ class ArchiveError(ValueError):
 
 
 class _Thread(msgspec.Struct, frozen=True):
-    frames: Annotated[list[tuple[Word, Word, int]], msgspec.Meta(max_length=pyspy.MAX_FRAMES)]
+    frames: msgspec.Raw
     name: Word = ""
     main: bool = False
     os_thread_id: int = 0
     active: bool = False
     owns_gil: bool = False
+
+
+_FRAMES = msgspec.json.Decoder(Annotated[list[tuple[Word, Word, int]], msgspec.Meta(max_length=pyspy.MAX_FRAMES)])
 
 
 class _Process(msgspec.Struct, frozen=True):
@@ -114,7 +118,10 @@ def decode(data: bytes) -> NodeArchive:
         raise ArchiveError(f"not a node name: {raw.node[:40]!r}")
     if not math.isfinite(raw.at_s):
         raise ArchiveError("at_s: not a finite number")
-    stacks = {key: tuple(_thread(thread) for thread in threads) for key, threads in raw.stacks.items()}
+    try:
+        stacks = {key: tuple(_thread(thread) for thread in threads) for key, threads in raw.stacks.items()}
+    except msgspec.DecodeError as error:
+        raise ArchiveError(f"not an archive of stacks: frames: {str(error)[:200]}") from None
     ranks = tuple(_rank(rank, raw.node, stacks) for rank in raw.ranks)
     return NodeArchive(raw.node, raw.at_s, raw.round, ranks)
 
@@ -133,8 +140,13 @@ def _unpack(data: bytes) -> bytes:
 
 
 def _thread(raw: _Thread) -> Thread:
-    frames = tuple(Frame(function, file, max(line, 0)) for function, file, line in raw.frames)
-    return Thread(frames, raw.name, raw.os_thread_id, raw.main, raw.active, raw.owns_gil)
+    return Thread(_frames(bytes(raw.frames)), raw.name, raw.os_thread_id, raw.main, raw.active, raw.owns_gil)
+
+
+@lru_cache(maxsize=16384)
+def _frames(text: bytes) -> tuple[Frame, ...]:
+    """Equal frames are one object, on whatever node they stand: a hundred thousand ranks have few different stacks."""
+    return tuple(Frame(function, file, max(line, 0)) for function, file, line in _FRAMES.decode(text))
 
 
 def _rank(raw: _Rank, node: str, stacks: dict[str, tuple[Thread, ...]]) -> RankCapture:

@@ -133,6 +133,7 @@ class Evidence:
         captures: Oldest first; two or more tell a moving process from a still one.
         node_signals: XIDs, links, lost agents, nodes down, of the same minutes.
         layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty where unknown.
+        layout_order: Order in which they count ranks (`tp-pp-dp`), empty for Megatron's.
         recorder: Flight-recorder dumps of the ranks that left one.
     """
 
@@ -143,3 +144,4 @@ class Evidence:
     node_signals: tuple[Signal, ...] = ()
     layout: Mapping[str, int] = field(default_factory=dict)
     recorder: Mapping[int, RankDump] = field(default_factory=dict)
+    layout_order: str = ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from slurm_robust.localize import ranks as rank_sets
-from slurm_robust.localize.evidence import Capture, Process
+from slurm_robust.localize.evidence import Capture, Frame, Process
 from slurm_robust.localize.frames import labels, main_thread, own_frames
+from slurm_robust.localize.memo import by_identity
 from slurm_robust.localize.tree import Role, rank_process, role_of
 from slurm_robust.model import StackClass
 
@@ -19,7 +21,13 @@ def _stack(process: Process) -> tuple[str, ...]:
     tail = (f"[{_STATES[process.state]}]",) if process.state in _STATES else ()
     if thread is None or not thread.frames:
         return tail or (f"[no stack: {process.error[:80] or 'not captured'}]",)
-    return (*labels(own_frames(thread.frames)), *tail)
+    told = _labels(thread.frames, "")
+    return (*told, *tail) if tail else told
+
+
+@by_identity
+def _labels(frames: tuple[Frame, ...], _: str) -> tuple[str, ...]:
+    return labels(own_frames(frames))
 
 
 def _stacks(capture: Capture) -> dict[Role, dict[tuple[str, ...], set[int]]]:
@@ -48,9 +56,50 @@ def classes(capture: Capture) -> tuple[StackClass, ...]:
 
 
 @dataclass
-class _Node:
+class Branch:
+    """A function in the merged tree: the ranks that are in it, and what it calls."""
+
     ranks: set[int] = field(default_factory=set)
-    children: dict[str, _Node] = field(default_factory=dict)
+    children: dict[str, Branch] = field(default_factory=dict)
+
+    def in_order(self) -> list[tuple[str, Branch]]:
+        """Its children, the ones with the most ranks first (ties: the lowest rank first)."""
+        return sorted(self.children.items(), key=lambda item: (-len(item[1].ranks), min(item[1].ranks)))
+
+
+def merged(capture: Capture) -> list[tuple[Role, Branch]]:
+    """All stacks as prefix trees of functions, one for each kind of process; bystanders are left out."""
+    trees: list[tuple[Role, Branch]] = []
+    for role, members in sorted(_stacks(capture).items(), key=lambda item: list(Role).index(item[0])):
+        if role is Role.BYSTANDER:
+            continue
+        root = Branch()
+        for stack, ranks in members.items():
+            node = root
+            node.ranks |= ranks
+            for step in stack:
+                node = node.children.setdefault(step, Branch())
+                node.ranks |= ranks
+        trees.append((role, root))
+    return trees
+
+
+def tree_json(capture: Capture) -> list[dict[str, Any]]:
+    """The merged trees for tools.
+
+    A stack may be a thousand calls deep, and nested objects as deep are more than many readers take; so calls are a
+    flat list, callers before what they call, each with the place of its caller in the list (-1 for none).
+    """
+    told = []
+    for role, root in merged(capture):
+        calls: list[dict[str, Any]] = []
+        todo = [(-1, step, child) for step, child in reversed(root.in_order())]
+        while todo:
+            caller, step, branch = todo.pop()
+            calls.append({"function": step, "ranks": rank_sets.fold(branch.ranks), "caller": caller})
+            todo += [(len(calls) - 1, below, child) for below, child in reversed(branch.in_order())]
+        told.append({"processes": role.value, "ranks": rank_sets.fold(root.ranks), "calls": calls})
+    return told
 
 
 def render_tree(capture: Capture) -> str:
@@ -59,24 +108,15 @@ def render_tree(capture: Capture) -> str:
     A chain of functions with the same ranks is not indented further: only a fork in the road is.
     """
     lines: list[str] = []
-    for role, members in sorted(_stacks(capture).items(), key=lambda item: list(Role).index(item[0])):
-        if role is Role.BYSTANDER:
-            continue
-        root = _Node()
-        for stack, ranks in members.items():
-            node = root
-            node.ranks |= ranks
-            for step in stack:
-                node = node.children.setdefault(step, _Node())
-                node.ranks |= ranks
+    for role, root in merged(capture):
         lines.append(f"{role.value} processes of {rank_sets.name(root.ranks)}")
         _render(root, 1, lines)
     lines.extend(f"{node}: no answer" for node in capture.missing_nodes)
     return "\n".join(lines)
 
 
-def _render(node: _Node, depth: int, lines: list[str]) -> None:
-    children = sorted(node.children.items(), key=lambda item: (-len(item[1].ranks), min(item[1].ranks)))
+def _render(node: Branch, depth: int, lines: list[str]) -> None:
+    children = node.in_order()
     for step, child in children:
         ends_here = child.ranks - set().union(*(c.ranks for c in child.children.values()))
         alone = len(children) == 1 and child.ranks == node.ranks

@@ -12,6 +12,8 @@ from slurm_robust.localize.evidence import Frame, Thread
 
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _STDLIB = re.compile(r".*/(?:python\d+\.zip|lib(?:64)?/(?:python|pypy)\d+\.\d+[a-z]*)/")
+_CHECKOUT = re.compile(r".*/(?=(?:megatron/(?:core|training|legacy)|deepspeed/(?:comm|runtime))/)")
+"""These are run from a checkout as often as they are installed."""
 _INDUCTOR = re.compile(r".*/torchinductor_[^/]+/.*")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 _GENERATED = re.compile(r"<(eval_with_key|ipython-input|stdin|string)[^>]*>(?:\.\d+)?")
@@ -26,7 +28,7 @@ def short_file(path: str) -> str:
     path = path.replace("\\", "/")
     if _INDUCTOR.match(path):
         return "torchinductor/generated.py"
-    for installed in (_PACKAGES, _STDLIB):
+    for installed in (_PACKAGES, _STDLIB, _CHECKOUT):
         match = installed.match(path)
         if match:
             return path[match.end() :]

@@ -3,7 +3,8 @@
 Votes are asked in order of their strength, and the first that knows is followed: deaths (`exits`); processes that
 cannot go on by themselves (`stops`); ranks that PyTorch's flight recorder knows to hold
 the others (`recorder`); ranks outside the collective that all others wait in (`waiting`); nodes that fell silent or
-report a fault (`nodes`). No vote says *undetermined*, and no node is named.
+report a fault (`nodes`); the parallel group in which the waiting ends, where the layout is known (`grouped`). No vote
+says *undetermined*, and no node is named.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from dataclasses import replace
 from slurm_robust.localize import fold
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exits import judge_exits
+from slurm_robust.localize.grouped import judge_groups
+from slurm_robust.localize.layout import known_groups
 from slurm_robust.localize.nodes import judge_faults, judge_silence
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.recorder.verdict import judge_dumps
 from slurm_robust.localize.stops import judge_stop_signals, judge_stops
+from slurm_robust.localize.together import with_stacks
+from slurm_robust.localize.tree import rank_place
 from slurm_robust.localize.waiting import judge_waiting
 from slurm_robust.model import Conclusion, Verdict
 
@@ -65,12 +70,18 @@ def _moves(evidence: Evidence) -> Verdict | None:
 
 def _recorded(evidence: Evidence) -> Verdict | None:
     """What the recorders know. Where they name nobody, stacks may still know more."""
-    found = judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
-    return found if found is not None and found.conclusion is not Conclusion.UNDETERMINED else None
+    found = _recorded_nobody(evidence)
+    if found is None or found.conclusion is Conclusion.UNDETERMINED:
+        return None
+    return with_stacks(found, _outside_the_collective(evidence), evidence)
 
 
 def _recorded_nobody(evidence: Evidence) -> Verdict | None:
-    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
+    if not evidence.recorder:
+        return None
+    last = evidence.captures[-1].ranks if evidence.captures else ()
+    waiting = {r.rank for r in last if rank_place(r).waits_for_peers}
+    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes, waiting)
 
 
 def _outside_the_collective(evidence: Evidence) -> Verdict | None:
@@ -97,19 +108,21 @@ _VOTES: tuple[Callable[[Evidence], Verdict | None], ...] = (
     judge_stop_signals,
     _only_victims,
     _recorded_nobody,
+    judge_groups,
     judge_waiting,
 )
 
 
 def _unseen(evidence: Evidence) -> tuple[str, ...]:
-    """Sentences for ranks and nodes that the last capture does not show."""
+    """Sentences for a layout that does not fit, and for ranks and nodes that the last capture does not show."""
+    wrong = known_groups(evidence)[1]
     if not evidence.captures:
-        return ()
+        return (wrong,) if wrong else ()
     last = evidence.captures[-1]
     seen = {r.rank for r in last.ranks} | {e.rank for e in evidence.exits}
     absent = [r for r in range(evidence.world_size) if r not in seen]
     blind = [r.rank for r in last.ranks if r.processes and not any(p.threads for p in r.processes)]
-    told = []
+    told = [wrong] if wrong else []
     if absent:
         told.append(f"no capture of {name(absent)}")
     if blind:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from slurm_robust.localize.evidence import Capture, Process, RankCapture, Thread
 from slurm_robust.localize.frames import labels, main_thread, own_frames, short_function
 from slurm_robust.localize.names import Kind
-from slurm_robust.localize.tree import Role, is_bystander_thread, place, rank_process, role_of, watched
+from slurm_robust.localize.tree import Role, is_bystander_thread, place, rank_place, rank_process, role_of, watched
 
 BUSY_SHARE = 0.2
 """More CPU time than this share of the elapsed time: at work, if only in native code."""
@@ -203,3 +203,24 @@ def moving(captures: Sequence[Capture], ranks: Iterable[int]) -> list[int]:
     """Those of these ranks that moved between the last two captures."""
     looks = stillness(captures[-2:], ranks)
     return sorted(rank for rank, still in looks.items() if still.moves)
+
+
+def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
+    """Those of these ranks that used a processor at one place, and no more, between the last two captures.
+
+    A host that waits for its GPU spins, wherever in the program it stands (`.item()`, a full launch queue); so does one
+    that computes. It counts only in training, without a step, and where nothing says that the place is slow by nature.
+    """
+    looks = stillness(captures[-2:], ranks)
+    last = {r.rank: r for r in captures[-1].ranks} if captures else {}
+    return {
+        rank
+        for rank, still in looks.items()
+        if still.moves and still.last is not None and still.last.busy and _may_spin(last[rank])
+    }
+
+
+def _may_spin(rank: RankCapture) -> bool:
+    where = rank_place(rank)
+    in_training = rank.progress is not None and rank.progress.phase == "train"
+    return in_training and not where.slow_by_nature and where.kind in (Kind.USER, Kind.BACKWARD)

@@ -64,6 +64,8 @@ TIGHT: tuple[tuple[Kind, str, str], ...] = (
     (Kind.COLLECTIVE, "deepspeed/runtime/pipe/p2p.py", r".*"),
     (Kind.COLLECTIVE, "megatron/core/pipeline_parallel/p2p_communication.py", r".*"),
     (Kind.COLLECTIVE, "megatron/core/tensor_parallel/mappings.py", r".*"),
+    (Kind.COLLECTIVE, "megatron/core/distributed/param_and_grad_buffer.py", r".*(?:sync|reduce|gather).*"),
+    (Kind.COLLECTIVE, "megatron/core/distributed/finalize_model_grads.py", r"_?(?:all|sync|reduce).*"),
     (Kind.COLLECTIVE, "horovod/", r".*"),
     (Kind.BACKWARD, "torch/autograd/graph.py", r"_engine_run_backward"),
     (Kind.BACKWARD, "torch/autograd/__init__.py", r"backward|grad"),
@@ -71,6 +73,8 @@ TIGHT: tuple[tuple[Kind, str, str], ...] = (
     (Kind.SYNC, "torch/accelerator/", r"synchronize"),
     (Kind.SYNC, "torch/amp/grad_scaler.py", r".*"),
     (Kind.SYNC, "torch/nn/utils/clip_grad.py", r".*"),
+    (Kind.SYNC, "megatron/core/optimizer/clip_grads.py", r".*"),
+    (Kind.SYNC, "megatron/training/training.py", r"training_log"),
 )
 """(kind, start of the file, pattern of functions); counts only for the innermost frame that is no wrapper."""
 

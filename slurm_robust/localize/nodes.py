@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from slurm_robust.localize.evidence import Evidence
-from slurm_robust.localize.motion import moving
+from slurm_robust.localize.motion import moving, spinning
 from slurm_robust.localize.patience import CONFIDENCE_FIRST_LOOK
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
@@ -32,7 +32,7 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what the silent nodes share",))
     certain = all(sure for _, sure in silent.values())
     down = {s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN}
-    on_the_move = _moving_ranks(evidence)
+    on_the_move, spin = _moving_ranks(evidence)
     wanted = "an answer from " + ", ".join(sorted(silent))
     whys = {node: f"node {node} is silent: {why}" for node, (why, _) in silent.items()}
     if on_the_move and not set(silent) <= down:
@@ -40,8 +40,8 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
     confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_FIRST_LOOK for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
-    missing = () if certain else (wanted,)
-    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=certain)
+    missing = (*_spin_told(spin), *(() if certain else (wanted,)))
+    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=not missing)
 
 
 def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
@@ -73,12 +73,13 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
     """A verdict where a node reports a fault of its own while nothing moves; None otherwise."""
     nodes = set(evidence.rank_nodes.values())
     faults = {s.node: s.detail for s in evidence.node_signals if s.kind is SignalKind.NODE_FAULT and s.node in nodes}
-    if not faults or len(faults) > max(1, len(nodes) // 2) or _moving_ranks(evidence):
+    on_the_move, spin = _moving_ranks(evidence)
+    if not faults or len(faults) > max(1, len(nodes) // 2) or on_the_move:
         return None
-    sure = len(evidence.captures) > 1
+    sure = len(evidence.captures) > 1 and not spin
     whys = {node: f"node {node} reports {faults[node][:160]}{', and no rank moves' if sure else ''}" for node in faults}
     suspects = _suspects(evidence, whys, dict.fromkeys(faults, CONFIDENCE_FAULT if sure else CONFIDENCE_FIRST_LOOK))
-    missing = () if sure else ("a second capture: does nothing move?",)
+    missing = () if sure else _spin_told(spin) or ("a second capture: does nothing move?",)
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
 
 
@@ -91,7 +92,14 @@ def _suspects(evidence: Evidence, whys: Mapping[str, str], confidence: Mapping[s
     )
 
 
-def _moving_ranks(evidence: Evidence) -> list[int]:
+def _moving_ranks(evidence: Evidence) -> tuple[list[int], list[int]]:
+    """Ranks that moved between the last two captures, and those that only used a processor, at one place."""
     if len(evidence.captures) < 2:
-        return []
-    return moving(evidence.captures, (r.rank for r in evidence.captures[-1].ranks))
+        return [], []
+    ranks = [r.rank for r in evidence.captures[-1].ranks]
+    spin = spinning(evidence.captures, ranks)
+    return [rank for rank in moving(evidence.captures, ranks) if rank not in spin], sorted(spin)
+
+
+def _spin_told(spin: list[int]) -> tuple[str, ...]:
+    return (f"whether {name(spin)} wait: they use a processor, at one place",) if spin else ()

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from slurm_robust.localize.evidence import Frame
 from slurm_robust.localize.frames import label, own_frames, short_file, short_function
+from slurm_robust.localize.memo import by_identity
 from slurm_robust.localize.names import (
     LOOSE,
     PRIMITIVES,
@@ -66,6 +67,11 @@ def wait_of(frames: tuple[Frame, ...], wchan: str = "") -> Wait:
 
 def place_of(frames: tuple[Frame, ...], wchan: str = "") -> Place:
     """Where a thread with these frames stands (outermost first)."""
+    return _place_of(frames, wchan)
+
+
+@by_identity
+def _place_of(frames: tuple[Frame, ...], wchan: str) -> Place:
     frames = own_frames(frames)
     if not frames:
         return Place(Kind.UNKNOWN)

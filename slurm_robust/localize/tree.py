@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 import re
+from functools import lru_cache
 
 from slurm_robust.localize.evidence import Frame, Process, RankCapture
 from slurm_robust.localize.frames import main_thread, own_frames, short_file, short_function
+from slurm_robust.localize.memo import by_identity
 from slurm_robust.localize.names import Kind, Wait
 from slurm_robust.localize.place import Place, place_of, wait_of
 
@@ -44,20 +46,28 @@ def role_of(process: Process, training: Process | None) -> Role:
     """What a process is for; `training` is the tree's `rank_process`."""
     if training is not None and process.pid == training.pid:
         return Role.RANK
-    if _BYSTANDERS.search(process.command):
+    if _is_bystander(process.command):
         return Role.BYSTANDER
     if process.command.startswith("pt_data_") or _in_worker_loop(process):
         return Role.LOADER
     return Role.HELPER
 
 
+@lru_cache(maxsize=16384)
+def _is_bystander(command: str) -> bool:
+    return _BYSTANDERS.search(command) is not None
+
+
 def _in_worker_loop(process: Process) -> bool:
     thread = main_thread(process.threads)
-    if thread is None:
-        return False
+    return thread is not None and _is_worker_loop(thread.frames, "")
+
+
+@by_identity
+def _is_worker_loop(frames: tuple[Frame, ...], _: str) -> bool:
     return any(
         short_function(frame.function) == "_worker_loop" and short_file(frame.file).startswith("torch/utils/data/")
-        for frame in thread.frames
+        for frame in frames
     )
 
 

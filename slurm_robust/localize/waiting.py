@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
-from slurm_robust.localize.motion import BUSY_SHARE, Motion, Stillness, moving, stillness
+from slurm_robust.localize.motion import BUSY_SHARE, Motion, Stillness, moving, spinning, stillness
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.place import Place
@@ -32,6 +32,8 @@ class _Scene:
     unseen: tuple[int, ...]
     firm: bool
     """Those that wait are known to wait for peers: not at work in the backward pass, not only at the device."""
+    spin: tuple[int, ...] = ()
+    """Those of them that use a processor where they stand: hosts that wait for a GPU do, and hosts that compute."""
 
 
 def judge_waiting(evidence: Evidence) -> Verdict | None:
@@ -40,13 +42,14 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
         return None
     last = evidence.captures[-1]
     scene = _scene(evidence.captures, last)
+    if not scene.waiting or _outnumbered(last, scene):
+        scene = _one_is_held(evidence.captures, last, scene) or scene
     if not scene.waiting:
         return _nobody_waits(evidence, scene)
     if not scene.outside:
         return _all_wait(last, scene)
-    nodes = {r.node for r in last.ranks}
-    outside_nodes = {r.node for r in scene.outside}
-    if len(scene.outside) > len(scene.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2):
+    if _outnumbered(last, scene):
+        outside_nodes = {r.node for r in scene.outside}
         who = name(r.rank for r in scene.outside)
         where = Counter(scene.places[r.rank].label for r in scene.outside).most_common(1)[0][0]
         reason = (
@@ -76,13 +79,41 @@ def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
     places = {r.rank: rank_place(r) for r in last.ranks}
     waiting = [r for r in last.ranks if places[r.rank].waits_for_peers]
     firm = _waits_firmly(captures, waiting)
+    spin: set[int] = set()
     if not waiting:
         waiting, firm = _at_common_place(last, places), False
+        spin = spinning(captures, (r.rank for r in waiting))
     members = {r.rank for r in waiting}
     # A rank without a stack is still outside where something else tells what holds it (stopped, dead, gone).
     unseen = tuple(r.rank for r in last.ranks if places[r.rank].kind is Kind.UNKNOWN and blocking(r).patience is None)
     outside = tuple(r for r in last.ranks if r.rank not in members and r.rank not in unseen)
-    return _Scene(places, tuple(sorted(members)), outside, unseen, firm)
+    return _Scene(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
+
+
+def _outnumbered(last: Capture, scene: _Scene) -> bool:
+    """More are outside than wait, or they are on most nodes."""
+    nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in scene.outside}
+    return len(scene.outside) > len(scene.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
+
+
+def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) -> _Scene | None:
+    """Ranks that something is seen to hold, while all others stand in the step, each where it stood before.
+
+    Under CUDA the others wait wherever they next need their device, which is not one line of the program.
+    """
+    if len(captures) < 2 or scene.unseen:
+        return None
+    held = tuple(r for r in last.ranks if (what := blocking(r)).patience is not None and what.infrastructure)
+    others = {r.rank for r in last.ranks} - {r.rank for r in held}
+    before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
+    spin = spinning(captures, others)
+    at_rest = all(
+        before.get(rank) == (where := scene.places[rank]).label and not where.slow_by_nature for rank in others
+    )
+    if not held or not at_rest or set(moving(captures, others)) - spin:
+        return None
+    found = _Scene(scene.places, tuple(sorted(others)), held, (), False, tuple(sorted(spin)))
+    return None if not others or _outnumbered(last, found) else found
 
 
 def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> bool:
@@ -105,7 +136,8 @@ def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> 
 
 def _at_common_place(last: Capture, places: dict[int, Place]) -> list[RankCapture]:
     """Ranks at one line of the program, where they are more than half: `.item()` and its like wait in native code."""
-    labels = Counter(places[r.rank].label for r in last.ranks if places[r.rank].kind is Kind.USER)
+    in_step = [p for p in places.values() if p.kind is Kind.USER and not p.slow_by_nature]
+    labels = Counter(place.label for place in in_step)
     if not labels:
         return []
     label, count = labels.most_common(1)[0]
@@ -184,6 +216,8 @@ def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
         detail = f"{peers}; whether it moves is not known"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture",), detail=detail)
     missing = [] if _peers_explained(captures, scene) else ["captures in which all others wait, one after the other"]
+    if scene.spin:
+        missing.append(f"whether {name(scene.spin)} wait: they use a processor, at one place")
     suspects = []
     for node in sorted({r.node for r in scene.outside}):
         here = [r for r in scene.outside if r.node == node]

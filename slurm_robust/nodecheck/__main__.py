@@ -1,4 +1,4 @@
-"""`python -m slurm_robust.nodecheck`: `srobust check` without the cost of click, for prolog and epilog."""
+"""`python -m slurm_robust.nodecheck`: `srobust check` without the cost of click."""
 
 from __future__ import annotations
 

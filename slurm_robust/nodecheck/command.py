@@ -1,4 +1,4 @@
-"""`srobust check`, and the prolog's way to it that loads no click: arguments, output, exit code."""
+"""`srobust check`: arguments, output, exit code. Prolog, epilog and health check come in by `door`, not here."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import difflib
 import json
 import os
 import sys
-import syslog
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from slurm_robust import config as configuration
 from slurm_robust.config import Config, ConfigError
 from slurm_robust.nodecheck import registry, runner
 from slurm_robust.nodecheck.context import STAGES, Context, job_gpus_of, job_of, node_name
 from slurm_robust.nodecheck.finding import Fitness, Report
+from slurm_robust.nodecheck.isolate import tell_nobody
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
 _EXITS = {Fitness.FIT: EXIT_FIT, Fitness.UNFIT: EXIT_UNFIT, Fitness.UNKNOWN: EXIT_UNKNOWN}
@@ -63,8 +63,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--clear-xid", metavar="GPU", help="forget latched XIDs of this GPU (0000:9b:00), or of `all`")
     made.add_argument("--real-memory-mb", type=int, default=0, metavar="MB", help="Slurm's RealMemory of this node")
     made.add_argument("--tell-slurm", action="store_true", help="write the verdict into this job's Comment")
-    # For prolog, epilog and health check: exit code 20 means "exit 1", everything else "exit 0".
-    made.add_argument("--gate", action="store_true", help=argparse.SUPPRESS)
     return made
 
 
@@ -78,26 +76,14 @@ def main(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         config = configuration.load(args.config)
-        if args.gate:
-            _own(args.config)
         return _run(args, config, env)
+    except BrokenPipeError:
+        # `--list | head`: whoever read has enough, and nothing more may be written at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_FIT
     except (ConfigError, registry.CheckError) as error:
         print(f"srobust check: {error}", file=sys.stderr)
         return EXIT_USAGE
-
-
-def _own(explicit: str | None) -> None:
-    """Refuse, as root, a configuration that others may write: it names files and commands that root then uses.
-
-    Raises:
-        ConfigError: it is not root's own.
-    """
-    path = configuration.find(explicit)
-    if path is None or os.geteuid() != 0:
-        return
-    info = path.stat()
-    if info.st_uid != 0 or info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid != 0):
-        raise ConfigError(f"{path}: others may write it; chown root:root and chmod go-w it")
 
 
 def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> int:
@@ -116,18 +102,17 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
         job_id=job_of(env),
         job_gpus=job_gpus_of(env),
         real_memory_mb=max(0, args.real_memory_mb),
+        nvml_library=_named(chosen.nvml_library, node),
+        gpu_profiles=_profiles(chosen.gpu_profiles),
     )
     if args.clear_xid is not None:
         return _clear(context, args.clear_xid, config)
     only = [name for part in args.only for name in part.split(",") if name]
     for name in chosen.options:
-        registry.get(name)
+        registry.require(name)
     checks = registry.select(args.stage, only, chosen.disable)
-    if args.gate and not chosen.enabled:
-        return EXIT_FIT
-    report = runner.run(checks, context, chosen.options, chosen.deadline_s)
-    if args.gate:
-        return _gate(report, config, context)
+    progress = _Progress(len(checks)) if sys.stderr.isatty() and not args.json else tell_nobody
+    report = runner.run(checks, context, chosen.options, chosen.deadline_s, progress)
     _print(report, as_json=args.json)
     if args.tell_slurm:
         from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a plain check knows nothing of Slurm)
@@ -137,28 +122,29 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     return _EXITS[report.verdict]
 
 
-def _gate(report: Report, config: Config, context: Context) -> int:
-    if report.verdict is Fitness.FIT:
-        return EXIT_FIT
-    from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a fit node never pays for Slurm)
+class _Progress:
+    """One line on a terminal that says what is still awaited, and is gone at the end."""
 
-    return gate.act(report, config, _log(f"srobust-{context.stage}", context.job_id), job_id=context.job_id)
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __call__(self, waiting: Sequence[str]) -> None:
+        names = ", ".join(waiting[:4]) + (", …" if len(waiting) > 4 else "")
+        line = f"{self.count - len(waiting)} of {self.count} checks; waiting for {names}"[:99] if waiting else ""
+        sys.stderr.write(f"\r\033[K{line}")
+        sys.stderr.flush()
+
+
+def _profiles(chosen: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    if chosen:
+        from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own pays for it)
+
+        profiles.validate(chosen)
+    return chosen
 
 
 def _named(path: str, node: str) -> str:
     return path.replace("%n", node)
-
-
-def _log(name: str, job_id: int | None) -> Callable[[str], None]:
-    """Writes one line to stderr (slurmd's log keeps it) and to syslog."""
-    about = f" job {job_id}:" if job_id is not None else ""
-
-    def log(line: str) -> None:
-        text = f"{name}:{about} {line}"
-        print(text, file=sys.stderr)
-        syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_WARNING, text)
-
-    return log
 
 
 def _clear(context: Context, gpu: str, config: Config) -> int:
@@ -177,12 +163,16 @@ def _print(report: Report, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.to_json(), ensure_ascii=False))
         return
+    from slurm_robust.nodecheck.explain import wrapped  # noqa: PLC0415 (for people only)
+
     print(f"{report.node}: {report.verdict.value} ({report.stage})")
+    width = max([11, *(len(result.name) for result in report.results)])
     for result in report.results:
         finding = result.finding
-        print(f"  {finding.status.value:7} {result.name:11} {finding.sentence}")
+        indent = " " * (width + 11)
+        print(*wrapped(finding.sentence, indent, first=f"  {finding.status.value:7} {result.name:{width}} "), sep="\n")
         if finding.remedy and finding.status.value in ("fail", "warn", "unknown"):
-            print(f"  {'':19} → {finding.remedy}")
+            print(*wrapped(finding.remedy, f"{indent}  ", first=f"{indent}→ "), sep="\n")
 
 
 def _list(config: Config, *, as_json: bool) -> None:

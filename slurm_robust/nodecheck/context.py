@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,8 @@ class Context:
         cache_dir: State kept between looks; None keeps none (a saved log or a foreign root is being looked at).
         job_id: The job that starts or ends here, None outside prolog and epilog.
         job_gpus: Its GPUs on this node, host ids; empty where unknown.
+        nvml_library: The site's own libnvidia-ml.so.1; empty is the loader's.
+        gpu_profiles: The site's own expectations by model, see `nvml.profiles`.
         real_memory_mb: Slurm's RealMemory of this node in MiB, 0 where nobody said.
         deadline_s: The check's own; a probe that splits its work stays below it.
         shared: What probes of one lane read once for all of them; see `once`.
@@ -42,6 +43,8 @@ class Context:
     job_id: int | None = None
     job_gpus: tuple[int, ...] = ()
     real_memory_mb: int = 0
+    nvml_library: str = ""
+    gpu_profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     deadline_s: float = 5.0
     shared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -81,7 +84,7 @@ def node_name(env: Mapping[str, str] | None = None) -> str:
     The variable wins because several nodes may share a host; one that has not the shape of a name is not believed.
     """
     named = (os.environ if env is None else env).get("SLURMD_NODENAME", "")
-    return named if NODE_NAME.match(named) else socket.gethostname().split(".", maxsplit=1)[0]
+    return named if NODE_NAME.match(named) else os.uname().nodename.split(".", maxsplit=1)[0]
 
 
 def job_of(env: Mapping[str, str]) -> int | None:

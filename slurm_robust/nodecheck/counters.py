@@ -68,3 +68,14 @@ def growth(kept: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_
         if isinstance(old, int) and not isinstance(old, bool) and 0 <= old <= count:
             found[name] = Growth(count - old, window_s)
     return found
+
+
+def hold(kept: Mapping[str, Any], now: dict[str, Any], window_s: float) -> dict[str, Any]:
+    """What to keep so that slow growth adds up: the older look while it is younger than `window_s`, else this one.
+
+    A counter that went backwards or is new starts all of them anew.
+    """
+    grown = growth(kept, now["counts"], now["boot_id"], now["at_s"])
+    if len(grown) < len(now["counts"]) or not grown or now["at_s"] - kept["at_s"] >= window_s:
+        return now
+    return dict(kept)

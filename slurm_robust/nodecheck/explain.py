@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import registry, sxids, xids
+from slurm_robust.nodecheck import registry, sxids, troubles, xids
 from slurm_robust.nodecheck.registry import Check
+
+WIDTH = 100
+"""Columns of what people read."""
 
 MARK = "<!-- From here on written by `python -m slurm_robust.nodecheck.explain docs/checks.md`. -->"
 
@@ -36,28 +40,49 @@ def as_json(checks: Sequence[Check]) -> list[dict[str, Any]]:
 
 
 def as_text(checks: Sequence[Check]) -> str:
-    """For people, as `--list` prints it."""
-    lines = []
+    """For people, as `--list` prints it: by subject, no line longer than WIDTH."""
+    lines: list[str] = []
+    subject = ""
     for check in checks:
-        lines += [f"{check.name}: {check.question}", f"  reads   {check.reads}", f"  costs   {check.cost}"]
-        lines.append(f"  stages  {', '.join(check.stages)}")
+        if registry.GROUP_OF.get(check.name, "") != subject:
+            subject = registry.GROUP_OF.get(check.name, "")
+            lines += ["", f"== {subject} =="] if lines else [f"== {subject} =="]
+        lines += ["", *wrapped(f"{check.name}: {check.question}", "  ")]
+        rows = [("reads", check.reads), ("costs", check.cost), ("stages", ", ".join(check.stages))]
+        if check.strikes > 1 and "periodic" in check.stages:
+            rows.append(("counts", f"in the periodic stage after {check.strikes} looks in a row"))
         for name, option in check.options.items():
-            lines.append(f"  option  {name} = {json.dumps(option.default)}: {option.meaning} [{option.source}]")
+            rows.append(("option", f"{name} = {json.dumps(option.default)}: {option.meaning} [{option.source}]"))
+        for head, text in rows:
+            lines += wrapped(text, " " * 10, first=f"  {head:8}")
     return "\n".join(lines)
 
 
+def wrapped(text: str, indent: str, first: str = "") -> list[str]:
+    """The text in lines of at most WIDTH characters; later ones begin with `indent`."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def as_markdown(checks: Sequence[Check]) -> str:
-    """The generated half of docs/checks.md: each check, then the XIDs and SXIDs."""
+    """The generated half of docs/checks.md: each check, then the kernel log's kinds, XIDs and SXIDs."""
     lines = [MARK, ""]
     for check in checks:
         lines += [f"## `{check.name}`", "", check.question, "", f"* Reads: {check.reads}", f"* Costs: {check.cost}"]
-        lines += [f"* Stages: {', '.join(check.stages)}", ""]
+        lines += [f"* Stages: {', '.join(check.stages)}"]
+        if check.strikes > 1 and "periodic" in check.stages:
+            looks = f"{check.strikes} looks in a row, each within {check.window_s / 60:g} min of the one before"
+            lines += [f"* Counts in the periodic stage after {looks}"]
+        lines += [""]
         if check.options:
             lines += ["| option | default | meaning | where the default comes from |", "|---|---|---|---|"]
             for name, option in check.options.items():
                 lines.append(f"| `{name}` | `{json.dumps(option.default)}` | {option.meaning} | {option.source} |")
             lines.append("")
-    lines += ["## The XIDs", "", "| XID | meaning | at fault | what to do | for us |", "|---|---|---|---|---|"]
+    lines += ["## What the kernel log may tell", "", "| kind | from how many lines on | what to do |", "|---|---|---|"]
+    lines += [f"| `{kind}` | {trouble.often} | {_cell(trouble.remedy)} |" for kind, trouble in troubles.KINDS.items()]
+    lines += ["", "## The XIDs", "", "| XID | meaning | at fault | what to do | for us |", "|---|---|---|---|---|"]
     for code, entry in sorted(xids.CATALOGUE.items()):
         lines.append(f"| {code} | {entry.name} | {entry.fault.value} | {entry.act.value} | {_grade(code)} |")
     lines += ["", "## The SXIDs (errors of NVSwitches)", ""]
@@ -66,6 +91,10 @@ def as_markdown(checks: Sequence[Check]) -> str:
         words = (_WORDS[sxids.grade(code, fatal=fatal).value] for fatal in (True, False))
         lines.append(f"| {code} | {entry.name} | {entry.act.value} | {' | '.join(words)} |")
     return "\n".join([*lines, ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 _WORDS = {"fail": "**unfit**", "warn": "warn", "note": "harmless"}

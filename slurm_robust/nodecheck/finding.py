@@ -51,11 +51,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """A finding with the name of its check and the wall time of its probe."""
+    """A finding with the name of its check and the wall time of its probe.
+
+    Attributes:
+        watches: What must not change for this finding to hold for a while, as module `watches` has it.
+    """
 
     name: str
     finding: Finding
     duration_ms: float = 0.0
+    watches: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ class Report:
         """The verdict's reason in at most 200 characters: the failed checks, or those that could not tell."""
         wanted = {Fitness.UNFIT: Status.FAIL, Fitness.UNKNOWN: Status.UNKNOWN}.get(self.verdict)
         said = [r.finding.sentence for r in self.results if r.finding.status is wanted]
-        return shorten("; ".join(said)) if said else "all checks passed"
+        # Where a driver does not answer, every check of it says the same.
+        return shorten("; ".join(dict.fromkeys(said))) if said else "all checks passed"
 
     def to_json(self) -> dict[str, Any]:
         """The documented shape of `check --json`."""

@@ -1,13 +1,15 @@
 """What prolog, epilog and health check do with a report: let the job start, or drain this node by the daemon's leave.
 
-A fit node costs no call to Slurm. An unfit one costs one read, and one drain where the read gave leave; both within
-`nodecheck.leave_timeout_s`. Whatever goes wrong on the way lets the job start.
+A fit node costs no call to Slurm. An unfit one costs one read; where that gave leave, a moment's wait of its own
+length, one count of the nodes that are out, and one drain; the calls together within `nodecheck.leave_timeout_s`.
+Whatever goes wrong on the way lets the job start.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -15,11 +17,18 @@ import msgspec
 from slurm_robust.config import Config, SlurmConfig
 from slurm_robust.model import REASON_PREFIX, JobRef, Mode, job_tag
 from slurm_robust.nodecheck.finding import SENTENCE_MAX_CHARS, Fitness, Report, shorten
-from slurm_robust.nodecheck.leave import parse_leave
+from slurm_robust.nodecheck.leave import parse_leave, parse_most
 from slurm_robust.slurm.client import Node, SlurmClient
 
 EXIT_REFUSE = 20
 """The check's exit code by which the scripts know to exit 1; no crash of Python or of a shell ends with it."""
+
+
+SPREAD_S = 1.5
+"""Unfit nodes wait up to so long, each another time, before they count and drain: the job cannot start here anyway."""
+
+
+_NOT_YET_THERE = frozenset({"NOT_RESPONDING", "POWERING_UP", "REBOOT_ISSUED"})
 
 
 @dataclass(frozen=True)
@@ -58,13 +67,32 @@ def decide(report: Report, mode: Mode, node: Node | None, now_s: float, job_id: 
         # Only a prolog has a job to keep away.
         refuse = report.stage == "prolog"
         return Decision(refuse, "", f"{report.node} is unfit, and drained already ({node.reason}): {said}")
-    if node.reason and not node.reason.startswith(REASON_PREFIX):
-        return Decision(False, "", f"{report.node} is unfit, and has a reason of somebody's ({node.reason}): {said}")
+    if why := _left_alone(node, report.stage):
+        return Decision(False, "", f"{report.node} is unfit, and {why}: {said}")
     reason = shorten(f"{REASON_PREFIX} {report.sentence}")
     if report.stage == "prolog" and job_id is not None:
         tag = job_tag(job_id)
         reason = f"{shorten(reason, SENTENCE_MAX_CHARS - len(tag) - 1)} {tag}"
     return Decision(True, reason, f"draining {report.node}: {said}")
+
+
+def _left_alone(node: Node, stage: str) -> str:
+    """Why a node that is not drained stays so; an empty text for none."""
+    if node.reason and not node.reason.startswith(REASON_PREFIX):
+        return f"has a reason of somebody's ({node.reason})"
+    if stage == "periodic" and (node.state == "UNKNOWN" or node.flags & _NOT_YET_THERE):
+        # slurmd makes its first health check before it registers, on a machine that is still coming up.
+        return "slurmd has not registered it yet"
+    return ""
+
+
+def crowded(nodes: Iterable[Node], most: int) -> str:
+    """Why no more nodes may go out now, or an empty text.
+
+    The breaker's bound, counted here: hundreds that fail at once would all be drained before the daemon has looked.
+    """
+    out = sum(1 for node in nodes if node.drained and node.reason.strip().startswith(REASON_PREFIX))
+    return f"{out} nodes are out already, and srobustd gives leave while fewer than {most} are" if out >= most else ""
 
 
 Connect = Callable[[SlurmConfig], SlurmClient]
@@ -101,6 +129,17 @@ def act(
     try:
         node = connect(_until(config.slurm, end_s)).node(report.node)
         decision = decide(report, config.mode, node, time.time(), job_id)
+        most = parse_most(node.comment) if node is not None else None
+        if decision.drain_reason and most is not None:
+            # So that of many at once the later ones see the earlier ones' drains.
+            pause_s = random.uniform(0, SPREAD_S)  # noqa: S311 (no secret)
+            time.sleep(pause_s)
+            end_s += pause_s
+            nodes = connect(_until(config.slurm, end_s)).nodes()
+            now = next((n for n in nodes if n.name == report.node), None)
+            decision = decide(report, config.mode, now, time.time(), job_id)
+            if decision.drain_reason and (why := crowded(nodes, most)):
+                decision = Decision(False, "", f"{report.node} is unfit, and is not drained: {why}: {report.sentence}")
         log(decision.line)
         if decision.drain_reason:
             connect(_until(config.slurm, end_s)).drain(report.node, decision.drain_reason)

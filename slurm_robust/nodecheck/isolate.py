@@ -14,7 +14,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -79,10 +79,14 @@ _LAST_WORDS_S = 0.5
 """How long a process may take to end after its last answer."""
 
 
-def run_all(tasks: Mapping[str, Task]) -> dict[str, Outcome]:
+def tell_nobody(waiting: Sequence[str]) -> None:
+    """A progress that nobody looks at."""
+
+
+def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None] = tell_nobody) -> dict[str, Outcome]:
     """Run all tasks; returns when each has answered or is overdue.
 
-    Call it from a process with one thread only (it forks).
+    Call it from a process with one thread only (it forks). `progress` is told whose answer is still awaited.
     """
     outcomes: dict[str, Outcome] = {}
     lanes: dict[str, list[tuple[str, Task]]] = {}
@@ -108,6 +112,7 @@ def run_all(tasks: Mapping[str, Task]) -> dict[str, Outcome]:
     for left in lanes.values():
         begin(_Lane(left))
     while running:
+        progress([name for name in tasks if name not in outcomes])
         wait_s = min(lane.deadline_s for lane in running.values()) - time.monotonic()
         for fd, _ in poll.poll(max(0, int(wait_s * 1000) + 1)):
             lane = running[fd]
@@ -126,6 +131,7 @@ def run_all(tasks: Mapping[str, Task]) -> dict[str, Outcome]:
             _overdue(lane, outcomes)
             if lane.left:
                 begin(lane)
+    progress(())
     return {name: outcomes[name] for name in tasks}
 
 

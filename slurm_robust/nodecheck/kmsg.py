@@ -6,46 +6,22 @@ Reading never blocks: the device is read until it has no more, a plain file to i
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import stat
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slurm_robust.nodecheck.kmsg_line import Record, parse
+
 _MAX_BYTES = 8 << 20
 _MAX_RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTH = "|".join(_MONTHS)
-
-_RAW = re.compile(r"(\d{1,5}),(\d{1,20}),(\d{1,20}),[^;]{0,64};(.*)", re.DOTALL)
-_LEVEL = re.compile(r"(?:[a-z0-9]+ *: *[a-z]+ *: |<\d{1,3}>)(?=\[|\d{4}-)")
-_UPTIME = re.compile(r"\[ *(\d{1,12}\.\d{1,9})\] ?")
-_CTIME = re.compile(rf"\[\w{{3}} +({_MONTH}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d) (\d{{4}})\] ?")
-_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,]\d{1,9})?(Z|[+-]\d\d:?\d\d)? ")
-_SYSLOG = re.compile(rf"(?:{_MONTH}) [ \d]\d \d\d:\d\d:\d\d ")
-_TAG = re.compile(r"([\w.-]+) ([\w.@/()-]+)(?:\[\d+\])?: ?")
 _BOOT_LINE = ("Linux version ", "-- Reboot --", "-- Boot ")
 _CLOCK_STEP_S = 60.0
-
-
-@dataclass(frozen=True)
-class Record:
-    """One message of the kernel.
-
-    Attributes:
-        text: The message without time, level, host and tag.
-        seq: The kernel's number of it, where the shape has one.
-        uptime_s: Seconds since boot, where the shape has them.
-        wall_s: Seconds since the epoch, where the shape has date and year.
-    """
-
-    text: str
-    seq: int | None = None
-    uptime_s: float | None = None
-    wall_s: float | None = None
+_PLAIN = re.compile(rb"\[ *([0-9]{1,12}\.[0-9]{1,9})\](?! ?-- )")
 
 
 @dataclass(frozen=True)
@@ -65,118 +41,146 @@ class Log:
     errno: int = 0
 
 
-def parse(line: str) -> Record | None:
-    """Read one line; None where it is not the kernel's (another program's tag, a continuation, nothing)."""
-    line = line.rstrip("\r\n")
-    if not line.strip():
-        return None
-    if raw := _RAW.match(line):
-        # Behind the first newline of a record stand its ` KEY=value` lines.
-        text = raw[4].split("\n", 1)[0]
-        return Record(text, int(raw[2]), int(raw[3]) / 1e6)
-    if line[0] in " \t":
-        return None
-    return _parse_saved(line)
+@dataclass(frozen=True)
+class Source:
+    """A log as it was read, for several that look for different things in it.
 
-
-def _parse_saved(line: str) -> Record | None:
-    """The shapes that dmesg, journalctl and syslog write."""
-    if level := _LEVEL.match(line):
-        line = line[level.end() :]
-    wall_s: float | None = None
-    if ctime := _CTIME.match(line):
-        month, day, hour, minute, second, year = ctime.groups()
-        wall_s = _wall(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second))
-        return Record(line[ctime.end() :], wall_s=wall_s)
-    stamp = _ISO.match(line) or _SYSLOG.match(line)
-    if stamp:
-        if stamp.re is _ISO:
-            wall_s = _wall(*(int(part) for part in stamp.groups()[:6]), zone=stamp[7])
-        line = line[stamp.end() :]
-        if tag := _TAG.match(line):
-            # `host kernel: …`; whatever another program logs may hold any words, and is no evidence.
-            if tag[2] != "kernel":
-                return None
-            line = line[tag.end() :]
-    uptime_s = None
-    if uptime := _UPTIME.match(line):
-        uptime_s = float(uptime[1])
-        line = line[uptime.end() :]
-    return Record(line, uptime_s=uptime_s, wall_s=wall_s)
-
-
-def _wall(*fields: int, zone: str | None = None) -> float | None:
-    """Seconds since the epoch; None for a date that does not exist. Without a zone it is this machine's time."""
-    year, month, day, hour, minute, second = fields
-    if not (1970 <= year <= 2200 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
-        return None
-    try:
-        local_s = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
-    except (OverflowError, ValueError):
-        return None
-    if not zone:
-        return local_s
-    utc_s = local_s + time.localtime(local_s).tm_gmtoff
-    if zone == "Z":
-        return utc_s
-    sign = -1 if zone[0] == "-" else 1
-    return utc_s - sign * (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60)
-
-
-def of_this_boot(
-    records: Iterable[tuple[int, Record]], wanted: re.Pattern[str], booted_at_s: float | None = None
-) -> list[tuple[int, Record]]:
-    """The wanted records that came after the last start of the kernel, each with its position.
-
-    A new boot shows as its first line, as journalctl's separator, or as an uptime that falls by a minute or more; with
-    `booted_at_s`, also as a date before it.
+    Attributes:
+        data: A plain file's last bytes; the device's records, each ended by a NUL.
+        start: Where in the file `data` begins.
+        name: `device:inode` of a plain file; empty for the device.
+        error: As in `Log`.
+        errno: As in `Log`.
     """
-    kept: list[tuple[int, Record]] = []
+
+    data: bytes = b""
+    start: int = 0
+    name: str = ""
+    error: str = ""
+    errno: int = 0
+
+    @functools.cached_property
+    def boot(self) -> int:
+        """Where in `data` the last boot begins; the device holds no other."""
+        return _last_boot(self.data) if self.name else 0
+
+    def since(
+        self,
+        wanted: Callable[[str], object],
+        cursor: Mapping[str, Any],
+        booted_at_s: float | None = None,
+        words: Iterable[str] = (),
+    ) -> Log:
+        """The wanted records after the cursor.
+
+        Args:
+            wanted: Says whether to keep a record, by its text.
+            cursor: Of an earlier reading of the same boot; empty takes the whole boot.
+            booted_at_s: When this boot began, for files that hold several and name dates.
+            words: Only a record with one of these words can be wanted; saves a closer look at the others. None named:
+                any can.
+        """
+        if self.error:
+            return Log(error=self.error, errno=self.errno)
+        if not self.name:
+            return self._of_device(wanted, cursor, words)
+        size = self.start + len(self.data)
+        after = cursor.get("at") if cursor.get("file") == self.name else 0
+        # A file that shrank was rotated in place.
+        after = after if isinstance(after, int) and 0 <= after <= size else 0
+        # A line that ends behind the cursor is new as a whole.
+        begin = self.data.rfind(b"\n", 0, max(0, after - self.start)) + 1
+        records = []
+        for line in _lines(self.data, max(self.boot, begin), b"\n", words):
+            record = parse(line.decode("utf-8", "replace"))
+            if record is None or not wanted(record.text):
+                continue
+            if booted_at_s is None or record.wall_s is None or record.wall_s + 2 * _CLOCK_STEP_S >= booted_at_s:
+                records.append(record)
+        end = self.start + self.data.rfind(b"\n") + 1  # a line still being written is read again
+        return Log(tuple(records), {"file": self.name, "at": end})
+
+    def _of_device(self, wanted: Callable[[str], object], cursor: Mapping[str, Any], words: Iterable[str]) -> Log:
+        after = cursor.get("seq")
+        after = after if isinstance(after, int) else -1
+        records = []
+        for data in _lines(self.data, 0, b"\0", words):
+            record = parse(data.decode("utf-8", "replace"))
+            if record is not None and record.seq is not None and record.seq > after and wanted(record.text):
+                records.append(record)
+        newest = parse(self.data[:-1].rpartition(b"\0")[2].decode("utf-8", "replace"))
+        return Log(tuple(records), {"seq": max(after, newest.seq if newest and newest.seq is not None else -1)})
+
+
+def _lines(data: bytes, begin: int, end: bytes, words: Iterable[str]) -> list[bytes]:
+    """The lines behind `begin` with one of these words, or all, in their order.
+
+    A word is looked for in the whole at once: line by line that takes ten times as long.
+    """
+    wanted = [word.encode() for word in words]
+    if not wanted:
+        return data[begin:].split(end)
+    found = {}
+    for word in wanted:
+        at = data.find(word, begin)
+        while at >= 0:
+            first = data.rfind(end, begin, at) + 1 or begin
+            last = data.find(end, at)
+            last = len(data) if last < 0 else last
+            found[first] = last
+            at = data.find(word, last)
+    return [data[first:last] for first, last in sorted(found.items())]
+
+
+def _last_boot(data: bytes) -> int:
+    """Where the lines begin that came after the last start of the kernel.
+
+    A new boot shows as its first line, as journalctl's separator, or as an uptime that falls by a minute or more.
+    """
+    boot = position = 0
     before_s = 0.0
-    for position, record in records:
-        if record.uptime_s is not None:
-            if record.uptime_s + _CLOCK_STEP_S < before_s:
-                kept.clear()
-            before_s = record.uptime_s
-        if record.text.startswith(_BOOT_LINE):
-            kept.clear()
-        if booted_at_s is not None and record.wall_s is not None and record.wall_s + 2 * _CLOCK_STEP_S < booted_at_s:
-            continue
-        if wanted.match(record.text):
-            kept.append((position, record))
-    return kept
+    for line in data.split(b"\n"):
+        # By far the most lines are of dmesg's plain shape and say only when.
+        plain = _PLAIN.match(line) if b"Linux version " not in line else None
+        record = None if plain else parse(line.decode("utf-8", "replace"))
+        uptime_s = float(plain[1]) if plain else record.uptime_s if record else None
+        if uptime_s is not None:
+            if uptime_s + _CLOCK_STEP_S < before_s:
+                boot = position
+            before_s = uptime_s
+        if record is not None and record.text.startswith(_BOOT_LINE):
+            boot = position
+        position += len(line) + 1
+    return boot
 
 
-def read(path: Path, wanted: re.Pattern[str], cursor: Mapping[str, Any], booted_at_s: float | None = None) -> Log:
-    """Read the log once.
-
-    Args:
-        path: `/dev/kmsg` or a plain file; anything else is refused, since it could block.
-        wanted: Records whose text it matches (at its beginning) are kept.
-        cursor: Of an earlier reading of the same boot; empty reads the whole boot.
-        booted_at_s: When this boot began, for files that hold several and name dates.
-    """
+def load(path: Path) -> Source:
+    """Read the log once: `/dev/kmsg` or a plain file; anything else is refused, since it could block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        return Log(error=f"{path}: {error.strerror}", errno=error.errno or 1)
+        return Source(error=f"{path}: {error.strerror}", errno=error.errno or 1)
     try:
         mode = os.fstat(fd).st_mode
         if stat.S_ISCHR(mode):
-            return _read_device(fd, wanted, cursor)
+            return Source(_device(fd))
         if stat.S_ISREG(mode):
-            return _read_file(fd, wanted, cursor, booted_at_s)
-        return Log(error=f"{path}: neither a device nor a plain file", errno=22)
+            return _file(fd)
+        return Source(error=f"{path}: neither a device nor a plain file", errno=22)
     except OSError as error:
-        return Log(error=f"{path}: {error.strerror}", errno=error.errno or 1)
+        return Source(error=f"{path}: {error.strerror}", errno=error.errno or 1)
     finally:
         os.close(fd)
 
 
-def _read_device(fd: int, wanted: re.Pattern[str], cursor: Mapping[str, Any]) -> Log:
-    after = cursor.get("seq")
-    after = after if isinstance(after, int) else -1
-    last = after
+def read(
+    path: Path, wanted: Callable[[str], object], cursor: Mapping[str, Any], booted_at_s: float | None = None
+) -> Log:
+    """Read the log for one alone; arguments as `load` and `Source.since` have them."""
+    return load(path).since(wanted, cursor, booted_at_s)
+
+
+def _device(fd: int) -> bytes:
     records = []
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -186,37 +190,15 @@ def _read_device(fd: int, wanted: re.Pattern[str], cursor: Mapping[str, Any]) ->
                 continue  # overwritten while we read: the next read goes on at the oldest that is left
             if not data:
                 break
-            record = parse(data.decode("utf-8", "replace"))
-            if record is None or record.seq is None or record.seq <= after:
-                continue
-            last = record.seq
-            if wanted.match(record.text):
-                records.append(record)
-    return Log(tuple(records), {"seq": last})
+            records.append(data)
+    return b"".join(record.replace(b"\0", b" ") + b"\0" for record in records)
 
 
-def _read_file(fd: int, wanted: re.Pattern[str], cursor: Mapping[str, Any], booted_at_s: float | None) -> Log:
+def _file(fd: int) -> Source:
     info = os.fstat(fd)
-    name = f"{info.st_dev}:{info.st_ino}"
-    after = cursor.get("at") if cursor.get("file") == name else 0
-    # A file that shrank was rotated in place.
-    after = after if isinstance(after, int) and 0 <= after <= info.st_size else 0
     start = max(0, info.st_size - _MAX_BYTES)
     os.lseek(fd, start, os.SEEK_SET)
     pieces = []
     while piece := os.read(fd, 1 << 20):
         pieces.append(piece)
-    data = b"".join(pieces)
-    kept = of_this_boot(_records(data, start), wanted, booted_at_s)
-    end = start + data.rfind(b"\n") + 1  # a line still being written is read again
-    return Log(tuple(record for position, record in kept if position > after), {"file": name, "at": end})
-
-
-def _records(data: bytes, start: int) -> Iterator[tuple[int, Record]]:
-    """Each record with the offset behind its line."""
-    position = start
-    for line in data.split(b"\n"):
-        position += len(line) + 1
-        record = parse(line.decode("utf-8", "replace"))
-        if record is not None:
-            yield position, record
+    return Source(b"".join(pieces), start, f"{info.st_dev}:{info.st_ino}")

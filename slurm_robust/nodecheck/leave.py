@@ -1,8 +1,10 @@
 """The daemon's leave to drain: a marker that it keeps in a node's Comment, beside an admin's own words.
 
-`[[srobust-leave until=1763686800]]` says that until then (seconds since the epoch) prolog, epilog and health check may
-drain this node. The daemon renews it while its breaker is closed and lets it lapse otherwise, so a dead daemon, an open
-breaker and a site without a daemon all come to the same: no leave. Standard library only, nothing here acts.
+`[[srobust-leave until=1763686800 most=9]]` says that until then (seconds since the epoch) prolog, epilog and health
+check may drain this node, while fewer than nine nodes are out by our doing: many that fail in the same second all find
+their leave, long before the daemon could take it away, and have to count for themselves. The daemon renews it while its
+breaker is closed and lets it lapse otherwise, so a dead daemon, an open breaker and a site without a daemon all come to
+the same: no leave. Standard library only, nothing here acts.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import re
 MAX_LEAVE_S = 86_400.0
 """A leave that reaches further ahead than a day is not believed: it would outlive the daemon that gave it."""
 
-_MARKER = re.compile(r"\s*\[\[srobust-leave until=(\d{1,12})\]\]")
+_MARKER = re.compile(r"\s*\[\[srobust-leave until=(\d{1,12})(?: most=(\d{1,6}))?\]\]")
 
 
 def parse_leave(comment: str, now_s: float) -> float | None:
@@ -23,16 +25,23 @@ def parse_leave(comment: str, now_s: float) -> float | None:
     found = _MARKER.findall(comment)
     if not found:
         return None
-    until_s = float(found[-1])
+    until_s = float(found[-1][0])
     return until_s if now_s < until_s <= now_s + MAX_LEAVE_S else None
 
 
-def render_leave(until_s: float | None, comment: str = "") -> str:
+def parse_most(comment: str) -> int | None:
+    """At how many nodes out by our doing this leave ends; None where it does not say."""
+    found = _MARKER.findall(comment)
+    return int(found[-1][1]) if found and found[-1][1] else None
+
+
+def render_leave(until_s: float | None, comment: str = "", most: int | None = None) -> str:
     """The comment with this marker instead of any that is in it; without one where `until_s` is None.
 
-    An admin's own words in `comment` stay as they are.
+    An admin's own words in `comment` stay as they are. `most` is what `parse_most` gives.
     """
     words = _MARKER.sub("", comment).strip()
     if until_s is None:
         return words
-    return f"{words} [[srobust-leave until={int(until_s)}]]".lstrip()
+    bound = "" if most is None else f" most={min(max(most, 0), 999_999)}"
+    return f"{words} [[srobust-leave until={int(until_s)}{bound}]]".lstrip()

@@ -16,6 +16,7 @@ class Mount:
     Attributes:
         read_only: This mount (a read-only bind mount of a writable file system counts).
         super_read_only: The file system itself, as after an error.
+        device: Its `major:minor`, which names a disk whatever the source is called.
     """
 
     path: str
@@ -23,6 +24,7 @@ class Mount:
     source: str
     read_only: bool
     super_read_only: bool
+    device: str = ""
 
 
 def parse(text: str) -> list[Mount]:
@@ -40,6 +42,7 @@ def parse(text: str) -> list[Mount]:
                 source=_plain(theirs[1]),
                 read_only="ro" in ours[5].split(","),
                 super_read_only="ro" in theirs[2].split(","),
+                device=ours[2],
             )
         )
     return table

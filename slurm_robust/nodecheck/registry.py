@@ -49,6 +49,14 @@ class Check:
         deadline_s: The check's own deadline, None for `nodecheck.deadline_s`.
         lane: Probes of one lane share a process and what they read (`Context.once`); empty is a process of its own, for
             whatever may block in the kernel.
+        again: Looked at in each prolog also under a fresh verdict: it can change within minutes, and nothing tells.
+        log_words: A fresh verdict holds only while no new record of the kernel log has one of these words.
+        watch: Facts and options to what else must not change while a fresh verdict holds, as `watches.WATCHES` and
+            `watches.ASKED` take it; pure.
+        instead: What to watch where the look that leaves a fresh verdict is of a stage without this check; empty has
+            the check itself made.
+        strikes: Looks of the periodic check in a row that must fail before it counts; until then it warns.
+        window_s: How far apart two of these looks may lie.
     """
 
     name: str
@@ -62,6 +70,22 @@ class Check:
     remember: Callable[[Facts, Options], Facts | None] | None = None
     deadline_s: float | None = None
     lane: str = ""
+    again: bool = False
+    log_words: tuple[str, ...] = ()
+    watch: Callable[[Facts, Options], list[tuple[str, ...]]] | None = None
+    instead: tuple[tuple[str, ...], ...] = ()
+    strikes: int = 1
+    window_s: float = 1800.0
+
+    def every_option(self) -> dict[str, Option]:
+        """The check's own options, and those that every check of the periodic stage has."""
+        if "periodic" not in self.stages:
+            return dict(self.options)
+        return {
+            **self.options,
+            "strikes": Option(self.strikes, "periodic looks in a row that must fail before it counts", "ours"),
+            "window_s": Option(self.window_s, "seconds that two of these looks may lie apart", "ours"),
+        }
 
     def settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """The defaults with the site's choices laid over them.
@@ -69,7 +93,7 @@ class Check:
         Raises:
             CheckError: an option that this check does not have, or a value of the wrong type.
         """
-        settings = {name: option.default for name, option in self.options.items()}
+        settings = {name: option.default for name, option in self.every_option().items()}
         for name, value in chosen.items():
             if name not in settings:
                 known = ", ".join(settings) or "none"
@@ -89,9 +113,84 @@ class Check:
 
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
-    "gpu": ("xid", "gpu_count"),
-    "host": ("filesystem", "shm", "memory", "clock", "kernel_log", "leftovers"),
-    "network": ("ethernet",),
+    "gpu": (
+        "xid",
+        "gpu_count",
+        "gpu_driver",
+        "gpu_identity",
+        "gpu_recovery",
+        "gpu_ecc",
+        "gpu_rows",
+        "gpu_pages",
+        "gpu_nvlink",
+        "gpu_nvlink_errors",
+        "gpu_fabric",
+        "gpu_pcie",
+        "gpu_pcie_errors",
+        "gpu_throttle",
+        "gpu_temperature",
+        "gpu_power",
+        "gpu_clocks",
+        "gpu_persistence",
+        "gpu_compute_mode",
+        "gpu_mig",
+        "gpu_versions",
+        "gpu_gsp",
+        "gpu_inforom",
+        "gpu_in_use",
+        "gpu_peermem",
+        "gpu_p2p",
+    ),
+    "host": (
+        "filesystem",
+        "shm",
+        "memory",
+        "ecc",
+        "numa",
+        "swap",
+        "cpu",
+        "cpu_settings",
+        "clock",
+        "date",
+        "kernel_log",
+        "tasks",
+        "limits",
+        "disks",
+        "disk_health",
+        "services",
+        "cgroups",
+        "pcie_errors",
+        "settings",
+        "thermal",
+        "crashes",
+        "scratch",
+        "gpudirect",
+        "leftovers",
+    ),
+    "network": (
+        "rdma_ports",
+        "rdma_rate",
+        "rdma_errors",
+        "rdma_gids",
+        "rdma_verbs",
+        "rdma_transport",
+        "rdma_pcie",
+        "rdma_firmware",
+        "ethernet",
+        "ethernet_errors",
+        "bonding",
+        "loopback",
+        "default_route",
+        "conntrack",
+        "neighbours",
+        "network_sysctls",
+        "controller_name",
+        "own_name",
+        "resolver",
+        "chrony",
+        "nic_log",
+    ),
+    "torch": ("matmul", "bandwidth", "collective"),
 }
 GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
 """The folder of `checks/` in which a check stands."""
@@ -99,18 +198,47 @@ NAMES = tuple(GROUP_OF)
 """Every check, in the order of reports. Each is the object `check` of the module of that name in `checks/<group>/`."""
 
 
-def get(name: str) -> Check:
-    """One check.
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_NOT_IN: Mapping[str, frozenset[str]] = {
+    "prolog": _words(
+        "gpu_nvlink_errors gpu_pcie_errors gpu_inforom gpu_p2p numa swap cpu_settings clock tasks disk_health cgroups "
+        "pcie_errors thermal crashes scratch gpudirect rdma_transport rdma_pcie rdma_firmware ethernet_errors "
+        "conntrack neighbours network_sysctls controller_name own_name resolver chrony matmul bandwidth collective"
+    ),
+    "epilog": _words(
+        "gpu_inforom gpu_p2p numa swap cpu_settings clock disk_health pcie_errors thermal crashes scratch gpudirect "
+        "rdma_firmware network_sysctls own_name resolver chrony matmul bandwidth collective"
+    ),
+    "periodic": _words("gpu_inforom gpu_in_use matmul bandwidth collective"),
+    "full": frozenset(),
+}
+"""What a stage does not run, as the checks' own `stages` say: known here, so that a stage loads only what it runs."""
+
+
+def require(name: str) -> None:
+    """Nothing, where there is a check of that name; it is not loaded.
 
     Raises:
         CheckError: there is none of that name; the message offers the nearest.
     """
-    if name not in NAMES:
+    if name not in GROUP_OF:
         import difflib  # noqa: PLC0415 (only a mistyped name pays for it)
 
         near = difflib.get_close_matches(name, NAMES, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(NAMES)}"
         raise CheckError(f"no check is called {name!r}: {hint}")
+
+
+def get(name: str) -> Check:
+    """One check.
+
+    Raises:
+        CheckError: as `require`.
+    """
+    require(name)
     check: Check = importlib.import_module(f"slurm_robust.nodecheck.checks.{GROUP_OF[name]}.{name}").check
     return check
 
@@ -123,10 +251,11 @@ def select(stage: str, only: Iterable[str] = (), disable: Iterable[str] = ()) ->
     """
     if stage not in STAGES:
         raise CheckError(f"no stage is called {stage!r}: there are {', '.join(STAGES)}")
-    named = list(only)
+    named = set(only)
     switched_off = set(disable)
-    for name in [*named, *switched_off]:
-        if name not in NAMES:
-            get(name)
-    chosen = [get(name) for name in NAMES if (not named or name in named) and name not in switched_off]
-    return chosen if named else [check for check in chosen if stage in check.stages]
+    for name in sorted(named | switched_off):
+        require(name)
+    if named:
+        return [get(name) for name in NAMES if name in named - switched_off]
+    left = [get(name) for name in NAMES if name not in switched_off | _NOT_IN[stage]]
+    return [check for check in left if stage in check.stages]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,14 +10,18 @@ from typing import Any
 from slurm_robust.nodecheck import state
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Finding, Report, Result, Status
-from slurm_robust.nodecheck.isolate import Outcome, Task, run_all
+from slurm_robust.nodecheck.isolate import Outcome, Task, run_all, tell_nobody
 from slurm_robust.nodecheck.registry import Check
 
 _ASK = "run `srobust check --only {name} --json` on the node; if it stays, report it as a bug of slurm_robust"
 
 
 def run(
-    checks: Sequence[Check], context: Context, chosen: Mapping[str, Mapping[str, Any]], deadline_s: float
+    checks: Sequence[Check],
+    context: Context,
+    chosen: Mapping[str, Mapping[str, Any]],
+    deadline_s: float,
+    progress: Callable[[Sequence[str]], None] = tell_nobody,
 ) -> Report:
     """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
 
@@ -26,6 +30,7 @@ def run(
         context: Where and what to look at.
         chosen: The site's options, by check.
         deadline_s: For each check that has none of its own.
+        progress: Called with the names that have not answered yet, whenever one has.
 
     Raises:
         CheckError: an option that does not exist or has the wrong type; nothing was run then.
@@ -37,12 +42,13 @@ def run(
         seconds = check.deadline_s or deadline_s
         own = replace(context, deadline_s=seconds, shared=shared)
         tasks[check.name] = Task(partial(check.probe, own, settings[check.name]), seconds, check.lane)
-    outcomes = run_all(tasks)
+    outcomes = run_all(tasks, progress)
     results = []
     for check in checks:
         outcome = outcomes[check.name]
         finding = _finding(check, outcome, settings[check.name], tasks[check.name].deadline_s)
-        results.append(Result(check.name, finding, outcome.duration_s * 1000))
+        watches = _watches(check, outcome, settings[check.name])
+        results.append(Result(check.name, finding, outcome.duration_s * 1000, watches))
         if check.remember is not None and not outcome.error and context.cache_dir is not None:
             _remember(check, outcome.value, settings[check.name], context)
     return Report(context.node, context.stage, tuple(results))
@@ -62,6 +68,15 @@ def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], second
     except Exception as error:  # noqa: BLE001 (a fault of ours is never a verdict on the node)
         sentence = f"{check.name} could not judge: {type(error).__name__}: {error}"
         return Finding(Status.UNKNOWN, "judge_error", sentence, _ASK.format(name=check.name), {"facts": outcome.value})
+
+
+def _watches(check: Check, outcome: Outcome, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    if check.watch is None or outcome.error:
+        return ()
+    try:
+        return tuple(check.watch(outcome.value, settings))
+    except Exception:  # noqa: BLE001 (then no verdict is believed for longer than this look)
+        return (("never",),)
 
 
 def _remember(check: Check, facts: Any, settings: Mapping[str, Any], context: Context) -> None:

@@ -1,6 +1,7 @@
 """What a check keeps between two looks: one small JSON file a check, in `nodecheck.cache_dir`.
 
-Root reads and writes these, so a folder or file that somebody else could have put there is not believed.
+Root reads and writes these, so a folder or file that somebody else could have put there is not believed. The folder is
+opened once and everything is done in what was opened: a link that takes its place meanwhile leads nowhere.
 """
 
 from __future__ import annotations
@@ -8,61 +9,61 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
-_MAX_BYTES = 1 << 20
+from slurm_robust.nodecheck import quick
+from slurm_robust.nodecheck.watches import Stale
 
 
 def load(folder: Path | None, name: str) -> dict[str, Any]:
     """What was saved; empty where there is nothing, or nothing that can be trusted or read."""
-    if folder is None or not _trusted(folder):
+    if folder is None:
         return {}
     try:
-        fd = os.open(folder / f"{name}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        value = json.loads(quick.read_own(str(folder), f"{name}.json"))
+    except (OSError, Stale, ValueError, RecursionError):
         return {}
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid not in _owners():
-            return {}
-        value = json.loads(os.read(fd, _MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    finally:
-        os.close(fd)
     return value if isinstance(value, dict) else {}
 
 
 def save(folder: Path, name: str, value: dict[str, Any]) -> bool:
     """Write it in one piece, or not at all; False where that was not possible (no permission, disk full)."""
-    part = folder / f".{name}.{os.getpid()}"
+    return put(folder, f"{name}.json", json.dumps(value, separators=(",", ":")))
+
+
+def put(folder: Path, file_name: str, text: str) -> bool:
+    """As `save`, for a file of any kind."""
+    part = f".{file_name}.{os.getpid()}"
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if not _trusted(folder):
-            return False
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        inside = quick.open_own(str(folder))
+    except (OSError, Stale):
+        return False
+    try:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=inside)
         try:
-            os.write(fd, json.dumps(value, separators=(",", ":")).encode())
+            data = text.encode("utf-8", "replace")
+            while data:
+                data = data[os.write(fd, data) :]
         finally:
             os.close(fd)
-        part.rename(folder / f"{name}.json")
+        os.rename(part, file_name, src_dir_fd=inside, dst_dir_fd=inside)
     except OSError:
         with contextlib.suppress(OSError):
-            part.unlink()
+            os.unlink(part, dir_fd=inside)
         return False
+    finally:
+        os.close(inside)
     return True
 
 
-def _owners() -> set[int]:
-    # An ordinary user may read what root keeps; root believes root only.
-    return {0, os.geteuid()} if os.geteuid() else {0}
-
-
-def _trusted(folder: Path) -> bool:
+def drop(folder: Path, file_name: str) -> None:
+    """Take a file away, where it is there and ours to take."""
     try:
-        info = folder.stat(follow_symlinks=False)
-    except OSError:
-        return False
-    return stat.S_ISDIR(info.st_mode) and info.st_uid in _owners() and not info.st_mode & stat.S_IWOTH
+        inside = quick.open_own(str(folder))
+    except (OSError, Stale):
+        return
+    with contextlib.suppress(OSError):
+        os.unlink(file_name, dir_fd=inside)
+    os.close(inside)

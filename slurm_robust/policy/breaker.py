@@ -63,3 +63,24 @@ def over_limit(
                 f"breaker.max_partition_share is {config.max_partition_share:g}"
             )
     return ""
+
+
+def headroom(
+    drains: Iterable[Drain],
+    partitions: Mapping[str, frozenset[str]],
+    config: BreakerConfig,
+    *,
+    now_s: float,
+    reset_at_s: float = 0.0,
+) -> dict[str, int]:
+    """How many more nodes may go out before a bound is reached, for each node of `partitions`; arguments as above."""
+    drains = [d for d in drains if d.at_s > reset_at_s]
+    counted = {d.node for d in drains if d.at_s > now_s - config.window_s}
+    out_now = {d.node for d in drains if d.out}
+    left: dict[str, int] = {}
+    for members in partitions.values():
+        allowed = max(1, math.floor(config.max_partition_share * len(members))) if config.max_partition_share else 0
+        here = max(0, min(config.max_drains - len(counted), allowed - len(out_now & members)))
+        for node in members:
+            left[node] = min(left.get(node, here), here)
+    return left

@@ -13,6 +13,7 @@ The same function decides in the wrapper, in the daemon and in the simulator. It
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, Failure, FailureCause, Mode, Plan, Road, Verdict
@@ -24,7 +25,7 @@ class JobFacts:
     """What Slurm lets be done with this job.
 
     Attributes:
-        requeueable: Slurm's Requeue flag.
+        requeueable: Slurm would requeue it: a batch job with the Requeue flag.
         addressable: Exactly this job can be named to Slurm (an array task by its `ARRAY_TASK` name).
         het_job: A component of a het job: never acted on.
         survives_node_failure: `--no-kill`: the allocation outlives a dead node.
@@ -172,6 +173,12 @@ def _failed_there_before(s: Situation, node: str) -> bool:
 def max_evictions(nodes: int) -> int:
     """Never more than half of the nodes (and one at least): what spans more is a cause that they share."""
     return max(1, nodes // 2)
+
+
+def with_dirty(evict: Sequence[str], dirty: Collection[str], nodes: int) -> tuple[str, ...] | None:
+    """The nodes to leave, those included that did not get clean; None where that is too many to be their own fault."""
+    leave = tuple(sorted({*evict, *dirty}))
+    return leave if not dirty or len(leave) <= max_evictions(nodes) else None
 
 
 def _leave_nodes(s: Situation) -> Plan | None:

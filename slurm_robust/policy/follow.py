@@ -7,15 +7,15 @@ controller that forgot what it had agreed to, only means that the missing step i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.held import refused_by
 from slurm_robust.policy.recover import CLAIM, NODE_LOST, OWNER, Recovery
 from slurm_robust.policy.rooms import drained_by_us, foreign, quarantine_name
 from slurm_robust.slurm.client import Job, Node, Reservation
-from slurm_robust.slurm.values import expand
+from slurm_robust.slurm.values import expand, fold
 
 ENDED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")
@@ -23,7 +23,8 @@ ENDED = frozenset(
 HELD_UP_AFTER_S = 1.5
 """A suspect that alone holds up the job's end this long, when all survivors have let go, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
-"""The same where no survivor shows how long an end takes here: Slurm's default KillWait (30 s) and an epilog."""
+"""The same where no survivor shows how long an end takes here, Slurm's default KillWait (30 s) and an epilog, and for a
+survivor that fell silent."""
 RENEW_BELOW_S = 60.0
 """A seat that is still needed is renewed when less than this is left of it, or than a third where it is short."""
 GIVE_UP_AFTER_S = 3600.0
@@ -121,9 +122,28 @@ def credential_pause_s(settings: Mapping[str, str]) -> int:
     return 2 if old and waits_for_prolog else 0
 
 
-def pointed(r: Recovery, job: Job) -> bool:
+def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: frozenset[str]) -> frozenset[str]:
+    """Of the nodes that a job was to leave out, those with nothing against them any more."""
+    known = (nodes[n] for n in bad if n in nodes and n not in in_quarantine)
+    return frozenset(n.name for n in known if n.usable and not foreign(n))
+
+
+def given_back(r: Recovery, view: View) -> frozenset[str]:
+    """Suspects that the waiting job may use again, because its seat has fewer nodes than it needs."""
+    short = view.job is not None and r.seat and len(r.seat_nodes) < view.job.num_nodes
+    return fit_again(r.bad, view.nodes, view.in_quarantine) - {*expand(r.own_exclude)} if short else frozenset()
+
+
+def left_out(r: Recovery, view: View) -> frozenset[str]:
+    """What the job is to leave out now."""
+    return frozenset(expand(r.exclude)) - given_back(r, view)
+
+
+def pointed(r: Recovery, view: View) -> bool:
     """True where the pending job has its exclusions and its seat, and no old request for nodes."""
-    return job.reservation == r.seat and not job.req_nodes and set(expand(r.exclude)) <= set(expand(job.exclude or ""))
+    job = view.job
+    there = job is not None and job.reservation == r.seat and not job.req_nodes
+    return there and job is not None and left_out(r, view) <= set(expand(job.exclude or ""))
 
 
 def forgotten(r: Recovery, job: Job) -> bool:
@@ -226,7 +246,9 @@ def _while_completing(r: Recovery, view: View, job: Job) -> Step:
         if node is None or foreign(node) or node.state == "DOWN" or name in view.occupied or not view.may_take_out:
             continue
         silent = "NOT_RESPONDING" in node.flags
-        limit_s = HELD_UP_AFTER_S if r.kept or silent else HELD_UP_BY_ALL_AFTER_S
+        # A survivor is only silent: its slurmd may be starting anew, and come back within seconds.
+        soon = name in r.bad and (r.kept or silent)
+        limit_s = HELD_UP_AFTER_S if soon else HELD_UP_BY_ALL_AFTER_S
         if view.alone_s >= limit_s and r.kind != OWNER:
             reason = f"{REASON_PREFIX} held up the end of job {r.job.address} for {view.completing_s:.0f} s"
             return Do(Action(ActionKind.SET_DOWN, name, reason))
@@ -242,10 +264,21 @@ def _while_pending(r: Recovery, view: View, job: Job) -> Step:
     else:
         if step := _drain_lost(r, view) or _rooms(r, view) or _seat(r, view):
             return step
-        again = not pointed(r, job) or job.reason == "BeginTime"
+        again = not pointed(r, view) or job.reason == "BeginTime"
     if again and view.settled:
-        return _do(r, ActionKind.POINT_JOB_AT_SEAT)
+        point = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
+        args = {**point.args, "exclude": fold(sorted(left_out(r, view)))} if given_back(r, view) else point.args
+        return Do(replace(point, args=args))
+    if back := given_back(r, view) & set(expand(job.exclude or "")):
+        return Do(lift(r.job.address, back, job))
     return Wait(f"waiting to start: {job.reason}")
+
+
+def lift(address: str, back: Iterable[str], job: Job) -> Action:
+    """Take these nodes out of a waiting job's exclusions."""
+    names, now = sorted(back), expand(job.exclude or "")
+    why = f"{fold(names)} may be used again: otherwise the job could wait for ever"
+    return Action(ActionKind.LIFT_EXCLUDE, address, why, {"exclude": fold(sorted({*now} - {*names}))})
 
 
 def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
@@ -296,7 +329,10 @@ def shown(r: Recovery, action: Action, view: View) -> bool:
         ActionKind.CREATE_SEAT: lambda: r.seat in view.reservations,
         ActionKind.ANSWER: lambda: view.told == action.args.get("state"),
         ActionKind.REQUEUE: lambda: job is not None and job.restart_count > r.restart,
-        ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, job)),
+        ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, view)),
+        ActionKind.LIFT_EXCLUDE: lambda: (
+            running or (job is not None and not given_back(r, view) & set(expand(job.exclude or "")))
+        ),
         ActionKind.WAIT_RUNNING: lambda: running,
         ActionKind.LEAVE_SEAT: lambda: job is None or job.reservation != r.seat,
         ActionKind.RELEASE_JOB: lambda: job is not None and (running or job.priority > 0),

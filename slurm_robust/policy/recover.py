@@ -15,6 +15,7 @@ from slurm_robust.config import Config
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef, Road
 from slurm_robust.policy.rooms import (
     OURS,
+    QUARANTINE_PREFIX,
     Cluster,
     candidates,
     foreign,
@@ -113,7 +114,7 @@ def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal
     if job.hetjob_id or job.ref.het_offset is not None:
         return Refusal("het jobs are only alerted on: a component cannot be requeued by itself")
     if not job.requeueable:
-        return Refusal("the job was submitted with --no-requeue")
+        return Refusal("Slurm requeues batch jobs only, and none that was submitted with --no-requeue")
     if foreign_nodes:
         return Refusal(f"the claim names nodes that are not the job's own: {shortened(', '.join(foreign_nodes), 100)}")
     return check_caps(usage, config)
@@ -142,6 +143,7 @@ def plan(
     now_s: float,
     room: str = "quarantine",
     incident: str = "",
+    earlier: frozenset[str] = frozenset(),
 ) -> Recovery | Refusal:
     """Decide a job's way back, and every action of it, before anything is touched.
 
@@ -155,6 +157,8 @@ def plan(
         now_s: The time.
         room: Where the evicted go: `quarantine`, `drain`, or empty for nowhere.
         incident: The job's own name for what happened; the answer names it.
+        earlier: Nodes that earlier recoveries of this job left out. They are not the user's own, and come back once
+            they are neither quarantined nor out of service; as a stand-in, after all others.
     """
     left_s = None if job.time_limit_s is None else job.time_limit_s - max(0.0, now_s - job.start_at_s)
     if left_s is not None and left_s < WINDOW_MARGIN_S:
@@ -166,7 +170,9 @@ def plan(
     need = max(job.num_nodes, len(job.nodes)) - len(kept)
     until_s = now_s + (left_s if left_s is not None else 365 * 86400.0)
     lost = [n for n in job.nodes if n not in kept]
-    standby = tuple(sorted(candidates(job, lost, cluster, config, until_s)[:need])) if need > 0 else ()
+    own, excluded = exclusions(job, cluster, earlier)
+    free = candidates(replace(job, exclude=excluded), lost, cluster, config, until_s)
+    standby = tuple(sorted(sorted(free, key=earlier.__contains__)[:need])) if need > 0 else ()
     if not kept and not standby:
         return Refusal("no node is left for the job, and none of the same kind is free")
     fits_s, window = _window(job, (*kept, *standby), cluster.reservations, now_s, until_s)
@@ -193,13 +199,20 @@ def plan(
         standby=standby,
         seat=f"{config.seat.prefix}-{job.ref.job_id}",
         seat_min=seat_min,
-        exclude=merge(job.exclude or "", bad),
-        own_exclude=job.exclude or "",
+        exclude=merge(excluded, bad),
+        own_exclude=own,
         own_reservation="" if job.reservation.startswith(OURS) else job.reservation,
         time_limit_min=limit_min,
         reason=words,
     )
     return _with_actions(recovery, cluster, room, incident)
+
+
+def exclusions(job: Job, cluster: Cluster, earlier: frozenset[str]) -> tuple[str, str]:
+    """The job's exclusions that are the user's own, and these with ours that still stand; both folded."""
+    now, quarantined = frozenset(expand(job.exclude or "")), in_reservations(cluster.reservations, QUARANTINE_PREFIX)
+    back = {n for n in earlier - quarantined if n in cluster.nodes and cluster.nodes[n].usable}
+    return fold(sorted(now - earlier)), fold(sorted(now - back))
 
 
 def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:

@@ -70,6 +70,7 @@ class Job:
         time_limit_s: None where unlimited.
         start_at_s: Of the current run, or the earliest start of a pending job; 0 where unknown.
         hetjob_id: Id of the het job it belongs to, or 0.
+        requeueable: Slurm would requeue it: a batch job (not `salloc`, not `srun`) without `--no-requeue`.
         exclude: Nodes it must not use, folded; None where this call did not ask (the command back end's `jobs`).
         exit_code: `ExitCode` as Slurm prints it, `0:0`.
     """
@@ -160,8 +161,9 @@ class SlurmClient(Protocol):
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
         """Plain requeue; never `requeuehold`, which would leave the job held if nobody came back for it.
 
-        With `without`, the job leaves these nodes out too from then on. Slurm takes that from a pending job only, so it
-        follows the requeue in the same breath, and a job that asks for itself may be ended a moment before it.
+        With `without`, the job leaves these nodes out too from then on, unless too few usable ones of its partition
+        would remain: it would wait for ever then. Slurm takes that from a pending job only, so it follows the requeue
+        in the same breath, and a job that asks for itself may be ended a moment before it.
         """
 
     def release(self, job: JobRef) -> None:

@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 import string
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,12 @@ def same(one: JobRef, asked: JobRef) -> bool:
     if asked.array_job_id is not None and asked.array_task_id is not None:
         return (one.array_job_id, one.array_task_id) == (asked.array_job_id, asked.array_task_id)
     return one.job_id == asked.job_id
+
+
+def enough_without(job: Job, nodes: Sequence[Node], out: Collection[str]) -> bool:
+    """True where the job's partition has as many usable nodes as it needs without those, free or not."""
+    fit = [n for n in nodes if job.partition in n.partitions and n.usable and n.name not in out]
+    return len(fit) >= max(job.num_nodes, len(job.nodes))
 
 
 class CommandClient:
@@ -106,13 +112,14 @@ class CommandClient:
     # Jobs
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
-        """Plain requeue, and what the job must leave out from then on."""
+        """Plain requeue, and what the job must leave out from then on, where enough nodes remain for it."""
         address = self._exact(job, "requeue")
-        if not without:
+        known = self.job(job) if without else None
+        out = {*without, *values.expand((known and known.exclude) or "")}
+        if not without or (known is not None and not enough_without(known, self.nodes(), out)):
             self._act(f"requeue job {address}", ["scontrol", "requeue", address])
             return
-        known = self.job(job)
-        nodes = checked.node_list(values.fold({*without, *values.expand((known and known.exclude) or "")}))
+        nodes = checked.node_list(values.fold(out))
         # One scontrol for both, deaf to the SIGTERM that the first brings to the job which it may be a part of.
         both = f"requeue {address}\nupdate JobId={address} ExcNodeList={nodes}\n"
         argv = ["/bin/sh", "-c", 'trap "" TERM HUP; exec "$0"', self._command("scontrol")]

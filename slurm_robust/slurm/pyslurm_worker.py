@@ -204,7 +204,7 @@ def _job(said: dict[str, Any]) -> Job:
         exclude=_flat(said["exc_nodes"]),
         req_nodes=_flat(said["req_nodes"]),
         restart_count=said["restart_cnt"] or 0,
-        requeueable=bool(said["requeue"]),
+        requeueable=bool(said["requeue"] and said["batch_flag"]),
         start_at_s=_at(said["start_time"]),
         submit_at_s=_at(said["submit_time"]),
         # Slurm notes a year ahead where there is no limit.

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import select
+import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from slurm_robust import claim
+from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.agent.ranks import STEP_MARK
+
+if TYPE_CHECKING:
+    from slurm_robust.supervise.supervisor import Supervisor
+
+_ASK_SLURM_S = 1.0
 
 
 @dataclass
@@ -44,3 +55,36 @@ class Attached:
         if self._pidfd >= 0 and not self._gone:
             self._gone = bool(select.select([self._pidfd], [], [], 0)[0])
         return self._gone
+
+
+class End:
+    """The end of a training that is not ours, for the supervisor that watches it."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._s = supervisor
+        self._asked_slurm_at = 0.0
+
+    async def come(self) -> bool:
+        """Has the step, or the job, ended? Slurm is asked only when ranks or agents are gone, and not often."""
+        s = self._s
+        if s.attached is not None and s.attached.over:
+            return True
+        fleet = s.present.fleet
+        as_usual = s.agents.running and (fleet.alive or not fleet.ranks)
+        if as_usual or time.monotonic() - self._asked_slurm_at < _ASK_SLURM_S:
+            return False
+        self._asked_slurm_at = time.monotonic()
+        with contextlib.suppress(SlurmError):
+            job = await asyncio.to_thread(s.context.client.job, s.context.ref)
+            return job is None or job.state != "RUNNING"
+        return False
+
+    async def tell(self) -> None:
+        """Of one step: its srun has ended, how is not known here; what comes next in the script is another step."""
+        s = self._s
+        if s.attached is None or not s.attached.over:
+            return
+        step = s.present.step
+        s.folder.tell("finished", f"srun has ended{f' at step {step}' if step >= 0 else ''}", step=step)
+        if not s.context.asked:
+            await s.context.say(state=claim.STATE_DONE, step=step)

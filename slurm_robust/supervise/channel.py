@@ -78,7 +78,7 @@ class Channel:
         await self._last_order(do="exit", code=code)
 
     async def part(self, argv: Sequence[str], nap_s: float) -> None:
-        """Have the launcher nap and become `argv`: nothing is left to supervise. We live on, for a moment."""
+        """Have the launcher nap and run `argv` now and then: nothing is left to supervise. We live on, for a moment."""
         await self._last_order(do="part", argv=list(argv), nap_s=nap_s)
 
     async def _last_order(self, **message: object) -> None:

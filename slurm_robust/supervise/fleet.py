@@ -183,6 +183,10 @@ class Fleet:
         """Nodes whose agent was heard of once and is silent for longer than the limit."""
         return [n for n in nodes if n in self.heard_at_s and now_s - self.heard_at_s[n] > limit_s]
 
+    def heard_within(self, now_s: float, limit_s: float) -> set[str]:
+        """Nodes whose agent was heard of within the limit."""
+        return {n for n, at_s in self.heard_at_s.items() if now_s - at_s <= limit_s}
+
     def first_step(self, beyond: int) -> tuple[int, float] | None:
         """The first step beyond this one that every reporting rank completed, and when the last of them did.
 

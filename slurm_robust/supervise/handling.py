@@ -11,8 +11,8 @@ from slurm_robust.model import Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import incident
-from slurm_robust.supervise.investigate import Investigator
-from slurm_robust.supervise.situation import Facts, describe
+from slurm_robust.supervise.investigate import SILENT_AGENT_S, Investigator
+from slurm_robust.supervise.situation import Facts, describe, lost_nodes
 from slurm_robust.supervise.suspicion import Assessment, Level
 
 if TYPE_CHECKING:
@@ -202,26 +202,26 @@ class Handling:
         return 128 + first.signal if first.signal else first.exit_code
 
     async def _dead_nodes(self) -> list[str]:
-        """Nodes of the job that Slurm has lost; where it cannot be asked, none."""
+        """Nodes of the job that are lost; where Slurm cannot be asked, none."""
         s = self._s
         try:
             nodes = await asyncio.to_thread(s.context.client.nodes)
         except SlurmError as error:
             s.folder.tell("note", f"Slurm could not be asked about the job's nodes: {error}")
             return []
-        lost = {n.name for n in nodes if n.state == "DOWN" or "NOT_RESPONDING" in n.flags}
-        return [n for n in s.nodes if n in lost]
+        return lost_nodes(s.nodes, nodes, s.present.fleet.heard_within(time.time(), SILENT_AGENT_S))
 
     async def _look_for_dead_nodes(self) -> None:
         """A rank that died with its node is the node's: what Slurm knows of the nodes is part of the evidence."""
         scene = self._s.present.scene
         self._dead = await self._dead_nodes()
-        told = {x.node for x in scene.signals if x.kind is SignalKind.NODE_DOWN}
-        scene.signals += [
-            Signal(SignalKind.NODE_DOWN, time.time(), "slurm", "Slurm calls it down or not responding", node=node)
-            for node in self._dead
-            if node not in told
-        ]
+        # Built anew at each look: a node that is back is no evidence any more.
+        told = {x.node: x for x in scene.signals if x.kind is SignalKind.NODE_DOWN}
+        scene.signals[:] = [x for x in scene.signals if x.kind is not SignalKind.NODE_DOWN]
+        text = "Slurm calls it down or not responding"
+        for node in self._dead:
+            found = told.get(node) or Signal(SignalKind.NODE_DOWN, time.time(), "slurm", text, node=node)
+            scene.signals.append(found)
 
     async def _carry_out(
         self, record: incident.Record, inquiry: Investigator, verdict: Verdict, plan: Plan

@@ -20,7 +20,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm_robust.model import EXIT_REQUEUE_WANTED
 from slurm_robust.supervise import nap
 
 _FIRST_WORD_S = 20.0
@@ -238,7 +237,7 @@ class Launcher:
         return int(code)
 
     def _part(self, argv: Sequence[str], nap_s: float) -> int:
-        """Only a requeue is waited for: give up everything but our pid. Returns where that cannot be done.
+        """Only a requeue is waited for: give up everything but our pid. Returns where there is no shell to become.
 
         The supervisor says its last words, and ends itself.
         """
@@ -248,9 +247,7 @@ class Launcher:
         for number in (signal.SIGUSR1, signal.SIGUSR2, _WAKE):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask)
-        nap.nap(nap_s, argv)
-        sys.stderr.write(f"srobust: {argv[0]} cannot be started; the requeue that was asked for is not waited for\n")
-        return EXIT_REQUEUE_WANTED
+        return nap.nap(nap_s, argv)
 
     def _end_supervisor(self) -> None:
         if self._channel is not None:

@@ -1,9 +1,12 @@
-"""A process that waits as something tiny, and becomes itself again: what is left of us while a requeue is on its way.
+"""A process that waits as something tiny, and has somebody look now and then: what is left of us until a requeue comes.
 
 When a batch script ends, slurmstepd kills what the script has left behind and looks at once whether it is gone; if not,
 it looks again a whole second later, and slurmd sees the job's end two seconds late. The kernel tells a child of its
 parent's death, by a signal of the child's choice, before it tells slurmstepd. A small shell that gets SIGKILL that way
 is gone in time; a Python with its megabytes is not always, and a process with children never.
+
+The shell stays the one that waits: a look that fails, for want of memory, of its file system, or by a fault of ours, is
+repeated, and costs neither the wait nor the job.
 """
 
 from __future__ import annotations
@@ -11,19 +14,41 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_robust.model import EXIT_REQUEUE_WANTED
+
 _NAME = "srobust-waits"
+NEXT = "next "
+"""What a look prints before the last argument of the look after it."""
+EXIT = "exit "
+"""What a look prints before the exit code, where the wait is over."""
+_MAX_FAILED = 900
+"""Looks in a row that say neither: with a nap between them an hour, in which a file server may come back."""
 _SMALL = "/bin/dash"
 """An eighth of bash's size: in 9 of 9 requeues gone in time, where bash was in 7 of 9."""
-# It has no `read -t`; the timer that wakes it is set before it starts.
-_ON = 'exec "$@"'
-_SMALL_WAIT = f"trap '{_ON}' ALRM; read -r _; {_ON}"
+# It has no `read -t`; the timer that wakes it, again and again, is set before it starts.
+_SMALL_NAP = "read -r _"
 _LARGER = "/bin/bash"
 # -p: no BASH_ENV, no functions or options out of the environment. `read -t` needs no second process.
-_LARGER_WAIT = f'read -r -t "$1" _; shift; {_ON}'
+_LARGER_NAP = 'read -r -t "$pause" _'
+_LOOP = """\
+trap : ALRM
+pause=$1 most=$2 state=$3 failed=0
+shift 3
+while :; do
+    {nap}
+    said=$(exec "$@" "$state" </dev/null)
+    case $said in
+        "next "*) state=${{said#next }} failed=0 ;;
+        "exit "*) exit "${{said#exit }}" ;;
+        *) failed=$((failed + 1)); [ "$failed" -lt "$most" ] || exit 75 ;;
+    esac
+done
+"""
 _SHORTEST_S = 0.5
 """Time for the small shell to set its trap."""
 _PR_SET_PDEATHSIG = 1
@@ -59,27 +84,51 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def nap(seconds: float, argv: Sequence[str]) -> None:
-    """Become a shell that waits so long, and then `argv`. Its pid stays, so that whoever waits for us goes on waiting.
+def nap(seconds: float, argv: Sequence[str]) -> int:
+    """Become a shell that runs `argv` every so many seconds. Its pid stays, so that whoever waits for us goes on.
 
-    Returns only where `argv` cannot be started.
+    `argv` prints `NEXT` and the last argument of the next run, or `EXIT` and the code to end with. A run that says
+    neither is repeated as it was.
+
+    Returns:
+        That code, only where there is no shell.
     """
     seconds = max(seconds, _SHORTEST_S)
-    silent, kept = os.pipe()
-    os.dup2(silent, 0)  # nobody will ever write into it
-    os.close(silent)
-    os.set_inheritable(kept, True)
+    _silence()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+    words = [_NAME, f"{seconds:g}", str(_MAX_FAILED), argv[-1], *argv[:-1]]
     try:
         if os.access(_SMALL, os.X_OK):
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            os.execv(_SMALL, [_NAME, "-c", _SMALL_WAIT, _NAME, *argv])  # noqa: S606 (our own words)
-        os.execv(_LARGER, [_NAME, "-p", "-c", _LARGER_WAIT, _NAME, f"{seconds:g}", *argv])  # noqa: S606 (our own words)
+            signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+            os.execv(_SMALL, [_NAME, "-c", _LOOP.format(nap=_SMALL_NAP), *words])  # noqa: S606 (our own words)
+        os.execv(_LARGER, [_NAME, "-p", "-c", _LOOP.format(nap=_LARGER_NAP), *words])  # noqa: S606 (our own words)
     except OSError:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        time.sleep(seconds)  # no shell here: larger, and as patient
-    try:
-        os.execv(argv[0], list(argv))  # noqa: S606 (our own words)
-    except OSError:
-        os.close(kept)
+    return _as_we_are(seconds, argv)  # no shell here: larger, and as patient
+
+
+def _silence() -> None:
+    """Have a standard input into which nobody ever writes, and that never ends."""
+    silent, end = os.pipe()
+    kept = os.open(f"/proc/self/fd/{silent}", os.O_RDWR)  # both ends in one, and nothing else is inherited
+    os.dup2(kept, 0)
+    for fd in {silent, end, kept} - {0}:
+        os.close(fd)
+
+
+def _as_we_are(seconds: float, argv: Sequence[str]) -> int:
+    words, failed = list(argv), 0
+    while failed < _MAX_FAILED:
+        time.sleep(seconds)
+        try:
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+            said = done.stdout.rstrip("\n")
+        except (OSError, ValueError):
+            said = ""
+        if said.startswith(EXIT):
+            return int(said.removeprefix(EXIT))
+        failed = 0 if said.startswith(NEXT) else failed + 1
+        if not failed:
+            words[-1] = said.removeprefix(NEXT)
+    return EXIT_REQUEUE_WANTED

@@ -1,19 +1,19 @@
 """The wait for a requeue: the claim is written, nothing is left to do but to be ended, and to help ourselves else.
 
-Inside a batch script this is `python -m slurm_robust.supervise.parting WAIT` (not for people) in the launcher's place:
-it looks at the job now and then, and is a nap in between, so that one tiny process is what the requeue ends.
+Inside a batch script the launcher naps, and runs `python -m slurm_robust.supervise.parting WAIT` (not for people) now
+and then: one look at the job. In between, one tiny process is all that the requeue has to end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -23,13 +23,19 @@ from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 from slurm_robust.slurm.factory import connect
+from slurm_robust.supervise import nap
 from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.nap import nap
 
 NAP_S = 4.0
 """Between two looks inside a batch script. A daemon that is well answers in a second, and the requeue follows."""
 _LOOK_S = 0.25
 """Between two looks where nothing of ours is in the job's way (`srobust attach`)."""
+_COUNTS_S = 6.0
+"""Patience with the daemon is counted in time that Slurm was there: at most this much between two answers of Slurm."""
+_AWAY_S = 86400.0
+"""A slurmctld that is away for this long is not waited for."""
+_FORGOTTEN_S = 10.0
+"""A requeue is begun in a second; a job that runs on this long after it needs another call."""
 ENDED_WITH_JOB = 128 + 15
 """As a shell says that SIGTERM ended a process."""
 
@@ -58,6 +64,8 @@ class Wait:
         until_s: When the wait of this phase is over, seconds since the epoch.
         answer_timeout_s: How long the daemon's requeue may take once it has accepted.
         requeue_timeout_s: How long to wait to be ended, once a requeue of ours is wanted.
+        heard_at_s: When Slurm was last heard of.
+        called_at_s: When our own requeue was last called.
         tried: Our own requeue was called, and not heard.
     """
 
@@ -71,11 +79,13 @@ class Wait:
     until_s: float
     answer_timeout_s: float
     requeue_timeout_s: float
+    heard_at_s: float
+    called_at_s: float = 0.0
     tried: bool = False
 
     @property
     def argv(self) -> list[str]:
-        """The command that goes on with it."""
+        """The command that looks once; its last argument is the wait."""
         return [sys.executable, "-m", "slurm_robust.supervise.parting", msgspec.json.encode(self).decode()]
 
 
@@ -103,7 +113,9 @@ def plainly(evict: Sequence[str]) -> str:
     return f"a plain requeue follows (Slurm waits 121 s; {how})"
 
 
-def next_step(wait: Wait, answer: Answer | None, now_s: float, *, ending: bool) -> Step:
+def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
+    wait: Wait, answer: Answer | None, now_s: float, *, ending: bool, heard: bool = True, running: bool = True
+) -> Step:
     """Decide. Pure.
 
     Args:
@@ -111,26 +123,45 @@ def next_step(wait: Wait, answer: Answer | None, now_s: float, *, ending: bool) 
         answer: The daemon's answer to this incident, as far as there is one.
         now_s: Seconds since the epoch.
         ending: Slurm ends this run of the job, or has begun another one.
+        heard: Slurm could be asked.
+        running: The job runs, as far as Slurm knows.
     """
     if ending:
         # Only a script that traps SIGTERM comes this far: its trap runs when we have ended.
         return Step(code=ENDED_WITH_JOB)
-    requeued = replace(wait, phase=Phase.REQUEUED, until_s=now_s + wait.requeue_timeout_s)
-    late = now_s >= wait.until_s
+    if not heard and now_s - wait.heard_at_s >= _AWAY_S:
+        return Step("gave-up", f"Slurm could not be asked for {_AWAY_S / 3600:g} h")
+    if heard:
+        uncounted_s = max(0.0, now_s - wait.heard_at_s - _COUNTS_S)
+        wait = replace(wait, heard_at_s=now_s, until_s=wait.until_s + uncounted_s)
+    requeued = replace(wait, phase=Phase.REQUEUED, until_s=now_s + wait.requeue_timeout_s, called_at_s=now_s)
+    late = heard and now_s >= wait.until_s
     if wait.phase is Phase.PLAIN and not (wait.tried and late):
         return Step(wait=replace(requeued, until_s=wait.until_s) if wait.tried else requeued, requeue=True)
     if wait.phase is Phase.ASKED and answer is not None and answer.state == "accepted":
         accepted = replace(wait, phase=Phase.ACCEPTED, until_s=now_s + wait.answer_timeout_s)
         return Step("accepted", f"the daemon: {answer.why or 'accepted'}", accepted)
-    refused = wait.phase is Phase.ASKED and answer is not None
+    refused = answer is not None and (
+        wait.phase is Phase.ASKED or (wait.phase is Phase.ACCEPTED and answer.state == "refused")
+    )
     if not late and not refused:
-        return Step(wait=wait)
+        return _go_on(wait, now_s, runs_on=heard and running)
     if wait.phase in (Phase.ASKED, Phase.ACCEPTED):
         said = f"the daemon: {answer.state}: {answer.why}" if refused and answer else "no daemon answered"
-        if wait.phase is Phase.ACCEPTED:
+        if wait.phase is Phase.ACCEPTED and not refused:
             said = f"accepted, but no requeue within {wait.answer_timeout_s:g} s"
         return Step("unanswered", f"{said}; {plainly(wait.evict)}", requeued, requeue=True)
     return Step("gave-up", f"nobody came for {wait.requeue_timeout_s:g} s")
+
+
+def _go_on(wait: Wait, now_s: float, *, runs_on: bool) -> Step:
+    """Nothing new; a requeue that Slurm has forgotten is called again."""
+    if wait.phase is not Phase.REQUEUED or not runs_on or now_s - wait.called_at_s < _FORGOTTEN_S:
+        return Step(wait=wait)
+    again = replace(wait, called_at_s=now_s, tried=True)
+    if wait.tried:
+        return Step(wait=again, requeue=True)
+    return Step("note", "the job runs on after its requeue; it is called again", again, requeue=True)
 
 
 def _answer_of(job: Job, incident: str) -> Answer | None:
@@ -143,13 +174,15 @@ def _answer_of(job: Job, incident: str) -> Answer | None:
 
 def look(wait: Wait, client: SlurmClient, folder: Folder) -> Wait | int:
     """Look at the job once, and do what is next: how the wait goes on, or the exit code where it is over."""
+    heard = True
     try:
         job = client.job(wait.ref)
     except SlurmError:
-        job = None  # nothing is concluded from that
+        job, heard = None, False  # nothing is concluded from that
     answer = _answer_of(job, wait.incident) if job is not None else None
     ending = job is not None and (job.completing or job.restart_count != wait.restart)
-    step = next_step(wait, answer, time.time(), ending=ending)
+    running = job is not None and job.state == "RUNNING"
+    step = next_step(wait, answer, time.time(), ending=ending, heard=heard, running=running)
     if step.kind:
         folder.tell(step.kind, step.text)
     if step.requeue and step.wait is not None:
@@ -165,7 +198,7 @@ def _requeue(wait: Wait, client: SlurmClient, folder: Folder) -> Wait | int:
         try:
             job = client.job(wait.ref)
         except SlurmError:
-            job = None
+            return replace(wait, phase=Phase.PLAIN, tried=True)  # away again: asked anew when it is back
         if job is not None and (job.completing or job.restart_count > wait.restart):
             return wait  # it was heard after all
         folder.tell("gave-up", f"the job could not be requeued: {error}")
@@ -188,14 +221,12 @@ async def here(wait: Wait, client: SlurmClient, folder: Folder) -> int:
         await asyncio.sleep(_LOOK_S)
 
 
-def main() -> NoReturn:
-    """Look once, and nap again."""
+def main() -> None:
+    """Look once, and say what is next to the shell that waits."""
+    nap.die_with_parent(os.getppid())
     wait = msgspec.json.decode(sys.argv[1], type=Wait)
     found = look(wait, connect(wait.slurm), Folder(Path(wait.folder)))
-    if isinstance(found, int):
-        sys.exit(found)
-    nap(min(NAP_S, max(0.1, found.until_s - time.time())), found.argv)
-    sys.exit(EXIT_REQUEUE_WANTED)
+    print(f"{nap.EXIT}{found}" if isinstance(found, int) else nap.NEXT + msgspec.json.encode(found).decode())
 
 
 if __name__ == "__main__":

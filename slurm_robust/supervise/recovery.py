@@ -23,6 +23,7 @@ from slurm_robust.supervise.parting import Phase, Wait
 _POLL_S = 0.02
 _SRUN_KILLED_S = 3.0
 _AGENTS_KILL_S = 0.3
+_TELL_AGAIN_S = 1.0
 _SAY_S = 15.0
 _SAY_AGAIN_S = 1.0
 
@@ -71,9 +72,14 @@ async def clean(agents: Agents, fleet: Fleet, nodes: Iterable[str], config: Supe
     key = int(time.monotonic() * 1000)
     fleet.clean[key] = {}
     timeout_s = config.kill_clean_timeout_s
-    agents.tell("clean", id=key, attempt=fleet.attempt, steps=fleet.step_ids, timeout_s=timeout_s)
-    deadline = time.monotonic() + config.kill_clean_timeout_s + 1.0
-    while time.monotonic() < deadline and not want <= set(fleet.clean.get(key, {})):
+    agents_until = time.monotonic() + timeout_s
+    tell_at = 0.0
+    while (now := time.monotonic()) < agents_until + 1.0 and not want <= set(fleet.clean.get(key, {})):
+        if tell_at <= now < agents_until:
+            # Again and again: an agent that was started anew meanwhile has not heard it. One that has goes on.
+            left_s = agents_until - now
+            agents.tell("clean", id=key, attempt=fleet.attempt, steps=fleet.step_ids, timeout_s=left_s)
+            tell_at = now + _TELL_AGAIN_S
         await asyncio.sleep(_POLL_S)
     answers = fleet.clean.pop(key, {})
     dirty = {n: f"processes {left} outlive SIGKILL" for n, left in answers.items() if left and n in want}
@@ -150,6 +156,7 @@ def _wait(said: claim.Claim, context: JobContext, folder: Folder, config: Config
         until_s=time.time() + config.supervise.answer_timeout_s,
         answer_timeout_s=config.supervise.answer_timeout_s,
         requeue_timeout_s=config.supervise.requeue_timeout_s,
+        heard_at_s=time.time(),
     )
 
 

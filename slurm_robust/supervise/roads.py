@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from slurm_robust import claim
 from slurm_robust.model import Failure, Plan, Road, Verdict
+from slurm_robust.policy.decide import with_dirty
 from slurm_robust.supervise import attempts, incident, lineage, recovery
 from slurm_robust.supervise.srunargs import relaunch
+from slurm_robust.words import shortened
 
 if TYPE_CHECKING:
     from slurm_robust.supervise.supervisor import Supervisor
@@ -83,13 +85,18 @@ class Roads:
         used = s.present.fleet.step_nodes or len({r.node for r in s.present.fleet.ranks.values()})
         reachable = [n for n in s.nodes if n not in s.silent_nodes and n not in plan.evict]
         dirty = await recovery.clean(s.agents, s.present.fleet, reachable, s.config.supervise)
+        leave = with_dirty(plan.evict, dirty, len(s.nodes))
+        kind = "note" if leave is None else "suspect"
         for node, why in dirty.items():
-            s.folder.tell("suspect", f"suspect: {node} did not get clean: {why}", node=node, incident=record.id)
-        s.evicted |= {*plan.evict, *dirty}
+            s.folder.tell(kind, f"{kind}: {node} did not get clean: {why}", node=node, incident=record.id)
+        if leave is None:
+            told = shortened(", ".join(sorted(dirty)), 60)
+            reason = f"{plan.reason}; {len(dirty)} nodes did not get clean ({told}): a cause that they share"
+            return await self._requeue(record, verdict, replace(plan, road=Road.SEAT, reason=reason))
+        s.evicted |= set(leave)
         if len(s.nodes) < used:
-            evict = tuple(sorted({*plan.evict, *dirty}))
             reason = f"{plan.reason}; no spare node is left in the allocation"
-            return await self._requeue(record, verdict, replace(plan, road=Road.SEAT, evict=evict, reason=reason))
+            return await self._requeue(record, verdict, replace(plan, road=Road.SEAT, evict=leave, reason=reason))
         extra = attempts.fresh_rendezvous(s.environment, s.attempt_name(s.launches + 1), s.nodes)
         s.launch(relaunch(s.command, s.evicted, used or None), extra)
         record.stamp("running")

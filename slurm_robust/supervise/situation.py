@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.config import Config
 from slurm_robust.model import Failure, Verdict
 from slurm_robust.policy.decide import JobFacts, Situation
-from slurm_robust.slurm.client import Job
+from slurm_robust.slurm.client import Job, Node
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.srunargs import SrunCommand, named_hosts
 
@@ -20,7 +20,7 @@ class Facts:
     Attributes:
         nodes: Nodes of the allocation that were not evicted.
         silent_nodes: Those whose agent does not answer.
-        dead_nodes: Those that Slurm calls down or not responding.
+        dead_nodes: Those that Slurm calls down, or not responding where their agent does not answer either.
         failure: This one, as it is compared with others.
         earlier: Failures of this lineage since its last new step.
         overdue: The action limit was reached.
@@ -43,6 +43,15 @@ class Facts:
     overdue: bool
     ended: bool
     exit_code: int | None
+
+
+def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collection[str]) -> list[str]:
+    """Nodes that are dead: down, or not responding to Slurm while their agent is silent too.
+
+    A slurmd that is busy, or restarted, makes its node NOT_RESPONDING for a while, and the training goes on there.
+    """
+    lost = {n.name for n in known if n.state == "DOWN" or ("NOT_RESPONDING" in n.flags and n.name not in answering)}
+    return [name for name in nodes if name in lost]
 
 
 def describe(verdict: Verdict, facts: Facts) -> Situation:

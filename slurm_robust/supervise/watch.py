@@ -31,6 +31,9 @@ _HEALTHY_S = 30.0
 _END_S = 1.0
 """For agents to end by themselves: they take a tenth of a second, and a frozen node never does."""
 
+_KILLED_S = 3.0
+"""For a killed srun to be gone: one that hangs in a file system outlives SIGKILL, and is left behind."""
+
 _CONTAINER_PREFIXES = ("PYXIS_", "ENROOT_", "APPTAINER_", "SINGULARITY_", "SLURM_SPANK_", "_SLURM_SPANK_")
 _SRUN_INPUTS_KEPT = {"SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME"}
 
@@ -143,7 +146,8 @@ class WatchStep:
         with contextlib.suppress(asyncio.CancelledError):
             await keeper
         if process is not None:
-            await process.wait()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), _KILLED_S)
         self._process = None
 
     @property

@@ -78,3 +78,23 @@ def test_an_unknown_part_is_wrong_usage(program: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "nonsense: there are" in done.stderr
+
+
+@pytest.mark.slurm
+def test_restart_without_a_prolog_at_allocation() -> None:
+    """The seat as Slurm has it by default: the node checks run before a node's first step, and the job comes back."""
+    found = run("restart.py", "--only", "bare,no_alloc")
+    times = found["figures"]["roads"]["no_alloc"]["repeats"][0]["times"]
+    assert times["decided"] < times["requeued"] < times["running"] < times["first_new_step"]
+
+
+def test_localize_campaign_twice() -> None:
+    """Every class and method has its figures, and the same seeds give the same ones again."""
+    found = run("localize_campaign.py", "--ablate")
+    figures = found["figures"]
+    assert {t["name"] for t in found["targets"]} >= {"wrong node, worst class"}
+    for method in ("slurm-robust", "lowest progress alone", "without judge_exits"):
+        assert {kind: told["cases"] for kind, told in figures[method].items()}.keys() >= {"single rank", "no fault"}
+    ours = figures["slurm-robust"]
+    assert sum(told["exact"]["hits"] for told in ours.values()) > 0
+    assert run("localize_campaign.py", "--ablate")["figures"] == figures

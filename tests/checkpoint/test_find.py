@@ -130,10 +130,12 @@ def test_deep_remembers(make: Make, directory: Path, monkeypatch: pytest.MonkeyP
 
 def test_single_files_and_foreign_folders(directory: Path) -> None:
     """A file with its seal beside it is a checkpoint like any other; what is neither sealed nor a step is none."""
-    (directory / "model-step-7.pt").write_bytes(b"x" * 100)
     (directory / "logs").mkdir()
     (directory / "notes.txt").write_text("hello")
     assert entries(directory) == []
+    (directory / "model-step-7.pt").write_bytes(b"x" * 100)
+    assert [(entry.step, entry.sealed) for entry in entries(directory)] == [(7, False)]
+    assert latest(directory).path is None
     checkpoint.seal(directory / "model-step-7.pt")
     assert latest(directory).path == directory / "model-step-7.pt"
     os.truncate(directory / "model-step-7.pt", 50)

@@ -114,6 +114,7 @@ def test_what_cannot_be_sealed(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no file to seal"):
         seal(directory / "step-1")
     (directory / "best").mkdir()
+    (directory / "best" / "w").write_text("x")
     with pytest.raises(CheckpointError, match="--step N"):
         seal(directory / "best")
     (tmp_path / "secret").write_text("x")

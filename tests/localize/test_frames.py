@@ -37,3 +37,12 @@ def test_label_hides_addresses() -> None:
 def test_own_frames_of_a_forked_worker() -> None:
     """A forked loader carries its parent's frames; what it does itself begins at `_bootstrap`."""
     assert own_frames(WORKER_IDLE)[0].function == "BaseProcess._bootstrap"
+
+
+@pytest.mark.parametrize(
+    "folder", ["/opt/megatron-lm", "/home/u/src", "/opt/env/lib/python3.11/site-packages"], ids=str
+)
+def test_a_checkout_is_named_as_the_installed_package(folder: str) -> None:
+    """Megatron is run from wherever it was cloned."""
+    path = f"{folder}/megatron/core/pipeline_parallel/p2p_communication.py"
+    assert short_file(path) == "megatron/core/pipeline_parallel/p2p_communication.py"

@@ -416,3 +416,59 @@ def test_peers_at_a_common_line_ask_for_more_time() -> None:
     assert named(judge(repeated(*ranks))) == [("n1", (1,))]
     assert not judge(repeated(*ranks)).corroborated
     assert judge(repeated(*ranks, times=5)).corroborated
+
+
+# Hosts that wait for their GPUs: at several places, with a processor at work.
+
+
+def _spinning(number: int, t: float, function: str) -> RankCapture:
+    stack = frames(*MAIN, f"{function} /home/u/train.py:80")
+    return rank(number, process(stack, state="R", cpu_s=t))
+
+
+def _beside_spinners(suspect: RankCapture, times: int = 5) -> Evidence:
+    places = ("train_step", "log_loss", "clip", "train_step", "log_loss")
+    captures = [
+        capture(1000.0 + 5 * n, *(_spinning(2 + i, 5.0 * n, at) for i, at in enumerate(places)), suspect)
+        for n in range(times)
+    ]
+    return evidence(*captures)
+
+
+def test_a_loader_that_hangs_while_hosts_spin_for_their_gpus() -> None:
+    """The others stand at three places and use their processors: the loader is named, and not acted on by that."""
+    verdict = judge(_beside_spinners(in_loader(1, process(WORKER_LOCK))))
+    assert named(verdict) == [("n1", (1,))]
+    assert not verdict.corroborated
+    assert any("they use a processor" in what for what in verdict.missing)
+
+
+def test_at_rest_at_several_places_without_a_processor() -> None:
+    """The same with hosts that sleep for their GPUs: named, and acted on after the longer time."""
+    places = ("train_step", "log_loss", "clip", "train_step", "log_loss")
+    others = [rank(2 + i, process(frames(*MAIN, f"{at} /home/u/train.py:80"))) for i, at in enumerate(places)]
+    ranks = with_peers(in_loader(1, process(WORKER_LOCK)), others)
+    assert named(judge(repeated(*ranks))) == [("n1", (1,))]
+    assert not judge(repeated(*ranks)).corroborated
+    assert judge(repeated(*ranks, times=6)).corroborated
+
+
+def test_spinners_alone_name_nobody() -> None:
+    """Nothing is seen to hold any of them."""
+    assert_nobody(judge(_beside_spinners(_spinning(1, 0.0, "augment"))), Conclusion.UNDETERMINED, Conclusion.NONE)
+
+
+def test_a_loader_beside_ranks_that_evaluate() -> None:
+    """The others evaluate, each at one place for long: no reason to name a loader that waits."""
+    others = [rank(n, process(EVALUATE, state="R")) for n in (2, 3, 4, 5)]
+    assert_nobody(
+        judge(repeated(*others, in_loader(1, process(WORKER_LOCK)), times=5)), Conclusion.UNDETERMINED, Conclusion.NONE
+    )
+
+
+def test_a_fault_report_while_hosts_spin() -> None:
+    """An XID on one node explains why all others spin; how sure that is, says that they use a processor."""
+    seen = _beside_spinners(_spinning(1, 0.0, "train_step"))
+    verdict = judge(replace(seen, node_signals=(signal(SignalKind.NODE_FAULT, "n3", "XID 79"),)))
+    assert named(verdict) == [("n3", (3,))]
+    assert not verdict.corroborated

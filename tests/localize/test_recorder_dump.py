@@ -7,11 +7,12 @@ import json
 import os
 import pickle
 import pickletools
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorder_dumps import WORLD, entry, plain
 
@@ -67,6 +68,20 @@ def test_what_is_no_dump_is_a_sentence(body: bytes, why: str) -> None:
         read_dump(body, 0)
 
 
+def test_a_garbled_number_does_not_take_all_memory() -> None:
+    """Found by the test below: a memo index of a billion, which Python's C reader makes an array for, in 45 s."""
+    body = pickle.dumps(DUMP)
+    noise = b"r\x89\x1b\xabH1\xe0\xe5\xd52\xf7"
+    began_s = time.monotonic()
+    with contextlib.suppress(DumpError):
+        read_dump(body[:225] + noise + body[225 + len(noise) :], 3)
+    read_big = b"\x80\x04N" + b"r" + (3_000_000_000).to_bytes(4, "little") + b"."
+    with pytest.raises(DumpError, match="no list of entries"):
+        read_dump(read_big, 3)
+    assert time.monotonic() - began_s < 10
+
+
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 300))
 def test_garbled_dumps_are_errors_or_dumps(noise: bytes, at: int) -> None:
     """Whatever is written over a dump, it is read or refused."""

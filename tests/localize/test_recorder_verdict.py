@@ -186,3 +186,18 @@ def test_the_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, [])
     assert done.exit_code == 2
     assert "--flight-recorder DIR" in done.output
+
+
+def test_a_missing_dump_of_a_rank_that_is_seen_to_wait() -> None:
+    """Its stack shows it in a collective: that its dump is missing names it no more than any other."""
+    dumps = {r: waits(r) for r in (0, 1, 3)}
+    seen = evidence(capture(1.0, *(waiting(r) for r in range(4))), capture(6.0, *(waiting(r) for r in range(4))))
+    assert ranks(judge(replace(seen, captures=(), recorder=dumps))) == [2]
+    assert judge(replace(seen, recorder=dumps)).conclusion is Conclusion.UNDETERMINED
+
+
+def test_a_send_that_nobody_receives_is_a_wait() -> None:
+    """0 and 1 wait for 2 in the world; 2 waits to send to 3, which posted nothing and waits for nobody: 3 it is."""
+    groups = {WORLD: [0, 1, 2, 3], TENSOR: [2, 3]}
+    sends = dump(2, [entry(10, 1, "send 0->1", group=TENSOR, number=1)], {0: (4, 4), 1: (0, 0)}, groups)
+    assert ranks(verdict([waits(0), waits(1), sends, idle(3)])) == [3]

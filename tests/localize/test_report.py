@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from localize_scenes import (
     ALL_REDUCE,
@@ -118,3 +119,39 @@ def test_idle_loaders_are_a_tree_too() -> None:
     """Many loaders that wait alike are one line each function."""
     ranks = [in_loader(n, process(WORKER_IDLE)) for n in range(8)]
     assert "data loader processes of ranks 0-7" in render_tree(capture(1.0, *ranks))
+
+
+def test_command_with_layout_and_picture(tmp_path: Path) -> None:
+    """`--layout` names the ranks that left nothing; `--svg` writes one whole document; `--json` carries the tree."""
+    save(tmp_path)
+    picture = tmp_path / "hang.svg"
+    options = ["--stacks", str(tmp_path), "--layout", "tp=2,dp=4", "--svg", str(picture), "--json"]
+    found = json.loads(CliRunner().invoke(command, options).stdout)
+    assert "no capture of ranks 5-7" in found["missing"]
+    assert found["tree"][0]["processes"] == "rank"
+    assert picture.read_text().startswith("<svg ")
+
+
+@pytest.mark.parametrize(
+    ("layout", "exit_code", "words"),
+    [
+        ("tp=2,pp", 2, "not understood: 'pp'"),
+        ("tp=2,dp=2", 0, "rank 4 are beyond it"),
+        ("tp=2", 0, "does not divide 5 ranks"),
+    ],
+)
+def test_command_with_a_wrong_layout(tmp_path: Path, layout: str, exit_code: int, words: str) -> None:
+    """What is no layout is refused; one that does not fit is left out, and the verdict says so."""
+    save(tmp_path)
+    done = CliRunner().invoke(command, ["--stacks", str(tmp_path), "--layout", layout])
+    assert done.exit_code == exit_code
+    assert words in done.output
+
+
+def test_command_cannot_write_the_picture(tmp_path: Path) -> None:
+    """The verdict is there all the same, and stderr says why the picture is not."""
+    save(tmp_path)
+    done = CliRunner().invoke(command, ["--stacks", str(tmp_path), "--svg", str(tmp_path / "no" / "x.svg")])
+    assert done.exit_code == 0
+    assert "not written: No such file" in done.stderr
+    assert "suspect n2" in done.stdout

@@ -3,12 +3,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from slurm_robust.nodecheck import explain, registry
 from slurm_robust.nodecheck.command import main
+from slurm_robust.nodecheck.isolate import Task, run_all
 
 DIRECT = [sys.executable, "-m", "slurm_robust.nodecheck"]
 CLI = [sys.executable, "-m", "slurm_robust.cli.main", "check"]
@@ -95,6 +98,10 @@ def test_the_list_explains_every_check(site: Path, capsys: pytest.CaptureFixture
     assert main(["--config", str(site), "--list", "--json"], {}) == 0
     table = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in table] == list(registry.NAMES)
+    assert max(map(len, text.splitlines())) <= 100
+    subjects = [line.strip("= ") for line in text.splitlines() if line.startswith("== ")]
+    assert subjects == list(dict.fromkeys(registry.GROUP_OF.values()))
+    text = " ".join(text.split())
     for entry in table:
         assert entry["question"] in text
         assert all(option["source"] and option["meaning"] in text for option in entry["options"].values())
@@ -125,3 +132,25 @@ def test_the_way_of_the_prolog_loads_nothing_heavy(command: list[str], site: Pat
     heavy = ["torch", "aiohttp", "rich", "pyslurm", "numpy"] + ([] if command is CLI else ["click"])
     assert [name for name in heavy if f"'{name}'" in loaded] == []
     assert loaded.endswith("False")
+
+
+def test_people_read_lines_of_a_hundred_columns(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where a sentence and its remedy are long."""
+    with (site.parent / "n1.kmsg").open("a") as log:
+        for slot in range(8):
+            log.write(XID_79.replace("9b:00", f"{slot}b:00"))
+    main(["--config", str(site), "--stage", "prolog"], {"SLURMD_NODENAME": "n1"})
+    said = capsys.readouterr()
+    assert "unfit" in said.out
+    assert max(map(len, said.out.splitlines())) <= 100
+    assert said.err == ""
+
+
+def test_a_terminal_is_told_what_is_awaited() -> None:
+    """The names that are still to answer, fewer and fewer, and nothing at the end."""
+    seen: list[list[str]] = []
+    tasks = {name: Task(partial(time.sleep, delay_s), 10.0) for name, delay_s in (("a", 0.0), ("b", 0.3))}
+    run_all(tasks, lambda waiting: seen.append(list(waiting)))
+    assert seen[0] == ["a", "b"]
+    assert ["b"] in seen
+    assert seen[-1] == []

@@ -216,6 +216,14 @@ def test_a_fault_of_one_gpu_alone_refuses_only_jobs_that_were_given_it(two_gpus:
     assert two_gpus.look().status is Status.FAIL
 
 
+def test_a_fault_that_spared_this_job_lets_no_verdict_stand(two_gpus: Node) -> None:
+    """The next job may be given that GPU: its prolog has to look itself."""
+    assert runner.run([xid.check], two_gpus.context, {}, 10.0).results[0].watches == ()
+    two_gpus.say(line(95, gpu="0000:1b:00"))
+    (result,) = runner.run([xid.check], two_gpus.context, {}, 10.0).results
+    assert (result.finding.status, result.watches) == (Status.WARN, (("never",),))
+
+
 @pytest.mark.parametrize("code", [79, 74, 119])
 def test_a_fault_that_reaches_other_gpus_refuses_every_job(two_gpus: Node, code: int) -> None:
     """Off the bus, links and firmware: the driver and the fabric are shared."""

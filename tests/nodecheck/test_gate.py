@@ -53,6 +53,16 @@ DRAIN = "srobust: XID 79 on GPU 0000:9b:00"
         ),
         ("prolog", Mode.ACT, Node("n1", "IDLE", reason="watch this one", comment=LEAVE), (False, ""), "somebody's"),
         ("prolog", Mode.ACT, Node("n1", "IDLE", reason="srobust: old", comment=LEAVE), (True, DRAIN), "draining n1"),
+        # nhc#159: slurmd's first health check runs before the node has registered; the next look decides.
+        ("periodic", Mode.ACT, IDLE, (True, DRAIN), "draining n1"),
+        ("periodic", Mode.ACT, Node("n1", "UNKNOWN", comment=LEAVE), (False, ""), "has not registered"),
+        (
+            "periodic",
+            Mode.ACT,
+            Node("n1", "IDLE", frozenset({"NOT_RESPONDING"}), comment=LEAVE),
+            (False, ""),
+            "has not registered",
+        ),
     ],
 )
 def test_decision(stage: str, mode: Mode, node: Node | None, does: tuple[bool, str], words: str) -> None:
@@ -68,7 +78,9 @@ def test_reason_names_the_job_that_a_prolog_puts_back(stage: str, ends: str) -> 
     decision = gate.decide(report(stage=stage), Mode.ACT, IDLE, NOW_S, 4711)
     assert decision.drain_reason.startswith(DRAIN)
     assert decision.drain_reason.endswith(ends)
-    long = replace(report(stage="prolog"), results=report(stage="prolog").results * 30)
+    (one,) = report(stage="prolog").results
+    many = [replace(one, finding=replace(one.finding, sentence=f"{one.finding.sentence} {n}")) for n in range(30)]
+    long = replace(report(stage="prolog"), results=tuple(many))
     reason = gate.decide(long, Mode.ACT, IDLE, NOW_S, 4711).drain_reason
     assert len(reason) <= 200
     assert reason.endswith("… [job 4711]")
@@ -79,6 +91,7 @@ class Slurm:
 
     def __init__(self, node: Node | None = None, error: Exception | None = None) -> None:
         self.answer, self.error, self.asked, self.drained = node, error, 0, []  # type: tuple[Any, Any, int, list[Any]]
+        self.others: list[Node] = []
 
     def connect(self, config: SlurmConfig) -> Any:
         """The client; asks for the deadline as the real one does."""
@@ -91,6 +104,10 @@ class Slurm:
         if self.error:
             raise self.error
         return self.answer
+
+    def nodes(self) -> list[Node]:
+        """The whole list, where it is asked for."""
+        return [self.answer, *self.others] if self.answer else self.others
 
     def drain(self, nodes: str, reason: str) -> None:
         """One drain."""
@@ -121,6 +138,33 @@ def test_with_leave_the_node_is_drained_before_the_exit() -> None:
     slurm, lines = Slurm(fresh()), list[str]()
     assert gate.act(report(), ACT, lines.append, slurm.connect) == gate.EXIT_REFUSE
     assert slurm.drained == [("n1", DRAIN)]
+
+
+def out(number: int) -> Node:
+    """A node that we took out."""
+    return Node(f"m{number}", "IDLE", frozenset({"DRAIN"}), reason="srobust: XID 79")
+
+
+@pytest.mark.parametrize(("others", "drains"), [(0, 1), (1, 1), (2, 0), (5, 0)])
+def test_many_at_once_count_before_they_drain(others: int, drains: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad driver roll-out: all have leave, and the third finds that two are out; drains of others do not count."""
+    monkeypatch.setattr(gate, "SPREAD_S", 0.01)
+    node = Node("n1", "IDLE", comment=f"[[srobust-leave until={int(time.time()) + 60} most=2]]")
+    slurm, lines = Slurm(node), list[str]()
+    slurm.others = [out(i) for i in range(others)] + [Node("p", "IDLE", frozenset({"DRAIN"}), reason="fan")]
+    assert gate.act(report(), ACT, lines.append, slurm.connect) == (gate.EXIT_REFUSE if drains else 0)
+    assert len(slurm.drained) == drains
+    assert drains or "out already" in lines[0]
+
+
+def test_a_drain_by_a_person_meanwhile_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second read decides."""
+    monkeypatch.setattr(gate, "SPREAD_S", 0.01)
+    leave = f"[[srobust-leave until={int(time.time()) + 60} most=2]]"
+    slurm = Slurm(Node("n1", "IDLE", comment=leave))
+    monkeypatch.setattr(slurm, "nodes", lambda: [Node("n1", "IDLE", frozenset({"DRAIN"}), "fan", comment=leave)])
+    assert gate.act(report(), ACT, lambda line: None, slurm.connect) == gate.EXIT_REFUSE
+    assert slurm.drained == []
 
 
 def test_a_health_check_drains_and_exits_0() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck.leave import MAX_LEAVE_S, parse_leave, render_leave
+from slurm_robust.nodecheck.leave import MAX_LEAVE_S, parse_leave, parse_most, render_leave
 
 NOW_S = 1_763_686_000.0
 
@@ -54,3 +54,13 @@ def test_any_comment_is_read_without_an_error(comment: str) -> None:
     """A comment is anybody's text."""
     until_s = parse_leave(comment, NOW_S)
     assert until_s is None or until_s > NOW_S
+
+
+@given(st.text(max_size=200), st.integers(0, 999_999))
+def test_the_bound_is_rendered_and_parsed(words: str, most: int) -> None:
+    """Beside the time; a leave that names no bound, or was withdrawn, has none."""
+    rendered = render_leave(NOW_S + 60, words, most)
+    assert parse_most(rendered) == most
+    assert parse_leave(rendered, NOW_S) == NOW_S + 60
+    assert parse_most(render_leave(NOW_S + 60, rendered)) is None
+    assert parse_most(render_leave(None, rendered)) == parse_most(render_leave(None, words))

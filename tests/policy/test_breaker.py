@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.config import BreakerConfig
-from slurm_robust.policy.breaker import Drain, over_limit
+from slurm_robust.policy.breaker import Drain, headroom, over_limit
 
 HUNDRED = {"main": frozenset(f"n{i}" for i in range(100))}
 
@@ -44,3 +44,28 @@ def test_a_reset_accepts_what_was_before(events: list[tuple[int, float]], reset_
     drains = [Drain(f"n{i}", at_s) for i, at_s in events]
     why = over_limit(drains, HUNDRED, BreakerConfig(), now_s=6001, reset_at_s=reset_at_s, more=frozenset(("n7",)))
     assert why == ""
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 19), st.floats(0, 8000), st.booleans()), max_size=12),
+    st.integers(0, 12),
+    st.floats(0, 1),
+)
+def test_headroom_is_what_over_limit_allows(drains: list[tuple[int, float, bool]], most: int, share: float) -> None:
+    """So many nodes that are not out yet may go at once, and not one more, in the partition that allows least."""
+    config = BreakerConfig(max_drains=most, max_partition_share=share)
+    rack = {"rack": frozenset(f"n{i}" for i in range(20))}
+    known = [Drain(f"n{i}", at_s, out) for i, at_s, out in drains]
+    left = headroom(known, rack, config, now_s=8000)["n0"]
+    untouched = sorted(rack["rack"] - {d.node for d in known})
+    if 0 < left <= len(untouched):
+        assert over_limit(known, rack, config, now_s=8000, more=frozenset(untouched[:left])) == ""
+    if left + 1 <= len(untouched):
+        assert over_limit(known, rack, config, now_s=8000, more=frozenset(untouched[: left + 1]))
+
+
+def test_headroom_of_a_node_in_two_partitions_is_the_smaller() -> None:
+    """Bounds hold for each partition."""
+    both = {"all": frozenset(f"n{i}" for i in range(100)), "few": frozenset(("n0", "n1", "n2"))}
+    left = headroom([], both, BreakerConfig(), now_s=10)
+    assert (left["n0"], left["n50"]) == (1, 8)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.model import Conclusion, Failure, FailureCause, Mode, Road, Suspect, Verdict
-from slurm_robust.policy.decide import JobFacts, Situation, decide, max_evictions
+from slurm_robust.policy.decide import JobFacts, Situation, decide, max_evictions, with_dirty
 
 NODES = tuple(f"n{n}" for n in range(1, 6))
 REQUEUES = (Road.SEAT, Road.OWNER_REQUEUE, Road.PLAIN_REQUEUE)
@@ -225,6 +225,14 @@ def test_fruitless_attempts_stop() -> None:
 def test_single_node_may_be_left() -> None:
     """Half of one node is none; one may always go."""
     assert [max_evictions(n) for n in (1, 2, 3, 4, 9)] == [1, 1, 1, 2, 4]
+
+
+def test_nodes_that_did_not_get_clean_are_left_as_long_as_they_are_few() -> None:
+    """A file system that is away leaves processes in D state everywhere: not the nodes' own fault."""
+    assert with_dirty((), (), 1) == ()
+    assert with_dirty(("n1",), {"n3": "processes [5] outlive SIGKILL"}, 4) == ("n1", "n3")
+    assert with_dirty(("n1",), {"n2": "", "n3": ""}, 4) is None
+    assert with_dirty(("n1", "n2"), (), 2) == ("n1", "n2"), "nothing to add to what was decided before"
 
 
 names = st.sampled_from([*NODES, "elsewhere"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.model import Action, ActionKind, JobRef
-from slurm_robust.policy.follow import Do, Finish, GiveUp, View, Wait, next_step
+from slurm_robust.policy.follow import Do, Finish, GiveUp, View, Wait, fit_again, next_step, shown
 from slurm_robust.policy.recover import CLAIM, NODE_LOST, Recovery
 from slurm_robust.slurm.client import Job, Node, Reservation
 
@@ -95,6 +95,19 @@ def test_set_down_only_a_lone_suspect_without_other_jobs() -> None:
     assert kind(replace(view, nodes=foreign)) == "Wait"
 
 
+def test_a_survivor_that_falls_silent_is_given_time() -> None:
+    """Its slurmd may be starting anew: it is set DOWN only when it holds up the end for as long as an end may take."""
+    ending = replace(JOB, state="COMPLETING", completing=True, nodes=("n1",), restart_count=1)
+    silent = {**NODES, "n1": replace(NODES["n1"], flags=frozenset(("NOT_RESPONDING",)))}
+    view = replace(VIEW, job=ending, nodes=silent, reservations=SEAT, alone_s=5.0, completing_s=5.0)
+    assert kind(view) == "Wait"
+    assert kind(replace(view, alone_s=46.0)) == "set_down"
+    both = replace(view, job=replace(ending, nodes=("n1", "n2")))
+    step = next_step(R, both)
+    assert isinstance(step, Do)
+    assert (step.action.kind, step.action.target) == (ActionKind.SET_DOWN, "n2")
+
+
 def test_node_lost() -> None:
     """The seat is held while the node is silent, and let go when it answers; nothing is shortened for other reasons."""
     r = replace(R, kind=NODE_LOST, actions=R.actions[1:2] + R.actions[4:])
@@ -109,6 +122,30 @@ def test_node_lost() -> None:
     drained = {**NODES, "n2": replace(down["n2"], flags=frozenset(("DRAIN",)), reason="srobust: stopped")}
     assert kind(replace(VIEW, job=PENDING, nodes=drained, reservations=SEAT), r) == "point_job_at_seat"
     assert kind(replace(VIEW, job=PENDING, reservations=SEAT), r) == "GiveUp aborted"
+
+
+def test_suspects_are_given_back_where_the_seat_is_too_small() -> None:
+    """Only with nothing against them any more, never the user's own, and not where the seat has all that is needed."""
+    short = replace(R, standby=(), exclude="n[2-3]", own_exclude="n3")
+    seat = {R.seat: Reservation(R.seat, "n1", end_at_s=1000)}
+    job = replace(PENDING, reservation=R.seat, exclude="n[2-3]", reason="Resources")
+    view = replace(VIEW, job=job, reservations=seat, called=REQUEUED, in_quarantine=frozenset())
+    step = next_step(short, view)
+    assert isinstance(step, Do)
+    assert (step.action.kind, step.action.args) == (ActionKind.LIFT_EXCLUDE, {"exclude": "n3"})
+    assert not shown(short, step.action, view)
+    assert shown(short, step.action, replace(view, job=replace(job, exclude="n3")))
+    # Once given back, it is not left out again.
+    assert kind(replace(view, job=replace(job, exclude="n3")), short) == "Wait"
+    point = next_step(short, replace(view, job=replace(job, exclude="n3", reservation="")))
+    assert isinstance(point, Do)
+    assert (point.action.kind, point.action.args["exclude"]) == (ActionKind.POINT_JOB_AT_SEAT, "n3")
+    assert kind(replace(view, in_quarantine=frozenset(("n2",)), reservations={**HELD, **seat}), short) == "Wait"
+    for wrong in ({"flags": frozenset(("DRAIN",))}, {"state": "DOWN"}, {"reason": "fan"}):
+        nodes = {**NODES, "n2": replace(NODES["n2"], **wrong)}  # type: ignore[arg-type]
+        assert not fit_again(("n2",), nodes, frozenset())
+    enough = replace(view, reservations={**SEAT})
+    assert kind(enough, replace(short, standby=("n4",))) == "Wait"
 
 
 states = st.sampled_from(["RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "CONFIGURING", "FAILED", "PREEMPTED", "X"])

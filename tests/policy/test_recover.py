@@ -127,6 +127,27 @@ def test_drained_survivors_are_left_out_and_not_touched() -> None:
     assert "n3" not in [a.target for a in made.actions]
 
 
+def test_exclusions_of_earlier_recoveries_are_given_back() -> None:
+    """n5 passed its recheck and n6 did not, n4 is still in quarantine, n9 is the user's: n5 alone comes back."""
+    quarantine = Reservation("srobust-quarantine-n4", "n4", start_at_s=1, end_at_s=int(NOW_S) + 999)
+    c = cluster(quarantine, n6=node("n6", flags=frozenset(("DRAIN",)), reason="srobust: xid"), n9=node("n9"))
+    base = job(exclude="n[4-6,9]")
+    earlier = frozenset(("n4", "n5", "n6", "n7"))
+    made = plan(CLAIM, base, ("n2",), "hangs", cluster=c, config=CONFIG, now_s=NOW_S, earlier=earlier)
+    assert isinstance(made, Recovery)
+    assert (made.own_exclude, made.exclude) == ("n9", "n[2,4,6,9]")
+    assert made.standby == ("n5",)
+
+
+def test_a_node_left_out_before_stands_in_after_all_others() -> None:
+    """The job suspected it once: it is taken where nothing else is free."""
+    made = plan(
+        CLAIM, job(exclude="n4"), ("n2",), "", cluster=cluster(), config=CONFIG, now_s=0, earlier=frozenset(["n4"])
+    )
+    assert isinstance(made, Recovery)
+    assert (made.standby, made.exclude, made.own_exclude) == (("n5",), "n2", "")
+
+
 def test_foreign_suspect_is_only_excluded() -> None:
     """A suspect with a person's reason is excluded from the job; the node itself stays as it is."""
     c = cluster(n2=node("n2", state="ALLOCATED", flags=frozenset(("DRAIN",)), reason="fan"))

@@ -58,19 +58,24 @@ esac
         path.chmod(0o755)
 
     def run(self, script: Path, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a script with slurmd's bare environment."""
+        """Run a script with slurmd's bare environment; `SROBUST_*` goes into the file of settings."""
         bare = {
             "SLURM_JOB_ID": "42",
             "SLURM_JOB_UID": "1000",
             "SLURM_JOB_USER": "alice",
             "SLURMD_NODENAME": "n1",
             "SLURM_SCRIPT_CONTEXT": f"{'epilog' if script == EPILOG else 'prolog'}_slurmd",
+        } | {key: value for key, value in env.items() if not key.startswith("SROBUST_")}
+        told = {
             "SROBUST_PYTHON": sys.executable,
+            "SROBUST_CODE": str(HOME),
             "SROBUST_CONFIG": str(self.folder / "robust.yaml"),
-            "PYTHONPATH": str(HOME),
-        } | env
-        bare = {key: value for key, value in bare.items() if value}
-        return subprocess.run([script], env=bare, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        } | {key: value for key, value in env.items() if key.startswith("SROBUST_")}
+        settings = self.folder / "env"
+        settings.write_text("".join(f"{key}={value}\n" for key, value in told.items()))
+        return subprocess.run(
+            [script, settings], env=bare, cwd="/", capture_output=True, text=True, timeout=60, check=False
+        )
 
     @property
     def asked(self) -> list[str]:
@@ -225,7 +230,7 @@ def everyones(node: Node) -> dict[str, str]:
     [
         lambda node: {"SROBUST_PYTHON": "/nonexistent/python"},
         lambda node: {"SROBUST_PYTHON": "/bin/false"},
-        lambda node: {"PYTHONPATH": "/nonexistent", "SROBUST_PYTHON": "/usr/bin/python3"},
+        lambda node: {"SROBUST_CODE": "/nonexistent", "SROBUST_PYTHON": "/usr/bin/python3"},
         lambda node: {"SROBUST_CONFIG": "/nonexistent.yaml"},
         lambda node: {"SROBUST_TIMEOUT_S": "soon"},
         misconfigure("mode: [act\n"),

@@ -61,6 +61,20 @@ def test_a_job_is_read_with_what_its_owner_asked_for(client: SlurmClient, jobs: 
     assert listed[ref].nodes == job.nodes
 
 
+def test_an_allocation_without_a_script_cannot_be_requeued(
+    client: SlurmClient, jobs: Jobs, cluster: DevCluster
+) -> None:
+    """`salloc`: Slurm would refuse. A batch job can, the first time and after a requeue."""
+    cluster.run(["salloc", "--no-shell", "-N1", "-J", "by hand"])
+    (by_hand,) = [job for job in client.jobs() if job.name == "by hand" and job.state == "RUNNING"]
+    assert not by_hand.requeueable
+    client.cancel(by_hand.ref)
+    ref = JobRef(jobs.submit("--requeue"))
+    assert jobs.wait(ref, "RUNNING").requeueable
+    client.requeue(ref)
+    assert jobs.wait(ref, "PENDING").requeueable
+
+
 def test_an_ended_job_is_still_read_with_its_exit_code(client: SlurmClient, jobs: Jobs) -> None:
     """`exit 3` is 3:0, a batch script killed by signal 9 is 0:9, also where a step ended otherwise."""
     failed = JobRef(jobs.submit(script="#!/bin/sh\nexit 3\n"))
@@ -147,6 +161,14 @@ def test_a_requeue_without_nodes_leaves_out_these_and_the_users_own(client: Slur
     assert job.exclude is not None
     assert set(expand(job.exclude)) == {"n1", "n4"}
     assert job.start_at_s > time.time() + 60
+
+
+def test_a_requeue_leaves_nothing_out_where_too_few_nodes_would_remain(client: SlurmClient, jobs: Jobs) -> None:
+    """A job on the whole partition would wait for ever; the user's own exclusions stay."""
+    ref = JobRef(jobs.submit("-N3", "-x", "n4"))
+    jobs.wait(ref, "RUNNING")
+    client.requeue(ref, without=["n1"])
+    assert jobs.wait(ref, "PENDING").exclude == "n4"
 
 
 def test_one_task_of_an_array_is_requeued_alone(client: SlurmClient, jobs: Jobs) -> None:

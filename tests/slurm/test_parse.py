@@ -40,6 +40,7 @@ JOB = {
     "numnodes": "2",
     "nodelist": "n[1-2]",
     "batchhost": "n1",
+    "batchflag": "1",
     "reason": "None",
     "reservation": "(null)",
     "reqnodes": "",
@@ -198,3 +199,12 @@ def test_the_clusters_name() -> None:
         parse.cluster_name(parse.parse_settings("Configuration data\nClusterName             = dev-1\nX = y\n"))
         == "dev-1"
     )
+
+
+@pytest.mark.parametrize(
+    ("batch", "requeue", "so"), [("1", "1", True), ("2", "1", True), ("0", "1", False), ("1", "0", False)]
+)
+def test_only_batch_jobs_can_be_requeued(batch: str, requeue: str, so: bool) -> None:
+    """Slurm says Requeue=1 of `salloc` too, and refuses; the flag counts up when a batch job was requeued."""
+    (job,) = parse.parse_jobs(squeue({**JOB, "batchflag": batch, "requeue": requeue}), SEPARATOR)
+    assert job.requeueable is so

@@ -190,7 +190,7 @@ def test_a_plugin_that_is_not_there_holds_nothing(spank_cluster: DevCluster) -> 
     with plugstack(spank_cluster, "spank_robust.so", "gone.so"):
         assert run(spank_cluster, *SRUN, "echo", "ran").stdout == "ran\n"
     states = run(spank_cluster, "sinfo", "-h", "-N", "-o", "%T").stdout.split()
-    assert set(states) <= {"idle", "completing", "allocated"}
+    assert not [s for s in states if s.startswith(("down", "drain"))]
 
 
 def test_the_watch_comes_and_goes_with_its_step(spank_cluster: DevCluster) -> None:

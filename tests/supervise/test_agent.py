@@ -259,6 +259,9 @@ def test_clean_ends_what_outlived_its_step(stage: Stage) -> None:
     stage.hear("rank", rank=0)
     stage.tell("clean", id=3, attempt="1.0.1", timeout_s=10)
     assert stage.hear("clean", id=3)["left"] == []
+    stage.tell("clean", id=3, attempt="1.0.1", timeout_s=10)
+    stage.tell("clean", id=6, attempt="1.0.1", timeout_s=10)
+    assert stage.hear("clean")["id"] == 6, "told again, the same is not begun twice"
     assert victim.wait(10) == -signal.SIGKILL
     assert other.poll() is None
 

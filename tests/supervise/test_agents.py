@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from slurm_robust.supervise import agents as module
+from slurm_robust.supervise import watch
 from slurm_robust.supervise.agents import Agents
 
 
@@ -61,5 +63,22 @@ def test_an_extra_agent_goes_when_the_watch_steps_own_answers_again(watches: lis
         heard["n2"] -= 60
         assert await agents.look_after(["n1", "n2"], heard, 7.0) == ["n2"]
         assert len(watches) == 3
+
+    asyncio.run(story())
+
+
+def test_a_watch_step_that_outlives_its_kill_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its srun hangs in a file system: neither the end of the supervisor nor a requeue waits for it."""
+    monkeypatch.setattr(watch, "_END_S", 0.01)
+    monkeypatch.setattr(watch, "_KILLED_S", 0.01, raising=False)
+    step = watch.WatchStep(5, 0.5, lambda _: None, lambda _: None)
+
+    async def story() -> None:
+        hangs = SimpleNamespace(returncode=None, stdin=SimpleNamespace(close=lambda: None), wait=asyncio.Event().wait)
+        step._process = cast("asyncio.subprocess.Process", hangs)
+        step._keeper = asyncio.create_task(asyncio.sleep(600))
+        assert step.running
+        await asyncio.wait_for(step.stop(), 2.0)
+        assert not step.running
 
     asyncio.run(story())

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,12 +30,18 @@ ASKED = Wait(
     until_s=100.0,
     answer_timeout_s=20.0,
     requeue_timeout_s=300.0,
+    heard_at_s=95.0,
 )
+
+
+def heard_until(wait: Wait, now_s: float) -> Wait:
+    """Slurm was there all the time, and nothing else came of it."""
+    return replace(wait, heard_at_s=now_s)
 
 
 def test_it_waits_for_the_answer() -> None:
     """Nothing is done before the time is over."""
-    assert next_step(ASKED, None, 99.0, ending=False).wait == ASKED
+    assert next_step(ASKED, None, 99.0, ending=False).wait == heard_until(ASKED, 99.0)
 
 
 def test_an_accepted_claim_waits_for_the_requeue() -> None:
@@ -45,11 +50,20 @@ def test_an_accepted_claim_waits_for_the_requeue() -> None:
     assert (step.kind, step.text, step.requeue) == ("accepted", "the daemon: seat made", False)
     assert step.wait is not None
     assert (step.wait.phase, step.wait.until_s) == (Phase.ACCEPTED, 70.0)
-    late = next_step(step.wait, None, 71.0, ending=False)
+    late = next_step(heard_until(step.wait, 69.0), None, 71.0, ending=False)
     assert (late.kind, late.requeue) == ("unanswered", True)
     assert late.wait is not None
-    last = next_step(late.wait, None, 372.0, ending=False)
+    last = next_step(heard_until(late.wait, 370.0), None, 372.0, ending=False)
     assert (last.kind, last.wait, last.code) == ("gave-up", None, EXIT_REQUEUE_WANTED)
+
+
+def test_a_daemon_that_takes_its_yes_back_is_not_waited_for() -> None:
+    """Accepted, and then Slurm refused the daemon's requeue: our own follows at once, and its words are told."""
+    wait = replace(ASKED, phase=Phase.ACCEPTED)
+    assert next_step(wait, Answer("accepted", "i-1"), 99.0, ending=False).wait == heard_until(wait, 99.0)
+    step = next_step(wait, Answer("refused", "i-1", "not requeueable"), 99.0, ending=False)
+    assert (step.kind, step.requeue) == ("unanswered", True)
+    assert step.text.startswith("the daemon: refused: not requeueable; ")
 
 
 @pytest.mark.parametrize(("answer", "now_s"), [(Answer("refused", "i-1", "no seat"), 50.0), (None, 100.0)])
@@ -60,6 +74,40 @@ def test_without_the_daemon_the_job_requeues_itself(answer: Answer | None, now_s
     assert step.wait is not None
     assert step.wait.phase is Phase.REQUEUED
     assert not next_step(step.wait, answer, now_s + 1, ending=False).requeue
+
+
+@pytest.mark.parametrize("phase", [Phase.ASKED, Phase.ACCEPTED, Phase.REQUEUED])
+def test_the_time_that_slurm_is_away_does_not_count(phase: Phase) -> None:
+    """Hours without a slurmctld, then it is back: the wait goes on where it was. After a day nobody waits any more."""
+    wait = replace(ASKED, phase=phase, until_s=110.0, called_at_s=85.0)
+    for now_s in (120.0, 7200.0):
+        away = next_step(wait, None, now_s, ending=False, heard=False, running=False)
+        assert (away.wait, away.requeue) == (wait, False)
+    back = next_step(wait, None, 7290.0, ending=False, running=False)
+    assert back.wait == replace(wait, heard_at_s=7290.0, until_s=110.0 + (7290.0 - 95.0 - 6.0))
+    gone = next_step(wait, None, 95.0 + 86400.0, ending=False, heard=False, running=False)
+    assert (gone.kind, gone.wait, gone.code) == ("gave-up", None, EXIT_REQUEUE_WANTED)
+
+
+def test_an_unheard_requeue_is_called_as_long_as_slurm_is_away() -> None:
+    """It may hear the call before it hears the question."""
+    wait = replace(ASKED, phase=Phase.PLAIN, tried=True)
+    assert next_step(wait, None, 7200.0, ending=False, heard=False).requeue
+
+
+def test_a_requeue_that_slurm_forgot_is_called_again() -> None:
+    """A slurmctld that is killed may lose the call: the job runs on, and it is called again, as often as it takes."""
+    called = next_step(replace(ASKED, phase=Phase.PLAIN), None, 91.0, ending=False).wait
+    assert called is not None
+    assert not next_step(called, None, 99.0, ending=False).requeue
+    assert not next_step(called, None, 102.0, ending=False, running=False).requeue
+    assert not next_step(called, None, 102.0, ending=False, heard=False, running=False).requeue
+    again = next_step(called, None, 102.0, ending=False)
+    assert (again.kind, again.requeue) == ("note", True)
+    assert again.wait is not None
+    assert not next_step(again.wait, None, 106.0, ending=False).requeue
+    third = next_step(again.wait, None, 112.0, ending=False)
+    assert (third.kind, third.requeue) == ("", True)
 
 
 @pytest.mark.parametrize("phase", list(Phase))
@@ -74,7 +122,7 @@ def test_the_wait_travels_as_text() -> None:
     assert msgspec.json.decode(ASKED.argv[-1], type=Wait) == ASKED
 
 
-NAP = "import sys; from slurm_robust.supervise import nap; nap.nap(float(sys.argv[1]), sys.argv[2:])"
+NAP = "import sys; from slurm_robust.supervise import nap; sys.exit(nap.nap(float(sys.argv[1]), sys.argv[2:]))"
 
 
 def napping(seconds: float, *argv: str, before: str = "") -> subprocess.Popen[str]:
@@ -92,15 +140,62 @@ def is_napping(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("small", [nap._SMALL, "/nonexistent"])
-def test_a_nap_ends_in_the_next_command_with_the_same_pid(small: str) -> None:
-    """With the small shell and without: argument for argument, and whoever waits goes on waiting."""
-    before = f"from slurm_robust.supervise import nap; nap._SMALL = {small!r}"
-    began = time.monotonic()
-    process = napping(0.6, "/bin/sh", "-c", 'echo $$ "$1"', "x", "two  words", before=before)
-    out, err = process.communicate(timeout=20)
-    assert (out, err) == (f"{process.pid} two  words\n", "")
-    assert time.monotonic() - began >= 0.6
+SHELLS = {
+    "small": "",
+    "larger": "nap._SMALL = '/nonexistent'",
+    "none": "nap._SMALL = nap._LARGER = '/nonexistent'",
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_nap_looks_now_and_then_until_a_look_ends_it(shell: str, tmp_path: Path) -> None:
+    """With the small shell, the larger one and none: argument for argument, the same pid, whatever a look comes to.
+
+    The first look fails, the second is killed, the third hands on a state that has all that a shell could misread.
+    """
+    before = f"from slurm_robust.supervise import nap; {SHELLS[shell]}"
+    look = """
+import os, pathlib, signal, sys
+fds = sorted(os.listdir("/proc/self/fd"))[:-1]
+told = pathlib.Path(sys.argv[1])
+with told.open("a") as f:
+    f.write(repr((os.getppid(), fds, sys.argv[2:])) + "\\n")
+n = len(told.read_text().splitlines())
+if n == 1:
+    print("a fault"); sys.exit(1)
+if n == 2:
+    os.kill(os.getpid(), signal.SIGTERM)
+print('next {"a": "$x  *`"}' if n == 3 else "exit 143")
+"""
+    told = tmp_path / "told"
+    process = napping(0.5, sys.executable, "-S", "-c", look, str(told), "two  words", "first", before=before)
+    err = process.communicate(timeout=20)[1]
+    assert (process.returncode, err.replace("Terminated\n", "")) == (143, "")
+    lines = [eval(line) for line in told.read_text().splitlines()]
+    assert [words for _, _, words in lines] == [["two  words", "first"]] * 3 + [["two  words", '{"a": "$x  *`"}']]
+    assert {pid for pid, _, _ in lines} == {process.pid}
+    assert all(len(fds) == 3 for _, fds, _ in lines), "nothing but the standard three is inherited"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_look_that_can_never_be_had_is_not_waited_for_for_ever(shell: str) -> None:
+    """The command is gone, and stays gone: some looks later it is 75, as where nobody came."""
+    before = f"from slurm_robust.supervise import nap; nap._MAX_FAILED = 2; {SHELLS[shell]}"
+    process = napping(0.5, "/nonexistent/python", "state", before=before)
+    process.communicate(timeout=10)
+    assert process.returncode == EXIT_REQUEUE_WANTED
+
+
+def test_while_it_naps_it_is_one_process(tmp_path: Path) -> None:
+    """A process with children is never gone in time."""
+    told = tmp_path / "told"
+    process = napping(1.0, "/bin/sh", "-c", f"echo >> {told}; echo next", "x")
+    wait_until(told.exists, timeout_s=10, what="a look")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_until(lambda: not children.read_text(), timeout_s=0.9, what="the look's end")
+    assert Path(f"/proc/{process.pid}/exe").readlink().name == "dash"
+    process.kill()
+    process.communicate(timeout=10)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -116,15 +211,9 @@ def test_a_nap_is_ended_by_what_ends_a_process(number: signal.Signals) -> None:
 def test_a_blocked_or_ignored_alarm_wakes_it_all_the_same() -> None:
     """Whatever was inherited: a nap that never ends would hold the job."""
     before = "import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN); signal.pthread_sigmask(0, [14])"
-    process = napping(0.6, "/bin/echo", "awake", before=before)
-    assert process.communicate(timeout=10)[0] == "awake\n"
-
-
-def test_a_command_that_is_not_there_returns() -> None:
-    """The shell says so, and ends: nothing sleeps on."""
-    process = napping(0.6, "/nonexistent/python")
+    process = napping(0.6, "/bin/echo", "exit 7", before=before)
     process.communicate(timeout=10)
-    assert process.returncode != 0
+    assert process.returncode == 7
 
 
 def test_it_dies_with_its_parent_only_where_it_is_told() -> None:

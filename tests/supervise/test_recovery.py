@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from fake_slurm import FakeSlurm
@@ -17,10 +17,11 @@ from slurm_robust.config import Config, SuperviseConfig
 from slurm_robust.model import Plan, Road
 from slurm_robust.slurm.errors import SlurmRefusedError, SlurmTimeoutError
 from slurm_robust.supervise.agents import Agents
+from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.incident import Record
 from slurm_robust.supervise.job import JobContext
-from slurm_robust.supervise.recovery import requeue
+from slurm_robust.supervise.recovery import clean, requeue
 
 CONFIG = Config(supervise=SuperviseConfig(answer_timeout_s=0.3, requeue_timeout_s=0.6))
 
@@ -116,3 +117,28 @@ def test_a_requeue_that_is_on_its_way_is_not_asked_for_twice(folder: Folder, mon
     asyncio.run(wants(slurm, folder))
     assert "could not be requeued" not in (folder.path / "story.jsonl").read_text()
     assert slurm.state.jobs[1].restart_count == 1
+
+
+class OneComesLate:
+    """Agents on n1 and n2; that of n2 is started anew, and has not heard the first two words."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.told: list[float] = []
+
+    def tell(self, kind: str, **said: Any) -> None:
+        """An order; n1 answers the first, n2 the third."""
+        assert kind == "clean"
+        self.told.append(said["timeout_s"])
+        if len(self.told) in (1, 3):
+            self.fleet.feed({"t": "clean", "n": f"n{(len(self.told) + 1) // 2}", "id": said["id"], "left": []}, 1.0)
+
+
+def test_an_agent_that_was_started_anew_is_told_to_clean_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch step ended just then: its node is as clean as any, and is not blamed for a word that it never heard."""
+    monkeypatch.setattr("slurm_robust.supervise.recovery._TELL_AGAIN_S", 0.05)
+    fleet = Fleet("7.0.1")
+    agents = OneComesLate(fleet)
+    dirty = asyncio.run(clean(cast("Agents", agents), fleet, ["n1", "n2"], SuperviseConfig(kill_clean_timeout_s=2.0)))
+    assert dirty == {}
+    assert 2.0 >= agents.told[0] > agents.told[1] > agents.told[2], "the same end for all"

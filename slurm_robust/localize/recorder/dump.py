@@ -87,7 +87,9 @@ class RankDump:
     last_at_s: float = 0.0
 
 
-class _PlainUnpickler(pickle.Unpickler):
+# Python's own: the C one keeps what is to be referred to again in an array as long as the largest number that the file
+# names, and one garbled byte makes that gigabytes.
+class _PlainUnpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         raise DumpError(f"it names {module}.{name}"[:120] + ": a dump holds plain containers only, nothing was run")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.localize.ranks import name
@@ -31,12 +31,15 @@ class _Lead:
     order_s: float
 
 
-def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Verdict | None:
+def judge_dumps(
+    dumps: Sequence[RankDump], rank_nodes: Mapping[int, str], waiting: Collection[int] = ()
+) -> Verdict | None:
     """Who holds all others, as far as the recorders know; None where nothing is pending anywhere.
 
     Args:
         dumps: One of each rank that left one.
         rank_nodes: Where each rank runs; a rank that is not in it is suspected without a node.
+        waiting: Ranks whose stacks show them waiting for their peers: that they left no dump says nothing.
     """
     if not dumps or not any(d.pending for d in dumps):
         return None
@@ -44,7 +47,7 @@ def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Ver
     missing = (f"flight-recorder dumps of {name(seen.undumped)}",) if seen.undumped else ()
     if seen.mismatches:
         return _code_fault(seen.mismatches, missing)
-    leads = [*_stuck(seen, dumps), *_sinks(seen, dumps)]
+    leads = [*_stuck(seen, dumps), *_sinks(seen, dumps, waiting)]
     if not leads:
         return _nobody(seen, missing)
     nodes = {rank_nodes.get(lead.rank, f"?{lead.rank}") for lead in leads}
@@ -71,13 +74,14 @@ def _stuck(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
     ]
 
 
-def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
+def _sinks(seen: Alignment, dumps: Sequence[RankDump], waiting: Collection[int]) -> list[_Lead]:
     """Ranks that are waited for, wait for nobody, and whose device holds nothing either."""
-    firm = {e.waiter for e in seen.edges if not e.op.sends}
+    # A send may wait although nobody is late; not one whose receiver has posted nothing.
+    firm = {e.waiter for e in seen.edges if not e.op.sends or e.why is Why.ABSENT}
     by_rank = {d.rank: d for d in dumps}
     wanted: dict[int, list[Edge]] = defaultdict(list)
     for edge in seen.edges:
-        if edge.why is Why.ABSENT and not edge.op.sends and edge.rank not in firm and edge.rank not in seen.stuck:
+        if edge.why is Why.ABSENT and edge.rank not in firm and edge.rank not in seen.stuck:
             wanted[edge.rank].append(edge)
     leads = []
     for rank, edges in wanted.items():
@@ -85,6 +89,8 @@ def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
         op, group = surest.op, _group(dumps, surest.waiter, surest.op.group)
         waiters = name(e.waiter for e in edges)
         dump = by_rank.get(rank)
+        if dump is None and rank in waiting:
+            continue
         confidence, said = (CONFIDENCE_ABSENT, "never joined") if dump else (CONFIDENCE_NO_DUMP, "left no dump, as for")
         what = f"{said} {op.name} {op.seq} of {group}"
         leads.append(_Lead(rank, confidence, what, f"{waiters} wait for it there", dump.last_at_s if dump else 0.0))

@@ -48,6 +48,7 @@ class Agent:
         self._states: dict[int, str] = {}
         self._pending: dict[int, str] = {}
         self._orphans: set[tuple[int, int]] = set()  # (pid, start) of what dead ranks left
+        self._cleaned: set[object] = set()  # ids of `clean` that were begun: it is told again and again
         self._number = 0
         self._write_lock = threading.Lock()
         self._said_at = 0.0
@@ -182,7 +183,8 @@ class Agent:
             self.rescan()
             # In a thread: heartbeats go on while py-spy works.
             threading.Thread(target=self._capture, args=(message, list(self.ranks.values())), daemon=True).start()
-        elif kind == "clean":
+        elif kind == "clean" and (not message.get("id") or message["id"] not in self._cleaned):
+            self._cleaned.add(message.get("id"))
             threading.Thread(target=self._clean, args=(message,), daemon=True).start()
         return True
 

@@ -13,6 +13,7 @@ from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _NVIDIA = "0x10de"
+_REMEDY = "drain; look for the missing GPU in `lspci -d 10de:` and the kernel log; power-cycle"
 _GPU_CLASSES = ("0x0300", "0x0302")  # PCI classes of VGA and 3D controllers
 
 
@@ -38,11 +39,23 @@ def probe(context: Context, options: Options) -> Facts:
         "devices": sorted(name for name in map(os.path.basename, names) if name[-1:].isdigit()),
         "mig": any(context.path("/proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*")),
         "job_gpus": list(context.job_gpus),
+        "declared": _declared(context),
     }
+
+
+def _declared(context: Context) -> int:
+    """Slurm's count for this node; not asked before and after a job, where each millisecond is waited for."""
+    if context.stage not in ("periodic", "full"):
+        return 0
+    from slurm_robust.nodecheck import gres, naming  # noqa: PLC0415 (the same)
+
+    return gres.gpus(naming.slurm_conf(context, "", os.environ), context.node)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails where fewer are there than the site expects, or than this job was given.
+
+    Fewer than slurm.conf gives the node only warn: some sites give more than there are.
 
     The driver's own list is believed before /dev: device files appear at the first use of a GPU. With a `device_glob`
     of the site's own (GPUs that are no NVIDIA driver's), the files count.
@@ -53,34 +66,59 @@ def judge(facts: Facts, options: Options) -> Finding:
     evidence = {**facts, "expected": expected}
     if not own_files and not facts["driver"] and not expected:
         return Finding(Status.SKIP, "no_driver", "no NVIDIA driver is loaded", evidence=evidence)
-    remedy = "drain; look for the missing GPU in `lspci -d 10de:` and the kernel log; power-cycle"
     if expected and count < expected:
-        return Finding(Status.FAIL, "gpu_missing", f"{count} of {expected} GPUs are there", remedy, evidence)
+        return Finding(Status.FAIL, "gpu_missing", f"{count} of {expected} GPUs are there", _REMEDY, evidence)
     if facts["job_gpus"] and not facts["mig"] and count < len(facts["job_gpus"]):
         given = len(facts["job_gpus"])
         sentence = f"the job was given {given} GPUs and the node has {count}"
-        return Finding(Status.FAIL, "job_gpu_missing", sentence, remedy, evidence)
-    if not own_files and facts["driver"] and facts["on_bus"] > count:
-        sentence = f"{facts['on_bus']} GPUs are on the bus, the driver has {count}"
-        return Finding(Status.WARN, "gpu_unbound", sentence, "read `dmesg | grep NVRM`", evidence)
+        return Finding(Status.FAIL, "job_gpu_missing", sentence, _REMEDY, evidence)
+    warning = None if own_files else _driver_lacks(facts, expected, count)
+    if warning is not None:
+        return warning
     if expected and count > expected:
         sentence = f"{count} GPUs are there, {expected} are expected"
         return Finding(Status.WARN, "gpu_surplus", sentence, "correct nodecheck.options.gpu_count.expected", evidence)
     return Finding(Status.PASS, "gpus_present", f"{count} GPUs are there", evidence=evidence)
 
 
+def _driver_lacks(facts: Facts, expected: int, count: int) -> Finding | None:
+    """What Slurm or the bus has more of than the driver."""
+    evidence = {**facts, "expected": expected}
+    if not facts["driver"]:
+        return None
+    if count < facts["declared"] and not (facts["mig"] or expected):
+        sentence = f"{count} GPUs are there, slurm.conf gives the node {facts['declared']}"
+        remedy = f"{_REMEDY}; or correct Gres, or say nodecheck.options.gpu_count.expected"
+        return Finding(Status.WARN, "gpu_fewer_than_gres", sentence, remedy, evidence)
+    if facts["on_bus"] > count:
+        sentence = f"{facts['on_bus']} GPUs are on the bus, the driver has {count}"
+        return Finding(Status.WARN, "gpu_unbound", sentence, "read `dmesg | grep NVRM`", evidence)
+    return None
+
+
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """The driver keeps as many, and the job that starts is given no more."""
+    same = ("entries", "/proc/driver/nvidia/gpus", str(facts["bound"]))
+    return [same, ("gpus", str(facts["bound"]))] if facts["driver"] and not facts["mig"] else [same]
+
+
 _DEFAULT_GLOB = "/dev/nvidia[0-9]*"
 check = Check(
     name="gpu_count",
     question="Are all GPUs there that the node should have, and those that this job was given?",
-    reads="/proc/driver/nvidia, /sys/bus/pci/devices/*/{vendor,class}, /dev/nvidia*, SLURM_JOB_GPUS",
+    reads="/proc/driver/nvidia, /sys/bus/pci/devices/*/{vendor,class}, /dev/nvidia*, SLURM_JOB_GPUS, slurm.conf",
     cost="a few hundred small reads, 1–5 ms",
     stages=STAGES,
     probe=probe,
     judge=judge,
     lane="files",
+    watch=watch,
     options={
-        "expected": Option(0, "GPUs the node must have; 0 does not say", "ours: only the site knows its nodes"),
+        "expected": Option(
+            0,
+            "GPUs the node must have; 0 takes Gres of slurm.conf, which only warns, and not in prolog and epilog",
+            "ours: only the site knows its nodes",
+        ),
         "device_glob": Option(
             _DEFAULT_GLOB, "device files to count; `%n` is the node's name", "NVIDIA's driver names its devices so"
         ),

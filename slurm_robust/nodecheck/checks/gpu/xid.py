@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import kmsg, state, sxids, xids
-from slurm_robust.nodecheck.checks.host.kernel_log import booted_at_s, unreadable
+from slurm_robust.nodecheck import log_lane, state, sxids, xids
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (\d{1,4})\b[, ]*(.*)", re.DOTALL)
+_WORDS = ("NVRM: Xid", "SXid")
 _ANY = re.compile(r"NVRM: Xid \(|nvidia-nvswitch\d{1,3}: SXid ")
 _SXID = re.compile(
     r"nvidia-nvswitch(\d{1,3}): SXid \([^)]{0,40}\): ([1-9]\d{4}), (Fatal|Non-fatal)\b[, ]*(.*)",
@@ -93,30 +93,20 @@ def _job_gpus(context: Context) -> list[str]:
 
 def probe(context: Context, options: Options) -> Facts:
     """Read the log from where the last prolog left off, and what is latched from before."""
-    boot_id = context.boot_id()
-    kept = state.load(context.cache_dir, check.name)
-    same_boot = kept.get("boot_id") == boot_id
-    cursor = kept.get("cursor")
-    cursor = cursor if isinstance(cursor, dict) else {}
-    if not same_boot:
-        # The kernel counts its records anew; a plain file goes on.
-        cursor = {key: value for key, value in cursor.items() if key != "seq"}
-    log = kmsg.read(context.kmsg, _ANY, cursor, booted_at_s(context))
-    texts = [record.text for record in log.records]
-    latched = kept.get("latched") if same_boot else None
+    news = log_lane.news(context, check.name, _ANY.match, _WORDS)
+    log = news.log
     return {
         "driver": context.path("/proc/driver/nvidia").is_dir(),
         "log": str(context.kmsg),
         "error": log.error,
         "errno": log.errno,
-        "boot_id": boot_id,
-        "new": events(texts),
-        "latched": _believable(latched),
+        "boot_id": news.boot_id,
+        "new": events(record.text for record in log.records),
+        "latched": _believable(news.kept.get("latched")),
         "job_gpus": _job_gpus(context),
         "cursor": dict(log.cursor),
-        "old_cursor": cursor,
-        # Only the prolog's look counts as seen: what a periodic look sees, the next prolog sees too.
-        "advance": context.stage == "prolog",
+        "old_cursor": news.cursor,
+        "advance": log_lane.counts(context),
     }
 
 
@@ -184,7 +174,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     if concerned:
         return _failed(concerned)
     if facts["error"]:
-        return unreadable(facts, needed=facts["driver"])
+        return log_lane.unreadable(facts, needed=facts["driver"])
     warned = failed + [event for event in merged if _grade(event, options) == "warn"]
     if warned:
         sentence = "; ".join(_say(event) for event in warned)
@@ -228,6 +218,12 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     return {"boot_id": facts["boot_id"], "cursor": cursor, "latched": latched}
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """A fault on a GPU that this job was not given may be the next one's: then no verdict is believed."""
+    spared = any(_grade(event, options) == "fail" and _elsewhere(event, facts) for event in _merged(facts))
+    return [("never",)] if spared else []
+
+
 def clear(context: Context, gpu: str, options: Options) -> int:
     """Forget what is latched for one GPU, or for all; everything logged until now counts as seen.
 
@@ -259,8 +255,10 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
-    lane="kernel_log",
+    lane=log_lane.LANE,
+    log_words=_WORDS,
     remember=remember,
+    watch=watch,
     options={
         "fail": Option([], _LISTS.format(what="make the node unfit"), "ours: empty, the catalogue decides"),
         "warn": Option([], _LISTS.format(what="only warn"), "ours: empty, the catalogue decides"),

@@ -5,10 +5,19 @@ MUNGE refuses credentials of a clock that is minutes off; logs stop to line up l
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck import tree
+from slurm_robust.nodecheck.context import Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
+_DAEMONS = (
+    "/run/chrony/chronyd.pid",
+    "/run/chronyd.pid",
+    "/run/ntpd.pid",
+    "/run/ntp/ntpd.pid",
+    "/run/systemd/timesync",
+)
+_CONTAINERS = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
 _STA_UNSYNC = 0x0040
 _STA_NANO = 0x2000
 
@@ -38,11 +47,24 @@ def probe(context: Context, options: Options) -> Facts:
     if state < 0:
         return {"here": True, "errno": ctypes.get_errno()}
     offset_us = timex.offset / 1000 if timex.status & _STA_NANO else float(timex.offset)
-    return {"here": True, "errno": 0, "status": timex.status, "offset_us": offset_us, "max_error_us": timex.maxerror}
+    return {
+        "here": True,
+        "errno": 0,
+        "status": timex.status,
+        "offset_us": offset_us,
+        "max_error_us": timex.maxerror,
+        "daemon": any(tree.exists(context.path(path)) for path in _DAEMONS),
+        "container": any(tree.exists(context.path(path)) for path in _CONTAINERS),
+        # The first processor's flags are enough.
+        "guest": " hypervisor" in read_text(context.path("/proc/cpuinfo"), 1 << 13),
+    }
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a job may well run with a clock that is off, and many healthy containers keep none."""
+    """Only warns: a job may well run with a clock that is off.
+
+    A container has its host's clock, and a virtual machine without a time daemon mostly has its hypervisor's.
+    """
     if not facts["here"]:
         return Finding(Status.SKIP, "not_here", "a saved tree has no clock")
     if facts["errno"]:
@@ -50,6 +72,9 @@ def judge(facts: Facts, options: Options) -> Finding:
             Status.SKIP, "no_adjtimex", f"adjtimex is not allowed here (errno {facts['errno']})", evidence=facts
         )
     offset_ms = facts["offset_us"] / 1000
+    if facts["status"] & _STA_UNSYNC and not facts.get("daemon") and (facts.get("container") or facts.get("guest")):
+        sentence = "nobody keeps the clock in step here, and the host may"
+        return Finding(Status.SKIP, "host_s_clock", sentence, evidence=facts)
     if facts["status"] & _STA_UNSYNC:
         return Finding(Status.WARN, "unsynchronised", "the clock is not kept in step", "start chronyd or ntpd", facts)
     if abs(offset_ms) > options["warn_offset_ms"]:
@@ -61,11 +86,12 @@ def judge(facts: Facts, options: Options) -> Finding:
 check = Check(
     name="clock",
     question="Is the clock kept in step?",
-    reads="adjtimex(2), nothing is set",
+    reads="adjtimex(2), nothing is set; whether a time daemon, a container or a hypervisor is there",
     cost="one call, 5 ms for loading ctypes",
     stages=("periodic", "full"),
     probe=probe,
     judge=judge,
+    strikes=2,
     lane="files",
     options={
         "warn_offset_ms": Option(50.0, "offset in ms above which it warns", "ours; chrony keeps a LAN below 1 ms")

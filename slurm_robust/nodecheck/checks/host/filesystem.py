@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,23 @@ from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Op
 
 _MIB = 1 << 20
 _BROKEN = {errno.EROFS, errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EDQUOT}
+# The server of a FUSE mount is gone, or the file system below gave up: it is this node's fault, and stays.
+_DEAD = {errno.ENOTCONN, errno.EIO, errno.ESHUTDOWN}
+_SYSTEM = ("/", "/var", "/var/log", "/var/spool", "/var/spool/slurmd", "/var/tmp")
+# Images, which are full by design, and what is not on this node's own disk.
+_NO_ROOM_NEEDED = (
+    "squashfs",
+    "erofs",
+    "iso9660",
+    "overlay",
+    "nfs",
+    "lustre",
+    "rootfs",
+    "9p",
+    "virtiofs",
+    "fuse",
+    "ramfs",
+)
 _KEYS = {"path": str, "type": str, "writable": bool, "min_free_mb": int, "min_free_inodes": int}
 
 
@@ -38,10 +56,49 @@ def _wanted(context: Context, options: Options) -> list[dict[str, Any]]:
     return wanted
 
 
+def _fstab(context: Context) -> list[dict[str, Any]]:
+    """What /etc/fstab says is to be mounted at boot (fstab(5))."""
+    found = []
+    for line in read_text(context.path("/etc/fstab")).splitlines():
+        cells = line.split()
+        if len(cells) < 3 or line.lstrip().startswith("#") or not cells[1].startswith("/"):
+            continue
+        chosen = set(cells[3].split(",")) if len(cells) > 3 else set()
+        if cells[2] != "swap" and not chosen & {"noauto", "nofail", "bind", "rbind"}:
+            path = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), cells[1])
+            found.append({"path": path.rstrip("/") or "/", "mount": True})
+    return found
+
+
+def _system(table: list[mounts.Mount], options: Options) -> list[dict[str, Any]]:
+    """The node's own file systems: mounted from its disk, writable, and where the system writes."""
+    room = {"warn_free_mb": options["system_warn_free_mb"], "warn_free_inodes": 1000}
+    found = []
+    for path in _SYSTEM:
+        mount = mounts.at(table, path)
+        if mount is None or mount.read_only or mount.super_read_only or mount.fstype.startswith(_NO_ROOM_NEEDED):
+            continue
+        found.append({"path": path, **room})
+    return found
+
+
+def _same_type(wanted: str, mounted: str | None) -> bool:
+    """`nfs` is also `nfs4`, `fuse` also `fuse.sshfs`."""
+    return mounted is not None and (
+        mounted == wanted or (wanted, mounted) == ("nfs", "nfs4") or mounted.startswith(f"{wanted}.")
+    )
+
+
 def _look(path: str, *, write: bool) -> dict[str, Any]:
     """Ask one file system; may block for ever."""
-    info = os.statvfs(path)
+    try:
+        info = os.statvfs(path)
+    except OSError as error:
+        return {"errno": error.errno, "error": str(error.strerror)}
     said: dict[str, Any] = {
+        # Where the path leads: a mount point may be named by a link.
+        "real": os.path.realpath(path),
+        "device": os.stat(path).st_dev,  # noqa: PTH116 (a plain text is at hand)
         "free_mb": info.f_bavail * info.f_frsize // _MIB,
         "total_mb": info.f_blocks * info.f_frsize // _MIB,
         "free_inodes": info.f_favail,
@@ -61,56 +118,83 @@ def _look(path: str, *, write: bool) -> dict[str, Any]:
     return said
 
 
+def _table(context: Context) -> list[mounts.Mount]:
+    return mounts.parse(read_text(context.path("/proc/self/mountinfo"), 4 << 20))
+
+
+def _mounted(place: dict[str, Any], table: list[mounts.Mount], context: Context) -> None:
+    """Note what is mounted there, now that the look has woken whatever automounts."""
+    mount = mounts.at(table, place["path"])
+    if mount is None and context.real_root and isinstance(place.get("real"), str):
+        mount = mounts.at(table, place["real"])
+    place.pop("real", None)
+    if mount is not None:
+        place |= {"mounted": mount.fstype, "read_only": mount.read_only or mount.super_read_only}
+    elif place.get("mount") and place.get("error") != "timeout":
+        place["missing"] = True
+
+
 def probe(context: Context, options: Options) -> Facts:
     """Look at each path in a process of its own, so that one dead mount hides no other."""
-    wanted = _wanted(context, options)
-    table = mounts.parse(read_text(context.path("/proc/self/mountinfo")))
-    places = []
+    places = [dict(entry) for entry in _wanted(context, options)]
+    if not context.real_root:
+        # A saved tree has what was saved of it.
+        places = [place for place in places if place.get("mount") or context.path(place["path"]).exists()]
+    if options["fstab"]:
+        named = {place["path"] for place in places}
+        places += [place for place in _fstab(context) if place["path"] not in named]
+    named = {place["path"] for place in places}
+    places += [place for place in _system(_table(context), options) if place["path"] not in named]
     tasks = {}
-    for entry in wanted:
-        mount = mounts.at(table, entry["path"])
-        place = dict(entry)
-        if mount is not None:
-            place |= {"mounted": mount.fstype, "read_only": mount.read_only or mount.super_read_only}
-        elif entry.get("mount"):
-            place["missing"] = True
-        places.append(place)
-        if not place.get("missing"):
-            there = str(context.path(entry["path"]))
-            look = partial(_look, there, write=entry.get("writable", False))
-            tasks[entry["path"]] = Task(look, context.deadline_s * 0.8)
-    outcomes = run_all(tasks)
     for place in places:
-        outcome = outcomes.get(place["path"])
-        if outcome is not None:
-            place.update(outcome.value or {"error": outcome.error})
+        look = partial(_look, str(context.path(place["path"])), write=place.get("writable", False))
+        tasks[place["path"]] = Task(look, context.deadline_s * 0.8)
+    outcomes = run_all(tasks)
+    table = _table(context)
+    for place in places:
+        outcome = outcomes[place["path"]]
+        place.update(outcome.value or {"error": outcome.error})
+        _mounted(place, table, context)
     return {"places": places}
 
 
-def _fault(place: dict[str, Any]) -> tuple[Status, str, str, str] | None:
+_Fault = tuple[Status, str, str, str]
+
+
+def _fault(place: dict[str, Any]) -> _Fault | None:
     """What is wrong with one place: status, code, words, remedy; None where nothing is."""
-    path = place["path"]
-    if place.get("missing"):
-        return Status.FAIL, "not_mounted", f"{path} is not mounted", f"`mount {path}`; look at the file server"
-    if place.get("type") and place["type"] != place.get("mounted"):
-        words = f"{path} is a {place.get('mounted')} mount, not {place['type']}"
-        return Status.FAIL, "wrong_type", words, f"unmount what lies over {path}"
-    if place.get("error") == "timeout":
-        remedy = f"look at the server behind {path}; processes that touch it hang"
-        return Status.UNKNOWN, "not_answering", f"{path} does not answer", remedy
-    if "error" in place:
-        return Status.UNKNOWN, "not_readable", f"{path}: {place['error']}", f"`stat -f {path}`"
+    said = _not_there(place) or _no_answer(place)
+    if said is not None or "error" in place:
+        return said
     if place.get("writable") and place.get("read_only"):
-        return (
-            Status.FAIL,
-            "read_only",
-            f"{path} is mounted read-only",
-            "look for disk errors in the kernel log; remount",
-        )
+        words = f"{place['path']} is mounted read-only"
+        return Status.FAIL, "read_only", words, "look for disk errors in the kernel log; remount"
     return _no_room(place) or _no_write(place)
 
 
-def _no_room(place: dict[str, Any]) -> tuple[Status, str, str, str] | None:
+def _not_there(place: dict[str, Any]) -> _Fault | None:
+    path, mounted = place["path"], place.get("mounted")
+    if place.get("missing"):
+        return Status.FAIL, "not_mounted", f"{path} is not mounted", f"`mount {path}`; look at the file server"
+    if mounted and place.get("type") and not _same_type(place["type"], mounted):
+        words = f"{path} is a {mounted} mount, not {place['type']}"
+        return Status.FAIL, "wrong_type", words, f"unmount what lies over {path}"
+    return None
+
+
+def _no_answer(place: dict[str, Any]) -> _Fault | None:
+    path = place["path"]
+    if place.get("error") == "timeout":
+        remedy = f"look at the server behind {path}; processes that touch it hang"
+        return Status.UNKNOWN, "not_answering", f"{path} does not answer", remedy
+    if place.get("errno") in _DEAD:
+        return Status.FAIL, "dead", f"{path} is dead: {place['error']}", f"unmount and mount {path} anew"
+    if "error" in place:
+        return Status.UNKNOWN, "not_readable", f"{path}: {place['error']}", f"`stat -f {path}`"
+    return None
+
+
+def _no_room(place: dict[str, Any]) -> _Fault | None:
     path = place["path"]
     if place["free_mb"] < place.get("min_free_mb", 0):
         words = f"{path} has {place['free_mb']} MiB free, {place['min_free_mb']} are needed"
@@ -118,10 +202,21 @@ def _no_room(place: dict[str, Any]) -> tuple[Status, str, str, str] | None:
     # Some file systems (btrfs, many network ones) count no inodes and say 0 of 0.
     if place["total_inodes"] and place["free_inodes"] < place.get("min_free_inodes", 0):
         return Status.FAIL, "no_inodes", f"{path} has {place['free_inodes']} inodes free", f"clean up {path}"
+    if place["total_mb"] and place["free_mb"] < min(place.get("warn_free_mb", 0), place["total_mb"] // 10):
+        return (
+            Status.WARN,
+            "filling",
+            f"{path} has {place['free_mb']} MiB free",
+            f"clean up {path}: logs, spool, images",
+        )
+    if place["total_inodes"] and place["free_inodes"] < min(
+        place.get("warn_free_inodes", 0), place["total_inodes"] // 10
+    ):
+        return Status.WARN, "inodes_filling", f"{path} has {place['free_inodes']} inodes free", f"clean up {path}"
     return None
 
 
-def _no_write(place: dict[str, Any]) -> tuple[Status, str, str, str] | None:
+def _no_write(place: dict[str, Any]) -> _Fault | None:
     path, code = place["path"], place["write_errno"]
     if code in _BROKEN:
         words = f"{path} cannot be written: {os.strerror(code)}"
@@ -133,31 +228,54 @@ def _no_write(place: dict[str, Any]) -> tuple[Status, str, str, str] | None:
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails for what is missing, read-only or full; a mount that does not answer is unknown.
 
-    A dead file server is everybody's at once: to drain every node that mounts it would help nobody.
+    A dead file server is everybody's at once: to drain every node that mounts it would help nobody. A mount that is
+    dead on this node alone (its FUSE daemon ended, the file system gave up) fails.
     """
     faults = [fault for place in facts["places"] if (fault := _fault(place)) is not None]
+    if not facts["places"]:
+        return Finding(Status.SKIP, "no_places", "a saved tree without file systems")
     if not faults:
         return Finding(Status.PASS, "usable", f"{len(facts['places'])} file systems are usable", evidence=facts)
-    faults.sort(key=lambda fault: fault[0] is not Status.FAIL)
+    faults.sort(key=lambda fault: (Status.FAIL, Status.UNKNOWN, Status.WARN).index(fault[0]))
     status, code, words, remedy = faults[0]
     words = "; ".join([words, *(fault[2] for fault in faults[1:] if fault[0] is status)])
     return Finding(status, code, words, remedy, facts)
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """Each place stays mounted as it is, answers, has room, and is writable where it should be."""
+    places = [
+        f"{place['path']}|{place['device']}|{place.get('min_free_mb', 0)}|{'w' if place.get('writable') else ''}"
+        for place in facts["places"]
+        if "device" in place
+    ]
+    return [("answers", *places)]
+
+
 check = Check(
     name="filesystem",
     question="Are the file systems there that jobs need: mounted, writable, with room, and answering?",
-    reads="/proc/self/mountinfo, statvfs(2) and a nameless file on each path, each in its own process",
+    reads="/proc/self/mountinfo, statvfs(2), a nameless file where it must be writable; each path in its own process",
     cost="one process and two calls a path, 2–5 ms",
     stages=STAGES,
     probe=probe,
     judge=judge,
+    watch=watch,
+    strikes=2,
     options={
         "mounts": Option(
             [],
             "list of {path, type, writable, min_free_mb, min_free_inodes} (or bare paths) that must be mounted",
             "ours: empty, only the site knows its mounts",
         ),
+        "fstab": Option(
+            False, "what /etc/fstab mounts at boot must be mounted too", "ours: many images have a stale one"
+        ),
         "tmp_min_free_mb": Option(64, "MiB that /tmp must have free", "ours: less than any job's start needs"),
+        "system_warn_free_mb": Option(
+            512,
+            f"MiB below which {', '.join(_SYSTEM)} warn, where they are mounts of the node's own disk; 0 never",
+            "ours: an hour of a talkative log; never more than a tenth of the whole",
+        ),
     },
 )

@@ -1,134 +1,130 @@
-"""What else the kernel said: OOM kills, machine checks, I/O errors, hung tasks, file systems gone read-only."""
+"""What else the kernel said: memory, machine checks, disks, file systems, cards, stalls; see `troubles`."""
 
 from __future__ import annotations
 
-import errno
-import re
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import kmsg, mounts, state
+from slurm_robust.nodecheck import log_lane, mounts, troubles
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
 
-# What each line means. None of these words alone makes a node unfit: a job that eats all memory is killed on a
-# healthy node, and corrected machine checks are daily bread. Optical drives, floppies and loop devices are passed over.
-_KINDS = {
-    "oom_kill": r"(?:Memory cgroup out of memory|Out of memory)[:,].*Kill|oom-kill:",
-    "machine_check": r"(?:mce: )?\[Hardware Error\]: .*[Uu]ncorrected|.*\bMachine check: .*[Ff]atal|EDAC \S+: \d+ UE ",
-    "memory_failure": r"Memory failure: 0x[0-9a-f]+: .*(?:[Ff]ailed|Ignored)",
-    "io_error": r"(?:\w+: )?(?:critical \w+ error|I/O error), dev (?!sr\d|fd\d|loop\d|nbd\d)[\w-]+",
-    "hung_task": r"INFO: task .{1,40}:\d+ blocked for more than \d+ seconds",
-    "remount_ro": r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs)\b.*"
-    r"(?:[Rr]emounting filesystem read-only|[Ff]orced? (?:readonly|shutdown)|[Ss]hutting down filesystem)",
-}
-_ANY = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
-_DEVICE = re.compile(r"\((?:device )?([\w-]+)")
-_REMEDIES = {
-    "oom_kill": "a job used more memory than there is; nothing is wrong with the node",
-    "machine_check": "read `journalctl -k | grep -i 'hardware error'`; have the memory or CPU looked at if it repeats",
-    "memory_failure": "a memory page is bad; have the memory looked at if it repeats",
-    "io_error": "look at the disk: `smartctl -a` or `nvme smart-log`",
-    "hung_task": "a process waited long in the kernel: look for a slow or dead file system",
-    "remount_ro": "a file system met an error: drain, run fsck, look at the disk",
-}
-_MAX_EXAMPLE_CHARS = 200
+_LASTING = {"fs_shutdown": "was shut down", "remount_ro": "went read-only"}
+_MAX_TOLD = 4
 
 
-def booted_at_s(context: Context) -> float | None:
-    """When this boot began, where the log is this machine's own; None for a saved one."""
-    if not context.real_root or context.cache_dir is None:
-        return None
-    match = re.search(r"^btime (\d+)$", read_text(context.path("/proc/stat")), re.MULTILINE)
-    return float(match[1]) if match else None
-
-
-def unreadable(facts: Facts, *, needed: bool) -> Finding:
-    """The finding for a log that cannot be read: unknown where it is needed, else nothing to look at."""
-    status = Status.UNKNOWN if needed else Status.SKIP
-    if facts["errno"] in (errno.EPERM, errno.EACCES):
-        remedy = "run it as root, or name another log in nodecheck.kmsg" if needed else ""
-        return Finding(status, "no_permission", f"the kernel log may not be read: {facts['error']}", remedy)
-    remedy = "name the kernel log in nodecheck.kmsg" if needed else ""
-    return Finding(status, "no_kernel_log", f"no kernel log to read: {facts['error']}", remedy)
-
-
-def count(texts: list[str]) -> dict[str, dict[str, Any]]:
-    """Lines by kind: how many, one example, and the devices they name."""
-    seen: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        match = _ANY.match(text)
-        if match is None or match.lastgroup is None:
-            continue
-        kind = next(kind for kind in _KINDS if match[kind] is not None)
-        entry = seen.setdefault(kind, {"count": 0, "example": text[:_MAX_EXAMPLE_CHARS], "devices": []})
-        entry["count"] += 1
-        device = _DEVICE.search(text)
-        if kind == "remount_ro" and device and device[1] not in entry["devices"]:
-            entry["devices"].append(device[1])
-    return seen
+def _devices(context: Context) -> dict[str, bool]:
+    """The kernel's names of mounted disks (`dm-0`, `sda1`): is the file system read-only?"""
+    found: dict[str, bool] = {}
+    for mount in mounts.parse(read_text(context.path("/proc/self/mountinfo"))):
+        names = [mount.source.rsplit("/", 1)[-1]]
+        with contextlib.suppress(OSError, ValueError):
+            names.append((context.path("/sys/dev/block") / mount.device).readlink().name)
+        for name in names:
+            found[name] = found.get(name, False) or mount.super_read_only
+    return found
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Read what was logged since the last prolog, and which local file systems are read-only now."""
-    boot_id = context.boot_id()
-    kept = state.load(context.cache_dir, check.name)
-    cursor = kept.get("cursor")
-    cursor = cursor if isinstance(cursor, dict) else {}
-    known = kept.get("read_only") if kept.get("boot_id") == boot_id else None
-    if kept.get("boot_id") != boot_id:
-        cursor = {key: value for key, value in cursor.items() if key != "seq"}
-    log = kmsg.read(context.kmsg, _ANY, cursor, booted_at_s(context))
-    table = mounts.parse(read_text(context.path("/proc/self/mountinfo")))
-    return {
+    """Read what was logged since the last prolog, and which of the file systems it names are mounted how."""
+    for name in ("ignore", "often"):
+        for kind in options[name]:
+            if kind not in troubles.KINDS or (name == "often" and type(options[name][kind]) is not int):
+                raise CheckError(f"nodecheck.options.kernel_log.{name}: {kind!r} is no kind, or its number is none")
+    news = log_lane.news(context, check.name, troubles.sort, troubles.WORDS)
+    log = news.log
+    seen, back = troubles.count(record.text for record in log.records)
+    facts: Facts = {
         "error": log.error,
         "errno": log.errno,
-        "boot_id": boot_id,
-        "seen": count([record.text for record in log.records]),
-        "known": known if isinstance(known, list) else [],
-        "read_only": sorted({m.source.rsplit("/", 1)[-1] for m in table if m.super_read_only}),
-        "cursor": dict(log.cursor) if context.stage == "prolog" else cursor,
+        "boot_id": news.boot_id,
+        "seen": seen,
+        "known": _pairs(news.kept.get("broken")),
+        "back": back,
+        "cursor": dict(log.cursor if log_lane.counts(context) else news.cursor),
     }
+    facts["mounted"] = _devices(context) if _broken(facts) else {}
+    return facts
 
 
-def _gone_read_only(facts: Facts) -> list[str]:
-    """Devices that an error made read-only, now or at an earlier look, and that still are."""
-    said = {*facts["known"], *facts["seen"].get("remount_ro", {}).get("devices", ())}
-    return sorted(said & set(facts["read_only"]))
+def _pairs(known: Any) -> list[list[str]]:
+    """The entries of a state file that have the shape of (kind, name)."""
+    entries = known if isinstance(known, list) else []
+    return [e for e in entries if isinstance(e, list) and len(e) == 2 and e[0] in _LASTING and isinstance(e[1], str)]
+
+
+def _broken(facts: Facts) -> list[list[str]]:
+    """(kind, device) of file systems that an error made read-only or shut down, now or at an earlier look."""
+    said = [pair for pair in facts["known"] if pair not in facts["back"]]
+    said += [[kind, name] for kind in _LASTING for name in facts["seen"].get(kind, {}).get("names", ())]
+    return sorted({tuple(pair): pair for pair in said}.values())
+
+
+def _still(facts: Facts) -> list[list[str]]:
+    """Those of them that still are: mounted yet after a shutdown, or read-only yet."""
+    mounted = facts["mounted"]
+    return [
+        [kind, name] for kind, name in _broken(facts) if name in mounted and (mounted[name] or kind != "remount_ro")
+    ]
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only for a file system that went read-only by an error and still is; the rest is told."""
+    """Fails only for a file system that an error made read-only or shut down, and that still is; the rest is told."""
     if facts["error"]:
-        return unreadable(facts, needed=False)
-    still = [] if "remount_ro" in options["ignore"] else _gone_read_only(facts)
+        return log_lane.unreadable(facts, needed=False)
+    still = [pair for pair in _still(facts) if pair[0] not in options["ignore"]]
     if still:
-        sentence = f"file system on {', '.join(still)} went read-only after an error"
-        return Finding(Status.FAIL, "remount_ro", sentence, _REMEDIES["remount_ro"], {"seen": facts["seen"]})
+        kind = still[0][0]
+        names = ", ".join(sorted({name for _, name in still}))
+        sentence = f"file system on {names} {_LASTING[kind]} after an error"
+        return Finding(Status.FAIL, kind, sentence, troubles.KINDS[kind].remedy, {"seen": facts["seen"]})
     seen = {kind: entry for kind, entry in facts["seen"].items() if kind not in options["ignore"]}
-    if not seen:
-        return Finding(Status.PASS, "quiet", "the kernel log shows no trouble since the last look")
-    worst = next(kind for kind in reversed(_KINDS) if kind in seen)
-    said = ", ".join(f"{kind} ×{entry['count']}" for kind, entry in seen.items())
-    return Finding(Status.WARN, worst, f"kernel log since the last look: {said}", _REMEDIES[worst], {"seen": seen})
+    told = {
+        kind: entry
+        for kind, entry in seen.items()
+        if entry["count"] >= options["often"].get(kind, troubles.KINDS[kind].often)
+    }
+    if not told:
+        sentence = "the kernel log shows no trouble since the last look"
+        return Finding(Status.PASS, "quiet", sentence, evidence={"seen": seen})
+    worst = next(kind for kind in reversed(troubles.KINDS) if kind in told)
+    said = ", ".join(_say(kind, told[kind]) for kind in sorted(told, key=lambda kind: kind != worst))
+    sentence = f"kernel log since the last look: {said}"
+    return Finding(Status.WARN, worst, sentence, troubles.KINDS[worst].remedy, {"seen": seen})
+
+
+def _say(kind: str, entry: Mapping[str, Any]) -> str:
+    names = entry["names"]
+    about = f" ({', '.join(names[:_MAX_TOLD])}{', …' if len(names) > _MAX_TOLD else ''})" if names else ""
+    return f"{kind} ×{entry['count']}{about}"
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Where the next look goes on, and what is read-only by an error."""
+    """Where the next look goes on, and which file systems an error has broken."""
     if facts["error"]:
         return None
-    return {"boot_id": facts["boot_id"], "cursor": facts["cursor"], "read_only": _gone_read_only(facts)}
+    return {"boot_id": facts["boot_id"], "cursor": facts["cursor"], "broken": _still(facts)}
 
 
 check = Check(
     name="kernel_log",
-    question="Has the kernel reported trouble with memory, disks or file systems since the last prolog?",
-    reads="the kernel log (`nodecheck.kmsg`), /proc/self/mountinfo",
+    question="Has the kernel reported trouble with memory, CPUs, cards, disks or file systems since the last prolog?",
+    reads="the kernel log (`nodecheck.kmsg`), /proc/self/mountinfo and /sys/dev/block where it names a file system",
     cost="one pass over the kernel log, 1–20 ms",
     stages=STAGES,
     probe=probe,
     judge=judge,
-    lane="kernel_log",
+    lane=log_lane.LANE,
+    log_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
     remember=remember,
-    options={"ignore": Option([], f"list of kinds that are passed over: {', '.join(_KINDS)}", "ours: none is")},
+    options={
+        "ignore": Option([], f"list of kinds that are passed over: {', '.join(troubles.KINDS)}", "ours: none is"),
+        "often": Option(
+            {},
+            "{kind: lines since the last prolog from which on it warns}",
+            "ours: 1; of what is corrected anyway more: throttled 10, memory_corrected 24, pcie_corrected 100",
+        ),
+    },
 )

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from slurm_robust.nodecheck import processes
+from slurm_robust.nodecheck.context import STAGES, Context
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Options
 
-_STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
 _MAX_ENVIRON_BYTES = 128 << 10
 _MAX_TOLD = 20
 
 
-def _environ(folder: Path) -> dict[str, str]:
-    try:
-        with (folder / "environ").open("rb") as file:
-            raw = file.read(_MAX_ENVIRON_BYTES)
-    except OSError:
-        return {}  # it ended, or it is not ours to read
+def _environ(folder: str) -> dict[str, str]:
+    raw = processes.read(f"{folder}/environ", _MAX_ENVIRON_BYTES)  # empty: it ended, or it is not ours to read
     if b"SLURM_JOB_ID=" not in raw:
         return {}
     return dict(part.decode("utf-8", "replace").partition("=")[::2] for part in raw.split(b"\0") if b"=" in part)
@@ -44,18 +38,18 @@ def _of_task(env: dict[str, str], node: str) -> str:
 def probe(context: Context, options: Options) -> Facts:
     """Tasks by job, and the jobs that have a live slurmstepd."""
     tasks: list[dict[str, Any]] = []
-    alive: set[str] = set()
+    managers = processes.job_managers(context)
     readable = 0
-    for folder in context.path("/proc").glob("[1-9]*"):
-        command = read_text(folder / "cmdline", 4096).replace("\0", " ").strip()
-        if stepd := _STEPD.match(command):
-            alive.add(stepd[1])
+    for process in processes.scan(context):
+        if process.kernel or process.pid in managers or process.pid == os.getpid():
             continue
-        env = _environ(folder)
+        folder = str(context.path(f"/proc/{process.pid}"))
         readable += 1
-        if (job := _of_task(env, context.node)) and folder.name != str(os.getpid()):
-            tasks.append({"pid": int(folder.name), "job": int(job), "command": command[:80]})
-    return {"tasks": tasks, "alive": sorted(int(job) for job in alive), "job": context.job_id, "processes": readable}
+        if job := _of_task(_environ(folder), context.node):
+            command = processes.read(f"{folder}/cmdline", 4096).decode("utf-8", "replace").replace("\0", " ").strip()
+            tasks.append({"pid": process.pid, "job": int(job), "command": command[:80] or process.command})
+    alive = sorted(set(managers.values()))
+    return {"tasks": tasks, "alive": alive, "job": context.job_id, "processes": readable}
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -74,8 +68,8 @@ def judge(facts: Facts, options: Options) -> Finding:
 check = Check(
     name="leftovers",
     question="Do processes of finished jobs still run here?",
-    reads="/proc/*/environ and /proc/*/cmdline; jobs with a live slurmstepd count as running",
-    cost="two small reads a process, 5–50 ms",
+    reads="/proc/*/{stat,environ}, the command lines of tasks; jobs with a live slurmstepd count as running",
+    cost="two small reads a process, one a kernel thread, 5–50 ms",
     stages=STAGES,
     probe=probe,
     judge=judge,

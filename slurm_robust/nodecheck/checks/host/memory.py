@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from slurm_robust.nodecheck import processes
 from slurm_robust.nodecheck.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -17,6 +18,10 @@ def probe(context: Context, options: Options) -> Facts:
     wanted = ("MemTotal", "MemAvailable", "HardwareCorrupted")
     facts: Facts = {name: table[name] for name in wanted if name in table}
     facts["real_memory_mb"] = context.real_memory_mb
+    # Pages set aside as huge are used by design.
+    facts["huge_kb"] = table.get("Hugetlb", 0)
+    idle = context.stage in ("periodic", "full") and not processes.job_managers(context)
+    facts["idle"] = idle and any(process.command == "slurmd" for process in processes.scan(context))
     return facts
 
 
@@ -38,13 +43,18 @@ def judge(facts: Facts, options: Options) -> Finding:
     if available is not None and available < facts["MemTotal"] * options["warn_available_share"]:
         sentence = f"{available // 1024} of {total_mb} MiB of memory are available"
         return Finding(Status.WARN, "memory_low", sentence, "look for leftovers of finished jobs", facts)
+    held = facts["MemTotal"] - facts["huge_kb"] - available if available is not None and facts["idle"] else 0
+    if held > facts["MemTotal"] * options["warn_idle_used_share"] > 0:
+        sentence = f"{held // 1024} of {total_mb} MiB of memory are in use, and no job runs here"
+        remedy = "look for leftovers: processes, /dev/shm, tmpfs mounts, what a driver holds (`slabtop`)"
+        return Finding(Status.WARN, "memory_held", sentence, remedy, facts)
     return Finding(Status.PASS, "memory_present", f"{total_mb} MiB of memory", evidence=facts)
 
 
 check = Check(
     name="memory",
     question="Does the node have the memory that Slurm and the site think it has?",
-    reads="/proc/meminfo",
+    reads="/proc/meminfo; whether a job runs (/proc/*/stat), not in prolog and epilog",
     cost="one read, under 1 ms",
     stages=STAGES,
     probe=probe,
@@ -56,6 +66,9 @@ check = Check(
             0.95,
             "share of the expected memory below which it fails",
             "the kernel keeps about 2 % for itself; one module of 16 is 6 %",
+        ),
+        "warn_idle_used_share": Option(
+            0.25, "share in use, where slurmd runs no job, above which it warns; 0 never", "ours: caches do not count"
         ),
         "warn_available_share": Option(0.02, "available share below which it warns", "ours"),
     },

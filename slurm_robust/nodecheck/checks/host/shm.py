@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from slurm_robust.nodecheck import processes
 from slurm_robust.nodecheck.context import Context
 from slurm_robust.nodecheck.finding import Finding, Status
 from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
@@ -12,29 +13,20 @@ _MIB = 1 << 20
 _MAX_FILES = 20_000
 
 
-def _running_uids(context: Context) -> set[int]:
-    uids = set()
-    for entry in context.path("/proc").glob("[1-9]*"):
-        try:
-            uids.add(entry.stat().st_uid)
-        except OSError:  # noqa: PERF203 (each may end between being seen and being asked)
-            continue
-    return uids
-
-
 def probe(context: Context, options: Options) -> Facts:
     """Size and fill of /dev/shm, and files whose owners run nothing here."""
     folder = context.path("/dev/shm")
     if not folder.is_dir():
-        return {"there": False}
+        return {"there": False, "saved": not context.real_root}
     info = os.statvfs(folder)
     owners: dict[int, list[int]] = {}
     seen = 0
-    for base, _, names in os.walk(folder):
+    # Each folder is opened from its parent's descriptor: no link of a user's is followed.
+    for _, _, names, fd in os.fwalk(folder, follow_symlinks=False):
         for name in names:
             seen += 1
             try:
-                entry = os.lstat(os.path.join(base, name))  # noqa: PTH118 (thousands of files: no Path for each)
+                entry = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
                 continue
             count_bytes = owners.setdefault(entry.st_uid, [0, 0])
@@ -42,10 +34,11 @@ def probe(context: Context, options: Options) -> Facts:
             count_bytes[1] += entry.st_blocks * 512
         if seen > _MAX_FILES:
             break
-    running = _running_uids(context)
+    running = processes.owners(context)
     orphans = {uid: found for uid, found in owners.items() if uid != 0 and uid not in running}
     return {
         "there": True,
+        "device": folder.stat().st_dev,
         "total_mb": info.f_blocks * info.f_frsize // _MIB,
         "free_mb": info.f_bavail * info.f_frsize // _MIB,
         "orphan_uids": sorted(orphans),
@@ -57,9 +50,14 @@ def probe(context: Context, options: Options) -> Facts:
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails only below the sizes that the site asks for; fullness and leftovers are told."""
     if not facts["there"]:
-        return Finding(
-            Status.WARN, "no_shm", "/dev/shm is missing", "mount a tmpfs on /dev/shm: PyTorch and NCCL need it"
-        )
+        if facts["saved"]:
+            return Finding(Status.SKIP, "no_shm", "a saved tree without /dev/shm")
+        remedy = "mount a tmpfs on /dev/shm: PyTorch and NCCL need it"
+        return Finding(Status.WARN, "no_shm", "/dev/shm is missing", remedy)
+    return _judge(facts, options)
+
+
+def _judge(facts: Facts, options: Options) -> Finding:
     total, free = facts["total_mb"], facts["free_mb"]
     if total < options["min_size_mb"]:
         sentence = f"/dev/shm has {total} MiB, {options['min_size_mb']} are expected"
@@ -77,14 +75,21 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding(Status.PASS, "shm_usable", f"/dev/shm has {free} of {total} MiB free", evidence=facts)
 
 
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """It stays there, with the room that is needed."""
+    return [("answers", f"/dev/shm|{facts['device']}|{options['min_free_mb']}|")] if facts["there"] else []
+
+
 check = Check(
     name="shm",
     question="Is /dev/shm there, large enough, and not full of what finished jobs left?",
-    reads="statvfs(2) and the files of /dev/shm, the owners of /proc/*",
+    reads="statvfs(2) and the files of /dev/shm, the owners of /proc/* (and /proc/*/stat)",
     cost="one stat a file and a process, 1–5 ms",
     stages=("prolog", "epilog", "periodic", "full"),
     probe=probe,
     judge=judge,
+    watch=watch,
+    strikes=2,
     lane="files",
     options={
         "min_size_mb": Option(0, "MiB that /dev/shm must have; 0 does not say", "ours: containers often have 64 MiB"),

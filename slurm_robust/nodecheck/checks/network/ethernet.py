@@ -1,83 +1,140 @@
-"""Is the network interface up through which this node reaches the rest of the world?"""
+"""Are the network interfaces up and fast through which this node reaches the rest of the world?"""
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from collections.abc import Iterator
+from typing import Any
+
+from slurm_robust.nodecheck import links, state
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.faults import Fault, conclude, some
 from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Options
-
-_RTF_UP = 0x1
-_RTF_REJECT = 0x200
-_NO_ADDRESS_6 = "0" * 32
-
-
-def default_interfaces(ipv4: str, ipv6: str) -> list[str]:
-    """Interfaces with a default route, from the texts of /proc/net/route and /proc/net/ipv6_route.
-
-    Interfaces are taken from the routes and not guessed from their names: `ens10f0` is one, `virbr0-calibrate` is none
-    unless a route says so.
-    """
-    names: list[str] = []
-    for line in ipv4.splitlines()[1:]:
-        cells = line.split()
-        try:
-            if len(cells) >= 8 and int(cells[1], 16) == 0 and int(cells[7], 16) == 0 and int(cells[3], 16) & _RTF_UP:
-                names.append(cells[0])
-        except ValueError:
-            continue
-    for line in ipv6.splitlines():
-        cells = line.split()
-        try:
-            flags = int(cells[8], 16) if len(cells) >= 10 else 0
-        except ValueError:
-            continue
-        if flags & _RTF_UP and not flags & _RTF_REJECT and cells[0] == _NO_ADDRESS_6 and cells[1] == "00":
-            names.append(cells[9])
-    return sorted({name for name in names if name != "lo"})
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """State and carrier of each interface that has a default route."""
-    net = context.path("/proc/net")
-    names = default_interfaces(read_text(net / "route"), read_text(net / "ipv6_route"))
-    interfaces = {}
-    for name in names:
-        folder = context.path("/sys/class/net") / name
-        interfaces[name] = {
-            "state": read_text(folder / "operstate", 32).strip(),
-            "carrier": read_text(folder / "carrier", 8).strip(),
-        }
-    return {"interfaces": interfaces}
+    """Each interface with a default route, each that the site names, those of RoCE, and what they stand on."""
+    default, roce, site = links.routed(context), links.roce(context), [str(name) for name in options["interfaces"]]
+    return {
+        "default": default,
+        "roce": roce,
+        "site": site,
+        "interfaces": links.stack(context, [*default, *site, *roce]),
+        "boot_id": context.boot_id(),
+        "kept": state.load(context.cache_dir, check.name),
+    }
+
+
+def _links(facts: Facts) -> Iterator[Fault]:
+    """Interfaces that are needed and have no link."""
+    interfaces = facts["interfaces"]
+    for name in facts["site"]:
+        if name not in interfaces:
+            yield Fault(
+                Status.FAIL, "interface_missing", f"{name} does not exist", "`ip link`; look for its card: `lspci`"
+            )
+        elif links.without_link(interfaces[name]):
+            remedy = f"`ip link show {name}`; look at cable and switch port"
+            yield Fault(Status.FAIL, "link_down", f"no link on {name}", remedy)
+    there = [name for name in facts["default"] if name in interfaces]
+    down = [name for name in there if links.without_link(interfaces[name])]
+    if down:
+        status = Status.FAIL if len(down) == len(there) else Status.WARN
+        remedy = f"`ip link show {down[0]}`; look at cable and switch port"
+        yield Fault(status, "link_down", f"no link on {some(down)} (default route)", remedy)
+
+
+def _wanted(table: Any, name: str) -> int:
+    wanted = table.get(name, table.get("default"))
+    return wanted if isinstance(wanted, int) else 0
+
+
+def _speeds(facts: Facts, options: Options) -> Iterator[Fault]:
+    kept = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
+    best = kept if isinstance(kept, dict) else {}
+    for name, interface in facts["interfaces"].items():
+        if links.without_link(interface):
+            continue
+        before, wanted = best.get(name), _wanted(options["min_mbps"], name)
+        remedy = f"`ethtool {name}`; look at cable, transceiver and switch port"
+        said = f"{name} runs at {interface['mbps']} Mb/s"
+        if 0 < interface["mbps"] < wanted:
+            yield Fault(Status.FAIL, "speed_below_expected", f"{said}, {wanted} are expected", remedy)
+        elif isinstance(before, int) and 0 < interface["mbps"] < before and not wanted:
+            yield Fault(Status.WARN, "speed_dropped", f"{said}, it ran at {before} before", remedy)
+        if interface["duplex"] == "half":
+            yield Fault(Status.WARN, "half_duplex", f"{name} runs half duplex", remedy)
+
+
+def _mtus(facts: Facts, options: Options) -> Iterator[Fault]:
+    interfaces = facts["interfaces"]
+    for name, interface in interfaces.items():
+        wanted = _wanted(options["mtu"], name)
+        if 0 < interface["mtu"] < wanted:
+            sentence = f"{name} has MTU {interface['mtu']}, {wanted} is expected"
+            yield Fault(Status.FAIL, "mtu_below_expected", sentence, f"`ip link set {name} mtu {wanted}`")
+        for lower in interface["lower"]:
+            under = interfaces.get(lower, {}).get("mtu", 0)
+            if 0 < under < interface["mtu"]:
+                sentence = f"{name} has MTU {interface['mtu']}, {lower} below it {under}"
+                yield Fault(Status.WARN, "mtu_above_lower", sentence, f"`ip link set {lower} mtu {interface['mtu']}`")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails where none of the interfaces with a default route has a link; some of several only warn.
+    """Fails where no interface with a default route has a link, and for less than the site expects.
 
-    Many healthy virtual devices say `unknown`, and a saved or foreign tree says nothing: that is no fault.
+    One of several default routes without a link warns, as do half duplex and a speed that fell.
     """
-    interfaces = facts["interfaces"]
-    if not interfaces:
-        return Finding(Status.SKIP, "no_default_route", "the node has no default route")
-    down = [
-        name
-        for name, said in interfaces.items()
-        if said["state"] in ("down", "lowerlayerdown") or said["carrier"] == "0"
-    ]
-    if not down:
-        return Finding(Status.PASS, "link_up", f"{', '.join(interfaces)} is up", evidence=facts)
-    sentence = f"no link on {', '.join(down)} (default route)"
-    remedy = f"`ip link show {down[0]}`; look at cable and switch port"
-    status = Status.FAIL if len(down) == len(interfaces) else Status.WARN
-    return Finding(status, "link_down", sentence, remedy, facts)
+    found = facts["interfaces"]
+    evidence = {name: facts[name] for name in ("default", "roce", "site", "interfaces")}
+    if not found:
+        said = (
+            "no interface with a default route is to be seen" if facts["default"] else "the node has no default route"
+        )
+        healthy = Finding(Status.SKIP, "no_interface" if facts["default"] else "no_default_route", said)
+    else:
+        up = [name for name in found if not links.without_link(found[name])]
+        said = f"{some(name for name in up if name in facts['default'] + facts['site'] + facts['roce'])} is up"
+        healthy = Finding(
+            Status.PASS, "link_up", said if up else "no interface that is needed is down", evidence=evidence
+        )
+    return conclude([*_links(facts), *_speeds(facts, options), *_mtus(facts, options)], healthy, evidence)
+
+
+def remember(facts: Facts, options: Options) -> Facts | None:
+    """The fastest speed of each card in this boot."""
+    kept = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
+    best = dict(kept) if isinstance(kept, dict) else {}
+    for name in links.cards(facts["interfaces"]):
+        old, now = best.get(name), facts["interfaces"][name]["mbps"]
+        best[name] = max(old, now) if isinstance(old, int) else now
+    new = {"boot_id": facts["boot_id"], "best": best}
+    return None if new == facts["kept"] else new
+
+
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """What has a link keeps it."""
+    up = [name for name, interface in facts["interfaces"].items() if interface["state"] == "up"]
+    return [("says", f"{links.NET}/{name}/operstate", "up") for name in up]
 
 
 check = Check(
     name="ethernet",
-    question="Is the network interface up through which this node reaches the rest of the world?",
-    reads="/proc/net/route, /proc/net/ipv6_route, /sys/class/net/*/{operstate,carrier}",
-    cost="a few small reads, under 1 ms",
+    question="Are the network interfaces up and fast through which this node reaches the rest of the world?",
+    reads="/proc/net/route, /proc/net/ipv6_route, /sys/class/net/*, /sys/class/infiniband/*/device/net",
+    cost="nine small reads an interface, 1 ms",
     stages=STAGES,
     probe=probe,
     judge=judge,
+    strikes=2,
     lane="files",
+    remember=remember,
+    watch=watch,
+    options={
+        "interfaces": Option(
+            [], "list of interfaces that must have a link, besides those of default routes and RoCE", "ours: empty"
+        ),
+        "min_mbps": Option({}, "Mb/s that interfaces must run at: {interface or `default`: Mb/s}", "ours: empty"),
+        "mtu": Option({}, "bytes that an MTU must have at least: {interface or `default`: bytes}", "ours: empty"),
+    },
 )

@@ -1,0 +1,134 @@
+"""The only module that knows the code under test: what was seen becomes evidence, and evidence is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from campaign.cases import Case
+from campaign.scene import ProcessView, RankView, RecorderView, Scene, ThreadView
+from slurm_robust.localize import judge as judging
+from slurm_robust.localize.evidence import Capture, Evidence, Frame, Process, Progress, RankCapture, RankExit, Thread
+from slurm_robust.localize.recorder.dump import Group, Op, RankDump
+from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
+
+SITE = "/opt/env/lib/python3.11/site-packages/"
+STD = "/usr/lib/python3.11/"
+CHECKOUT = "/opt/megatron-lm/"
+EPOCH_S = 1_700_000_000.0
+
+
+@lru_cache(maxsize=4096)
+def _frames(shown: tuple[str, ...], source: str) -> tuple[Frame, ...]:
+    made = []
+    for label in shown:
+        function, _, place = label.partition(" ")
+        file, _, line = place.rpartition(":")
+        if file.startswith("megatron/") and source == "checkout":
+            file = CHECKOUT + file
+        elif file.startswith(("torch/", "megatron/", "transformers/", "numpy/", "requests/")):
+            file = SITE + file
+        elif not file.startswith("/"):
+            file = STD + file
+        made.append(Frame(function, file, int(line)))
+    return tuple(made)
+
+
+@lru_cache(maxsize=4096)
+def _threads(shown: tuple[ThreadView, ...], source: str) -> tuple[Thread, ...]:
+    return tuple(
+        Thread(_frames(t.frames, source), t.name, 100 + i, i == 0, t.active, t.owns_gil) for i, t in enumerate(shown)
+    )
+
+
+def _process(seen: ProcessView, parent: int, source: str) -> Process:
+    threads = _threads(seen.threads, source)
+    return Process(
+        seen.pid, parent, seen.state, seen.command, seen.cpu_s, seen.io_bytes, seen.wchan, threads, seen.error,
+        len(threads) if seen.command.startswith("pt_") else -1,
+    )  # fmt: skip
+
+
+def _rank(seen: RankView, source: str, *, progress: bool) -> RankCapture:
+    first = seen.processes[0].pid if seen.processes else 0
+    processes = tuple(_process(p, 1 if i == 0 else first, source) for i, p in enumerate(seen.processes))
+    known = Progress(seen.step, seen.phase, seen.age_s) if progress else None
+    return RankCapture(seen.rank, seen.node, processes, known)
+
+
+def _dump(seen: RecorderView, groups: Mapping[str, Group]) -> RankDump:
+    pending = tuple(
+        Op(e.group, e.seq, e.order, e.name, e.peer, e.state, f"[[[{e.size}]]]", EPOCH_S + e.at_s) for e in seen.pending
+    )
+    return RankDump(seen.rank, groups, seen.counters, seen.numbers, pending, EPOCH_S + seen.last_at_s)
+
+
+def _recorders(case: Case) -> dict[int, RankDump]:
+    if not case.recorders:
+        return {}
+    made = {g.name: Group(g.name, g.kind, g.ranks) for g in case.layout.all_groups()}
+    mine: dict[int, dict[str, Group]] = {}
+    for (_, rank), group in case.layout.groups.items():
+        mine.setdefault(rank, {})[group.name] = made[group.name]
+    return {seen.rank: _dump(seen, mine[seen.rank]) for seen in case.recorders}
+
+
+def _capture(scene: Scene, case: Case) -> Capture:
+    ranks = tuple(_rank(r, case.eyes.source, progress=case.progress) for r in scene.ranks)
+    return Capture(EPOCH_S + scene.at_s, ranks, scene.silent)
+
+
+def evidence_of(case: Case) -> Evidence:
+    """What the localiser is given of a case: everything that was seen, nothing of the truth."""
+    layout = case.layout
+    kinds = {"fault": SignalKind.NODE_FAULT, "down": SignalKind.NODE_DOWN}
+    return Evidence(
+        layout.world,
+        {rank: layout.node(rank) for rank in range(layout.world)},
+        tuple(_capture(scene, case) for scene in case.scenes),
+        tuple(RankExit(e.rank, layout.node(e.rank), EPOCH_S + e.at_s, e.code, e.signal, e.lines) for e in case.exits),
+        tuple(Signal(kinds[s.kind], EPOCH_S + s.at_s, "monitor", s.detail, s.node) for s in case.signals),
+        dict(case.told_layout),
+        _recorders(case),
+    )
+
+
+def verdict_of(evidence: Evidence) -> Verdict:
+    """The verdict of the code under test."""
+    return judging.judge(evidence)
+
+
+def votes() -> tuple[str, ...]:
+    """Names of the votes that it asks, in their order."""
+    return tuple(vote.__name__ for vote in _votes())
+
+
+def verdict_without(evidence: Evidence, vote: str) -> Verdict:
+    """The verdict with one vote left out."""
+    kept = judging._VOTES
+    module: Any = judging
+    module._VOTES = tuple(v for v in _votes() if v.__name__ != vote)
+    try:
+        return judging.judge(evidence)
+    finally:
+        module._VOTES = kept
+
+
+def _votes() -> Sequence[Any]:
+    return judging._VOTES
+
+
+def blames(verdict: Verdict) -> bool:
+    """It names somebody."""
+    return verdict.conclusion is Conclusion.CULPRIT and bool(verdict.suspects)
+
+
+def nodes_of(verdict: Verdict) -> frozenset[str]:
+    """The nodes that it names; none where it names nobody."""
+    return frozenset(s.node for s in verdict.suspects) if blames(verdict) else frozenset()
+
+
+def confidence_of(verdict: Verdict) -> float:
+    """How sure it is of its first suspect."""
+    return max((s.confidence for s in verdict.suspects), default=0.0) if blames(verdict) else 0.0

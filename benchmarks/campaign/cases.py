@@ -1,0 +1,243 @@
+"""Cases: a job, a fault in it, eyes on it, and the truth. One seed, one case."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from campaign.engine import World
+from campaign.faults import Fault, Look, arm, can_strike, wrong_program
+from campaign.jobs import draw_job, draw_pause
+from campaign.layout import Layout
+from campaign.programs import Job, program
+from campaign.scene import Eyes, RecorderView, Scene, look_at, recorder_of
+from campaign.truth import Truth, truth_of
+
+CLASSES = ("single rank", "single node", "two nodes", "whole group", "link", "code", "no fault", "unidentifiable")
+BLAMELESS = ("code", "no fault", "unidentifiable")
+"""Classes in which nobody may be named."""
+_RANK_FAULTS = ("loader", "file", "gil", "stopped", "dead", "collective", "p2p", "device")
+_NODE_FAULTS = ("silent", "stopped", "loader", "file", "dead")
+_KINDS = {
+    "single rank": _RANK_FAULTS,
+    "single node": _NODE_FAULTS,
+    "two nodes": _NODE_FAULTS,
+    "whole group": ("loader", "file", "stopped", "gil"),
+    "link": ("link",),
+    "code": ("shape", "order", "lock", "raise"),
+    "no fault": ("evaluate", "save", "compile"),
+    "unidentifiable": ("link", "device", "collective", "p2p", "gil"),
+}
+_TRIES = 60
+_RAISED = (
+    "Traceback (most recent call last):",
+    '  File "/home/u/train.py", line 57, in main',
+    "TypeError: forward() got an unexpected keyword argument 'packed_seq_params'",
+)
+
+
+@dataclass(frozen=True)
+class ExitView:
+    """A rank that ended, as its launcher tells."""
+
+    rank: int
+    at_s: float
+    code: int | None
+    signal: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SignalView:
+    """What a node's own monitoring says: fault or down."""
+
+    kind: str
+    node: str
+    at_s: float
+    detail: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that was seen of one job, and the truth about it."""
+
+    seed: int
+    kind: str
+    """Its class."""
+    what: str
+    """The fault."""
+    job: Job
+    truth: Truth
+    eyes: Eyes
+    scenes: tuple[Scene, ...] = ()
+    recorders: tuple[RecorderView, ...] = ()
+    exits: tuple[ExitView, ...] = ()
+    signals: tuple[SignalView, ...] = ()
+    told_layout: Mapping[str, int] = field(default_factory=dict)
+    progress: bool = True
+
+    @property
+    def layout(self) -> Layout:
+        """Of its job."""
+        return self.job.layout
+
+    def __str__(self) -> str:
+        s = self.layout
+        shape = f"{self.job.framework} tp={s.tp} cp={s.cp} pp={s.pp} dp={s.dp} ep={s.ep}, {s.per_node} a node"
+        had = "+".join(n for n, x in (("stacks", self.scenes), ("recorder", self.recorders)) if x)
+        return f"{self.kind}/{self.what} seed {self.seed}: {shape}; {had}; truth {sorted(self.truth.nodes) or 'nobody'}"
+
+
+def make_case(kind: str, seed: int, max_ranks: int = 4096) -> Case:
+    """The case of this class and seed.
+
+    Raises:
+        LookupError: no job was found in which the fault strikes and the evidence fits the class.
+    """
+    for attempt in range(_TRIES):
+        rng = random.Random(f"{kind}/{seed}/{attempt}")
+        case = _try(kind, seed, rng, max_ranks)
+        if case is not None:
+            return case
+    raise LookupError(f"{kind} {seed}: no case in {_TRIES} tries")
+
+
+def _try(kind: str, seed: int, rng: random.Random, max_ranks: int) -> Case | None:
+    what = rng.choice(_KINDS[kind])
+    if kind == "no fault":
+        pause = draw_pause(rng)
+        job = draw_job(rng, max_ranks, pauses=(pause,))
+        world = _world(job, None)
+        world.run(rng.uniform(500, 800))
+        return _seen(Case(seed, kind, pause.place, job, Truth(), _eyes(rng, job)), world, None, rng)
+    job = draw_job(rng, max_ranks, framework="megatron" if what == "p2p" else "")
+    ranks = _victims(kind, what, job, rng)
+    if not ranks:
+        return None
+    fault = Fault(
+        what, ranks, step=1, nth=int(rng.random() ** 2 * 12), inside=what == "device" and rng.random() < 0.3,
+        signal=what in ("device", "link") and kind != "unidentifiable" and rng.random() < 0.4,
+    )  # fmt: skip
+    world = _world(job, fault)
+    arm(world, fault, rng)
+    world.run(100.0)  # a few simulated steps take seconds: the world has come to a standstill
+    if _went_on(world, job):
+        return None
+    world.run(world.now_s + rng.uniform(30, 300))
+    case = _seen(Case(seed, kind, what, job, Truth(), _eyes(rng, job)), world, fault, rng)
+    case = replace(case, truth=truth_of(case.job, world, fault, case))
+    # Where the evidence cannot tell, nobody may be named: those cases are a class of their own.
+    wanted = kind != "unidentifiable"
+    return case if kind in BLAMELESS[:2] or case.truth.identifiable == wanted else None
+
+
+def _world(job: Job, fault: Fault | None) -> World:
+    programs = [program(job, rank) for rank in range(job.layout.world)]
+    if fault is not None and fault.kind in ("shape", "order"):
+        programs = [wrong_program(p, fault, rank) for rank, p in enumerate(programs)]
+    return World(job.layout, programs, job.depth)
+
+
+def _went_on(world: World, job: Job) -> bool:
+    """The fault never struck, or held nobody: every rank came to its end."""
+    return all(host.step >= job.steps for host in world.hosts)
+
+
+def _victims(kind: str, what: str, job: Job, rng: random.Random) -> tuple[int, ...]:
+    layout = job.layout
+    able = [rank for rank in range(layout.world) if can_strike(job, what, rank)]
+    nodes = sorted({layout.node(rank) for rank in able})
+    if not able:
+        return ()
+    if kind == "code":
+        whose = rng.choice(("all", "odd", "one")) if what in ("shape", "order") else "all"
+        some = able if whose == "all" else able[1::2] if whose == "odd" else [rng.choice(able)]
+        # Every rank wrong in the same way is right: at least one differs.
+        return tuple(some if what in ("lock", "raise") or len(some) < layout.world else able[: layout.world // 2])
+    if kind == "whole group":
+        group = layout.group(rng.choice(("tp", "pp", "dp", "ep", "mp")), rng.choice(able))
+        members = tuple(rank for rank in group.ranks if rank in set(able))
+        few = len(layout.nodes(members)) <= 0.4 * layout.world / layout.per_node
+        return members if len(members) > 1 and few else ()
+    if kind in ("single node", "two nodes") or what == "link":
+        count = 2 if kind == "two nodes" else 1
+        if len(nodes) < count or 5 * count > 2 * layout.world // layout.per_node:
+            return ()
+        chosen = set(rng.sample(nodes, count))
+        return tuple(rank for rank in able if layout.node(rank) in chosen)
+    return (rng.choice(able),)
+
+
+def _eyes(rng: random.Random, job: Job) -> Eyes:
+    world = job.layout.world
+    share = 0.0 if rng.random() < 0.5 else rng.uniform(0.0, 0.1)
+    lost = frozenset(r for r in range(world) if rng.random() < share)
+    half = frozenset(r for r in lost if rng.random() < 0.5)
+    undumped = frozenset(r for r in range(world) if rng.random() < share)
+    source = rng.choice(("site", "checkout"))
+    return Eyes(half, lost - half, undumped, source, rng.random() < 0.4, rng.randint(5, 90_000))
+
+
+def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> Case:
+    looks: dict[int, Look] = fault.looks if fault is not None else {}
+    gathered = rng.choices(("stacks", "both", "recorder"), (4, 5, 1))[0]
+    if case.job.depth == 0:
+        gathered = "stacks"  # gloo
+    rounds, every_s = rng.choice((2, 3, 4)), rng.choice((5.0, 10.0, 45.0))
+    first_s = world.now_s
+    recorders: tuple[RecorderView, ...] = ()
+    if gathered != "stacks" and case.kind != "no fault":
+        silent = {r for r, look in looks.items() if look.gone or look.state == "T" or "freez" in look.wchan}
+        recorders = tuple(
+            recorder_of(host, case.eyes)
+            for host in world.hosts
+            if host.rank not in silent and host.rank not in case.eyes.undumped
+        )
+    scenes = []
+    for number in range(rounds):
+        world.run(first_s + number * every_s)
+        scenes.append(look_at(world, case.job, looks, case.eyes))
+    exits = _exits(fault, rng)
+    if gathered == "recorder" or (exits and fault is not None and fault.kind == "raise"):
+        scenes = []
+    return replace(
+        case,
+        scenes=tuple(scenes),
+        recorders=recorders if case.what != "raise" else (),
+        exits=exits,
+        signals=_signals(case, fault),
+        told_layout=_told(case.layout, rng),
+        progress=rng.random() < 0.8,
+    )
+
+
+def _exits(fault: Fault | None, rng: random.Random) -> tuple[ExitView, ...]:
+    if fault is None or fault.kind not in ("dead", "raise"):
+        return ()
+    if fault.kind == "raise":
+        return tuple(ExitView(r, fault.struck_s + rng.uniform(0, 2), 1, 0, _RAISED) for r in fault.ranks)
+    if rng.random() < 0.4:
+        return ()  # nobody waited for the process: it is only gone
+    signal = rng.choice((9, 7, 11))
+    return tuple(ExitView(r, fault.struck_s + rng.uniform(0, 0.5), None, signal, ()) for r in fault.ranks)
+
+
+def _signals(case: Case, fault: Fault | None) -> tuple[SignalView, ...]:
+    if fault is None:
+        return ()
+    detail = "XID 79: GPU has fallen off the bus" if fault.kind == "device" else "mlx5_0 port 1: link down"
+    if not fault.signal:
+        return ()
+    return tuple(SignalView("fault", n, fault.struck_s, detail) for n in sorted(case.layout.nodes(fault.ranks)))
+
+
+def _told(layout: Layout, rng: random.Random) -> Mapping[str, int]:
+    """The layout that the user gives: mostly right, often none, sometimes wrong."""
+    right = {"tp": layout.tp, "cp": layout.cp, "dp": layout.dp, "pp": layout.pp, "ep": layout.ep}
+    drawn = rng.random()
+    if drawn < 0.6:
+        return right
+    if drawn < 0.85:
+        return {}
+    return {**right, "tp": layout.pp, "pp": layout.tp} if layout.tp != layout.pp else {**right, "dp": layout.dp + 1}

@@ -1,0 +1,190 @@
+"""What can go wrong, as events: when it strikes, what it does to hosts, devices and paths, and how a struck host looks.
+
+A fault decides only what its own ranks do. Where all the others come to stand is the simulator's business.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from campaign.engine import Act, Host, Op, World
+from campaign.pipelines import loads
+from campaign.programs import Job
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a struck rank's processes look from outside.
+
+    Attributes:
+        state: Of the training process, as /proc tells it.
+        cpu: Share of a CPU that it uses.
+        worker: What its data loader's worker does (`places.WORKER`); empty: waits for work.
+        holder: A side thread that holds the GIL.
+        gone: No process is left.
+    """
+
+    state: str = "S"
+    wchan: str = ""
+    cpu: float = 0.0
+    worker: str = ""
+    worker_state: str = "S"
+    worker_wchan: str = ""
+    holder: bool = False
+    gone: bool = False
+
+
+@dataclass
+class Fault:
+    """One fault of a case.
+
+    Attributes:
+        kind: loader, file, gil, stopped, dead, collective, p2p, device, link, silent, shape, order, lock or raise.
+        ranks: Whom it strikes.
+        step: In which step.
+        nth: At its how many-th fitting action in that step.
+        inside: (device) in an operation that its peers complete all the same.
+        signal: The node's own monitoring reports it.
+        struck_s: When it struck the first; negative until then.
+        looks: By rank, from then on.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    step: int
+    nth: int
+    inside: bool = False
+    signal: bool = False
+    struck_s: float = -1.0
+    looks: dict[int, Look] = field(default_factory=dict)
+
+
+_STRIKES_AT: dict[str, tuple[str, ...]] = {
+    "loader": ("load",),
+    "file": ("load", "comm", "kernel"),
+    "collective": ("comm",),
+    "p2p": ("pair",),
+    # Where all ranks come by, after the step's last collective: none waits for another that is already held.
+    "lock": ("step",),
+    "raise": ("step",),
+}
+_ANY = ("load", "comm", "kernel", "pair", "sync", "wait")
+TOGETHER = frozenset({"silent"})
+"""A node's ranks stop at one moment, wherever they are; other faults meet each rank at its own next action."""
+_STORAGE_WAITS = ("nfs_wait_bit_killable", "rpc_wait_bit_killable", "folio_wait_bit_common", "cl_sync_io_wait")
+
+
+def can_strike(job: Job, kind: str, rank: int) -> bool:
+    """Whether this rank ever does what the fault needs."""
+    if kind == "loader":
+        return job.framework != "megatron" or loads(job, rank)
+    if kind == "p2p":
+        return job.framework == "megatron" and job.layout.pp > 1
+    return kind != "collective" or job.layout.world > 1
+
+
+def arm(world: World, fault: Fault, rng: random.Random) -> None:
+    """Let it happen when its time comes."""
+    if fault.kind in ("shape", "order"):
+        return  # in the program itself: see `wrong_program`
+    look = _look(fault.kind, rng)
+    seen = dict.fromkeys(fault.ranks, 0)
+    kinds = _STRIKES_AT.get(fault.kind, _ANY)
+
+    def watch(world: World, host: Host, act: Act) -> bool:
+        if host.step < fault.step or act.kind not in kinds:
+            return False
+        if act.kind == "comm" and len(world.layout.group(act.group, host.rank).ranks) < 2:
+            return False
+        seen[host.rank] += 1
+        if seen[host.rank] <= fault.nth and kinds != ("step",):
+            return False
+        if fault.struck_s < 0:
+            fault.struck_s = world.now_s
+        return _strike(world, fault, host, look)
+
+    for rank in fault.ranks:
+        world.watches[rank] = watch
+
+
+def _strike(world: World, fault: Fault, host: Host, look: Look) -> bool:
+    """Do it; True where the host goes no further."""
+    if fault.kind == "device":
+        host.device_stops_at = len(host.items)
+        host.stops_inside = fault.inside
+        del world.watches[host.rank]
+        return False
+    if fault.kind == "link":
+        _cut(world, {world.layout.node(rank) for rank in fault.ranks})
+        for rank in fault.ranks:
+            world.watches.pop(rank, None)
+        return False
+    struck = [world.hosts[r] for r in fault.ranks] if fault.kind in TOGETHER else [host]
+    for one in struck:
+        one.stuck = True
+        fault.looks[one.rank] = look
+        if look.gone:
+            one.dead_s = world.now_s
+    if fault.kind == "silent":
+        world.silent_nodes |= {world.layout.node(rank) for rank in fault.ranks}
+    if fault.kind == "file":
+        host.act = Act("file", "index" if host.act.kind == "load" else "user")
+    elif fault.kind == "lock":
+        host.act = Act("cpu", "user.lock")
+    return True
+
+
+def _cut(world: World, nodes: set[str]) -> None:
+    """From now on nothing gets from these nodes to others."""
+    layout = world.layout
+
+    def broken(op: Op) -> bool:
+        there = layout.nodes(op.members)
+        return bool(there & nodes) and bool(there - nodes)
+
+    world.broken = broken
+
+
+def _look(kind: str, rng: random.Random) -> Look:
+    looks: dict[str, Callable[[], Look]] = {
+        "loader": lambda: _loader(rng),
+        "file": lambda: Look(rng.choice("DDS"), rng.choice(_STORAGE_WAITS)),
+        "gil": lambda: Look("S", "futex_wait_queue", rng.choice((0.0, 1.0)), holder=True),
+        "stopped": lambda: rng.choice((Look("T"), Look("S", "do_freezer_trap"))),
+        "dead": lambda: Look(gone=True),
+        "silent": lambda: Look(gone=True),
+        "raise": lambda: Look(gone=True),
+        "collective": lambda: Look("S", rng.choice(("", "futex_wait_queue", "poll_schedule_timeout")), 0.0),
+        "p2p": lambda: Look("S", "futex_wait_queue", 0.0),
+        "lock": lambda: Look("S", "futex_wait_queue"),
+    }
+    return looks[kind]() if kind in looks else Look()
+
+
+def _loader(rng: random.Random) -> Look:
+    worker, state, wchan = rng.choice((
+        ("lock", "S", "futex_wait_queue"),
+        ("fetch", "S", "futex_wait_queue"),
+        ("http", "S", "wait_woken"),
+        ("read", "D", rng.choice(_STORAGE_WAITS)),
+        ("fetch", "T", ""),
+    ))  # fmt: skip
+    return Look("S", "poll_schedule_timeout", worker=worker, worker_state=state, worker_wchan=wchan)
+
+
+def wrong_program(program: Iterator[Act], fault: Fault, rank: int) -> Iterator[Act]:
+    """The same program with the fault in its code, where it strikes this rank."""
+    step, seen = 0, 0
+    for act in program:
+        step += act.kind == "step"
+        fits = act.kind == "comm" and step == fault.step and act.root < 0
+        seen += fits
+        if not (fits and seen == fault.nth + 1 and rank in fault.ranks):
+            yield act
+        elif fault.kind == "shape":
+            yield replace(act, size=act.size + 8)
+        else:
+            yield Act("comm", "barrier", 0.001, act.group, "all_reduce_barrier", 1)
+            yield act

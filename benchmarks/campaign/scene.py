@@ -1,0 +1,195 @@
+"""What can be seen of a simulated world at one moment: processes, stacks, progress, recorders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from campaign.engine import FOREVER_S, Host, World
+from campaign.faults import Look
+from campaign.pipelines import loads
+from campaign.places import FEEDER, FRAMES, HOLDER, WORKER
+from campaign.programs import Job
+
+RECORDED = 6
+"""Completed entries that are kept beside the pending ones: numbers in a process are matched to groups by them."""
+
+
+@dataclass(frozen=True)
+class ThreadView:
+    """A thread's frames (`function file:line`, outermost first) and whether it runs, or holds the GIL."""
+
+    frames: tuple[str, ...]
+    name: str = "MainThread"
+    active: bool = False
+    owns_gil: bool = False
+
+
+@dataclass(frozen=True)
+class ProcessView:
+    """A process of a rank; the first is the training itself."""
+
+    pid: int
+    command: str
+    state: str
+    wchan: str
+    cpu_s: float
+    io_bytes: int
+    threads: tuple[ThreadView, ...]
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class RankView:
+    """A rank; no processes: it is gone."""
+
+    rank: int
+    node: str
+    processes: tuple[ProcessView, ...]
+    step: int
+    phase: str
+    age_s: float
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All ranks that answered, and the nodes that did not."""
+
+    at_s: float
+    ranks: tuple[RankView, ...]
+    silent: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EntryView:
+    """One operation in a recorder that is not complete."""
+
+    group: str
+    number: int
+    name: str
+    seq: int
+    order: int
+    peer: int
+    state: str
+    size: int
+    at_s: float
+
+
+@dataclass(frozen=True)
+class RecorderView:
+    """One rank's flight recorder: pending operations; by group's number (last enqueued, last completed)."""
+
+    rank: int
+    pending: tuple[EntryView, ...]
+    counters: Mapping[int, tuple[int, int]]
+    numbers: Mapping[int, str]
+    last_at_s: float
+
+
+@dataclass(frozen=True)
+class Eyes:
+    """How well this case's evidence is gathered.
+
+    Attributes:
+        unseen: Ranks that are missing from captures.
+        unread: Ranks whose processes could not be read.
+        undumped: Ranks whose recorder file is missing.
+        source: `site` or `checkout`: where Megatron's files lie.
+        timing: The recorder knows when an operation started on the device.
+        base_step: Steps before the simulated ones.
+    """
+
+    unseen: frozenset[int] = frozenset()
+    unread: frozenset[int] = frozenset()
+    undumped: frozenset[int] = frozenset()
+    source: str = "site"
+    timing: bool = False
+    base_step: int = 1000
+
+
+def look_at(world: World, job: Job, looks: Mapping[int, Look], eyes: Eyes) -> Scene:
+    """Every rank as its node's agent would capture it now."""
+    ranks = []
+    for host in world.hosts:
+        node = job.layout.node(host.rank)
+        if host.rank in eyes.unseen or node in world.silent_nodes:
+            continue
+        processes = _processes(world, job, host, looks.get(host.rank), eyes)
+        age_s = world.now_s - host.stepped_s
+        ranks.append(RankView(host.rank, node, processes, eyes.base_step + host.step - 1, host.phase, age_s))
+    return Scene(world.now_s, tuple(ranks), tuple(sorted(world.silent_nodes)))
+
+
+def _processes(world: World, job: Job, host: Host, look: Look | None, eyes: Eyes) -> tuple[ProcessView, ...]:
+    if look is not None and look.gone:
+        return ()
+    struck = look is not None
+    look = look or _healthy(job, host)
+    stood_s = world.now_s - host.since_s
+    pid = 5000 + 40 * host.rank
+    busy_io = host.act.kind == "file" and not struck
+    threads: tuple[ThreadView, ...] = (ThreadView(_frames(job, host, stood_s, struck), active=look.cpu > 0.5),)
+    if look.holder:
+        threads += (ThreadView(HOLDER, "metrics", active=True, owns_gil=True),)
+    cpu_s = 100.0 + look.cpu * stood_s
+    io_bytes = 10_000_000 + (int(stood_s * 50_000_000) if busy_io else 0)
+    training = ProcessView(pid, "python train.py", look.state, look.wchan, cpu_s, io_bytes, threads)
+    if host.rank in eyes.unread:
+        return (ProcessView(pid, "python train.py", look.state, look.wchan, cpu_s, io_bytes, (), "permission denied"),)
+    if job.framework == "megatron" and not loads(job, host.rank):
+        return (training,)
+    fetching = host.act.kind == "load" and not struck
+    frames = WORKER[look.worker or ("fetch" if fetching else "idle")]
+    wchan = look.worker_wchan if look.worker else "" if fetching else "pipe_read"
+    worker_cpu_s = 40.0 + (stood_s if fetching else 0.0)
+    state = look.worker_state if look.worker else "S"
+    feeder = ThreadView(FEEDER, "QueueFeederThread")
+    worker = ProcessView(pid + 1, "pt_data_worker", state, wchan, worker_cpu_s, 90_000, (ThreadView(frames), feeder))
+    return (training, worker)
+
+
+def _healthy(job: Job, host: Host) -> Look:
+    """A rank that nothing struck: it spins where it waits for a GPU, and works where it works."""
+    kind = host.act.kind
+    if kind in ("cpu", "kernel", "file"):
+        waits = bool(host.waits) or host.retry
+        return Look("R" if not waits or job.depth else "S", "", 0.3 if kind == "file" else 1.0)
+    if kind == "load":
+        return Look("S", "poll_schedule_timeout")
+    return Look("R", "", 1.0) if job.depth else Look("S", "futex_wait_queue")
+
+
+def _frames(job: Job, host: Host, stood_s: float, struck: bool) -> tuple[str, ...]:
+    frames = FRAMES[job.framework][host.act.place or "start"]
+    if host.act.kind in ("cpu", "file") and not struck and host.act.place in ("evaluate", "save"):
+        # It is at work: the innermost line is another one at each look.
+        name, _, line = frames[-1].rpartition(":")
+        return (*frames[:-1], f"{name}:{int(line) + int(stood_s * 7) % 9}")
+    return frames
+
+
+def recorder_of(host: Host, eyes: Eyes) -> RecorderView:
+    """What this rank's flight recorder would write now."""
+    bases: dict[str, int] = {}
+    pending, counters, numbers, last_at_s = [], {}, {}, 0.0
+    for entry in host.entries:
+        base = bases.setdefault(entry.group, 100 + 37 * int(entry.group) % 9000)
+        done = entry.item.done_s < FOREVER_S
+        seq = base + entry.seq
+        if not entry.p2p:
+            enqueued, completed = counters.get(entry.number, (base, base))
+            counters[entry.number] = (max(enqueued, seq), max(completed, seq) if done else completed)
+        last_at_s = max(last_at_s, entry.item.enqueued_s)
+        if not done:
+            numbers[entry.number] = entry.group
+            state = "started" if eyes.timing and entry.item.ready_s < FOREVER_S else "scheduled"
+            op = entry.item.op
+            peer = -1
+            if entry.p2p and op is not None:
+                peer = op.members[1] if op.members[0] == host.rank else op.members[0]
+            at_s = entry.item.enqueued_s
+            shown = EntryView(entry.group, entry.number, entry.name, seq, entry.order, peer, state, entry.size, at_s)
+            pending.append(shown)
+    for entry in host.entries[-RECORDED:]:
+        numbers.setdefault(entry.number, entry.group)
+    return RecorderView(host.rank, tuple(pending), counters, numbers, last_at_s)

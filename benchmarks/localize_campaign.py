@@ -1,0 +1,202 @@
+"""Who is at fault? Simulated jobs with faults of known truth, and how often the answer is right.
+
+The jobs are simulated (`benchmarks/campaign`): schedules of real trainings, of which stacks, progress and recorders
+are what falls out. A seed range gives the same numbers on every machine; thresholds of `localize/` are chosen on seeds
+below 100,000 and reported on seeds from there on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any
+
+import lib
+from campaign import adapter, baselines, score
+from campaign.cases import BLAMELESS, CLASSES, Case, make_case
+from campaign.score import Answer
+from rich.console import Console
+
+REPORTED_FROM = 100_000
+QUICK_CASES, QUICK_RANKS = 6, 32
+NOTES = (
+    "The jobs are simulated: schedules, groups and launch-ahead as trainings have them; no GPU, NCCL or network.",
+    "Fixed seeds: the same numbers on every machine.",
+)
+OURS = "slurm-robust"
+Method = Callable[[Case], frozenset[str]]
+BASELINES: dict[str, Method] = {
+    "dominant groups (ByteRobust's rule alone)": baselines.dominant_groups,
+    "lowest progress alone": baselines.lowest_progress,
+}
+
+
+def judged(kind: str, max_ranks: int, ablate: bool, seed: int) -> dict[str, Answer]:
+    """What every method says of one case."""
+    case = make_case(kind, seed, max_ranks)
+    evidence = adapter.evidence_of(case)
+    verdict = adapter.verdict_of(evidence)
+    answers = {OURS: _answer(case, adapter.nodes_of(verdict), adapter.confidence_of(verdict))}
+    answers.update((name, _answer(case, method(case))) for name, method in BASELINES.items())
+    for vote in adapter.votes() if ablate else ():
+        without = adapter.verdict_without(evidence, vote)
+        answers[f"without {vote}"] = _answer(case, adapter.nodes_of(without), adapter.confidence_of(without))
+    return answers
+
+
+def _answer(case: Case, named: frozenset[str], confidence: float = 0.0) -> Answer:
+    found = score.outcome(case, named)
+    return Answer(case.kind, case.what, case.seed, found, len(named), confidence, case.layout.world)
+
+
+def campaign(args: argparse.Namespace) -> dict[str, list[Answer]]:
+    """All cases, by method."""
+    answers: dict[str, list[Answer]] = {}
+    for kind in args.classes:
+        for found in _all(
+            partial(judged, kind, args.max_ranks, args.ablate), range(args.seed, args.seed + args.cases), args.jobs
+        ):
+            for method, answer in found.items():
+                answers.setdefault(method, []).append(answer)
+    return answers
+
+
+def _all(judge: Callable[[int], dict[str, Answer]], seeds: Sequence[int], jobs: int) -> Iterator[dict[str, Answer]]:
+    if jobs <= 1:
+        yield from map(judge, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(judge, seeds, chunksize=8)
+
+
+def figures(answers: dict[str, list[Answer]]) -> dict[str, Any]:
+    """Everything that was counted, for tools."""
+    found: dict[str, Any] = {}
+    for method, given in answers.items():
+        classes = {}
+        for kind in dict.fromkeys(a.kind for a in given):
+            here = [a for a in given if a.kind == kind]
+            classes[kind] = {
+                "cases": len(here),
+                **{
+                    name: {"hits": share.hits, "interval": score.wilson(share.hits, share.cases)}
+                    for name, share in score.shares(here).items()
+                },
+                "located": score.located(here).hits,
+                "evicted_a_case": score.evicted(here),
+            }
+        found[method] = classes
+    found["calibration"] = [
+        {"from": low, "to": high, "right": share.hits, "cases": share.cases}
+        for low, high, share in score.calibration(answers.get(OURS, ()))
+    ]
+    found["not_right"] = [
+        f"{a.kind}:{a.seed} {a.what} ({a.ranks} ranks): {a.outcome}" for a in answers.get(OURS, ()) if not a.right
+    ]
+    return found
+
+
+def targets(answers: Sequence[Answer]) -> list[lib.Target]:
+    """The worst class against the targets, in per cent."""
+
+    def worst(kinds: Sequence[str], bad: Callable[[Answer], bool]) -> float | None:
+        found = []
+        for kind in kinds:
+            here = [a for a in answers if a.kind == kind]
+            if here:
+                found.append(100 * sum(map(bad, here)) / len(here))
+        return max(found, default=None)
+
+    named = [kind for kind in CLASSES if kind not in BLAMELESS]
+    return [
+        lib.Target("neither the node nor its smallest group, worst class", 2.0, "%",
+                   worst(named, lambda a: a.outcome not in ("exact", "group"))),
+        lib.Target("wrong node, worst class", 0.5, "%", worst(named, lambda a: a.outcome == "wrong")),
+        lib.Target("somebody named where nobody may be, worst class", 0.0, "%",
+                   worst(BLAMELESS, lambda a: a.outcome == "false blame")),
+    ]  # fmt: skip
+
+
+def show(console: Console, answers: dict[str, list[Answer]]) -> None:
+    """Tables for people."""
+    columns = (
+        "class",
+        "cases",
+        "exact node",
+        "smallest group",
+        "wrong",
+        "missed or partial",
+        "rightly nobody",
+        "evicted",
+    )
+    for method, given in answers.items():
+        rows = []
+        for kind in dict.fromkeys(a.kind for a in given):
+            here = [a for a in given if a.kind == kind]
+            found = score.shares(here)
+            lacking = score.Share(found["missed"].hits + found["partial"].hits, len(here))
+            blame = kind in BLAMELESS
+            shown = ("", "", found["false blame"], "", found["rightly nobody"]) if blame else (
+                found["exact"], found["group"], found["wrong"], lacking, "")  # fmt: skip
+            rows.append((kind, len(here), *shown, f"{score.evicted(here):.2f}"))
+        lib.show_table(console, method, columns, rows)
+    rows = [(f"{low:.1f} to {high:.1f}", share.cases, share) for low, high, share in score.calibration(answers[OURS])]
+    lib.show_table(console, "Calibration: verdicts that name somebody", ("confidence", "cases", "right"), rows)
+
+
+def explain(which: str, max_ranks: int) -> None:
+    """One case and its verdict in words."""
+    kind, _, seed = which.rpartition(":")
+    case = make_case(kind, int(seed), max_ranks)
+    verdict = adapter.verdict_of(adapter.evidence_of(case))
+    print(case)
+    print(f"told by: {case.truth.why or 'nothing'}; smallest group: {sorted(case.truth.group_nodes)}")
+    print(f"{verdict.conclusion.value}: {verdict.reason}\n  {verdict.detail}\n  missing: {'; '.join(verdict.missing)}")
+    for found in verdict.classes:
+        print(f"  {found.ranks}: {found.stack[-1]}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--cases", type=int, default=600, help="cases a class (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=REPORTED_FROM, help="first seed (default: %(default)s)")
+    parser.add_argument("--max-ranks", type=int, default=4096, help="largest job (default: %(default)s)")
+    parser.add_argument("--classes", nargs="+", default=list(CLASSES), choices=CLASSES, metavar="CLASS")
+    parser.add_argument("--ablate", action="store_true", help="also with each vote left out")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} small cases a class")
+    parser.add_argument("--json", action="store_true", help="figures for tools")
+    parser.add_argument("--explain", metavar="CLASS:SEED", help="one case and its verdict, in words")
+    args = parser.parse_args(argv)
+    if args.explain:
+        explain(args.explain, args.max_ranks)
+        return 0
+    if args.quick:
+        args.cases, args.max_ranks, args.jobs = QUICK_CASES, QUICK_RANKS, 1
+    report = lib.Report("localize_campaign", args.quick, notes=list(NOTES), machine=lib.machine())
+    began_s = time.monotonic()
+    answers = campaign(args)
+    report.figures = figures(answers)
+    report.targets = targets(answers[OURS])
+    report.notes.append(
+        f"{args.cases} cases a class, seeds {args.seed} to {args.seed + args.cases - 1}, "
+        f"at most {args.max_ranks} ranks, {time.monotonic() - began_s:.0f} s"
+    )
+    if args.json:
+        print(report.to_json())
+        return 0
+    console = Console()
+    show(console, answers)
+    for line in report.figures["not_right"][:20]:
+        console.print(line)
+    report.show(console)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""`torch.distributed.checkpoint`: `.metadata` names every tensor's chunks, and file, offset and length of each."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from slurm_robust.checkpoint.formats import inert, torchfile
+from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong
+from slurm_robust.checkpoint.seals import unsafe
+
+NAME = "torch.distributed.checkpoint"
+METADATA = ".metadata"
+_MOST_TOLD = 100
+_Shape = tuple[int, ...] | None
+_Place = tuple[str, tuple[int, ...]]
+_Piece = tuple[int, int, str, _Shape]
+"""Offset, length, name, and the shape that lies there where it is known."""
+
+
+def look(tree: Tree) -> Told | None:
+    """A folder with `.metadata`, or with shards that lack it."""
+    shards = [name for name in tree.files if name.endswith(".distcp")]
+    if METADATA not in tree.files:
+        if not shards:
+            return None
+        missing = "missing: it is written last, the save did not finish"
+        return Told(format=NAME, problems=[(METADATA, missing)])
+    try:
+        metadata = inert.load((tree.folder / METADATA).read_bytes())
+        told = _told(tree, metadata)
+    except ValueError as error:
+        return Told(format=NAME, problems=[(METADATA, f"{error} (truncated?)")])
+    except inert.MALFORMED as error:
+        return Told(format=NAME, problems=[(METADATA, f"not understood: {type(error).__name__}: {error}")])
+    ranks = {int(part) for name in shards if (part := name.strip("_").partition("_")[0]).isdecimal()}
+    told.world_size = max(ranks, default=-1) + 1
+    return told
+
+
+def _told(tree: Tree, metadata: Any) -> Told:
+    """Hold metadata against files.
+
+    Raises:
+        ValueError: it is no metadata.
+    """
+    tensors = inert.field(metadata, "state_dict_metadata")
+    places = inert.field(metadata, "storage_data")
+    if not isinstance(tensors, dict) or not isinstance(places, dict):
+        raise ValueError("names no tensors")  # noqa: TRY004 (the file is wrong, not the caller)
+    told = Told(format=NAME)
+    chunks: dict[_Place, _Shape] = {}
+    # Megatron's own layouts store some tensors in shapes that are not their global one.
+    whole = "common.pt" not in tree.files
+    for fqn, tensor in tensors.items():
+        told.problems += [(METADATA, what) for what in _chunks(str(fqn), tensor, chunks, whole=whole)]
+    by_file: dict[str, list[_Piece]] = {}
+    for index, info in places.items():
+        place = (str(inert.field(index, "fqn")), _numbers(inert.field(index, "offset")) or ())
+        name = inert.field(info, "relative_path")
+        start, length = inert.number(info, "offset"), inert.number(info, "length")
+        if not isinstance(name, str) or unsafe(name) or start is None or length is None or min(start, length) < 0:
+            told.problems.append((METADATA, f"{place[0]}: in no file that could be ({name!r}, {start}, {length})"))
+            continue
+        shape = chunks.pop(place, None)
+        plain = inert.field(info, "transform_descriptors") is None
+        by_file.setdefault(name, []).append((start, length, place[0], shape if plain else None))
+    for fqn, offsets in list(chunks)[:_MOST_TOLD]:
+        told.problems.append((METADATA, f"{fqn}: no file holds its chunk at {offsets}"))
+    for name, pieces in sorted(by_file.items()):
+        told.problems += _in_file(tree, name, pieces)
+    return told
+
+
+def _chunks(fqn: str, tensor: Any, found: dict[_Place, _Shape], *, whole: bool) -> list[str]:
+    """Put a tensor's chunks into `found`; what is wrong with them."""
+    if not inert.is_a(tensor, "TensorStorageMetadata"):
+        found[fqn, ()] = None
+        return []
+    size, chunks = _numbers(inert.field(tensor, "size")), inert.field(tensor, "chunks")
+    if size is None or not isinstance(chunks, list):
+        return [f"{fqn}: no shape"]
+    wrong, elements = [], 0
+    for chunk in chunks:
+        offsets, sizes = _numbers(inert.field(chunk, "offsets")), _numbers(inert.field(chunk, "sizes"))
+        if offsets is None or sizes is None or not len(offsets) == len(sizes) == len(size):
+            return [f"{fqn}: a chunk without a place"]
+        if whole and any(at + n > most for at, n, most in zip(offsets, sizes, size, strict=True)):
+            wrong.append(f"{fqn}: the chunk at {offsets} reaches beyond {size}")
+        found[fqn, offsets] = sizes
+        elements += math.prod(sizes)
+    if whole and elements < math.prod(size):
+        wrong.append(f"{fqn}: its chunks have {elements} of {math.prod(size)} elements")
+    return wrong
+
+
+def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[Wrong]:
+    """Pieces that reach beyond their file, or are not what they should be there.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if name not in tree.names:
+        return [(name, f"missing: {len(pieces)} pieces lie in it, {pieces[0][2]} among them")]
+    size_bytes = tree.size_bytes(name)
+    end, _, fqn = max((start + length, start, fqn) for start, length, fqn, _ in pieces)
+    if end > size_bytes:
+        return [(name, f"{size_bytes} bytes, {METADATA} tells {end} (truncated): {fqn} is cut off")]
+    wrong = []
+    with (tree.folder / name).open("rb") as file:
+        for start, length, fqn, sizes in sorted(pieces, key=lambda piece: piece[0]):
+            if what := _piece(file, start, length, sizes):
+                wrong.append((name, f"{fqn}, {length} bytes at {start}: {what}"))
+    return wrong
+
+
+def _piece(file: IO[bytes], start: int, length: int, sizes: _Shape) -> str:
+    """What is wrong with one; whatever a planner wrote in a way of its own passes."""
+    content = torchfile.read(io.BufferedReader(torchfile.Region(file, start, length)), whole=True)
+    if content is None:
+        return ""
+    if content.problems:
+        return content.problems[0]
+    shape = torchfile.shape(content.value)
+    return f"a tensor of {shape}, meant {sizes}" if sizes is not None and shape is not None and shape != sizes else ""
+
+
+def pieces(shard: Path, file: IO[bytes]) -> Iterator[tuple[int, int, str, IO[bytes]]]:
+    """(offset, length, name, the bytes) of every piece of an open shard, by the metadata beside it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        metadata = inert.load((shard.parent / METADATA).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return
+    places = inert.field(metadata, "storage_data")
+    for index, info in places.items() if isinstance(places, dict) else ():
+        start, length = inert.number(info, "offset"), inert.number(info, "length")
+        if inert.field(info, "relative_path") == shard.name and start is not None and length is not None:
+            region = io.BufferedReader(torchfile.Region(file, start, length))
+            yield start, length, str(inert.field(index, "fqn")), region
+
+
+def _numbers(value: Any) -> tuple[int, ...] | None:
+    """A `torch.Size`, or a tuple."""
+    if inert.is_a(value, "Size"):
+        value = value.args[0] if value.args else ()
+    if isinstance(value, (tuple, list)) and all(isinstance(n, int) and n >= 0 for n in value):
+        return tuple(value)
+    return None

@@ -1,0 +1,110 @@
+"""DeepSpeed: `global_step…/` with states of each model-parallel rank, and ZeRO shards of each data-parallel one."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from slurm_robust.checkpoint.formats import inert
+from slurm_robust.checkpoint.formats.tree import Told, Tree, gaps
+
+NAME = "DeepSpeed"
+TRACKER = "latest"
+_MODEL = re.compile(r"mp_rank_(\d{2,})_model_states\.pt\Z")
+_ZERO = re.compile(r"(?:(?:bf16|fp16)_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_(optim|model)_states\.pt\Z")
+_LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt\Z")
+
+
+def look(tree: Tree) -> Told | None:
+    """A tag's folder."""
+    models = {int(m[1]): name for name in tree.files if (m := _MODEL.match(name))}
+    zero: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+    layers: dict[int, set[int]] = defaultdict(set)
+    for name in tree.files:
+        if match := _ZERO.match(name):
+            zero[match[3], int(match[2])][int(match[1])] = name
+        elif match := _LAYER.match(name):
+            layers[int(match[1])].add(int(match[2]))
+    if not models and not zero:
+        return None
+    told = Told(format=NAME)
+    saved = tree.saved(models[min(models)]) if models else tree.saved(_first(zero))
+    told.step = inert.number(saved, "global_steps")
+    data, model = inert.number(saved, "dp_world_size"), inert.number(saved, "mp_world_size")
+    told.world_size = (data or 0) * (model or 1)
+    _models(told, models, zero, model)
+    _shards(told, zero, data, model)
+    for layer, found in sorted(layers.items()):
+        across = max(max(inside) for inside in layers.values()) + 1
+        told.problems += [
+            (f"layer_{layer:02d}-model_{n:02d}-model_states.pt", "missing") for n in gaps(found, max(across, 1))
+        ]
+    match = re.fullmatch(r"global_step(\d+)", tree.name)
+    if match and told.step is not None and told.step != int(match[1]):
+        told.problems.append(("", f"its states are of step {told.step}"))
+    return told
+
+
+def _first(zero: dict[tuple[str, int], dict[int, str]]) -> str:
+    kind = "model" if any(kind == "model" for kind, _ in zero) else "optim"
+    shards = next(files for (found, _), files in sorted(zero.items()) if found == kind)
+    return shards[min(shards)]
+
+
+def _models(told: Told, models: dict[int, str], zero: dict[tuple[str, int], dict[int, str]], model: int | None) -> None:
+    """Every model-parallel rank's states; under ZeRO 3 they lie in shards."""
+    in_shards = any(kind == "model" for kind, _ in zero)
+    if not in_shards:
+        # A pipeline writes one file a rank, too; how many, the highest shard or file tells.
+        count = max({*models, *(rank for _, rank in zero)}, default=-1) + 1
+        count = max(count, model or 0)
+        told.problems += [
+            (f"mp_rank_{n:02d}_model_states.pt", "missing") for n in gaps(set(models), min(count, 1 << 16))
+        ]
+
+
+def _shards(told: Told, zero: dict[tuple[str, int], dict[int, str]], data: int | None, model: int | None) -> None:
+    """One shard for each data-parallel rank, of each model-parallel one."""
+    if not zero:
+        return
+    widest = max(max(shards) for shards in zero.values()) + 1
+    count = min(data if data is not None else widest, 1 << 16)
+    kinds = {kind for kind, _ in zero}
+    ranks = max({rank for _, rank in zero}) + 1
+    if kinds == {"model"}:
+        told.problems.append(("", "no optimizer states are there"))
+    for kind in sorted(kinds):
+        for rank in range(max(ranks, min(model or 0, 1 << 16))):
+            found = zero.get((kind, rank), {})
+            shape = next(iter(found.values()), _any(zero, kind))
+            prefix = shape.partition("zero_pp_rank_")[0]
+            told.problems += [
+                (f"{prefix}zero_pp_rank_{n}_mp_rank_{rank:02d}_{kind}_states.pt", "missing")
+                for n in gaps(set(found), count)
+            ][:100]
+    if widest > count:
+        told.problems.append(("", f"shards of {widest} data-parallel ranks are there, it was written by {count}"))
+
+
+def _any(zero: dict[tuple[str, int], dict[int, str]], kind: str) -> str:
+    return next(name for (found, _), shards in zero.items() if found == kind for name in shards.values())
+
+
+def look_tracker(tree: Tree) -> Told | None:
+    """A tracker inside of a checkpoint, as in an HF Trainer's folder: it names the tag's folder beside it."""
+    tags = {name.split("/")[-2] for name in tree.names if name.endswith("_states.pt") and "/" in name}
+    if TRACKER not in tree.files or not tags:
+        return None
+    text = tree.text(TRACKER)
+    lost = pinned(text) is None or text not in tree.folders()
+    return Told(format=NAME, problems=[(TRACKER, f"points at {text!r}, which is not there")] if lost else [])
+
+
+def pinned(text: str) -> str | None:
+    """The folder that the tracker's text names; None for what could be none."""
+    return text if text and "/" not in text and text not in (".", "..") else None
+
+
+def pin(name: str) -> str | None:
+    """What the tracker is to say for it to name this folder."""
+    return name

@@ -1,0 +1,165 @@
+"""Pickles read without running anything of them: every class and function they name becomes a husk that does nothing.
+
+`torch.save` and `torch.distributed.checkpoint` describe their tensors in pickles. Unpickling one runs what it names;
+here nothing is imported and nothing is called but the husks of this file.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+MALFORMED = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What bytes that are no pickle, or a damaged one, end in."""
+
+
+class Husk:
+    """An instance of whatever the pickle names: what it was given, and no more.
+
+    Attributes:
+        path: Module and name, `torch.Size`; also of the class itself, where the pickle names it without calling it.
+        args: What it was called with.
+        state: What its attributes would be.
+        items: What was put into it by key (an OrderedDict's, say).
+        members: What was appended or added.
+    """
+
+    path = ""
+
+    args: tuple[Any, ...]
+    state: Any
+    items: dict[Any, Any]
+    members: list[Any]
+
+    def __new__(cls, *args: Any) -> Husk:
+        """Pickles make some without calling `__init__`."""
+        husk = super().__new__(cls)
+        husk.args, husk.state, husk.items, husk.members = args, None, {}, []
+        return husk
+
+    def __init__(self, *args: Any) -> None:
+        """Nothing to do."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.items[key] = value
+
+    def append(self, value: Any) -> None:
+        """What list-like things are built with."""
+        self.members.append(value)
+
+    add = append
+
+    def extend(self, values: Any) -> None:
+        """The same, several at once."""
+        self.members.extend(values)
+
+
+class _Reader(pickle._Unpickler):
+    """Python's own reader and not the one in C: a damaged length or memo index cannot make it reserve gigabytes."""
+
+    def __init__(self, file: IO[bytes], on_storage: Callable[[Any], None] | None) -> None:
+        super().__init__(file, encoding="utf-8", errors="replace")
+        self._on_storage = on_storage
+        self._husks: dict[str, type[Husk]] = {}
+
+    def find_class(self, module: str, name: str) -> type[Husk]:
+        """A husk by that name; nothing is imported."""
+        path = f"{module}.{name}"
+        if path not in self._husks:
+            self._husks[path] = type("Husk", (Husk,), {"path": path})
+        return self._husks[path]
+
+    def get_extension(self, code: int) -> Any:
+        """Refused: registered extensions would be found without `find_class`."""
+        raise pickle.UnpicklingError(f"extension code {code}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        """A tensor's bytes, which lie elsewhere."""
+        if self._on_storage is not None:
+            self._on_storage(pid)
+        return self.find_class("", "storage")(pid)
+
+
+def load(file: IO[bytes] | bytes, on_storage: Callable[[Any], None] | None = None) -> Any:
+    """The structure of one pickle; `file` is left at its end.
+
+    Args:
+        file: A buffered binary file, or the bytes.
+        on_storage: Told of every persistent id, in the order in which they stand.
+
+    Raises:
+        ValueError: it is no whole pickle.
+        OSError: it cannot be read.
+    """
+    stream: IO[bytes] = io.BytesIO(file) if isinstance(file, bytes) else file
+    try:
+        return _Reader(stream, on_storage).load()
+    except MALFORMED as error:
+        raise ValueError(f"no whole pickle: {error or type(error).__name__}") from error
+
+
+def is_a(value: Any, name: str) -> bool:
+    """True for a husk of a class of that name, from whatever module (they move between versions)."""
+    return isinstance(value, Husk) and value.path.rpartition(".")[2] == name
+
+
+def path_of(value: Any) -> str:
+    """`torch.float32` for that name in a pickle, called or not; empty for anything else."""
+    if isinstance(value, Husk):
+        return value.path
+    return value.path if isinstance(value, type) and issubclass(value, Husk) else ""
+
+
+def field(value: Any, name: str) -> Any:
+    """The attribute or entry of that name, of a husk or a dict; None where there is none."""
+    if isinstance(value, Husk):
+        state = value.state[0] if isinstance(value.state, tuple) and value.state else value.state
+        found = state.get(name) if isinstance(state, dict) else None
+        return value.items.get(name) if found is None else found
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def number(value: Any, name: str) -> int | None:
+    """The same, where it is a whole number."""
+    found = field(value, name)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def walk(value: Any, name: str = "", *, depth: int = 24) -> Iterator[tuple[str, Husk]]:
+    """(name, husk) of everything in nested dicts, lists and tuples, `model.layer.0.weight` by its keys."""
+    seen: set[int] = set()
+    todo: list[tuple[Any, str, int]] = [(value, name, depth)]
+    while todo:
+        value, name, left = todo.pop()
+        if id(value) in seen or left == 0:
+            continue
+        inside: list[tuple[Any, Any]] = []
+        if isinstance(value, Husk):
+            yield name, value
+            inside = list(value.items.items())
+            if isinstance(value.state, dict):
+                inside += value.state.items()
+        elif isinstance(value, dict):
+            inside = list(value.items())
+        elif isinstance(value, (list, tuple)):
+            inside = list(enumerate(value))
+        if inside:
+            seen.add(id(value))
+        todo += [(one, f"{name}.{key}" if name else str(key), left - 1) for key, one in reversed(inside)]

@@ -1,0 +1,23 @@
+"""Lightning: one `torch.save` file a checkpoint, `epoch=2-step=300.ckpt`, which tells its own step."""
+
+from __future__ import annotations
+
+from slurm_robust.checkpoint.formats import inert
+from slurm_robust.checkpoint.formats.tree import Told, Tree
+
+NAME = "Lightning"
+_VERSION = "pytorch-lightning_version"
+
+
+def look(tree: Tree) -> Told | None:
+    """A `.ckpt` file by its content, or a sharded one's folder by its `meta.pt`."""
+    names = [name for name in tree.files if name.endswith(".ckpt") or name == "meta.pt"]
+    if len(names) != 1:
+        return None
+    saved = tree.saved(names[0])
+    if inert.field(saved, _VERSION) is None:
+        return None
+    told = Told(format=NAME, step=inert.number(saved, "global_step"))
+    if inert.field(saved, "state_dict") is None and names[0] != "meta.pt":
+        told.problems.append((names[0], "holds no state_dict"))
+    return told

@@ -1,0 +1,91 @@
+"""Megatron-LM: `iter_0001234/mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt`, or torch_dist shards with `common.pt`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+from slurm_robust.checkpoint.formats import inert
+from slurm_robust.checkpoint.formats.tree import Told, Tree
+
+NAME = "Megatron-LM"
+TRACKER = "latest_checkpointed_iteration.txt"
+_RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?\Z")
+_MODEL = ("model_optim_rng.pt", "model_rng.pt")
+
+
+def look(tree: Tree) -> Told | None:
+    """An iteration's folder."""
+    ranks = {match.groups(): name for name in tree.folders() if (match := _RANK.match(name))}
+    if ranks and any("/" in name and name.rpartition("/")[2] in _MODEL for name in tree.names):
+        return _by_rank(tree, {tuple(int(n) for n in key if n is not None): name for key, name in ranks.items()})
+    if "common.pt" in tree.files and ("metadata.json" in tree.files or ".metadata" in tree.files):
+        return _distributed(tree)
+    return None
+
+
+def _distributed(tree: Tree) -> Told:
+    """Shards in the way of torch.distributed.checkpoint, whose own check looks at them."""
+    told = Told(format=NAME)
+    common = tree.saved("common.pt")
+    told.step = inert.number(common, "iteration")
+    backend = inert.field(tree.json("metadata.json"), "sharded_backend")
+    if backend == "torch_dist" and ".metadata" not in tree.files:
+        told.problems.append((".metadata", "missing: metadata.json tells of torch_dist shards"))
+    _compare_step(tree, told, "common.pt")
+    return told
+
+
+def _by_rank(tree: Tree, ranks: dict[tuple[int, ...], str]) -> Told:
+    """One folder for each tensor-, pipeline- and expert-parallel rank: all of them, with the same files."""
+    told = Told(format=NAME, world_size=0)
+    files = {name: {n.partition("/")[2] for n in tree.names if n.startswith(f"{name}/")} for name in ranks.values()}
+    expected = set().union(*files.values())
+    for name, inside in sorted(files.items()):
+        told.problems += [(f"{name}/{file}", "missing, other ranks have it") for file in sorted(expected - inside)]
+    counts = [max(key[n] for key in ranks if len(key) > n) + 1 for n in range(max(len(key) for key in ranks))]
+    first = next(name for _, name in sorted(ranks.items()))
+    model = next((file for file in _MODEL if file in files[first]), "")
+    saved = tree.saved(f"{first}/{model}") if model else None
+    args = inert.field(saved, "args")
+    told.step = inert.number(saved, "iteration")
+    told.world_size = inert.number(args, "world_size") or 0
+    for n, (key, words) in enumerate(
+        (("tensor_model_parallel_size", "tensor"), ("pipeline_model_parallel_size", "pipeline"))
+    ):
+        meant = inert.number(args, key)
+        there = counts[n] if n < len(counts) else 1
+        if meant is not None and meant != there:
+            told.problems.append(("", f"{there} {words}-parallel ranks are there, it was written by {meant}"))
+            counts[n : n + 1] = [max(meant, there)]
+    for rank in itertools.product(*(range(min(count, 4096)) for count in counts)):
+        if rank not in ranks:
+            told.problems.append((_folder(rank), "missing"))
+            if len(told.problems) > 100:
+                break
+    _compare_step(tree, told, f"{first}/{model}")
+    return told
+
+
+def _folder(key: tuple[int, ...]) -> str:
+    return "mp_rank_" + "_".join(f"{n:02d}" if at == 0 else f"{n:03d}" for at, n in enumerate(key))
+
+
+def _compare_step(tree: Tree, told: Told, file: str) -> None:
+    match = re.fullmatch(r"iter_(\d+)", tree.name)
+    if match and told.step is not None and int(match[1]) != told.step:
+        told.problems.append((file, f"of iteration {told.step}, in a folder of {int(match[1])}"))
+
+
+def pinned(text: str) -> str | None:
+    """The folder that the tracker's text names; None for what is no iteration."""
+    if text == "release":
+        return text
+    return f"iter_{int(text):07d}" if text.isascii() and text.isdecimal() else None
+
+
+def pin(name: str) -> str | None:
+    """What the tracker is to say for it to name this folder; None where it cannot."""
+    match: Any = re.fullmatch(r"iter_(\d{7,})", name)
+    return str(int(match[1])) if match else ("release" if name == "release" else None)

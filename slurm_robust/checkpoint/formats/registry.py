@@ -1,0 +1,39 @@
+"""Every format that is known; a folder may be of several (an HF Trainer's holds DeepSpeed's, and so on)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from slurm_robust.checkpoint.formats import dcp, deepspeed, huggingface, lightning, megatron
+from slurm_robust.checkpoint.formats.tree import Told, Tree
+
+FORMATS: tuple[Callable[[Tree], Told | None], ...] = (
+    huggingface.look_trainer,
+    lightning.look,
+    megatron.look,
+    deepspeed.look,
+    deepspeed.look_tracker,
+    dcp.look,
+    huggingface.look_indexed,
+)
+
+
+def told(folder: Path, names: list[str]) -> Iterator[tuple[str, Told]]:
+    """(folder below, what a format says of it), from the top down.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    below: dict[str, list[str]] = defaultdict(list)
+    below[""] = names
+    for name in names:
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            below["/".join(parts[:depth])].append("/".join(parts[depth:]))
+    for where, inside in sorted(below.items(), key=lambda one: (one[0].count("/") + bool(one[0]), one[0])):
+        tree = Tree(folder / where, inside)
+        for look in FORMATS:
+            if (found := look(tree)) is not None:
+                yield where, found

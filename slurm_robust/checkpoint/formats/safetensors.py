@@ -1,0 +1,76 @@
+"""safetensors: a JSON header that tells every tensor's type, shape and place, then the bytes, without holes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import IO, Any
+
+import msgspec
+
+LARGEST_HEADER_BYTES = 100_000_000
+"""The format's own limit."""
+ITEM_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64,
+    "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """Where a tensor lies in the file."""
+
+    kind: str
+    offset: int
+    size_bytes: int
+
+
+class Content(msgspec.Struct, frozen=True):
+    """The tensors by name, and what is wrong with the file."""
+
+    tensors: dict[str, Tensor]
+    problem: str = ""
+
+
+def looks_like(head: bytes, size_bytes: int) -> bool:
+    """Whether the first nine bytes are a header's length that fits and the brace it begins with."""
+    length = int.from_bytes(head[:8], "little")
+    return len(head) >= 9 and head[8:9] == b"{" and 2 <= length <= min(LARGEST_HEADER_BYTES, size_bytes)
+
+
+def read(file: IO[bytes]) -> Content:
+    """Header and bounds of an open file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    size_bytes = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if size_bytes < 8 or length > LARGEST_HEADER_BYTES or 8 + length > size_bytes:
+        return Content({}, f"a header of {length} bytes in a file of {size_bytes}: truncated, or none of its kind")
+    try:
+        header = json.loads(file.read(length))
+        tensors = {name: _tensor(told, 8 + length) for name, told in header.items() if name != "__metadata__"}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return Content({}, f"its header is damaged: {error or type(error).__name__}")
+    at = 8 + length
+    for name, tensor in sorted(tensors.items(), key=lambda one: (one[1].offset, one[1].size_bytes)):
+        if tensor.offset != at:
+            return Content(tensors, f"tensor {name} begins at byte {tensor.offset}, the one before ends at {at}")
+        at += tensor.size_bytes
+    if at != size_bytes:
+        return Content(tensors, f"{size_bytes} bytes, its header tells {at}" + (" (truncated)" * (at > size_bytes)))
+    return Content(tensors)
+
+
+def _tensor(told: Any, start: int) -> Tensor:
+    begin, end = told["data_offsets"]
+    shape = told["shape"]
+    if not all(isinstance(n, int) and n >= 0 for n in (begin, end, *shape)):
+        raise ValueError(f"an offset or a length that is none: {told}"[:200])
+    bits = ITEM_BITS.get(told["dtype"])
+    if end < begin or (bits is not None and (end - begin) * 8 != math.prod(shape) * bits):
+        raise ValueError(f"{end - begin} bytes for shape {shape} of {told['dtype']}")
+    return Tensor(told["dtype"], start + begin, end - begin)

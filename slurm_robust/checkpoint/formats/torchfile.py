@@ -1,0 +1,299 @@
+"""Files that `torch.save` writes: a zip of records with CRCs (or, before torch 1.6, pickles and raw storages)."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+import zlib
+from typing import IO, Any
+
+import msgspec
+
+from slurm_robust.checkpoint.files import OnBytes
+from slurm_robust.checkpoint.formats import inert, zipend
+
+ZIP_MAGIC = b"PK\x03\x04"
+LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""A pickle of the number 0x1950a86a20f9469cfc6c."""
+_CHUNK_BYTES = 1 << 19
+_LOCAL_HEADER_BYTES = 30
+_UNREADABLE_FLAGS = 0x1 | 0x20 | 0x40 | 0x2000
+"""Encrypted or patched: torch never writes such."""
+_ENDS_WITHIN_BYTES = 1 << 16
+ITEM_BYTES = {
+    "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1,
+    "Bool": 1, "ComplexDouble": 16, "ComplexFloat": 8, "QInt8": 1, "QUInt8": 1, "QInt32": 4, "QUInt4x2": 1,
+    "QUInt2x4": 1, "Untyped": 1,
+}  # fmt: skip
+"""What an element of `torch.<name>Storage` takes."""
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, LookupError, RuntimeError)
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the bytes of one or more tensors lie in the file; `kind` is Float for `torch.FloatStorage`."""
+
+    key: str
+    kind: str
+    numel: int
+    offset: int = -1
+    size_bytes: int = 0
+
+
+class Content(msgspec.Struct, kw_only=True):
+    """What a file says of itself.
+
+    Attributes:
+        value: What was saved, as husks and plain values; None where its pickle could not be read.
+        storages: Those it names, by key.
+        problems: What is wrong with it.
+    """
+
+    value: Any = None
+    storages: dict[str, Storage] = {}
+    problems: list[str] = []
+
+
+class Region(io.RawIOBase):
+    """A part of an open file, as a file of its own."""
+
+    def __init__(self, file: IO[bytes], start: int, size_bytes: int) -> None:
+        super().__init__()
+        self._fd, self._start, self._size, self._at = file.fileno(), start, size_bytes, 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As a file does."""
+        at = offset + (0 if whence == os.SEEK_SET else self._at if whence == os.SEEK_CUR else self._size)
+        if at < 0:
+            raise ValueError(f"offset {at}")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Any) -> int:
+        """As a file does."""
+        view = memoryview(buffer)[: max(0, self._size - self._at)]
+        got = os.preadv(self._fd, [view], self._start + self._at) if len(view) else 0
+        self._at += got
+        return got
+
+
+def begins(head: bytes) -> bool:
+    """Whether a whole file of so few bytes is the beginning of one of torch's."""
+    return ZIP_MAGIC.startswith(head) or LEGACY_MAGIC.startswith(head)
+
+
+def is_zip(file: IO[bytes]) -> bool:
+    """Whether it begins, or ends, as a zip does: damage at one end does not hide it."""
+    file.seek(0)
+    if file.read(4) == ZIP_MAGIC:
+        return True
+    size_bytes = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size_bytes - _ENDS_WITHIN_BYTES))
+    return b"PK\x05\x06" in file.read(_ENDS_WITHIN_BYTES)
+
+
+def read_zip(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> Content:
+    """Directory, pickle and tensors' bounds of a zip, and with `whole` the CRC of every record.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    record = ""
+    content = Content()
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            # torch.serialization.set_crc32_options(False) writes none: then there is nothing to compare.
+            has_crcs = any(entry.CRC for entry in entries)
+            places: dict[str, tuple[int, int]] = {}
+            for entry in entries:
+                record = entry.filename
+                offset = _data_offset(file, entry)
+                places[record] = (offset, entry.file_size)
+                if whole and has_crcs:
+                    _compare(file, archive, entry, offset, on_bytes)
+            record = next((name for name in places if name.rpartition("/")[2] == "data.pkl"), "")
+            if record and (what := zipend.problem(file, archive.start_dir, len(entries))):
+                content.problems.append(what)
+            if record:
+                _understand(content, archive.read(record) if has_crcs else _stored(file, *places[record]), places)
+    except _ZIP_ERRORS as error:
+        problem = f"record {record!r}: {error}" if record else f"zip directory: {error} (truncated?)"
+        if not problem.startswith("record") or not record.endswith("data.pkl") or whole:
+            content.problems.append(problem)
+    return content
+
+
+def _stored(file: IO[bytes], offset: int, size_bytes: int) -> bytes:
+    file.seek(offset)
+    return file.read(size_bytes)
+
+
+def _data_offset(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
+    """Where a record's bytes begin, from the header before them, as torch finds them.
+
+    Raises:
+        ValueError: that header is not there, or speaks of another record.
+    """
+    if not 0 <= entry.header_offset < 1 << 62:
+        raise ValueError(f"no header at byte {entry.header_offset}")
+    packed = entry.compress_type != zipfile.ZIP_STORED
+    if entry.volume or entry.flag_bits & _UNREADABLE_FLAGS or (entry.compress_size != entry.file_size and not packed):
+        raise ValueError("its entry in the directory is damaged")
+    file.seek(entry.header_offset)
+    header = file.read(_LOCAL_HEADER_BYTES)
+    if len(header) < _LOCAL_HEADER_BYTES or header[:4] != ZIP_MAGIC:
+        raise ValueError(f"no header at byte {entry.header_offset}")
+    name_bytes, extra_bytes = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+    if file.read(name_bytes) != entry.orig_filename.encode():
+        raise ValueError(f"the header at byte {entry.header_offset} speaks of another record")
+    return entry.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
+
+
+def _compare(
+    file: IO[bytes], archive: zipfile.ZipFile, entry: zipfile.ZipInfo, offset: int, on_bytes: OnBytes | None
+) -> None:
+    """Compare a record with its CRC.
+
+    Raises:
+        ValueError: it does not fit, or the file ends before the record does.
+        zipfile.BadZipFile, zlib.error, NotImplementedError: the same, for what is compressed.
+    """
+    if entry.compress_type != zipfile.ZIP_STORED:
+        with archive.open(entry) as packed:
+            while got := packed.read(_CHUNK_BYTES):
+                if on_bytes is not None:
+                    on_bytes(len(got))
+        return
+    crc, left = 0, entry.file_size
+    buffer = memoryview(bytearray(min(_CHUNK_BYTES, max(left, 1))))
+    file.seek(offset)
+    while left:
+        got_bytes = file.readinto(buffer[: min(left, len(buffer))])  # type: ignore[attr-defined]
+        if not got_bytes:
+            raise ValueError(f"ends {left} bytes early")
+        crc = zlib.crc32(buffer[:got_bytes], crc)
+        left -= got_bytes
+        if on_bytes is not None:
+            on_bytes(got_bytes)
+    if crc != entry.CRC:
+        end = offset + entry.file_size - 1
+        raise ValueError(f"CRC-32 {crc:08x} of bytes {offset} to {end}, written with {entry.CRC:08x}")
+
+
+def _understand(content: Content, pickled: bytes, places: dict[str, tuple[int, int]]) -> None:
+    """Read the pickle, and hold the storages it names against the records that are there."""
+    found: list[Any] = []
+    try:
+        content.value = inert.load(pickled, found.append)
+    except ValueError as error:
+        content.problems.append(f"data.pkl: {error}")
+        return
+    records = {name.partition("/")[2]: place for name, place in places.items()}
+    for pid in found:
+        storage = _storage(pid)
+        if storage is None or storage.key in content.storages:
+            continue
+        if f"data/{storage.key}" not in records:
+            content.problems.append(f"record 'data/{storage.key}' of a tensor is not there")
+            continue
+        offset, size_bytes = records[f"data/{storage.key}"]
+        item_bytes = ITEM_BYTES.get(storage.kind)
+        if item_bytes is not None and storage.numel * item_bytes != size_bytes:
+            content.problems.append(
+                f"record 'data/{storage.key}' has {size_bytes} bytes for {storage.numel} elements of {storage.kind}"
+            )
+        content.storages[storage.key] = msgspec.structs.replace(storage, offset=offset, size_bytes=size_bytes)
+
+
+def _storage(pid: Any) -> Storage | None:
+    if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
+        return None
+    kind = inert.path_of(pid[1]).rpartition(".")[2].removesuffix("Storage")
+    return Storage(key=str(pid[2]), kind=kind, numel=pid[4]) if isinstance(pid[4], int) else None
+
+
+def read_legacy(file: IO[bytes]) -> Content:
+    """Pickles and storages of a file from before torch 1.6, or of `_use_new_zipfile_serialization=False`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    content = Content()
+    found: list[Any] = []
+    file.seek(0)
+    try:
+        for _ in range(3):  # a number, the protocol's version, sizes of C types
+            inert.load(file)
+        content.value = inert.load(file, found.append)
+        keys = inert.load(file)
+    except ValueError as error:
+        content.problems.append(f"{error} (truncated?)")
+        return content
+    storages = {one.key: one for pid in found if (one := _storage(pid)) is not None}
+    at, size_bytes = file.tell(), file.seek(0, os.SEEK_END)
+    placed: dict[str, Storage] = {}
+    for key in keys if isinstance(keys, list) else []:
+        storage = storages.get(str(key))
+        item_bytes = ITEM_BYTES.get(storage.kind) if storage is not None else None
+        if storage is None or item_bytes is None:
+            return content  # of a kind nobody knows: where the next one begins cannot be told
+        file.seek(at)
+        told = int.from_bytes(file.read(8), "little")
+        end = at + 8 + storage.numel * item_bytes
+        if told != storage.numel or end > size_bytes:
+            content.problems.append(f"storage {key} at byte {at}: {told} elements told, {storage.numel} meant, "
+                                    f"the file has {size_bytes} bytes and should have {end}")  # fmt: skip
+            return content
+        placed[storage.key] = msgspec.structs.replace(storage, offset=at + 8, size_bytes=end - at - 8)
+        at = end
+    content.storages = placed
+    return content
+
+
+def read(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> Content | None:
+    """The content of an open file, None where it is none of `torch.save`'s.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if is_zip(file):
+        return read_zip(file, whole=whole, on_bytes=on_bytes)
+    file.seek(0)
+    return read_legacy(file) if file.read(len(LEGACY_MAGIC)) == LEGACY_MAGIC else None
+
+
+def tensors(content: Content) -> list[tuple[str, str, Storage]]:
+    """(name, type of its elements, storage) of every tensor that has bytes in the file."""
+    found = []
+    for name, husk in inert.walk(content.value):
+        storage = _of_tensor(husk, content)
+        if storage is not None:
+            last = inert.path_of(husk.args[-1]) if len(husk.args) >= 7 else ""
+            kind = last.removeprefix("torch.") if last.startswith("torch.") else storage.kind
+            found.append((name, kind, storage))
+    return found
+
+
+def shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor's husk, None where it is none."""
+    if isinstance(value, inert.Husk) and value.path.startswith("torch._utils._rebuild_tensor") and len(value.args) > 3:
+        size = value.args[2]
+        return size if isinstance(size, tuple) else None
+    return None
+
+
+def _of_tensor(husk: inert.Husk, content: Content) -> Storage | None:
+    if shape(husk) is None:
+        return None
+    storage = husk.args[0]
+    pid = storage.args[0] if isinstance(storage, inert.Husk) and storage.args else None
+    return content.storages.get(str(pid[2])) if isinstance(pid, tuple) and len(pid) > 2 else None

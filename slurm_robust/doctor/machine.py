@@ -1,0 +1,115 @@
+"""This machine's half: installed scripts, our configuration, and what py-spy may attach to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_robust.doctor.advice import Advice, Level
+from slurm_robust.doctor.settings import value
+
+ENV_FILE = "/etc/slurm_robust/env"
+_CAP_SYS_PTRACE = 19
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+
+
+def look(settings: Mapping[str, str], config: Path | None, root: Path = Path("/")) -> list[Advice]:
+    """Everything that this machine says.
+
+    Args:
+        settings: slurm.conf's, for the paths of the scripts; empty where Slurm could not be asked.
+        config: The robust.yaml that is used, or None.
+        root: Folder that stands for `/`.
+    """
+    found = []
+    for key in ("Prolog", "Epilog", "HealthCheckProgram"):
+        path = value(settings, key)
+        if path.startswith("/") and "*" not in path:
+            found.append(owned(root, path, run=True))
+    read = [path for path in (ENV_FILE, str(config) if config else "") if path]
+    found += [owned(root, path, run=False) for path in read if (root / path.lstrip("/")).exists()]
+    return [*found, ptrace(_scope(root), py_spy_may())]
+
+
+def owned(root: Path, path: str, *, run: bool) -> Advice:
+    """Whether a file that root runs or reads is root's alone, with every folder on the way to it."""
+    file = root / path.lstrip("/")
+    try:
+        info = file.stat()
+        chain = [file, *file.resolve().parents] if str(root) == "/" else [file]
+        for part in chain:
+            if problem := _loose(part.stat(), folder=part != file):
+                name = path if part == file else str(part)
+                sentence = f"{name} {problem}, and root {'runs' if run else 'believes'} {path}"
+                return Advice(Level.WRONG, path, sentence, f"chown root:root {name}; chmod go-w {name}")
+    except OSError as error:
+        return Advice(Level.UNKNOWN, path, f"cannot be seen from here: {error.strerror}", "srobust doctor  # on a node")
+    if run and not info.st_mode & 0o111:
+        return Advice(Level.WRONG, path, "is not executable: Slurm takes that for a failure", f"chmod 755 {path}")
+    return Advice(Level.OK, path, "root's own")
+
+
+def _loose(info: os.stat_result, *, folder: bool) -> str:
+    if info.st_uid != 0:
+        return f"belongs to user {info.st_uid}"
+    if folder and info.st_mode & stat.S_ISVTX:
+        return ""  # nobody can put something else in the place of root's file
+    if info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid != 0):
+        return "may be written by others"
+    return ""
+
+
+def _scope(root: Path) -> int | None:
+    try:
+        return int((root / _YAMA.lstrip("/")).read_bytes()[:8])
+    except FileNotFoundError:
+        return 0  # a kernel without Yama
+    except (OSError, ValueError):
+        return None
+
+
+def py_spy_may(path: str | None = None) -> bool:
+    """True where the program py-spy has CAP_SYS_PTRACE as a file capability, permitted and effective."""
+    path = path or shutil.which("py-spy")
+    if not path:
+        return False
+    try:
+        raw = os.getxattr(path, "security.capability")
+    except OSError:
+        return False
+    if len(raw) < 12:
+        return False
+    magic, permitted = struct.unpack_from("<II", raw)
+    return bool(magic & 1) and bool(permitted >> _CAP_SYS_PTRACE & 1)
+
+
+def ptrace(scope: int | None, granted: bool) -> Advice:
+    """Whether an agent's py-spy can read the stacks of ranks.
+
+    Args:
+        scope: `kernel.yama.ptrace_scope`; None where it cannot be read.
+        granted: py-spy has the capability itself.
+    """
+    about = "kernel.yama.ptrace_scope"
+    grant = "setcap cap_sys_ptrace+ep $(readlink -f $(command -v py-spy))"
+    open_ = "sysctl -w kernel.yama.ptrace_scope=0"
+    if scope is None:
+        return Advice(Level.UNKNOWN, about, "cannot be read")
+    if scope == 0:
+        return Advice(Level.OK, about, "0: py-spy reads the stacks of every process of the same user")
+    if scope >= 3:
+        sentence = f"{scope}: nobody may read stacks, and only a reboot changes that; who hangs is told by exits alone"
+        return Advice(Level.WRONG, about, sentence, "kernel.yama.ptrace_scope=1 in /etc/sysctl.d, then reboot")
+    if granted:
+        return Advice(Level.OK, about, f"{scope}, and py-spy has cap_sys_ptrace")
+    if scope == 2:
+        sentence = "2: py-spy needs cap_sys_ptrace to read stacks"
+        return Advice(Level.WRONG, about, sentence, f"{grant}   (or: {open_})")
+    sentence = (
+        "1: only ranks that import slurm_robust.progress, or run under its SPANK plugin, let py-spy read their stacks"
+    )
+    return Advice(Level.ADVICE, about, sentence, f"{open_}   (or: {grant})")

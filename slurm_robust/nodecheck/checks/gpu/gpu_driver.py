@@ -1,0 +1,107 @@
+"""Does NVIDIA's driver answer, and every GPU with it?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_robust.nodecheck import streaks
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.nvml import facts as nvml
+from slurm_robust.nodecheck.nvml.judging import Complaint, settle, silent
+from slurm_robust.nodecheck.nvml.session import DEADLINE_S, ERRORS, LOST
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_OPENING = frozenset({"nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"})
+_HUNG = "hung"
+_WORDS = {
+    "gpu_is_lost": "lost (fallen off the bus, or it does not answer)",
+    "reset_required": "a reset is required",
+    "insufficient_power": "power cables are not attached",
+    "irq_issue": "its interrupts do not arrive",
+}
+_REMEDY = "drain; read `dmesg | grep -e NVRM -e Xid`; reset the GPU or power-cycle; repair if it comes back"
+_UNREADABLE = frozenset(ERRORS.values()) - LOST - {"not_supported", "function_not_found", "no_permission"}
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """One cheap call to every GPU."""
+    facts = nvml.take(context, "pstate", "temperature", kept_as=check.name)
+    return {**facts, "persistenced": os.path.exists(context.path("/run/nvidia-persistenced/socket"))}  # noqa: PTH110
+
+
+def _hung_finding(facts: Facts, options: Options) -> Finding:
+    """A GPU that wakes up takes long, and so does a driver that takes down a large process: only what lasts fails.
+
+    Before a job no second look is due: there a call that sleeps in the kernel and can be no GPU's waking fails at once.
+    """
+    hung: Mapping[str, Any] = facts["hung"]
+    where = "" if hung["gpu"] is None else f" of GPU {hung['gpu']}"
+    sentence = f"the driver hangs: {hung['call']}{where} did not return within {hung['after_s']:g} s"
+    before_s = streaks.lasted_s(facts["kept"], _HUNG, facts["boot_id"], facts["at_s"])
+    waking = hung["call"] in _OPENING and not facts["persistenced"]
+    stuck = hung["task_state"] == "D" and not waking and facts["stage"] in ("prolog", "full")
+    evidence = {"hung": dict(hung), "persistenced": facts["persistenced"], "before_s": round(before_s)}
+    if stuck or before_s >= options["hung_s"]:
+        return Finding(
+            Status.FAIL, "driver_hung", sentence, "drain; reboot the node, power-cycle if it does not", evidence
+        )
+    remedy = "run `timeout 60 nvidia-smi`; if that hangs too, drain and reboot; is nvidia-persistenced running?"
+    return Finding(Status.UNKNOWN, "driver_slow", sentence, remedy, evidence)
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """A lost GPU, a mismatch of library and kernel module, and a hang that is none of a waking GPU fail."""
+    if facts["hung"]:
+        return _hung_finding(facts, options)
+    if facts["state"] == "lib_rm_version_mismatch":
+        sentence = "NVIDIA's library and kernel module are of different versions: no CUDA program starts"
+        return Finding(Status.FAIL, "driver_mismatch", sentence, "drain; reboot, or unload and load the nvidia modules")
+    if facts["state"] in LOST:
+        return Finding(Status.FAIL, "gpu_lost", f"NVML does not start: {_WORDS[facts['state']]}", _REMEDY)
+    if (nothing := silent(facts)) is not None:
+        return nothing
+    lost = [
+        Complaint(Status.FAIL, "gpu_lost", _WORDS[gpu["lost"]], _REMEDY, gpu) for gpu in facts["gpus"] if gpu["lost"]
+    ]
+    said = [
+        Complaint(Status.WARN, "gpu_silent", f"does not answer ({', '.join(errors)})", _REMEDY, gpu)
+        for gpu in facts["gpus"]
+        if not gpu["lost"] and (errors := sorted(_UNREADABLE & set(gpu["errors"].values())))
+    ]
+    denied = [gpu for gpu in facts["gpus"] if "no_permission" in gpu["errors"].values()]
+    if denied and not lost:
+        sentence = f"{len(denied)} of {len(facts['gpus'])} GPUs may not be looked at by this user"
+        return Finding(Status.UNKNOWN, "no_permission", sentence, "run it as root, outside the job's cgroup")
+    version = facts["system"].get("driver", "?")
+    passed = ("gpus_answer", f"{len(facts['gpus'])} GPUs answer (driver {version})")
+    return settle([*lost, *said], passed, {"system": facts["system"]})
+
+
+def remember(facts: Facts, options: Options) -> Facts | None:
+    """Since when it hangs."""
+    return streaks.keep(facts["kept"], [_HUNG] if facts["hung"] else [], facts["boot_id"], facts["at_s"])
+
+
+check = Check(
+    name="gpu_driver",
+    question="Does NVIDIA's driver answer, and every GPU with it?",
+    reads="NVML: start, count, a handle, the temperature and the performance state of every GPU",
+    cost="loading NVML, 20–60 ms; seconds where no persistence mode keeps the GPUs awake",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    remember=remember,
+    log_words=("fallen off the bus", "nitAdapter failed", "rm_init_adapter failed"),
+    lane="nvml",
+    deadline_s=DEADLINE_S,
+    options={
+        "hung_s": Option(
+            30.0,
+            "a hang that may be a GPU waking up fails when looks have seen nothing else for so many seconds",
+            "ours: NVIDIA's persistence guide has one to three seconds a GPU, and a node has up to 16",
+        )
+    },
+)

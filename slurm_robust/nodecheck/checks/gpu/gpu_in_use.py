@@ -1,0 +1,164 @@
+"""Is a GPU still in use, or its memory still held, when a job is about to get it?"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_robust.nodecheck.context import Context, read_text
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.nvml import facts as nvml
+from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
+from slurm_robust.nodecheck.nvml.session import DEADLINE_S, of
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
+_JOB_OF_CGROUP = re.compile(r"/job_(\d{1,10})(?:/|$)", re.MULTILINE)
+_SERVERS = frozenset({"nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste", "Xorg"})
+"""Names (cut to 15 characters by the kernel) of what runs on GPUs for all jobs."""
+_NAMES = ("processes", "memory", "mig_mode")
+_USERS = "/sys/module/nvidia_uvm/refcnt"
+"""How often the driver of CUDA's memory is open: each CUDA process has it open, tools that only look have not."""
+_TRIES = 8
+_PAUSE_S = 0.5
+
+
+def _live_jobs(context: Context) -> list[int]:
+    """Jobs with a slurmstepd here."""
+    jobs = set()
+    for folder in context.path("/proc").glob("[1-9]*"):
+        if match := _STEPD.match(read_text(folder / "cmdline", 64).replace("\0", " ")):
+            jobs.add(int(match[1]))
+    return sorted(jobs)
+
+
+def _process(context: Context, pid: int) -> dict[str, Any]:
+    folder = context.path("/proc") / str(pid)
+    job = _JOB_OF_CGROUP.search(read_text(folder / "cgroup", 4096))
+    return {
+        "pid": pid,
+        "name": read_text(folder / "comm", 64).strip()[:15],
+        "job": int(job[1]) if job else None,
+        "there": folder.is_dir(),
+    }
+
+
+def _look(context: Context, options: Options) -> Facts:
+    facts = nvml.take(context, *_NAMES)
+    pids = {one["pid"] for gpu in facts["gpus"] for one in gpu["values"].get("processes", [])}
+    held = any(_share(memory) > options["held_share"] for _, memory in answered(facts, "memory"))
+    return {
+        **facts,
+        "job": context.job_id,
+        "job_gpus": list(context.job_gpus),
+        "live_jobs": _live_jobs(context) if pids or held else [],  # a walk through /proc, only for a reason
+        "processes": {str(pid): _process(context, pid) for pid in sorted(pids)},
+        "users": read_text(context.path(_USERS), 32).strip(),
+        "root": os.geteuid() == 0 and read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd",
+    }
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Look, and where there is something to say look again: what ends takes a moment to let go."""
+    facts = _look(context, options)
+    for _again in range(_TRIES):
+        if judge(facts, options).status not in (Status.WARN, Status.FAIL):
+            break
+        time.sleep(_PAUSE_S)
+        of(context).forget(_NAMES)
+        facts = _look(context, options)
+    return facts
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Judges the GPUs of this job, or all where no job runs here; processes of running jobs are nobody's leftovers.
+
+    A process that was left warns: it can be ended. Memory that no process holds fails, on a GPU that was given to this
+    job, seen by root on the host itself; not with MIG, and not where the kernel uses the GPU's memory too.
+    """
+    if (nothing := silent(facts) or untold(facts, "memory", "used memory")) is not None:
+        return nothing
+    others = [job for job in facts["live_jobs"] if job != facts["job"]]
+    judged = [gpu for gpu in facts["gpus"] if gpu["minor"] in facts["job_gpus"]]
+    if not judged:
+        if others:
+            return Finding(
+                Status.SKIP, "jobs_run", "other jobs run here, and it is not known which GPUs are this job's"
+            )
+        judged = facts["gpus"]
+    said = []
+    used = {gpu["index"]: memory for gpu, memory in answered(facts, "memory")}
+    for gpu in judged:
+        held = [facts["processes"].get(str(one["pid"]), {}) for one in gpu["values"].get("processes", [])]
+        left = [one for one in held if one.get("there") and not _excused(one, others, facts)]
+        memory = used.get(gpu["index"], {})
+        if left:
+            words = f"still in use by {', '.join(_told(one) for one in left[:3])}"
+            said.append(
+                Complaint(Status.WARN, "gpu_in_use", words, "end these processes; reboot if they do not end", gpu)
+            )
+        elif _share(memory) > options["held_share"] and not (held or others or _special(gpu)):
+            words = f"{memory['used'] >> 20} MiB of memory are held by no process"
+            sure = facts["root"] and facts["stage"] == "prolog" and gpu["minor"] in facts["job_gpus"]
+            remedy = "`fuser -v /dev/nvidia*`; reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot"
+            said.append(Complaint(Status.FAIL if sure else Status.WARN, "memory_held", words, remedy, gpu))
+    mib = {gpu["bus"]: used[gpu["index"]]["used"] >> 20 for gpu in judged if gpu["index"] in used}
+    told = [facts["processes"][pid] for pid in facts["processes"]][:20]
+    return settle(said, ("gpus_free", f"{len(judged)} GPUs are free"), {"used_mib": mib, "processes": told})
+
+
+def _share(memory: Mapping[str, int]) -> float:
+    """In use; older drivers count what they reserve themselves, and tell nothing then."""
+    return memory["used"] / (memory["total"] or 1) if "reserved" in memory else 0.0
+
+
+def _special(gpu: Mapping[str, Any]) -> bool:
+    """Used memory says nothing of processes there."""
+    return bool(gpu["values"].get("mig_mode", [0])[0] or gpu["profile"].get("coherent"))
+
+
+def _excused(process: Facts, others: list[int], facts: Facts) -> bool:
+    """Of a running job, of all jobs, or (outside prolog and epilog) of somebody who may do so for all we know."""
+    if process["job"] is None:
+        return process["name"] in _SERVERS or facts["stage"] == "full"
+    return process["job"] in others or (process["job"] == facts["job"] and facts["stage"] != "epilog")
+
+
+def _told(process: Facts) -> str:
+    of_job = f" of job {process['job']}" if process["job"] is not None else ""
+    return f"{process['name']} ({process['pid']}){of_job}"
+
+
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """No more may have the GPUs open than then; where processes were seen on them, nobody may.
+
+    Memory in use on a GPU of another job is this check's own matter when that GPU is given away: no verdict then.
+    """
+    if any(_share(memory) > options["held_share"] and not _special(gpu) for gpu, memory in answered(facts, "memory")):
+        return [("never",)]
+    return [("most", _USERS, facts["users"] if facts["users"].isdecimal() and not facts["processes"] else "0")]
+
+
+check = Check(
+    name="gpu_in_use",
+    question="Is a GPU still in use, or its memory still held, when a job is to get it or has just ended?",
+    reads="NVML: compute processes and used memory; /proc/PID/{comm,cgroup,cmdline}; SLURM_JOB_GPUS",
+    cost="two calls a GPU, 1–5 ms; up to 4 s more for a GPU that seems in use",
+    stages=("prolog", "epilog", "full"),
+    probe=probe,
+    judge=judge,
+    lane="nvml",
+    deadline_s=DEADLINE_S,
+    watch=watch,
+    instead=(("most", _USERS, "0"),),
+    options={
+        "held_share": Option(
+            0.1,
+            "share of a GPU's memory above which memory without a process counts",
+            "ours: a job that fills its GPUs ends by it",
+        )
+    },
+)

@@ -1,0 +1,100 @@
+"""Do NVLinks make errors, or have to be trained anew?"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck import counters
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.fields import LINK_COUNTERS
+from slurm_robust.nodecheck.nvml.judging import Complaint, settle, silent
+from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_TOTALS = {
+    "nvlink_recoveries": "recoveries",
+    "nvlink_replays": "replays",
+    "nvlink_crc_flit": "crc_errors",
+    "nvlink_crc_data": "crc_errors",
+}
+_WORDS = {"recoveries": "link recoveries", "replays": "replays", "crc_errors": "CRC errors"}
+_REMEDY = "`nvidia-smi nvlink -e -i N`; run `dcgmi diag -r 3` on the idle node; reset the GPUs, repair if it stays"
+
+
+def _counts(facts: Facts) -> dict[str, int]:
+    """Counters by GPU and kind: of all links where the board sums them up, else the sum over its links."""
+    counts: dict[str, int] = {}
+    for gpu in facts["gpus"]:
+        values = gpu["values"]
+        for name, kind in _TOTALS.items():
+            if name in values:
+                key = f"{gpu['uuid']}.{kind}"
+                counts[key] = counts.get(key, 0) + int(values[name])
+        for name in LINK_COUNTERS:
+            if name in values:
+                key = f"{gpu['uuid']}.link.{name.rpartition('.')[2]}"
+                counts[key] = counts.get(key, 0) + int(values[name])
+    return counts
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Never fails: jobs go on over a link that corrects itself; a dead one is seen by `gpu_nvlink` and `xid`."""
+    if (nothing := silent(facts)) is not None:
+        return nothing
+    counts = _counts(facts)
+    if not counts:
+        errors = {error for gpu in facts["gpus"] for error in gpu["errors"].values()}
+        if errors - {"not_supported", "invalid_argument", "function_not_found"} and not any(
+            g["lost"] for g in facts["gpus"]
+        ):
+            sentence = f"NVML does not tell NVLink counters: {', '.join(sorted(errors))}"
+            return Finding(Status.UNKNOWN, "not_told", sentence, "run `nvidia-smi nvlink -e`")
+        return Finding(Status.SKIP, "not_supported", "the GPUs have no NVLink counters")
+    grown = counters.growth(facts["kept"], counts, facts["boot_id"], facts["at_s"])
+    limits = {
+        "recoveries": options["recoveries_per_hour"],
+        "replays": options["replays_per_hour"],
+        "crc_errors": options["crc_per_second"] * counters.HOUR_S,
+    }
+    said = []
+    for gpu in facts["gpus"]:
+        for kind, limit in limits.items():
+            for key in (f"{gpu['uuid']}.{kind}", f"{gpu['uuid']}.link.{kind}"):
+                seen = grown.get(key)
+                if seen and seen.delta >= options["least"] and seen.per_hour > limit:
+                    words = f"{seen.delta} NVLink {_WORDS[kind]} in {max(1, round(seen.window_s / 60))} min"
+                    said.append(Complaint(Status.WARN, f"nvlink_{kind}", words, _REMEDY, gpu))
+                    break
+    nonzero = {key: count for key, count in counts.items() if count}
+    return settle(said, ("nvlinks_quiet", "NVLink errors do not grow"), {"counts": nonzero})
+
+
+def remember(facts: Facts, options: Options) -> Facts | None:
+    """The counters."""
+    counts = _counts(facts)
+    return counters.keep(counts, facts["boot_id"], facts["at_s"]) if counts else None
+
+
+check = Check(
+    name="gpu_nvlink_errors",
+    question="Do NVLinks make errors, or have to be trained anew?",
+    reads="NVML: replay, recovery and CRC counters, of the board or of every link",
+    cost="one batch of 58 fields a GPU, 2–20 ms",
+    stages=("epilog", "periodic", "full"),
+    probe=probe_of(*_TOTALS, *LINK_COUNTERS, kept_as="gpu_nvlink_errors"),
+    judge=judge,
+    remember=remember,
+    lane="nvml",
+    deadline_s=DEADLINE_S,
+    options={
+        "recoveries_per_hour": Option(
+            1.0, "recoveries an hour above which it warns", "NVIDIA's DCGM takes a single one for a fault; ours: a rate"
+        ),
+        "replays_per_hour": Option(
+            1000.0, "replays an hour above which it warns", "ours: replayed traffic is not lost"
+        ),
+        "crc_per_second": Option(100.0, "CRC errors a second above which it warns", "NVIDIA's DCGM: its limit"),
+        "least": Option(
+            3, "events since the last look below which no rate is judged", "ours: one event proves nothing"
+        ),
+    },
+)

@@ -1,0 +1,67 @@
+"""Can network cards reach the GPUs' memory directly (GPUDirect RDMA)?"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_KERNEL = re.compile(r"Linux version (\d{1,4})\.(\d{1,4})")
+_DMA_BUF = (5, 12)
+_MODULES = ("nvidia_peermem", "nv_peer_mem")
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Modules, cards and the kind of the driver; only files are read."""
+    try:
+        cards = sorted(entry.name for entry in context.path("/sys/class/infiniband").iterdir())
+    except OSError:
+        cards = []
+    kernel = _KERNEL.match(read_text(context.path("/proc/version"), 512))
+    driver = read_text(context.path("/proc/driver/nvidia/version"), 4096)
+    return {
+        "driver": bool(driver),
+        "open": "Open Kernel Module" in driver,
+        "kernel": [int(kernel[1]), int(kernel[2])] if kernel else [0, 0],
+        "cards": cards[:64],
+        "mellanox": context.path("/sys/module/mlx5_ib").is_dir(),
+        "loaded": [name for name in _MODULES if context.path(f"/sys/module/{name}").is_dir()],
+    }
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails only where the site needs the module; warns where without it no direct way is left (no dma-buf)."""
+    if not facts["driver"]:
+        return Finding(Status.SKIP, "no_driver", "no NVIDIA driver is loaded")
+    if facts["loaded"]:
+        return Finding(Status.PASS, "peermem_loaded", f"{facts['loaded'][0]} is loaded", evidence=facts)
+    remedy = "`modprobe nvidia-peermem`, and name it in /etc/modules-load.d/"
+    if options["required"]:
+        return Finding(Status.FAIL, "peermem_missing", "nvidia-peermem is not loaded", remedy, facts)
+    if not facts["cards"] or not facts["mellanox"]:
+        return Finding(Status.SKIP, "no_rdma", "no RDMA card here uses nvidia-peermem", evidence=facts)
+    if facts["open"] and tuple(facts["kernel"]) >= _DMA_BUF:
+        return Finding(Status.PASS, "dma_buf", "GPUDirect RDMA goes by dma-buf", evidence=facts)
+    sentence = "no GPUDirect RDMA: nvidia-peermem is not loaded, and driver or kernel have no dma-buf"
+    return Finding(Status.WARN, "no_gpudirect", sentence, remedy, facts)
+
+
+check = Check(
+    name="gpu_peermem",
+    question="Can network cards reach the GPUs' memory directly (GPUDirect RDMA)?",
+    reads="/sys/module, /sys/class/infiniband, /proc/version, /proc/driver/nvidia/version",
+    cost="a few small reads, under 1 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    lane="files",
+    options={
+        "required": Option(
+            False,
+            "true: the node is unfit without the module",
+            "NCCL's manual: dma-buf does as well, with open kernel modules and Linux 5.12",
+        )
+    },
+)

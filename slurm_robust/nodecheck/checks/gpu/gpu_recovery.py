@@ -1,0 +1,52 @@
+"""Does the driver itself want a GPU to be reset, or the node to be rebooted?"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck.context import STAGES
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
+from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.registry import Check, Facts, Options
+
+_ACTIONS = {
+    1: (Status.FAIL, "reset", "the driver wants a reset", "drain; `nvidia-smi --gpu-reset -i N`, or reboot"),
+    2: (Status.FAIL, "reboot", "the driver wants the node rebooted", "drain and reboot"),
+    3: (
+        Status.WARN,
+        "drain_p2p",
+        "the driver wants peer-to-peer traffic ended",
+        "end the jobs that use this GPU's peers",
+    ),
+    4: (Status.FAIL, "drain_reset", "the driver wants it drained and reset", "drain; reset the GPU, or reboot"),
+    5: (Status.WARN, "imex", "the driver wants the IMEX domain recovered", "restart nvidia-imex in the domain"),
+    6: (Status.FAIL, "bus_reset", "the driver wants its PCIe bus reset", "drain and reboot"),
+    7: (Status.FAIL, "reboot", "the driver wants the system rebooted", "drain and power-cycle"),
+}
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """The driver's own word: a reset or a reboot fails, the rest warns."""
+    nothing = silent(facts) or untold(facts, "recovery_action", "recovery action", needed=False)
+    if nothing is not None:
+        return nothing
+    complaints = []
+    for gpu, action in answered(facts, "recovery_action"):
+        if action:
+            other = (Status.WARN, "other", f"the driver wants action {action}", "look the action up in nvml.h")
+            status, reason, words, remedy = _ACTIONS.get(action, other)
+            complaints.append(Complaint(status, f"recovery_{reason}", words, remedy, gpu))
+    return settle(complaints, ("no_recovery", "the driver wants no GPU reset"))
+
+
+check = Check(
+    name="gpu_recovery",
+    question="Does the driver itself want a GPU reset, or the node rebooted?",
+    reads="NVML: GPU recovery action (driver 565 and newer)",
+    cost="one call a GPU, under 1 ms",
+    stages=STAGES,
+    probe=probe_of("recovery_action"),
+    judge=judge,
+    lane="nvml",
+    deadline_s=DEADLINE_S,
+)

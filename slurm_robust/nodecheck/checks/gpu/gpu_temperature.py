@@ -1,0 +1,116 @@
+"""Is a GPU, or its memory, at the temperature where it slows itself down?"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck import streaks
+from slurm_robust.nodecheck.context import STAGES
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.judging import Complaint, answered, odd_ones, settle, silent, untold
+from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_REMEDY = "look at fans, air, coolant and the heat sink of this GPU; `nvidia-smi -q -d TEMPERATURE`"
+_ABSURD_C = 150
+
+
+def _hot(gpu: Facts) -> tuple[str, str]:
+    """(part, words) where it has reached the board's own limit; empty where it has not, or no limit is told."""
+    values = gpu["values"]
+    now, limit = values.get("temperature"), values.get("temperature_slowdown")
+    if _plausible(now) and _plausible(limit) and now >= limit:
+        return "gpu", f"{now} °C, slowdown begins at {limit}"
+    margin = values.get("temperature_margin")
+    if margin is not None and -_ABSURD_C < margin <= 0 and limit is None:
+        return "gpu", f"{now} °C, the margin to its slowdown is used up"
+    memory, most = values.get("memory_temperature"), values.get("temperature_memory_max")
+    if _plausible(memory) and _plausible(most) and memory >= most:
+        return "memory", f"memory at {memory} °C, its limit is {most}"
+    return "", ""
+
+
+def _plausible(value: object) -> bool:
+    """Sensors that are not there say 0, or numbers that would melt the board."""
+    return isinstance(value, int) and 0 < value < _ABSURD_C
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """At the limit from look to look fails; a single look, or a GPU much hotter than its sisters, warns."""
+    if (nothing := silent(facts) or untold(facts, "temperature", "its temperature")) is not None:
+        return nothing
+    said = []
+    for gpu in facts["gpus"]:
+        part, words = _hot(gpu)
+        if part:
+            before_s = streaks.lasted_s(facts["kept"], f"{gpu['uuid']}.{part}", facts["boot_id"], facts["at_s"])
+            status = Status.FAIL if before_s >= options["fail_after_s"] else Status.WARN
+            said.append(Complaint(status, f"{part}_hot", words, _REMEDY, gpu))
+    told = {gpu["bus"]: value for gpu, value in answered(facts, "temperature")}
+    hottest = max((value for value in told.values() if _plausible(value)), default=0)
+    return settle([*said, *_hotter(facts, options)], ("cool", f"the hottest GPU is at {hottest} °C"), {"celsius": told})
+
+
+def _hotter(facts: Facts, options: Options) -> list[Complaint]:
+    """Idle GPUs that are hotter than all their idle sisters by far: a heat sink, or a fan."""
+    idle = [
+        (gpu, gpu["values"]["temperature"])
+        for gpu, reasons in answered(facts, "clock_reasons")
+        if reasons & 1 and _plausible(gpu["values"].get("temperature"))
+    ]
+    if len(idle) < 3 or len(idle) < len(facts["gpus"]):
+        return []
+    middle = sorted(value for _, value in idle)[len(idle) // 2]
+    far = [(gpu, value > middle + options["idle_spread_c"]) for gpu, value in idle]
+    return [
+        Complaint(
+            Status.WARN,
+            "hotter_idle",
+            f"idle at {gpu['values']['temperature']} °C, the others at {middle}",
+            _REMEDY,
+            gpu,
+        )
+        for gpu, hotter in odd_ones(far)
+        if hotter
+    ]
+
+
+def remember(facts: Facts, options: Options) -> Facts | None:
+    """Since when a GPU is at its limit."""
+    if not facts["gpus"]:
+        return None
+    keys = [f"{gpu['uuid']}.{part}" for gpu in facts["gpus"] if (part := _hot(gpu)[0])]
+    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"])
+
+
+check = Check(
+    name="gpu_temperature",
+    question="Is a GPU, or its memory, at the temperature where it slows itself down?",
+    reads="NVML: temperatures of GPU and memory, the board's own slowdown limits or margin",
+    cost="six calls a GPU, 1–3 ms",
+    stages=STAGES,
+    probe=probe_of(
+        "temperature",
+        "temperature_slowdown",
+        "temperature_margin",
+        "memory_temperature",
+        "temperature_memory_max",
+        "clock_reasons",
+        kept_as="gpu_temperature",
+    ),
+    judge=judge,
+    remember=remember,
+    lane="nvml",
+    deadline_s=DEADLINE_S,
+    options={
+        "fail_after_s": Option(
+            540.0,
+            "seconds from look to look at the limit after which it fails",
+            "ours: with looks every 5 min the third in a row",
+        ),
+        "idle_spread_c": Option(
+            25,
+            "degrees above its idle sisters above which an idle GPU warns",
+            "ours: places in a chassis differ by ten",
+        ),
+    },
+)

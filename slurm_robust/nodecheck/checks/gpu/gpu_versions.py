@@ -1,0 +1,71 @@
+"""Are driver, CUDA and VBIOS what they should be, and the same on all GPUs?"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck.context import STAGES
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.judging import Complaint, answered, odd_ones, settle, silent
+from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+
+def _cuda(number: object) -> str:
+    """12080 as 12.8."""
+    return f"{number // 1000}.{number % 1000 // 10}" if isinstance(number, int) else ""
+
+
+def _fits(version: str, wanted: str) -> bool:
+    """The version itself, or a release of it: `570` fits 570.124.06 and not 5700."""
+    return version == wanted or version.startswith(f"{wanted}.")
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """What the site has named and the node has not fails; GPUs unlike their sisters warn."""
+    if (nothing := silent(facts)) is not None:
+        return nothing
+    driver, cuda = str(facts["system"].get("driver", "")), _cuda(facts["system"].get("cuda"))
+    said = []
+    for what, version, wanted in (("driver", driver, options["driver"]), ("CUDA", cuda, options["cuda"])):
+        if wanted and version and not _fits(version, wanted):
+            words = f"{what} {version} instead of {wanted}"
+            remedy = "install it and reboot, or correct nodecheck.options.gpu_versions"
+            said.append(Complaint(Status.FAIL, f"wrong_{what.lower()}", words, remedy))
+    said += _vbios(facts, options)
+    vbios = sorted({value for _, value in answered(facts, "vbios")})
+    passed = ("versions_fit", f"driver {driver or '?'}, CUDA {cuda or '?'}, VBIOS {' and '.join(vbios) or '?'}")
+    images = sorted({value for _, value in answered(facts, "inforom_image")})
+    return settle(said, passed, {"driver": driver, "cuda": cuda, "vbios": vbios, "inforom": images})
+
+
+def _vbios(facts: Facts, options: Options) -> list[Complaint]:
+    told = answered(facts, "vbios")
+    remedy = "flash the VBIOS that the vendor names for this board"
+    if options["vbios"]:
+        return [
+            Complaint(Status.FAIL, "wrong_vbios", f"VBIOS {value} instead of {options['vbios']}", remedy, gpu)
+            for gpu, value in told
+            if value != options["vbios"]
+        ]
+    return [
+        Complaint(Status.WARN, "vbios_odd", f"VBIOS {value}, unlike the other GPUs'", remedy, gpu)
+        for gpu, value in odd_ones(told)
+    ]
+
+
+check = Check(
+    name="gpu_versions",
+    question="Are driver, CUDA and VBIOS what they should be, and the same on all GPUs?",
+    reads="NVML: versions of driver, CUDA, VBIOS and InfoROM image",
+    cost="two calls a GPU, under 1 ms",
+    stages=STAGES,
+    probe=probe_of("vbios", "inforom_image"),
+    judge=judge,
+    lane="nvml",
+    deadline_s=DEADLINE_S,
+    options={
+        "driver": Option("", "driver version that must run, whole or its first parts; empty does not say", "ours"),
+        "cuda": Option("", "CUDA version that the driver must offer (`12.8`); empty does not say", "ours"),
+        "vbios": Option("", "VBIOS that every GPU must have; empty: all GPUs of a model the same", "ours"),
+    },
+)

@@ -1,0 +1,72 @@
+"""Did finished jobs leave control groups behind?"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_robust.nodecheck import processes, sysfs
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_JOB = re.compile(r"job_(\d{1,10})\Z")
+# Version 1: /sys/fs/cgroup/<controller>/slurm*/uid_*/job_*; version 2: /sys/fs/cgroup/system.slice/*slurmstepd.scope/.
+_PATTERNS = ("*/slurm*/uid_*/job_*", "slurm*/uid_*/job_*", "system.slice/*slurmstepd.scope/job_*")
+_MAX_FOLDERS = 5000
+_MAX_TOLD = 5
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Jobs with a control group and no slurmstepd, and how many processes are in it."""
+    alive = set(processes.job_managers(context).values()) | {context.job_id}
+    left: dict[int, int] = {}
+    seen = 0
+    for pattern in _PATTERNS:
+        for folder in sysfs.folders(context.path("/sys/fs/cgroup"), pattern)[:_MAX_FOLDERS]:
+            match = _JOB.search(folder.name)
+            if match is None:
+                continue
+            seen += 1
+            job = int(match[1])
+            if job in alive:
+                continue
+            inside = re.search(r"^populated 1$", sysfs.word(folder / "cgroup.events"), re.MULTILINE)
+            count = 1 if inside else 0
+            for place in (folder, *sysfs.folders(folder, "step_*"), *sysfs.folders(folder, "step_*/task_*")):
+                count = max(count, len(sysfs.word(place / "cgroup.procs", 1 << 16).split()))
+            left[job] = max(left.get(job, 0), count)
+    return {"left": {str(job): count for job, count in left.items()}, "seen": seen}
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: processes may be on their way out, and an empty group costs a little kernel memory."""
+    left = facts["left"]
+    held = sorted((job for job, count in left.items() if count), key=int)
+    if held:
+        told = ", ".join(held[:_MAX_TOLD])
+        sentence = f"processes of finished jobs are in their control groups yet ({told})"
+        remedy = "`systemd-cgls` shows them; end them, or reboot where they sit in the kernel (state D)"
+        return Finding(Status.WARN, "cgroup_processes", sentence, remedy, facts)
+    if len(left) >= options["warn_empty"] > 0:
+        sentence = f"{len(left)} control groups of finished jobs were not removed"
+        return Finding(
+            Status.WARN, "cgroup_leftovers", sentence, "`rmdir` them deepest first; look at slurmd's log", facts
+        )
+    if not facts["seen"]:
+        return Finding(Status.SKIP, "no_job_cgroups", "no control groups of Slurm's jobs")
+    return Finding(Status.PASS, "cgroups_clean", "no control group of a finished job holds a process", evidence=facts)
+
+
+check = Check(
+    name="cgroups",
+    question="Did finished jobs leave control groups behind?",
+    reads="/sys/fs/cgroup/**/job_*/, the command lines of slurmstepd",
+    cost="a few reads a job, 1–3 ms",
+    stages=("epilog", "periodic", "full"),
+    probe=probe,
+    judge=judge,
+    lane="files",
+    options={
+        "warn_empty": Option(100, "empty groups from which on it warns; 0 never", "ours: a month of a bug's leftovers")
+    },
+)

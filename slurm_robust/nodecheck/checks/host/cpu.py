@@ -1,0 +1,79 @@
+"""Are all CPUs there and online?"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck import sysfs
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_CPU = "/sys/devices/system/cpu"
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """CPUs present and online, and whether two threads share a core."""
+    folder = context.path(_CPU)
+    present = sysfs.cpus(sysfs.word(folder / "present", 4096))
+    listed = sysfs.word(folder / "online", 4096)
+    online = sysfs.cpus(listed)
+    return {
+        "present": len(present),
+        "online": len(online),
+        "listed": listed,
+        "offline": sysfs.ranges(present - online),
+        "smt_control": sysfs.word(folder / "smt/control", 32),
+        "smt_active": sysfs.word(folder / "smt/active", 8),
+    }
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails where fewer are online than the site expects; what is offline by hand only warns."""
+    online, expected = facts["online"], options["expected"]
+    if not online:
+        return Finding(Status.SKIP, "no_cpus_listed", "the kernel lists no CPUs here")
+    if expected and online < expected:
+        sentence = f"{online} CPUs are online, {expected} are expected"
+        remedy = (
+            "look for a failed socket or changed firmware settings: `lscpu`; `chcpu -e` brings back what is offline"
+        )
+        return Finding(Status.FAIL, "cpu_missing", sentence, remedy, facts)
+    active = {"1": "on", "0": "off"}.get(facts["smt_active"], "")
+    if options["smt"] and active and active != options["smt"]:
+        sentence = f"SMT (two threads a core) is {active}, {options['smt']} is expected"
+        return Finding(
+            Status.WARN, "smt_differs", sentence, "change it in the firmware or in /sys/devices/system/cpu/smt", facts
+        )
+    # With SMT switched off by the kernel the second thread of each core is offline on purpose.
+    if facts["offline"] and facts["smt_control"] not in ("off", "forceoff"):
+        sentence = f"CPUs {facts['offline']} are offline"
+        return Finding(Status.WARN, "cpu_offline", sentence, f"`chcpu -e {facts['offline']}`, or look why", facts)
+    if expected and online > expected:
+        sentence = f"{online} CPUs are online, {expected} are expected"
+        return Finding(
+            Status.WARN, "cpu_surplus", sentence, "correct nodecheck.options.cpu.expected, or look at SMT", facts
+        )
+    return Finding(Status.PASS, "cpus_online", f"{online} CPUs are online", evidence=facts)
+
+
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """The same CPUs stay online."""
+    return [("says", f"{_CPU}/online", facts["listed"])] if 0 < len(facts["listed"]) < 200 else []
+
+
+check = Check(
+    name="cpu",
+    question="Are all CPUs there and online?",
+    reads=f"{_CPU}/{{present,online,smt/control,smt/active}}",
+    cost="four small reads, under 1 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    watch=watch,
+    lane="files",
+    options={
+        "expected": Option(
+            0, "CPUs (threads) that must be online; 0 does not say", "ours: only the site knows its nodes"
+        ),
+        "smt": Option("", "`on` or `off`; empty does not say", "ours"),
+    },
+)

@@ -1,0 +1,83 @@
+"""Do all CPUs run as fast as they may, with the same microcode?"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck import sysfs
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_CPU = "/sys/devices/system/cpu"
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Governors, capped policies, turbo and microcode versions, each with the CPUs that have it."""
+    folder = context.path(_CPU)
+    governors: dict[str, int] = {}
+    capped: dict[str, float] = {}
+    for policy in sysfs.folders(folder / "cpufreq", "policy[0-9]*"):
+        governor = sysfs.word(policy / "scaling_governor", 32)
+        if governor:
+            governors[governor] = governors.get(governor, 0) + 1
+        most, may = sysfs.number(policy / "scaling_max_freq"), sysfs.number(policy / "cpuinfo_max_freq")
+        if most and may and 0 < most < may:
+            capped[policy.name] = round(most / may, 3)
+    microcode: dict[str, int] = {}
+    for cpu in sysfs.folders(folder, "cpu[0-9]*"):
+        version = sysfs.word(cpu / "microcode/version", 32)
+        if version:
+            microcode[version] = microcode.get(version, 0) + 1
+    no_turbo, boost = sysfs.number(folder / "intel_pstate/no_turbo"), sysfs.number(folder / "cpufreq/boost")
+    turbo = {0: "on", 1: "off"}.get(-1 if no_turbo is None else no_turbo) or {1: "on", 0: "off"}.get(
+        -1 if boost is None else boost
+    )
+    return {"governors": governors, "capped": capped, "microcode": microcode, "turbo": turbo or ""}
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: a slow CPU slows training, and trains."""
+    governors = facts["governors"]
+    slow = {name: share for name, share in facts["capped"].items() if share < options["warn_cap_share"]}
+    if slow:
+        name = min(slow, key=lambda name: slow[name])
+        sentence = f"the frequency of {len(slow)} CPU policies is capped, {name} at {slow[name]:.0%} of its maximum"
+        remedy = "a job's `--cpu-freq` may have stayed behind: `cpupower frequency-set` puts it back"
+        return Finding(Status.WARN, "cpu_capped", sentence, remedy, {**facts, "capped": dict(list(slow.items())[:32])})
+    facts = {**facts, "capped": dict(list(facts["capped"].items())[:32])}
+    wrong = sorted(name for name in governors if options["governor"] and name != options["governor"])
+    if wrong or len(governors) > 1:
+        expected = f", {options['governor']} is expected" if wrong else ", one is usual"
+        sentence = f"CPU governor {' and '.join(sorted(governors))}{expected}"
+        return Finding(Status.WARN, "cpu_governor", sentence, "`cpupower frequency-set -g GOVERNOR`", facts)
+    if options["turbo"] and facts["turbo"] and facts["turbo"] != options["turbo"]:
+        sentence = f"turbo is {facts['turbo']}, {options['turbo']} is expected"
+        return Finding(Status.WARN, "cpu_turbo", sentence, "set intel_pstate/no_turbo or cpufreq/boost in /sys", facts)
+    if len(facts["microcode"]) > 1:
+        sentence = f"CPUs have different microcode: {', '.join(sorted(facts['microcode']))}"
+        return Finding(Status.WARN, "microcode_differs", sentence, "reboot, so that all CPUs load the same", facts)
+    if not governors and not facts["microcode"]:
+        return Finding(Status.SKIP, "no_cpu_settings", "the kernel shows neither frequencies nor microcode here")
+    return Finding(Status.PASS, "cpus_alike", "all CPUs are set alike", evidence=facts)
+
+
+check = Check(
+    name="cpu_settings",
+    question="Do all CPUs run as fast as they may, with the same microcode?",
+    reads=f"{_CPU}/cpufreq/policy*, {_CPU}/cpu*/microcode/version, intel_pstate/no_turbo, cpufreq/boost",
+    cost="four small reads a CPU, 2–15 ms",
+    stages=("periodic", "full"),
+    probe=probe,
+    judge=judge,
+    lane="files",
+    options={
+        "governor": Option(
+            "", "governor that all must have; empty does not say", "ours: with intel_pstate `powersave` is fast too"
+        ),
+        "turbo": Option("", "`on` or `off`; empty does not say", "ours"),
+        "warn_cap_share": Option(
+            0.8,
+            "share of the CPU's own maximum below which a cap warns",
+            "ours: caps to the nominal frequency are a common choice",
+        ),
+    },
+)

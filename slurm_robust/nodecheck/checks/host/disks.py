@@ -1,0 +1,123 @@
+"""Are the local disks there, alive and writable, and the arrays of them whole?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from typing import Any
+
+from slurm_robust.nodecheck import sysfs
+from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+
+_NOT_LOCAL = ("loop", "ram", "zram", "sr", "fd", "nbd", "rbd", "dm-", "md", "drbd")
+_MAX_DISKS = 256
+
+
+def _disks(context: Context) -> dict[str, dict[str, Any]]:
+    """Whole disks by name; what can be taken out, and what another device or a network stands behind, is none."""
+    found: dict[str, dict[str, Any]] = {}
+    for folder in sysfs.folders(context.path("/sys/block"), "*")[:_MAX_DISKS]:
+        # A hidden device is a path of a multipath disk, not a disk of its own.
+        if folder.name.startswith(_NOT_LOCAL) or sysfs.number(folder / "hidden") == 1:
+            continue
+        if sysfs.number(folder / "removable") == 1 or not sysfs.number(folder / "size"):
+            continue
+        found[folder.name] = {
+            "read_only": sysfs.number(folder / "ro") == 1,
+            "state": sysfs.word(folder / "device/state", 32),
+        }
+    return found
+
+
+def _expected(options: Options) -> dict[str, int]:
+    wanted: dict[str, int] = {}
+    for pattern, count in options["expected"].items():
+        if not isinstance(pattern, str) or type(count) is not int or count < 0:
+            raise CheckError(f"nodecheck.options.disks.expected: {pattern!r}: {count!r} is no number of disks")
+        wanted[pattern] = count
+    return wanted
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Disks, NVMe controllers and arrays with their states."""
+    from slurm_robust.nodecheck import mdstat  # noqa: PLC0415 (only this lane's process pays for it)
+
+    controllers = {
+        folder.name: sysfs.word(folder / "state", 32)
+        for folder in sysfs.folders(context.path("/sys/class/nvme"), "nvme[0-9]*")[:_MAX_DISKS]
+    }
+    arrays = [asdict(array) for array in mdstat.parse(read_text(context.path("/proc/mdstat"), 1 << 18))]
+    return {"disks": _disks(context), "controllers": controllers, "arrays": arrays, "expected": _expected(options)}
+
+
+def _array_faults(arrays: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    faults = []
+    for array in arrays:
+        name = array["name"]
+        if not array["active"]:
+            faults.append(("array_inactive", f"array {name} is not running", f"`mdadm --detail /dev/{name}`"))
+        elif array["missing"] or array["failed"]:
+            lost = f", {', '.join(array['failed'])} failed" if array["failed"] else ""
+            again = f"; {array['busy']} runs" if array["busy"] else ""
+            words = f"array {name} lacks {max(array['missing'], len(array['failed']))} of its disks{lost}{again}"
+            faults.append(("array_degraded", words, f"replace the disk: `mdadm --detail /dev/{name}`"))
+    return faults
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails only where fewer disks are there than the site counts; the rest is told, for not every disk is a job's."""
+    disks, controllers = facts["disks"], facts["controllers"]
+    for pattern, count in facts["expected"].items():
+        there = sum(fnmatchcase(name, pattern) and not disk["read_only"] for name, disk in disks.items())
+        if there < count:
+            sentence = f"{there} usable disks are called {pattern}, {count} are expected"
+            remedy = "look for the lost one in the kernel log, `lsblk` and `nvme list`"
+            return Finding(Status.FAIL, "disk_missing", sentence, remedy, facts)
+    faults = _array_faults(facts["arrays"])
+    # A controller shows `resetting` or `connecting` for a moment while it recovers.
+    dead = [name for name, state in controllers.items() if state in ("dead", "deleting", "deleting (no IO)")]
+    if dead:
+        faults.append(("nvme_dead", f"NVMe controller {', '.join(dead)} is dead", "power-cycle the node; replace it"))
+    offline = [name for name, disk in disks.items() if disk["state"] in ("offline", "transport-offline")]
+    if offline:
+        faults.append(("disk_offline", f"disk {', '.join(offline)} is offline", "look at the kernel log and its cable"))
+    # Virtual disks (vda, xvda) are often read-only on purpose: images, configuration drives.
+    read_only = [name for name, disk in disks.items() if disk["read_only"] and name.startswith(("nvme", "sd"))]
+    if read_only:
+        words = f"disk {', '.join(read_only)} can only be read"
+        faults.append(("disk_read_only", words, "a worn-out disk does so: `nvme smart-log`; else `blockdev --setrw`"))
+    if faults:
+        code, _, remedy = faults[0]
+        return Finding(Status.WARN, code, "; ".join(words for _, words, _ in faults), remedy, facts)
+    if not disks and not controllers and not facts["arrays"]:
+        return Finding(Status.SKIP, "no_disks", "no local disk")
+    count = len(disks)
+    return Finding(
+        Status.PASS, "disks_alive", f"{count} local disk{'s' if count != 1 else ''} in order", evidence=facts
+    )
+
+
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """Each disk that the site counts stays there and writable."""
+    counted = [name for name in facts["disks"] if any(fnmatchcase(name, pattern) for pattern in facts["expected"])]
+    return [("says", f"/sys/block/{name}/ro", "0") for name in counted if not facts["disks"][name]["read_only"]]
+
+
+check = Check(
+    name="disks",
+    question="Are the local disks there, alive and writable, and the arrays of them whole?",
+    reads="/sys/block/*/{size,ro,removable,device/state}, /sys/class/nvme/*/state, /proc/mdstat",
+    cost="four small reads a disk, 1–2 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    watch=watch,
+    lane="files",
+    options={
+        "expected": Option(
+            {}, '{pattern of names: how many there must be}, as {"nvme*": 8}', "ours: only the site knows its nodes"
+        ),
+    },
+)

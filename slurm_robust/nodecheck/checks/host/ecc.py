@@ -1,0 +1,103 @@
+"""Does the memory make errors, corrected or not?"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck import counters, looks, sysfs
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_WINDOW_S = 86_400.0
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """The counters of each memory controller; of its modules only where it counted anything."""
+    counts: dict[str, int] = {}
+    labels: dict[str, str] = {}
+    controllers = sysfs.folders(context.path("/sys/devices/system/edac/mc"), "mc[0-9]*")
+    for mc in controllers:
+        for kind in ("ce", "ue"):
+            value = sysfs.number(mc / f"{kind}_count")
+            if value is not None:
+                counts[f"{mc.name} {kind}"] = value
+        if not any(counts.get(f"{mc.name} {kind}") for kind in ("ce", "ue")):
+            continue
+        for module in sysfs.folders(mc, "dimm[0-9]*") or sysfs.folders(mc, "rank[0-9]*"):
+            name = f"{mc.name}/{module.name}"
+            labels[name] = sysfs.word(module / "dimm_label", 128) or name
+            for kind in ("ce", "ue"):
+                value = sysfs.number(module / f"dimm_{kind}_count")
+                if value is not None:
+                    counts[f"{name} {kind}"] = value
+    return {
+        "controllers": len(controllers),
+        "counts": counts,
+        "labels": labels,
+        **looks.since(context, check.name),
+    }
+
+
+def _worst(counts: dict[str, int], kind: str, labels: dict[str, str]) -> str:
+    """The module with most errors, by what is printed beside its slot; its controller where no module is known."""
+    named = {name[:-3]: count for name, count in counts.items() if name.endswith(kind) and "/" in name and count > 0}
+    if not named:
+        named = {name[:-3]: count for name, count in counts.items() if name.endswith(kind) and count > 0}
+    worst = max(named, key=lambda name: named[name])
+    return labels.get(worst, worst)
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """One uncorrected error may be a stray particle; a second one in the same boot is a module."""
+    counts = facts["counts"]
+    if not counts:
+        return Finding(Status.SKIP, "no_edac", "the kernel counts no memory errors here (no EDAC driver)")
+    evidence = {"counts": {name: count for name, count in counts.items() if count}}
+    uncorrected = sum(count for name, count in counts.items() if name.endswith(" ue") and "/" not in name)
+    if uncorrected > 0:
+        where = _worst(counts, " ue", facts["labels"])
+        sentence = f"{uncorrected} uncorrected memory error{'s' if uncorrected > 1 else ''} in this boot ({where})"
+        failed = 0 < options["fail_uncorrected"] <= uncorrected
+        remedy = f"drain and have the module {where} replaced" if failed else "have the memory looked at if it repeats"
+        return Finding(Status.FAIL if failed else Status.WARN, "memory_uncorrected", sentence, remedy, evidence)
+    grown = counters.growth(facts["kept"], counts, facts["boot_id"], facts["at_s"])
+    new = {name: growth.delta for name, growth in grown.items() if name.endswith(" ce") and growth.delta > 0}
+    most = max(new.values(), default=0)
+    if most >= options["warn_corrected"] > 0:
+        hours = max(growth.window_s for growth in grown.values()) / counters.HOUR_S
+        where = _worst(new, " ce", facts["labels"])
+        sentence = f"{most} corrected memory errors in {hours:.1f} h ({where})"
+        remedy = f"have the module {where} replaced at the next maintenance"
+        return Finding(Status.WARN, "memory_corrected", sentence, remedy, {**evidence, "new": new})
+    return Finding(Status.PASS, "memory_sound", "no new memory errors", evidence=evidence)
+
+
+def remember(facts: Facts, options: Options) -> Facts | None:
+    """A first look a day, so that a slow drip adds up."""
+    now = counters.keep(facts["counts"], facts["boot_id"], facts["at_s"])
+    return counters.hold(facts["kept"], now, _WINDOW_S)
+
+
+check = Check(
+    name="ecc",
+    question="Does the memory make errors, corrected or not?",
+    reads="/sys/devices/system/edac/mc/mc*/{ce,ue}_count, and those of the modules where there are any",
+    cost="two small reads a memory controller, 1 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    remember=remember,
+    log_words=(" UE ", "ncorrect"),
+    lane="files",
+    options={
+        "warn_corrected": Option(
+            10,
+            "corrected errors of a module in a day from which on it warns; 0 never",
+            "mcelog's own limit of a module, 10 in 24 h",
+        ),
+        "fail_uncorrected": Option(
+            2,
+            "uncorrected errors in one boot from which on it fails; 0 never",
+            "ours: the kernel sets the page of the first aside; a second is a bad module",
+        ),
+    },
+)

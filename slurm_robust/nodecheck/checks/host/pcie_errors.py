@@ -1,0 +1,91 @@
+"""Do cards or slots make PCIe errors, and how fast?"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_robust.nodecheck import counters, looks, sysfs
+from slurm_robust.nodecheck.context import Context, read_text
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_TOTALS = re.compile(r"^TOTAL_ERR_(COR|NONFATAL|FATAL) (\d{1,18})$", re.MULTILINE)
+_FILES = ("aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal")
+_MAX_DEVICES = 2000
+_WINDOW_S = 3600.0
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """What the kernel counted for each device (its AER counters), those with none left out."""
+    counts: dict[str, int] = {}
+    devices = 0
+    for folder in sysfs.folders(context.path("/sys/bus/pci/devices"), "*:*")[:_MAX_DEVICES]:
+        first = read_text(folder / _FILES[0], 4096)
+        if not first:
+            continue
+        devices += 1
+        for text in (first, *(read_text(folder / name, 4096) for name in _FILES[1:])):
+            for kind, value in _TOTALS.findall(text):
+                counts[f"{folder.name} {kind}"] = int(value)
+    return {
+        "devices": devices,
+        "counts": counts,
+        **looks.since(context, check.name),
+    }
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: links recover, and what did not recover is seen by the check of the card."""
+    if not facts["devices"]:
+        return Finding(Status.SKIP, "no_aer", "the kernel counts no PCIe errors here (no AER)")
+    grown = counters.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"])
+    lost = {name: new.delta for name, new in grown.items() if not name.endswith(" COR") and new.delta > 0}
+    if lost:
+        worst = max(lost, key=lambda name: lost[name])
+        device, _, kind = worst.partition(" ")
+        sentence = f"{lost[worst]} uncorrected PCIe errors ({kind.lower()}) at {device} since the last looks"
+        return Finding(
+            Status.WARN, "pcie_uncorrected", sentence, f"`lspci -vvs {device}`; reseat the card", {"new": lost}
+        )
+    many = {
+        name: new
+        for name, new in grown.items()
+        if name.endswith(" COR")
+        and new.delta >= options["min_corrected"]
+        and new.per_hour >= options["warn_corrected_per_hour"]
+    }
+    if many:
+        worst = max(many, key=lambda name: many[name].per_hour)
+        device = worst.partition(" ")[0]
+        sentence = f"{many[worst].per_hour:.0f} corrected PCIe errors an hour at {device}"
+        evidence = {"per_hour": {name: round(new.per_hour) for name, new in many.items()}}
+        remedy = f"`lspci -vvs {device}`; reseat the card and its riser if it goes on"
+        return Finding(Status.WARN, "pcie_corrected", sentence, remedy, evidence)
+    return Finding(Status.PASS, "pcie_quiet", f"no new PCIe errors at {facts['devices']} devices")
+
+
+def remember(facts: Facts, options: Options) -> Facts | None:
+    """A first look an hour."""
+    now = counters.keep(facts["counts"], facts["boot_id"], facts["at_s"])
+    return counters.hold(facts["kept"], now, _WINDOW_S)
+
+
+check = Check(
+    name="pcie_errors",
+    question="Do cards or slots make PCIe errors, and how fast?",
+    reads="/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}",
+    cost="three small reads a PCIe device, 5–15 ms",
+    stages=("periodic", "full"),
+    probe=probe,
+    judge=judge,
+    remember=remember,
+    lane="files",
+    options={
+        "warn_corrected_per_hour": Option(
+            3600.0,
+            "corrected errors of a device an hour from which on it warns",
+            "ours: one a second; the link repeats each, at some cost",
+        ),
+        "min_corrected": Option(100, "and at least so many", "ours: a few in a short window are no rate"),
+    },
+)

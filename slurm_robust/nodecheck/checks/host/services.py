@@ -1,0 +1,104 @@
+"""Do the services run that the site wants on its nodes?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from slurm_robust.nodecheck import processes, sysfs
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+
+_NAME = re.compile(r"[\w.@:\\-]{1,200}\Z")
+_COMMAND_CHARS = 15
+_HIERARCHIES = ("", "systemd", "unified")
+
+
+_Sign = tuple[str, str]
+"""A file, and a word that it has as long as the service runs."""
+
+
+def _in_cgroup(context: Context, unit: str) -> _Sign | None:
+    """Where processes stand in the unit's control group, wherever systemd put it one slice deep."""
+    for hierarchy in _HIERARCHIES:
+        slices = context.path(f"/sys/fs/cgroup/{hierarchy}/system.slice")
+        template = unit.partition("@")[0]
+        places = [slices / unit]
+        if "@" in unit:
+            places.append(slices / f"system-{template}.slice" / unit)
+        for place in places:
+            inside = "/" + str(place.relative_to(context.root))
+            if pids := sysfs.word(place / "cgroup.procs", 4096).split():
+                return f"{inside}/cgroup.procs", pids[0]
+            if re.search(r"^populated 1$", sysfs.word(place / "cgroup.events"), re.MULTILINE):
+                return f"{inside}/cgroup.events", "1"
+    return None
+
+
+def _process(found: Iterable[processes.Process], name: str) -> _Sign | None:
+    """The first process of this command; of several it is the one that started the others."""
+    command = name[:_COMMAND_CHARS]
+    pids = [process.pid for process in found if process.command == command and process.state != "Z"]
+    return (f"/proc/{min(pids)}/comm", command) if pids else None
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Which of the named services have a process; a name with a dot is a unit, any other a command."""
+    found = processes.scan(context)
+    signs: dict[str, _Sign | None] = {}
+    for kind in ("required", "wanted"):
+        for name in options[kind]:
+            if not isinstance(name, str) or not _NAME.match(name):
+                raise CheckError(f"nodecheck.options.services.{kind}: {name!r} is no service's name")
+            unit = name if name.endswith((".service", ".socket", ".scope")) else f"{name}.service"
+            signs[name] = _process(found, name) or _in_cgroup(context, unit)
+    return {
+        "running": {name: sign is not None for name, sign in signs.items()},
+        "signs": {name: sign for name, sign in signs.items() if sign},
+        "processes": len(found),
+    }
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails for what the site calls required, warns for what it wants."""
+    running = facts["running"]
+    if not running:
+        return Finding(Status.SKIP, "no_services_named", "the site names no services (nodecheck.options.services)")
+    if not facts["processes"]:
+        return Finding(
+            Status.UNKNOWN, "no_processes", "no processes can be seen here", "is /proc mounted with hidepid?"
+        )
+    for kind, status in (("required", Status.FAIL), ("wanted", Status.WARN)):
+        gone = [name for name in options[kind] if not running[name]]
+        if gone:
+            sentence = f"{', '.join(gone)} {'does' if len(gone) == 1 else 'do'} not run"
+            remedy = f"`systemctl status {gone[0]}`, `systemctl restart {gone[0]}`"
+            return Finding(status, "service_down", sentence, remedy, {"running": running})
+    return Finding(Status.PASS, "services_run", f"{', '.join(running)} run", evidence={"running": running})
+
+
+def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+    """What is required goes on."""
+    return [("says", *facts["signs"][name]) for name in options["required"] if name in facts["signs"]]
+
+
+check = Check(
+    name="services",
+    question="Do the services run that the site wants on its nodes?",
+    reads="/proc/*/stat, /sys/fs/cgroup/**/system.slice/UNIT/{cgroup.procs,cgroup.events}; no systemctl",
+    cost="one small read a process (once for all checks), 5–40 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    watch=watch,
+    lane="files",
+    options={
+        "required": Option(
+            [],
+            "units or commands without whose process the node is unfit, as [munged, nvidia-fabricmanager]",
+            "ours: only the site knows",
+        ),
+        "wanted": Option([], "the same, where it only warns", "ours: only the site knows"),
+    },
+)

@@ -1,0 +1,143 @@
+"""Do processes hang in the kernel, pile up as zombies, or keep the node busy without a job?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_robust.nodecheck import counters, processes, state, sysfs
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.processes import Process
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_MAX_KEPT = 500
+_MAX_TOLD = 5
+
+
+def _since(kept: Mapping[str, Any], name: str, now_s: float) -> float:
+    """When this was seen first, by an earlier look or by this one."""
+    value = kept.get(name)
+    return float(value) if isinstance(value, (int, float)) and 0 <= value <= now_s else now_s
+
+
+def _stuck(process: Process) -> str:
+    """`blocked`, `zombie`, or empty. A zombie whose threads live on waits in the kernel to exit."""
+    if process.kernel:
+        return ""
+    if process.state == "D" or (process.state == "Z" and process.threads > 1):
+        return "blocked"
+    return "zombie" if process.state == "Z" else ""
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Processes in D or Z, each with the time since when it was seen so; the load where slurmd runs without a job."""
+    now_s, boot_id = counters.uptime_s(), context.boot_id()
+    kept = state.load(context.cache_dir, check.name)
+    kept = kept if kept.get("boot_id") == boot_id else {}
+    seen = kept.get("seen")
+    seen = seen if isinstance(seen, Mapping) else {}
+    stuck = []
+    every = processes.scan(context)
+    for process in every:
+        if kind := _stuck(process):
+            name = f"{kind}:{process.pid}:{process.started}"
+            said = {"kind": kind, "pid": process.pid, "command": process.command, "since_s": _since(seen, name, now_s)}
+            stuck.append({**said, "name": name})
+    load = sysfs.word(context.path("/proc/loadavg")).split()
+    online = len(sysfs.cpus(sysfs.word(context.path("/sys/devices/system/cpu/online"), 4096)))
+    try:
+        load_5min = float(load[1])
+    except (IndexError, ValueError):
+        load_5min = 0.0
+    jobs = len(set(processes.job_managers(context).values()))
+    return {
+        "processes": len(every),
+        "stuck": stuck[:_MAX_KEPT],
+        "zombies": sum(1 for one in stuck if one["kind"] == "zombie"),
+        "load_5min": load_5min,
+        "cpus": online,
+        "jobs": jobs,
+        "slurmd": any(process.command == "slurmd" for process in every),
+        "now_s": now_s,
+        "boot_id": boot_id,
+    }
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: what a process waits for is found by the check that looks at it."""
+    if not facts["processes"]:
+        return Finding(Status.SKIP, "no_processes", "no processes can be seen here")
+    now_s = facts["now_s"]
+    blocked = [
+        one
+        for one in facts["stuck"]
+        if one["kind"] == "blocked" and now_s - one["since_s"] >= options["warn_blocked_s"]
+    ]
+    if blocked:
+        told = ", ".join(f"{one['command']} {one['pid']}" for one in blocked[:_MAX_TOLD])
+        longest = max(now_s - one["since_s"] for one in blocked)
+        sentence = f"{len(blocked)} processes hang in the kernel, for {longest / 60:.0f} min or more ({told})"
+        remedy = f"`cat /proc/{blocked[0]['pid']}/stack` says where; a dead mount or driver is usual, a reboot ends it"
+        return Finding(Status.WARN, "tasks_blocked", sentence, remedy, {"blocked": blocked[:_MAX_TOLD]})
+    old = [
+        one for one in facts["stuck"] if one["kind"] == "zombie" and now_s - one["since_s"] >= options["zombie_age_s"]
+    ]
+    if len(old) >= options["warn_zombies"] > 0:
+        told = ", ".join(sorted({one["command"] for one in old})[:_MAX_TOLD])
+        sentence = f"{len(old)} zombies wait for their parents ({told})"
+        return Finding(
+            Status.WARN,
+            "zombies",
+            sentence,
+            "end their parents: `ps -eo stat,ppid,pid,comm | grep ^Z`",
+            {"zombies": len(old)},
+        )
+    share = options["warn_idle_load_share"]
+    if (
+        facts["slurmd"]
+        and not facts["jobs"]
+        and facts["cpus"]
+        and share
+        and facts["load_5min"] >= facts["cpus"] * share
+    ):
+        sentence = f"load {facts['load_5min']:.0f} on {facts['cpus']} CPUs, and no job runs here"
+        return Finding(Status.WARN, "busy_without_job", sentence, "look who it is: `top`; leftovers of jobs are usual")
+    evidence = {key: facts[key] for key in ("processes", "zombies", "load_5min", "jobs")}
+    return Finding(Status.PASS, "tasks_fine", f"{facts['processes']} processes, none stuck", evidence=evidence)
+
+
+def remember(facts: Facts, options: Options) -> Facts | None:
+    """Since when each stuck process is seen so."""
+    return {"boot_id": facts["boot_id"], "seen": {one["name"]: one["since_s"] for one in facts["stuck"]}}
+
+
+check = Check(
+    name="tasks",
+    question="Do processes hang in the kernel, pile up as zombies, or keep the node busy without a job?",
+    reads="/proc/*/stat, /proc/loadavg, the command lines of slurmstepd",
+    cost="one small read a process, 5–40 ms",
+    stages=("epilog", "periodic", "full"),
+    probe=probe,
+    judge=judge,
+    remember=remember,
+    lane="files",
+    options={
+        "warn_blocked_s": Option(
+            300.0,
+            "seconds between two looks that found a process in state D, from which on it warns",
+            "ours: the kernel's own hung-task limit is 120 s; large checkpoints wait as long",
+        ),
+        "zombie_age_s": Option(
+            300.0, "seconds from which on a zombie counts", "ours: a parent collects its children within seconds"
+        ),
+        "warn_zombies": Option(
+            50, "zombies of that age from which on it warns; 0 never", "ours: a zombie holds nothing but its pid"
+        ),
+        "warn_idle_load_share": Option(
+            0.5,
+            "load (5 min) per CPU, where no job runs, from which on it warns; 0 never",
+            "ours: the services of a node stay far below",
+        ),
+    },
+)

@@ -1,0 +1,114 @@
+"""What does chronyd itself say of the clock?
+
+The kernel knows whether somebody keeps the clock in step; chronyd knows how well, and whether its servers answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.faults import Fault, conclude
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+CANDIDATES = ("/usr/bin/chronyc", "/usr/sbin/chronyc", "/usr/local/bin/chronyc")
+_FIELDS = 14
+
+
+def parse(text: str) -> dict[str, Any] | None:
+    """One line of `chronyc -c tracking` (chronyc(1)); None where it has not that shape.
+
+    Offset, root delay and root dispersion in seconds.
+    """
+    cells = text.strip().split(",")
+    if len(cells) < _FIELDS:
+        return None
+    try:
+        stratum, offset_s, delay_s, dispersion_s = int(cells[2]), float(cells[4]), float(cells[10]), float(cells[11])
+    except ValueError:
+        return None
+    if not all(abs(value) < 1e12 for value in (stratum, offset_s, delay_s, dispersion_s)):
+        return None
+    return {
+        "source": cells[1][:64],
+        "stratum": stratum,
+        "offset_s": offset_s,
+        "error_s": dispersion_s + delay_s / 2,
+        "leap": cells[13][:32],
+    }
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Ask chronyd, where chronyc is installed."""
+    if not context.real_root:
+        return {"installed": False}
+    program = next((path for path in CANDIDATES if os.access(path, os.X_OK)), "")
+    if not program:
+        return {"installed": False}
+    import subprocess  # noqa: PLC0415 (only this probe's own process pays for it)
+
+    try:
+        done = subprocess.run(
+            [program, "-n", "-c", "tracking"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=min(options["timeout_s"], context.deadline_s * 0.8),
+            env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
+            cwd="/",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"installed": True, "said": None, "error": "timeout"}
+    except OSError as error:
+        return {"installed": True, "said": None, "error": str(error)}
+    said = parse(done.stdout[:4096].decode("utf-8", "replace")) if done.returncode == 0 else None
+    return {"installed": True, "said": said, "error": "" if said else f"exit code {done.returncode}"}
+
+
+def _faults(said: dict[str, Any], options: Options) -> Iterator[Fault]:
+    remedy = "`chronyc tracking`, `chronyc sources -v`"
+    if said["leap"] == "Not synchronised":
+        yield Fault(Status.WARN, "not_synchronised", "chronyd has no server that it follows", remedy)
+        return
+    offset_ms, error_ms = said["offset_s"] * 1000, said["error_s"] * 1000
+    if abs(offset_ms) > options["warn_offset_ms"]:
+        yield Fault(Status.WARN, "clock_off", f"chronyd says that the clock is {offset_ms:+.1f} ms off", remedy)
+    elif error_ms > options["warn_error_ms"]:
+        sentence = f"chronyd can tell the time to {error_ms:.0f} ms only"
+        yield Fault(Status.WARN, "clock_uncertain", sentence, remedy)
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns. A chronyc without a daemon is a machine that keeps its time by something else."""
+    if not facts["installed"]:
+        return Finding(Status.SKIP, "no_chrony", "chronyc is not installed")
+    said = facts["said"]
+    if said is None:
+        reason = "chrony_silent" if facts["error"] == "timeout" else "no_chronyd"
+        return Finding(Status.SKIP, reason, f"chronyd does not answer ({facts['error']})", evidence=facts)
+    sentence = f"chronyd: {said['offset_s'] * 1000:+.3f} ms off, stratum {said['stratum']}"
+    return conclude(_faults(said, options), Finding(Status.PASS, "synchronised", sentence, evidence=said), said)
+
+
+check = Check(
+    name="chrony",
+    question="What does chronyd itself say of the clock?",
+    reads="`chronyc -n -c tracking`, where it is installed",
+    cost="one process, 5 ms",
+    stages=("periodic", "full"),
+    probe=probe,
+    judge=judge,
+    options={
+        "warn_offset_ms": Option(50.0, "offset in ms above which it warns", "as of clock"),
+        "warn_error_ms": Option(
+            500.0,
+            "root dispersion and half the root delay, in ms, above which it warns",
+            "ours: NTP's own bound is 3 s",
+        ),
+        "timeout_s": Option(2.0, "s after which chronyc is not waited for", "ours"),
+    },
+)

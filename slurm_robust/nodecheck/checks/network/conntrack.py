@@ -1,0 +1,83 @@
+"""Is there room for new connections in the firewall's table?
+
+When it is full, the kernel drops the first packet of every new connection (nf_conntrack-sysctl).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_robust.nodecheck import counters, looks, tree, windows
+from slurm_robust.nodecheck.context import Context, read_text
+from slurm_robust.nodecheck.faults import Fault, conclude
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+
+def column(text: str, name: str) -> int | None:
+    """The sum over all CPUs of one column of a file in /proc/net/stat, whose cells are hexadecimal."""
+    head, *lines = text.splitlines() or [""]
+    titles = head.split()
+    if name not in titles:
+        return None
+    numbers = [
+        tree.hexadecimal(cells[titles.index(name)]) for line in lines if len(cells := line.split()) == len(titles)
+    ]
+    return sum(number for number in numbers if number is not None) if numbers else None
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Entries, limit, and packets dropped."""
+    folder = context.path("/proc/sys/net/netfilter")
+    text = read_text(context.path("/proc/net/stat/nf_conntrack"))
+    counts = {name: count for name in ("drop", "early_drop") if (count := column(text, name)) is not None}
+    return {
+        "count": tree.count(folder / "nf_conntrack_count"),
+        "max": tree.count(folder / "nf_conntrack_max"),
+        "counts": counts,
+        **looks.since(context, check.name),
+    }
+
+
+def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+    remedy = "`sysctl net.netfilter.nf_conntrack_max`: raise it, or take the fabric's traffic out of tracking"
+    if facts["count"] > options["warn_share"] * facts["max"]:
+        sentence = f"{facts['count']} of {facts['max']} tracked connections are in use"
+        yield Fault(Status.WARN, "conntrack_filling", sentence, remedy)
+    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    dropped = sum(growth.delta for growth in grown.values())
+    if dropped > options["warn_drops_per_hour"]:
+        yield Fault(Status.WARN, "conntrack_drops", f"connection tracking dropped {dropped} packets", remedy)
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: what is open stays open."""
+    evidence = {name: facts[name] for name in ("count", "max", "counts")}
+    if facts["count"] is None or not facts["max"]:
+        return Finding(Status.SKIP, "no_conntrack", "connections are not tracked here", evidence=evidence)
+    said = f"{facts['count']} of {facts['max']} tracked connections are in use"
+    return conclude(_faults(facts, options), Finding(Status.PASS, "conntrack_room", said, evidence=evidence), evidence)
+
+
+def remember(facts: Facts, options: Options) -> Facts:
+    """Packets dropped until now."""
+    return windows.keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+
+
+check = Check(
+    name="conntrack",
+    question="Is there room for new connections in the firewall's table?",
+    reads="/proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/net/stat/nf_conntrack",
+    cost="three small reads",
+    stages=("epilog", "periodic", "full"),
+    probe=probe,
+    judge=judge,
+    lane="files",
+    remember=remember,
+    options={
+        "warn_share": Option(
+            0.9, "share in use above which it warns", "ours: the start of a large job opens thousands"
+        ),
+        "warn_drops_per_hour": Option(100, "packets dropped within the last hour above which it warns", "ours"),
+    },
+)

@@ -1,0 +1,96 @@
+"""Do the names of Slurm's controllers resolve, and soon?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from slurm_robust.nodecheck import naming
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.faults import Fault, conclude, some
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+
+_CONNECT_S = 1.0
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Each controller's addresses: as written, from /etc/hosts, or from the resolver."""
+    text = "" if options["hosts"] else naming.slurm_conf(context, options["slurm_conf"], os.environ)
+    hosts, port = naming.controllers(text)
+    for host in options["hosts"]:
+        if not isinstance(host, str) or not naming.is_host(host):
+            raise CheckError(f"nodecheck.options.controller_name.hosts: {host!r} is no host's name")
+    hosts = list(options["hosts"]) or hosts
+    known = naming.hosts_file(context)
+    found: dict[str, dict[str, Any]] = {}
+    ask = []
+    for host in hosts:
+        if naming.is_address(host):
+            found[host] = {"how": "address", "addresses": [host], "error": "", "took_s": 0.0}
+        elif host.lower() in known:
+            found[host] = {"how": "hosts", "addresses": known[host.lower()], "error": "", "took_s": 0.0}
+        elif context.real_root:
+            ask.append(host)
+    timeout_s = min(options["timeout_s"], context.deadline_s * 0.6)
+    for host, said in naming.resolve(ask, timeout_s).items():
+        found[host] = {"how": "resolver", **said}
+    if options["connect"] and context.real_root:
+        for host in hosts:
+            if host in found and found[host]["addresses"]:
+                found[host]["connect"] = naming.connect(found[host]["addresses"][0], port, _CONNECT_S / len(hosts))
+    return {"hosts": hosts, "found": found, "port": port}
+
+
+def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+    found = facts["found"]
+    late = [host for host, said in found.items() if said["error"] == "timeout"]
+    wrong = [host for host, said in found.items() if not said["addresses"] and host not in late]
+    slow = [host for host, said in found.items() if said["addresses"] and said["took_s"] > options["slow_s"]]
+    deaf = [host for host, said in found.items() if said.get("connect", {}).get("error")]
+    remedy = "`getent ahosts {}`; look at /etc/resolv.conf, or put the controllers into /etc/hosts"
+    if wrong:
+        sentence = f"controller {some(wrong)} does not resolve: {found[wrong[0]]['error'] or 'no address'}"
+        yield Fault(Status.WARN, "controller_unresolved", sentence, remedy.format(wrong[0]))
+    if late:
+        sentence = f"no answer of the resolver for controller {some(late)}"
+        yield Fault(Status.WARN, "resolver_silent", sentence, remedy.format(late[0]))
+    if slow:
+        sentence = f"the resolver took {found[slow[0]]['took_s']:.1f} s for controller {slow[0]}"
+        yield Fault(Status.WARN, "resolver_slow", sentence, remedy.format(slow[0]))
+    if deaf:
+        sentence = f"controller {some(deaf)} takes no connection: {found[deaf[0]]['connect']['error']}"
+        yield Fault(Status.WARN, "controller_unreachable", sentence, "`scontrol ping`; look at network and firewall")
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: a name server that is down is everybody's at once, and no node's fault."""
+    if not facts["hosts"]:
+        return Finding(Status.SKIP, "no_controller", "no slurm.conf names a controller here")
+    if not facts["found"]:
+        return Finding(Status.SKIP, "not_here", "a saved tree resolves no names", evidence=facts)
+    healthy = Finding(Status.PASS, "controller_resolves", f"{some(facts['found'])} resolves", evidence=facts)
+    return conclude(_faults(facts, options), healthy, facts)
+
+
+check = Check(
+    name="controller_name",
+    question="Do the names of Slurm's controllers resolve, and soon?",
+    reads="slurm.conf, /etc/hosts, and the system's resolver for names that are not in there",
+    cost="two reads; a process for each name that the resolver is asked for, 2–20 ms",
+    stages=("epilog", "periodic", "full"),
+    probe=probe,
+    judge=judge,
+    options={
+        "hosts": Option([], "list of names to look up instead of slurm.conf's", "ours: slurm.conf knows"),
+        "slurm_conf": Option("", "the file, where it stands in none of Slurm's usual places", "slurm.conf(5)"),
+        "timeout_s": Option(
+            2.5, "s after which the resolver is not waited for", "ours: resolv.conf(5) asks each server for 5 s"
+        ),
+        "slow_s": Option(1.0, "s above which an answer warns", "ours: a name server next door answers within ms"),
+        "connect": Option(
+            False, "also open a TCP connection to slurmctld's port", "ours: slurmd itself tells Slurm so"
+        ),
+    },
+)

@@ -1,0 +1,104 @@
+"""Is there a way out: a default route, and a gateway that answers?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from slurm_robust.nodecheck import links, state, tree
+from slurm_robust.nodecheck.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.faults import Fault, conclude, some
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_RTF_UP_GATEWAY = 0x3
+_ATF_COM = 0x2
+"""A neighbour whose hardware address is known (`ATF_COM` of <net/if_arp.h>)."""
+
+
+def gateways(text: str) -> list[str]:
+    """IPv4 gateways of default routes, from /proc/net/route (addresses there are in the machine's byte order)."""
+    found = []
+    for line in text.splitlines()[1:]:
+        cells = line.split()
+        numbers = [tree.hexadecimal(cell) for cell in cells[1:8]]
+        if len(numbers) != 7 or None in numbers:
+            continue
+        target, gateway, flags, mask = numbers[0], numbers[1] or 0, numbers[2] or 0, numbers[6]
+        if target == 0 == mask and flags & _RTF_UP_GATEWAY == _RTF_UP_GATEWAY and 0 < gateway < 1 << 32:
+            found.append(".".join(map(str, gateway.to_bytes(4, sys.byteorder))))
+    return sorted(set(found))
+
+
+def neighbours(text: str) -> dict[str, bool]:
+    """IPv4 address → whether its hardware address is known, from /proc/net/arp."""
+    found: dict[str, bool] = {}
+    for line in text.splitlines()[1:]:
+        cells = line.split()
+        flags = tree.hexadecimal(cells[2]) if len(cells) >= 6 else None
+        if flags is not None:
+            found[cells[0]] = found.get(cells[0], False) or bool(flags & _ATF_COM)
+    return found
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Default routes, their gateways, and what the neighbour table knows of these."""
+    net = context.path("/proc/net")
+    known = neighbours(read_text(net / "arp"))
+    return {
+        "seen": tree.exists(net / "route") or tree.exists(net / "ipv6_route"),
+        "interfaces": links.routed(context),
+        "gateways": {address: known.get(address) for address in gateways(read_text(net / "route"))},
+        "boot_id": context.boot_id(),
+        "kept": state.load(context.cache_dir, check.name),
+    }
+
+
+def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+    had = facts["kept"].get("boot_id") == facts["boot_id"] and bool(facts["kept"].get("had"))
+    if not facts["interfaces"]:
+        if options["required"]:
+            remedy = "`ip route`; restart the network configuration"
+            yield Fault(Status.FAIL, "route_missing", "there is no default route", remedy)
+        elif had:
+            remedy = "`ip route`; restart the network configuration"
+            yield Fault(Status.WARN, "route_lost", "the default route has gone since an earlier look", remedy)
+    silent = [address for address, answers in facts["gateways"].items() if answers is False]
+    if silent:
+        # Also so for the blink of an eye while it is asked.
+        sentence = f"gateway {some(silent)} does not answer to ARP"
+        yield Fault(Status.WARN, "gateway_silent", sentence, f"`ip neigh show {silent[0]}`; look at switch and VLAN")
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails only where the site requires a default route and there is none: many fabrics do without."""
+    evidence = {"interfaces": facts["interfaces"], "gateways": facts["gateways"]}
+    if not facts["seen"]:
+        return Finding(Status.SKIP, "no_table", "there is no routing table to read", evidence=evidence)
+    if facts["interfaces"]:
+        said = f"default route by {some(facts['interfaces'])}"
+        healthy = Finding(Status.PASS, "route_present", said, evidence=evidence)
+    else:
+        healthy = Finding(Status.SKIP, "no_default_route", "the node has no default route", evidence=evidence)
+    return conclude(_faults(facts, options), healthy, evidence)
+
+
+def remember(facts: Facts, options: Options) -> Facts | None:
+    """Whether this boot has had a default route."""
+    same = facts["kept"].get("boot_id") == facts["boot_id"]
+    new = {"boot_id": facts["boot_id"], "had": bool(facts["interfaces"]) or (same and bool(facts["kept"].get("had")))}
+    return None if new == facts["kept"] else new
+
+
+check = Check(
+    name="default_route",
+    question="Is there a way out: a default route, and a gateway that answers?",
+    reads="/proc/net/route, /proc/net/ipv6_route, /proc/net/arp",
+    cost="three small reads",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    lane="files",
+    remember=remember,
+    options={"required": Option(False, "fail where there is none", "ours: only the site knows its network")},
+)

@@ -1,0 +1,41 @@
+"""Is the loopback interface up?
+
+Without it a machine reaches none of its own addresses: ranks of one node do not find each other.
+"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck import links, tree
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Options
+
+_IFF_UP = 0x1
+_IFF_LOOPBACK = 0x8
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Flags of `lo` (netdevice(7)), None where they cannot be read."""
+    return {"flags": tree.hexadecimal(tree.word(context.path(links.NET) / "lo" / "flags", 16))}
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails where it is down: by the kernel, everything sent to an own address goes through it."""
+    flags = facts["flags"]
+    if flags is None or not flags & _IFF_LOOPBACK:
+        return Finding(Status.SKIP, "not_seen", "the loopback interface is not to be seen", evidence=facts)
+    if not flags & _IFF_UP:
+        return Finding(Status.FAIL, "loopback_down", "the loopback interface is down", "`ip link set lo up`", facts)
+    return Finding(Status.PASS, "loopback_up", "the loopback interface is up", evidence=facts)
+
+
+check = Check(
+    name="loopback",
+    question="Is the loopback interface up?",
+    reads="/sys/class/net/lo/flags",
+    cost="one read",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    lane="files",
+)

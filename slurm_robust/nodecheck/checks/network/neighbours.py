@@ -1,0 +1,87 @@
+"""Is there room in the neighbour (ARP) tables?
+
+A flat network of thousands of nodes outgrows the kernel's default of 1024 entries: then addresses next door cannot be
+reached, now this one, now that one (`neighbour: arp_cache: neighbor table overflow!`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_robust.nodecheck import counters, looks, tree, windows
+from slurm_robust.nodecheck.checks.network.conntrack import column
+from slurm_robust.nodecheck.context import Context, read_text
+from slurm_robust.nodecheck.faults import Fault, conclude
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_TABLES = {"ipv4": "arp_cache", "ipv6": "ndisc_cache"}
+
+
+def _entries(text: str) -> int | None:
+    """Every CPU's line repeats the number of entries of the whole table."""
+    lines = text.splitlines()
+    return column("\n".join(lines[:2]), "entries")
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Entries, the hard limit, and how often the table was full, of both families."""
+    tables, counts = {}, {}
+    for family, name in _TABLES.items():
+        text = read_text(context.path("/proc/net/stat") / name)
+        limit = tree.count(context.path(f"/proc/sys/net/{family}/neigh/default/gc_thresh3"))
+        tables[family] = [_entries(text), limit]
+        if (full := column(text, "table_fulls")) is not None:
+            counts[family] = full
+    return {
+        "tables": tables,
+        "counts": counts,
+        **looks.since(context, check.name),
+    }
+
+
+def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    for family, (entries, limit) in facts["tables"].items():
+        remedy = f"`sysctl net.{family}.neigh.default.gc_thresh3`: raise it, with gc_thresh1 and gc_thresh2 below it"
+        if family in grown and grown[family].delta:
+            sentence = f"the {family} neighbour table was full {grown[family].delta} times since an earlier look"
+            yield Fault(Status.WARN, "neighbour_overflow", sentence, remedy)
+        elif entries is not None and limit and entries > options["warn_share"] * limit:
+            sentence = f"{entries} of {limit} {family} neighbours are in use"
+            yield Fault(Status.WARN, "neighbours_filling", sentence, remedy)
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: the neighbours that are known can be reached."""
+    known = {family: table for family, table in facts["tables"].items() if None not in table}
+    evidence = {"tables": facts["tables"], "table_fulls": facts["counts"]}
+    said = ", ".join(f"{entries} of {limit} {family} neighbours" for family, (entries, limit) in known.items())
+    if known:
+        healthy = Finding(Status.PASS, "neighbours_room", said, evidence=evidence)
+    else:
+        healthy = Finding(Status.SKIP, "no_table", "the neighbour tables' limits are not to be seen", evidence=evidence)
+    return conclude(_faults(facts, options), healthy, evidence)
+
+
+def remember(facts: Facts, options: Options) -> Facts:
+    """How often the tables were full until now."""
+    return windows.keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+
+
+check = Check(
+    name="neighbours",
+    question="Is there room in the neighbour (ARP) tables?",
+    reads="/proc/net/stat/{arp_cache,ndisc_cache}, /proc/sys/net/*/neigh/default/gc_thresh3",
+    cost="four small reads",
+    stages=("epilog", "periodic", "full"),
+    probe=probe,
+    judge=judge,
+    lane="files",
+    remember=remember,
+    options={
+        "warn_share": Option(
+            0.9, "share of gc_thresh3 above which it warns", "ours: beyond gc_thresh3 the kernel refuses new entries"
+        )
+    },
+)

@@ -1,0 +1,67 @@
+"""Are the kernel's network settings as the site wants them?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurm_robust.nodecheck import tree
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.faults import Fault, conclude
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+
+_NAME = re.compile(r"net(?:[./][A-Za-z0-9_-]+){1,6}\Z")
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """The settings that the site names; a name with slashes may have dots in its parts (`net/ipv4/conf/eth0.1/mtu`)."""
+    found = {}
+    for name in (*options["minimum"], *options["exact"]):
+        if not isinstance(name, str) or not _NAME.match(name):
+            raise CheckError(f"nodecheck.options.network_sysctls: {name!r} is no setting below net")
+        path = name if "/" in name else name.replace(".", "/")
+        found[name] = tree.word(context.path("/proc/sys") / path)
+    return {"found": found}
+
+
+def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+    for name, wanted in options["minimum"].items():
+        # `net.ipv4.tcp_rmem` has three numbers; its largest is what a site means.
+        numbers = [number for cell in facts["found"][name].split() if (number := tree.integer(cell)) is not None]
+        if numbers and isinstance(wanted, int) and max(numbers) < wanted:
+            sentence = f"{name} is {max(numbers)}, at least {wanted} is wanted"
+            yield Fault(Status.WARN, "setting_too_low", sentence, f"`sysctl {name}`; set it in /etc/sysctl.d")
+    for name, wanted in options["exact"].items():
+        said = facts["found"][name]
+        if said and said.split() != str(wanted).split():
+            sentence = f"{name} is {said}, {wanted} is wanted"
+            yield Fault(Status.WARN, "setting_differs", sentence, f"`sysctl {name}`; set it in /etc/sysctl.d")
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns; a setting that this kernel does not have is passed over."""
+    if not facts["found"]:
+        return Finding(Status.SKIP, "nothing_named", "the site names no setting")
+    healthy = Finding(
+        Status.PASS, "settings_as_wanted", f"{len(facts['found'])} settings are as wanted", evidence=facts
+    )
+    return conclude(_faults(facts, options), healthy, facts)
+
+
+check = Check(
+    name="network_sysctls",
+    question="Are the kernel's network settings as the site wants them?",
+    reads="/proc/sys/net/*, those that the site names",
+    cost="one read a setting",
+    stages=("periodic", "full"),
+    probe=probe,
+    judge=judge,
+    lane="files",
+    options={
+        "minimum": Option(
+            {}, "least values: {`net.core.rmem_max`: 16777216}; of several numbers the largest counts", "ours: empty"
+        ),
+        "exact": Option({}, "values: {`net.ipv4.conf.all.rp_filter`: 2}", "ours: empty"),
+    },
+)

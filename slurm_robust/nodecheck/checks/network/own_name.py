@@ -1,0 +1,55 @@
+"""Does this machine's own name lead to itself?
+
+Launchers of ranks (gloo, MPI, torch's rendezvous) look up their host's name and listen at what they find.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from slurm_robust.nodecheck import naming
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.faults import some
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """The host's name, its addresses, and which of them are this machine's."""
+    if not context.real_root:
+        return {"here": False}
+    name = socket.gethostname()
+    known = naming.hosts_file(context).get(name.lower(), [])
+    said: Facts = {"addresses": known, "error": "", "took_s": 0.0}
+    if not known:
+        said = naming.resolve([name], min(options["timeout_s"], context.deadline_s * 0.6))[name]
+    return {"here": True, "name": name, **said, "local": [a for a in said["addresses"] if naming.is_local(a)]}
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Only warns: launchers can be told an address. A loopback address is one of the machine's (Debian sets it so)."""
+    if not facts["here"]:
+        return Finding(Status.SKIP, "not_here", "a saved tree resolves no names")
+    name, addresses, local = facts["name"], facts["addresses"], facts["local"]
+    remedy = f"`getent ahosts {name}`; put the machine's name and address into /etc/hosts"
+    if facts["error"] == "timeout":
+        sentence = f"no answer of the resolver for the machine's own name ({name})"
+        return Finding(Status.WARN, "resolver_silent", sentence, remedy, facts)
+    if not addresses:
+        return Finding(Status.WARN, "own_name_unresolved", f"the machine's name {name} does not resolve", remedy, facts)
+    if not local:
+        sentence = f"the machine's name {name} leads to {some(addresses)}, which is another machine's"
+        return Finding(Status.WARN, "own_name_foreign", sentence, remedy, facts)
+    return Finding(Status.PASS, "own_name_local", f"{name} leads to {some(local)}", evidence=facts)
+
+
+check = Check(
+    name="own_name",
+    question="Does this machine's own name lead to itself?",
+    reads="/etc/hosts, and the system's resolver where the name is not in there; bind(2) to what was found",
+    cost="one read, or a process for the resolver, 2–20 ms",
+    stages=("periodic", "full"),
+    probe=probe,
+    judge=judge,
+    options={"timeout_s": Option(2.5, "s after which the resolver is not waited for", "as of controller_name")},
+)

@@ -1,0 +1,175 @@
+"""Do links flap, or make errors faster than they may?
+
+Counters of InfiniBand's own are narrow and stop at their limit: `link_downed` at 255, two others at 15. One that stands
+there cannot grow, and says nothing until somebody clears it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from slurm_robust.nodecheck import counters, looks, rdma, tree, windows
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.counters import Growth
+from slurm_robust.nodecheck.faults import Fault, conclude, some
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_IBTA = "InfiniBand's bound of 120 an hour (bit error rate 10^-12), as Oracle's and NVIDIA's documents cite it"
+_DIAGS = "the limit of ibcheckerrs in infiniband-diags, here an hour's"
+LIMITS: Mapping[str, tuple[int, str]] = {
+    "symbol_error": (120, _IBTA),
+    "link_error_recovery": (10, _DIAGS),
+    "port_rcv_errors": (10, _DIAGS),
+    "port_rcv_remote_physical_errors": (100, _DIAGS),
+    "local_link_integrity_errors": (10, _DIAGS),
+    "excessive_buffer_overrun_errors": (10, _DIAGS),
+    "port_xmit_discards": (100, _DIAGS),
+    "port_xmit_constraint_errors": (100, _DIAGS),
+    "port_rcv_constraint_errors": (100, _DIAGS),
+    "VL15_dropped": (100, _DIAGS),
+}
+"""Counter → events an hour above which it warns, and where that comes from.
+
+Not among them: `port_rcv_switch_relay_errors` (a switch's), `port_xmit_wait` (congestion, and healthy)."""
+_SATURATED = {
+    "link_downed": 255,
+    "link_error_recovery": 255,
+    "local_link_integrity_errors": 15,
+    "excessive_buffer_overrun_errors": 15,
+    "symbol_error": 65535,
+    "port_rcv_errors": 65535,
+    "port_rcv_remote_physical_errors": 65535,
+    "port_xmit_discards": 65535,
+    "port_xmit_constraint_errors": 255,
+    "port_rcv_constraint_errors": 255,
+    "VL15_dropped": 65535,
+}
+_DAY_S = 86_400.0
+_REMEDIES = {
+    "port_xmit_discards": "look for congestion and for a peer that does not drain: `perfquery -x`",
+    "port_xmit_constraint_errors": "partition keys do not fit: `smpquery PKeyTable`",
+    "port_rcv_constraint_errors": "partition keys do not fit: `smpquery PKeyTable`",
+    "VL15_dropped": "management packets are dropped: look at the subnet manager",
+    "excessive_buffer_overrun_errors": "the card cannot keep up: look at PCIe and firmware, then at the cable",
+}
+_CABLE = "clean, reseat or replace cable and transceiver; `mlxlink -d {} -c`"
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """The error counters of every port, with those of earlier looks in this boot."""
+    counts: dict[str, dict[str, int]] = {}
+    ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
+    for device, port in ports:
+        folder = context.path(rdma.CLASS) / device["name"] / "ports" / str(port["port"]) / "counters"
+        found = {name: tree.count(folder / name) for name in ("link_downed", *LIMITS)}
+        counts[rdma.label(device, port)] = {name: value for name, value in found.items() if value is not None}
+    return {
+        "counts": counts,
+        "spared": [
+            rdma.label(device, port)
+            for group in rdma.sisters(ports)
+            for device, port in group
+            if rdma.may_be_management(port, len(group))
+        ],
+        **looks.since(context, check.name),
+    }
+
+
+def flat(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """`{port: {counter: n}}` as `{"port counter": n}`, as it is remembered."""
+    return {f"{port} {name}": count for port, found in counts.items() for name, count in found.items()}
+
+
+def _grown(facts: Facts, window_s: float) -> dict[str, Growth]:
+    return windows.growth(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], window_s)
+
+
+def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
+    hour, day = _grown(facts, counters.HOUR_S), _grown(facts, _DAY_S)
+    for port in facts["counts"]:
+        name = f"{port} link_downed"
+        in_hour = hour[name].delta if name in hour and hour[name].window_s <= 1.5 * counters.HOUR_S else 0
+        in_day = day[name].delta if name in day and day[name].window_s <= 1.5 * _DAY_S else 0
+        remedy = _CABLE.format(port.partition("/")[0])
+        if 0 < options["fail_flaps_per_hour"] <= in_hour:
+            status = Status.WARN if port in facts["spared"] else Status.FAIL
+            yield Fault(status, "link_flapping", f"{port} lost its link {in_hour} times within an hour", remedy)
+        elif 0 < options["warn_flaps_per_day"] <= in_day:
+            yield Fault(Status.WARN, "link_flaps", f"{port} lost its link {in_day} times within a day", remedy)
+
+
+def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
+    grown = _grown(facts, counters.HOUR_S)
+    for counter, (usual, _) in LIMITS.items():
+        limit = options["warn_per_hour"].get(counter, usual)
+        if not isinstance(limit, (int, float)) or limit <= 0:
+            continue
+        names = {port: f"{port} {counter}" for port in facts["counts"]}
+        rates = {port: windows.per_hour(grown[name]) for port, name in names.items() if name in grown}
+        over = {port: rate for port, rate in rates.items() if rate > limit}
+        if over:
+            worst = max(over, key=lambda port: over[port])
+            sentence = f"{counter} grows on {some(over)}: {over[worst]:.0f} an hour on {worst}, {limit:g} are allowed"
+            remedy = _REMEDIES.get(counter, _CABLE.format(worst.partition("/")[0]))
+            yield Fault(Status.WARN, counter.lower(), sentence, remedy)
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails for a link that flaps so often that no job survives, unless it may be for management; other errors warn.
+
+    Whatever a counter reached before the first look of this boot says nothing.
+    """
+    if not any(facts["counts"].values()):
+        return Finding(Status.SKIP, "no_counters", "no RDMA port has error counters")
+    full = [
+        f"{port} {name}"
+        for port, found in facts["counts"].items()
+        for name, count in found.items()
+        if count == _SATURATED[name]
+    ]
+    grown = {name: growth.delta for name, growth in _grown(facts, counters.HOUR_S).items() if growth.delta}
+    evidence: dict[str, Any] = {"grown": grown, "at_their_limit": full}
+    first = not windows.samples_of(facts["kept"], facts["boot_id"])
+    said = "error counters are read for the first time in this boot" if first else "no link makes too many errors"
+    if full:
+        said += f"; {len(full)} stand at their limit and cannot grow (`perfquery -R` clears them)"
+    healthy = Finding(Status.PASS, "first_look" if first else "errors_low", said, evidence=evidence)
+    return conclude([*_flaps(facts, options), *_errors(facts, options)], healthy, evidence)
+
+
+def remember(facts: Facts, options: Options) -> Facts:
+    """This look's counts, and some of the last day's."""
+    return windows.keep(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], _DAY_S)
+
+
+check = Check(
+    name="rdma_errors",
+    question="Do links flap, or make errors faster than they may?",
+    reads="/sys/class/infiniband/*/ports/*/counters, compared with the looks of the last hour and day",
+    cost="eleven small reads a port, each of which asks the card's firmware: 1–10 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    lane=rdma.LANE,
+    remember=remember,
+    options={
+        "warn_per_hour": Option(
+            {},
+            "events an hour above which a counter warns, instead of "
+            + ", ".join(f"{name} {limit}" for name, (limit, _) in LIMITS.items())
+            + "; 0 passes a counter over",
+            f"symbol_error: {_IBTA}; the others: {_DIAGS}",
+        ),
+        "warn_flaps_per_day": Option(
+            2, "losses of a link within a day from which it warns; 0 never", "NVIDIA's InfiniBand bring-up procedure"
+        ),
+        "fail_flaps_per_hour": Option(
+            5,
+            "losses of a link within an hour from which it fails; 0 never",
+            "ours: a switch that restarts makes one or two; no job survives five",
+        ),
+        "ignore": Option([], "list of devices, ports, interfaces or boards that are passed over", "ours: none is"),
+    },
+)

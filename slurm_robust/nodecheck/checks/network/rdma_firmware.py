@@ -1,0 +1,57 @@
+"""Do like cards run like firmware?"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck import rdma
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.faults import Fault, conclude, some
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Model, board and firmware of each card."""
+    return {"devices": rdma.devices(context)}
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Warns: a mixture of firmware costs speed or sleep, and no job by itself."""
+    boards: dict[tuple[str, str], dict[str, str]] = {}
+    for device in facts["devices"]:
+        own = {device["name"], device["board"]} - {""}
+        if device["kind"] in ("card", "guest") and device["fw"] and own.isdisjoint(map(str, options["ignore"])):
+            boards.setdefault((device["type"], device["board"]), {})[device["name"]] = device["fw"]
+    evidence = {"firmware": {name: fw for cards in boards.values() for name, fw in cards.items()}}
+    faults = []
+    for (model, board), cards in boards.items():
+        wanted = options["expected"].get(board) or options["expected"].get(model)
+        usual, times = rdma.usual(cards.values())
+        if wanted:
+            odd = [name for name, fw in cards.items() if fw != str(wanted)]
+            if odd:
+                sentence = f"firmware of {some(odd)} is {cards[odd[0]]}, {wanted} is expected"
+                faults.append(Fault(Status.WARN, "firmware_unexpected", sentence, "`mlxfwmanager --query`; update it"))
+        elif times < len(cards):
+            odd = [name for name, fw in cards.items() if fw != usual]
+            sentence = f"firmware of {some(odd)} is {cards[odd[0]]}, of other {model} {usual}"
+            faults.append(Fault(Status.WARN, "firmware_mixed", sentence, "`mlxfwmanager --query`; bring them in line"))
+    if not boards:
+        return Finding(Status.SKIP, "no_firmware", "no RDMA card tells its firmware", evidence=evidence)
+    said = ", ".join(sorted({f"{model} {fw}" for (model, _), cards in boards.items() for fw in cards.values()}))
+    return conclude(faults, Finding(Status.PASS, "firmware_alike", f"firmware: {said}", evidence=evidence), evidence)
+
+
+check = Check(
+    name="rdma_firmware",
+    question="Do like cards run like firmware?",
+    reads="/sys/class/infiniband/*/{fw_ver,hca_type,board_id}",
+    cost="nothing beyond rdma_ports, whose reading it shares",
+    stages=("periodic", "full"),
+    probe=probe,
+    judge=judge,
+    lane=rdma.LANE,
+    options={
+        "expected": Option({}, "firmware by board or model: {`MT_0000000838`: `28.41.1000`}", "ours: empty"),
+        "ignore": Option([], "list of devices or boards that are passed over", "ours: none is"),
+    },
+)

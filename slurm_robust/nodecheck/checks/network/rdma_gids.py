@@ -1,0 +1,120 @@
+"""Have the RoCE ports the addresses (GIDs) by which peers reach them?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from slurm_robust.nodecheck import rdma, tree
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.faults import Fault, conclude, some
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_MAX_GIDS = 16
+"""mlx5 fills its table from the front: two entries for each address of the interface and of its VLANs."""
+_LINK_LOCAL = "fe80:"
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """The first GIDs of each active RoCE port with their types, and its interface's MTU."""
+    ports = []
+    for device, port in rdma.all_ports(rdma.devices(context), options["ignore"]):
+        if port["layer"] != "Ethernet" or device["iwarp"] or not rdma.is_active(port):
+            continue
+        folder = context.path(rdma.CLASS) / device["name"] / "ports" / str(port["port"])
+        net = context.path("/sys/class/net") / port["netdev"] if port["netdev"] else None
+        ports.append(
+            {
+                "name": rdma.label(device, port),
+                "group": [device["type"], device["board"], port["port"]],
+                "netdev": port["netdev"],
+                "gids": _gids(folder),
+                "mtu": tree.count(net / "mtu") if net else None,
+            }
+        )
+    return {"ports": ports}
+
+
+def _gids(port: Path) -> list[list[str]] | None:
+    """Type and text of the GIDs that are set; None where the kernel shows no table."""
+    numbers = [name for name in tree.names(port / "gids") if name.isascii() and name.isdigit()]
+    if not numbers:
+        return None
+    found = []
+    for number in numbers[:_MAX_GIDS]:
+        gid = tree.word(port / "gids" / number, 64)
+        if gid.strip("0:"):
+            found.append([tree.word(port / "gid_attrs" / "types" / number, 32), gid])
+    return found
+
+
+def grade(gids: list[list[str]]) -> str:
+    """The best address among them: `routable`, `local` (link-local only), `old` (RoCE v1 only) or `none`."""
+    second = [gid for kind, gid in gids if kind == "RoCE v2"]
+    if any(not gid.lower().startswith(_LINK_LOCAL) for gid in second):
+        return "routable"
+    if second:
+        return "local"
+    return "old" if gids else "none"
+
+
+def _faults(ports: list[dict[str, Any]], options: Options) -> Iterator[Fault]:
+    status = Status.FAIL if options["required"] else Status.WARN
+    for reason, sentence in (
+        ("none", "no GID on {}: RoCE cannot be used there"),
+        ("old", "no RoCE v2 GID on {}, only RoCE v1: it cannot be routed"),
+    ):
+        names = [port["name"] for port in ports if grade(port["gids"]) == reason]
+        if names:
+            remedy = "give the interface an address: `ip addr`, `rdma link`, `show_gids`"
+            yield Fault(status, f"gid_{reason}", sentence.format(some(names)), remedy)
+
+
+def _odd(ports: list[dict[str, Any]]) -> Iterator[Fault]:
+    """What one port lacks that most of its sisters have: an IP address, the same MTU."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for port in ports:
+        groups.setdefault(str(port["group"]), []).append(port)
+    for group in groups.values():
+        routable = [port for port in group if grade(port["gids"]) == "routable"]
+        local = [port["name"] for port in group if grade(port["gids"]) == "local"]
+        if local and 2 * len(routable) > len(group):
+            sentence = f"{some(local)} has no IP address (link-local GID only), its sisters have"
+            yield Fault(Status.WARN, "gid_link_local", sentence, "give the interface an address: `ip addr`")
+        mtus = [port["mtu"] for port in group if port["mtu"]]
+        for port in group:
+            if port["mtu"] and 2 * mtus.count(max(mtus)) > len(group) and port["mtu"] < max(mtus):
+                sentence = f"{port['netdev']} ({port['name']}) has MTU {port['mtu']}, its sisters {max(mtus)}"
+                yield Fault(Status.WARN, "mtu_odd", sentence, f"`ip link set {port['netdev']} mtu {max(mtus)}`")
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Warns for an active RoCE port without a RoCE v2 GID; fails where the site requires one."""
+    if not facts["ports"]:
+        return Finding(Status.SKIP, "no_roce", "no RoCE port is active")
+    ports = [port for port in facts["ports"] if port["gids"] is not None]
+    evidence = {"ports": {port["name"]: [port["netdev"], grade(port["gids"]), port["mtu"]] for port in ports}}
+    if not ports:
+        return Finding(Status.SKIP, "no_gid_table", "the kernel shows no GIDs here", evidence=evidence)
+    healthy = Finding(Status.PASS, "gids_present", f"{len(ports)} RoCE ports have RoCE v2 GIDs", evidence=evidence)
+    return conclude([*_faults(ports, options), *_odd(ports)], healthy, evidence)
+
+
+check = Check(
+    name="rdma_gids",
+    question="Have the RoCE ports the addresses (GIDs) by which peers reach them?",
+    reads="/sys/class/infiniband/*/ports/*/{gids,gid_attrs}, /sys/class/net/*/mtu",
+    cost="up to 32 small reads a RoCE port, 1 ms",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    lane=rdma.LANE,
+    options={
+        "required": Option(
+            False, "fail where an active RoCE port has no RoCE v2 GID", "ours: it may be for management"
+        ),
+        "ignore": Option([], "list of devices, ports, interfaces or boards that are passed over", "ours: none is"),
+    },
+)

@@ -1,0 +1,128 @@
+"""Do the InfiniBand and RoCE ports run at the speed they should?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from slurm_robust.nodecheck import rdma, state
+from slurm_robust.nodecheck.context import STAGES, Context
+from slurm_robust.nodecheck.faults import Fault, conclude
+from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+
+_REMEDY = "reseat or replace cable and transceiver; `mlxlink -d {} -c`, `iblinkinfo`"
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Rate and width of each port, and the fastest that this boot has seen."""
+    return {
+        "devices": rdma.devices(context),
+        "boot_id": context.boot_id(),
+        "kept": state.load(context.cache_dir, check.name),
+    }
+
+
+def _best(facts: Facts) -> dict[str, float]:
+    """The fastest rate at which each port was seen in this boot, Gb/s."""
+    kept = facts["kept"]
+    best = kept.get("best") if kept.get("boot_id") == facts["boot_id"] else None
+    if not isinstance(best, dict):
+        return {}
+    return {name: float(gbps) for name, gbps in best.items() if isinstance(gbps, (int, float))}
+
+
+def _judged(facts: Facts, options: Options) -> list[tuple[str, rdma.Device, rdma.Port]]:
+    """Active ports whose driver reports a rate that means something."""
+    return [
+        (rdma.label(device, port), device, port)
+        for device, port in rdma.all_ports(facts["devices"], options["ignore"])
+        if rdma.is_active(port) and port["gbps"] > 0 and not device["fixed_rate"]
+    ]
+
+
+def _expected(name: str, device: rdma.Device, port: rdma.Port, options: Options) -> float:
+    """What the site wants of this port, Gb/s; 0 where it says nothing."""
+    wanted = rdma.setting(options["min_gbps"], name, device, port)
+    return float(wanted) if isinstance(wanted, (int, float)) else 0.0
+
+
+def _slow(facts: Facts, options: Options) -> Iterator[Fault]:
+    best = _best(facts)
+    for name, device, port in _judged(facts, options):
+        said = f"{name} runs at {port['gbps']:g} Gb/s" + (f" ({port['lanes']}X)" if port["lanes"] else "")
+        remedy = _REMEDY.format(device["name"])
+        wanted = _expected(name, device, port, options)
+        if wanted:
+            if port["gbps"] < wanted:
+                yield Fault(Status.FAIL, "rate_below_expected", f"{said}, {wanted:g} are expected", remedy)
+        elif port["gbps"] < best.get(name, 0.0):
+            # Settings may have been changed while the node runs, but a link that has lost lanes looks the same.
+            status = Status.FAIL if port["layer"] == "InfiniBand" else Status.WARN
+            yield Fault(status, "rate_dropped", f"{said}, it ran at {best[name]:g} before", remedy)
+        elif port["layer"] == "InfiniBand" and port["gbps"] < device["floor_gbps"]:
+            sentence = f"{said}, the card ({device['card']}) does {device['max_gbps']}"
+            yield Fault(Status.FAIL, "rate_far_below_card", sentence, remedy)
+
+
+def _odd(facts: Facts, options: Options) -> Iterator[Fault]:
+    """Ports slower than most of their sisters, where neither site nor memory says what they should do."""
+    names = {(d["name"], p["port"]): name for name, d, p in _judged(facts, options)}
+    for group in rdma.sisters((d, p) for _, d, p in _judged(facts, options)):
+        usual, times = rdma.usual(port["gbps"] for _, port in group)
+        if 2 * times <= len(group):
+            continue
+        for device, port in group:
+            name = names[device["name"], port["port"]]
+            if port["gbps"] < usual and not _expected(name, device, port, options):
+                sentence = f"{name} runs at {port['gbps']:g} Gb/s, its sisters at {usual:g}"
+                remedy = _REMEDY.format(device["name"])
+                yield Fault(Status.WARN, "rate_below_sisters", sentence, f"{remedy}; meant? rdma_rate.min_gbps")
+
+
+def judge(facts: Facts, options: Options) -> Finding:
+    """Fails for less than the site expects, than this boot has seen, or than any healthy link of that card runs at.
+
+    A port that is slower than its sisters may be cabled so on purpose (storage beside compute): it warns.
+    """
+    judged = _judged(facts, options)
+    evidence: dict[str, Any] = {"gbps": {name: port["gbps"] for name, _, port in judged}}
+    if not judged:
+        return Finding(Status.SKIP, "no_rate", "no RDMA port is active and reports a rate", evidence=evidence)
+    rates = Counter(port["gbps"] for _, _, port in judged)
+    said = ", ".join(f"{times} at {gbps:g} Gb/s" for gbps, times in rates.most_common())
+    healthy = Finding(Status.PASS, "rates_good", f"RDMA ports: {said}", evidence=evidence)
+    return conclude([*_slow(facts, options), *_odd(facts, options)], healthy, evidence)
+
+
+def remember(facts: Facts, options: Options) -> Facts | None:
+    """The fastest rate of each port in this boot."""
+    best = _best(facts)
+    for device, port in rdma.all_ports(facts["devices"]):
+        if rdma.is_active(port) and port["gbps"] > 0:
+            name = rdma.label(device, port)
+            best[name] = max(best.get(name, 0.0), port["gbps"])
+    new = {"boot_id": facts["boot_id"], "best": best}
+    return None if new == facts["kept"] else new
+
+
+check = Check(
+    name="rdma_rate",
+    question="Do the InfiniBand and RoCE ports run at the speed they should?",
+    reads="/sys/class/infiniband/*/ports/*/rate, and the rates that earlier looks of this boot saw",
+    cost="nothing beyond rdma_ports, whose reading it shares",
+    stages=STAGES,
+    probe=probe,
+    judge=judge,
+    lane=rdma.LANE,
+    remember=remember,
+    options={
+        "min_gbps": Option(
+            {},
+            "Gb/s that ports must run at: {port, device, board, model (`MT4129`) or `default`: Gb/s}",
+            "ours: empty; what stands there replaces every other judgement of that port",
+        ),
+        "ignore": Option([], "list of devices, ports, interfaces or boards that are passed over", "ours: none is"),
+    },
+)

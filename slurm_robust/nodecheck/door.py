@@ -1,0 +1,151 @@
+"""What prolog, epilog and health check run when no fresh verdict will do: the whole look, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slurm_robust.nodecheck import choices, fresh, history, quick, registry, runner, state
+from slurm_robust.nodecheck.context import Context, job_of, node_name
+from slurm_robust.nodecheck.counters import uptime_s
+from slurm_robust.nodecheck.finding import Fitness, Report, Status
+
+EXIT_DONE, EXIT_CONFIG = 0, 2
+FIRST_USER_ID = 1000
+"""Accounts below it are the system's (useradd's own convention); those above are people."""
+
+Log = Callable[[str], None]
+
+
+def main(stage: str, config: str, *, verbose: bool = False, why: str = "", again: str = "") -> int:
+    """Look, and let the job start or not.
+
+    Args:
+        stage: `prolog`, `epilog` or `periodic`.
+        config: The configuration's path.
+        verbose: Say one line also where all is well.
+        why: Why there is no fresh verdict.
+        again: JSON, checks and their options: the fresh verdict holds and only these are looked at.
+
+    Returns:
+        As `quick.main`.
+    """
+    env = os.environ
+    node = node_name(env)
+    log = logger(f"srobust-{stage}", env)
+    try:
+        chosen = choices.load(config, node)
+        if not chosen.enabled:
+            return EXIT_DONE
+        context = chosen.context(node, stage, env)
+        if again and (said := _again(again, chosen, context)):
+            if verbose:
+                print(f"srobust-{stage}: fresh verdict, and {said}", file=sys.stderr)
+            return EXIT_DONE
+        for name in chosen.options:
+            registry.require(name)
+        checks = registry.select(stage, (), chosen.disable)
+        return _look(checks, chosen, context, config, log=log, told=_Told(verbose, why))
+    except (choices.Wrong, registry.CheckError) as error:
+        print(f"srobust-{stage}: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+
+
+class _Told:
+    """What a person who looks for it finds in the log although all is well."""
+
+    def __init__(self, verbose: bool, why: str) -> None:
+        self.verbose, self.why = verbose, why
+
+    def __call__(self, report: Report) -> None:
+        if self.verbose:
+            because = f" (no fresh verdict: {self.why})" if self.why else ""
+            words = f"{report.node}: {report.verdict.value}, {len(report.results)} checks{because}"
+            print(f"srobust-{report.stage}: {words}", file=sys.stderr)
+
+
+def _again(names: str, chosen: choices.Choices, context: Context) -> str:
+    """Look at these checks alone; empty where they found anything, so that the whole look has to say what."""
+    options: dict[str, Any] = json.loads(names)
+    report = runner.run([registry.get(name) for name in options], context, options, chosen.deadline_s)
+    if any(result.finding.status not in (Status.PASS, Status.SKIP) for result in report.results):
+        return ""
+    return f"{', '.join(options)} looked at again"
+
+
+def _look(
+    checks: list[registry.Check], chosen: choices.Choices, context: Context, config: str, *, log: Log, told: _Told
+) -> int:
+    assert context.cache_dir is not None
+    log_end = fresh.mark(context.kmsg)
+    found = runner.run(checks, context, chosen.options, chosen.deadline_s)
+    report, looks = history.weigh(
+        found,
+        state.load(context.cache_dir, history.NAME),
+        {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks},
+        boot_id=context.boot_id(),
+        now_s=uptime_s(),
+        job_id=context.job_id,
+    )
+    if looks["checks"] or (context.cache_dir / f"{history.NAME}.json").exists():
+        state.save(context.cache_dir, history.NAME, looks)
+    if context.stage == "epilog":
+        # Less was looked at than a prolog would: what stands is left, or taken away.
+        if found.verdict is not Fitness.FIT or any(r.finding.status is Status.WARN for r in found.results):
+            state.drop(context.cache_dir, quick.NAME)
+    else:
+        fresh.leave(found, checks, chosen, context, config, log_end=log_end)
+    for result in report.results:
+        if "look" in result.finding.evidence and result.finding.status is Status.WARN:
+            log(f"{report.node}: {result.finding.sentence}: not yet held against it")
+    told(report)
+    if report.verdict is Fitness.FIT:
+        return EXIT_DONE
+    if report.verdict is Fitness.UNKNOWN:
+        log(f"{report.node}: could not tell, the job may start: {report.sentence}")
+        return EXIT_DONE
+    return _act(report, config, log)
+
+
+def _act(report: Report, config: str, log: Log) -> int:
+    """An unfit node: ask Slurm, which takes the whole configuration."""
+    whole = choices.read(config)
+    distrust_slurm_conf(os.environ)
+    from slurm_robust.nodecheck import gate  # noqa: PLC0415 (a fit node never pays for Slurm)
+
+    return gate.act(report, whole, log, job_id=job_of(os.environ))
+
+
+def distrust_slurm_conf(env: os._Environ[str] | dict[str, str]) -> None:
+    """Forget `SLURM_CONF` where it names a file that a person may write: Slurm's commands load plugins that it names.
+
+    slurmd sets it for its scripts, so this finds something only where somebody else got hold of the environment.
+    """
+    path = env.get("SLURM_CONF", "")
+    if not path or os.geteuid() != 0:
+        return
+    try:
+        info = os.stat(path)  # noqa: PTH116 (a path from outside, taken as it is)
+        trusted = path.startswith("/") and info.st_uid < FIRST_USER_ID and not quick.others_may_write(info)
+    except (OSError, ValueError):
+        trusted = False
+    if not trusted:
+        del env["SLURM_CONF"]
+
+
+def logger(name: str, env: Mapping[str, str]) -> Log:
+    """Writes one line to stderr (slurmd's log keeps it) and to syslog."""
+    job_id = job_of(env)
+    about = f" job {job_id}:" if job_id is not None else ""
+
+    def log(line: str) -> None:
+        import syslog  # noqa: PLC0415 (nearly every look has nothing to say)
+
+        text = f"{name}:{about} {line}"
+        print(text, file=sys.stderr)
+        syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_WARNING, text)
+
+    return log

@@ -1,0 +1,113 @@
+"""One line of a kernel log, in any of the shapes in which it is saved.
+
+Read are raw records of `/dev/kmsg`; dmesg's, with or without `-T`, `-x`, `-r`, `-e`, `-d`, `--time-format iso`;
+journalctl's short, short-iso, short-precise, short-full, short-monotonic and short-unix; syslog's, also with its
+priority before it (RFC 3164 and 5424). Standard library only; nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTH = "|".join(_MONTHS)
+
+_RAW = re.compile(r"([0-9]{1,5}),([0-9]{1,20}),([0-9]{1,20}),[^;]{0,64};(.*)", re.DOTALL)
+_LEVEL = re.compile(rf"(?:[a-z0-9]+ *: *[a-z]+ *: ?|<[0-9]{{1,3}}>(?:1 )?)(?=\[|[0-9]{{4}}-|(?:{_MONTH}) )")
+_UPTIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})(?: < *[0-9.]{1,20}>)?\] ?")
+_SINCE = re.compile(
+    rf"\[(?:(?:{_MONTH}) ?[0-9]{{1,2}} [0-9]{{2}}:[0-9]{{2}}| *(?:\+|< *)[0-9]{{1,12}}\.[0-9]{{1,9}}>?)\] ?"
+)
+_CTIME = re.compile(rf"\[\w{{3}} +({_MONTH}) +([0-9]{{1,2}}) ([0-9]{{2}}):([0-9]{{2}}):([0-9]{{2}}) ([0-9]{{4}})\] ?")
+_ISO = re.compile(
+    r"(?:[A-Z][a-z]{2} )?([0-9]{4})-([0-9]{2})-([0-9]{2})[T ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,][0-9]{1,9})?"
+    r"(?:(Z|[+-][0-9]{2}:?[0-9]{2})| [A-Z]{3,5})? "
+)
+_SYSLOG = re.compile(rf"(?:{_MONTH}) [ 0-9][0-9] [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]{{1,9}})? ")
+_UNIX = re.compile(r"([0-9]{9,11}\.[0-9]{6}) (?=[\w.-]+ [\w.@/()-]+(?:\[[0-9]+\])?: )")
+_TAG = re.compile(r"([\w.-]+) ([\w.@/()-]+)(?:\[[0-9]+\])?(?:: ?| (?:[0-9]+|-) \S+ - ?)")
+_MONOTONIC_TAG = re.compile(r"[\w.-]+ kernel: ")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One message of the kernel.
+
+    Attributes:
+        text: The message without time, level, host and tag.
+        seq: The kernel's number of it, where the shape has one.
+        uptime_s: Seconds since boot, where the shape has them.
+        wall_s: Seconds since the epoch, where the shape has date and year.
+    """
+
+    text: str
+    seq: int | None = None
+    uptime_s: float | None = None
+    wall_s: float | None = None
+
+
+def parse(line: str) -> Record | None:
+    """Read one line; None where it is not the kernel's (another program's tag, a continuation, nothing)."""
+    line = line.rstrip("\r\n")
+    if not line.strip():
+        return None
+    if raw := _RAW.match(line):
+        # Behind the first newline of a record stand its ` KEY=value` lines.
+        text = raw[4].split("\n", 1)[0]
+        return Record(text, int(raw[2]), int(raw[3]) / 1e6)
+    if line[0] in " \t":
+        return None
+    return _parse_saved(line)
+
+
+def _parse_saved(line: str) -> Record | None:
+    """The shapes that dmesg, journalctl and syslog write."""
+    if level := _LEVEL.match(line):
+        line = line[level.end() :]
+    wall_s: float | None = None
+    if since := _SINCE.match(line):
+        return Record(line[since.end() :])
+    if ctime := _CTIME.match(line):
+        month, day, hour, minute, second, year = ctime.groups()
+        wall_s = _wall(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second))
+        return Record(line[ctime.end() :], wall_s=wall_s)
+    if stamp := _ISO.match(line) or _SYSLOG.match(line) or _UNIX.match(line):
+        if stamp.re is _ISO:
+            wall_s = _wall(*(int(part) for part in stamp.groups()[:6]), zone=stamp[7])
+        elif stamp.re is _UNIX:
+            wall_s = float(stamp[1])
+        line = line[stamp.end() :]
+        # Only dmesg writes a comma into a time, and it names no host: `mlx5_core 0000:3b:00.0: ` is no tag there.
+        if "," not in stamp[0] and (tag := _TAG.match(line)):
+            # `host kernel: …`; whatever another program logs may hold any words, and is no evidence.
+            if tag[2] != "kernel":
+                return None
+            line = line[tag.end() :]
+    uptime_s = None
+    if uptime := _UPTIME.match(line):
+        uptime_s = float(uptime[1])
+        line = line[uptime.end() :]
+        # journalctl's short-monotonic has host and tag behind the uptime.
+        if tag := _MONOTONIC_TAG.match(line):
+            line = line[tag.end() :]
+    return Record(line, uptime_s=uptime_s, wall_s=wall_s)
+
+
+def _wall(*fields: int, zone: str | None = None) -> float | None:
+    """Seconds since the epoch; None for a date that does not exist. Without a zone it is this machine's time."""
+    year, month, day, hour, minute, second = fields
+    if not (1970 <= year <= 2200 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
+        return None
+    try:
+        local_s = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+    except (OverflowError, ValueError):
+        return None
+    if not zone:
+        return local_s
+    utc_s = local_s + time.localtime(local_s).tm_gmtoff
+    if zone == "Z":
+        return utc_s
+    sign = -1 if zone[0] == "-" else 1
+    return utc_s - sign * (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60)

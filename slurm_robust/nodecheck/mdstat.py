@@ -1,0 +1,50 @@
+"""Software RAID arrays, `/proc/mdstat` (format: md(4))."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ARRAY = re.compile(r"(md[\w-]{1,32}) : (active|inactive)((?: \([\w-]+\))?) ?(.*)")
+_STATE = re.compile(r"\[(\d{1,4})/(\d{1,4})\] \[([U_]{1,400})\]")
+_MEMBER = re.compile(r"([\w!-]{1,64})\[\d{1,6}\]((?:\([A-Z]\)){0,3})")
+
+
+@dataclass(frozen=True)
+class Array:
+    """One array.
+
+    Attributes:
+        missing: Members it should have and has not; 0 where the level counts none (raid0, linear).
+        failed: Names of members marked as failed.
+        busy: `recovery`, `resync`, `check`, … while one runs; empty else.
+    """
+
+    name: str
+    active: bool
+    missing: int
+    failed: tuple[str, ...]
+    busy: str
+
+
+def parse(text: str) -> list[Array]:
+    """Read the file; lines of another shape are passed over."""
+    arrays: list[Array] = []
+    current: re.Match[str] | None = None
+    missing, busy = 0, ""
+
+    def close() -> None:
+        if current is not None:
+            failed = tuple(name for name, marks in _MEMBER.findall(current[4]) if "(F)" in marks)
+            arrays.append(Array(current[1], current[2] == "active", missing, failed, busy))
+
+    for line in text.splitlines():
+        if match := _ARRAY.match(line):
+            close()
+            current, missing, busy = match, 0, ""
+        elif current is not None and (state := _STATE.search(line)):
+            missing = max(0, int(state[1]) - int(state[2]))
+        elif current is not None and (under_way := re.search(r"(recovery|resync|reshape|check|repair)\s*=", line)):
+            busy = under_way[1]
+    close()
+    return arrays

@@ -1,0 +1,63 @@
+"""What a probe takes along from NVML: plain JSON, only what its check asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from slurm_robust.nodecheck import state
+from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.nvml import profiles
+from slurm_robust.nodecheck.nvml.session import boot, limit_s, of
+
+_LEAST_S = 0.5
+
+Facts = dict[str, Any]
+
+
+def take(context: Context, *names: str, kept_as: str = "") -> Facts:
+    """Read these fields of all GPUs.
+
+    Args:
+        context: The probe's.
+        names: Of `fields.READERS` and `fields.FIELD_VALUES`.
+        kept_as: The check's name where it remembers: `kept` is what it kept, `boot_id` and `at_s` say when it is now.
+
+    Returns:
+        state, detail, hung, system as in `Session`; stage; gpus: index, bus, minor, uuid, model, lost, profile, and of
+        the names asked for `values` and `errors` (NVML's error by name).
+    """
+    end_s = time.monotonic() + limit_s(context)
+    session = of(context)
+    session.read(names, max(_LEAST_S, end_s - time.monotonic()))
+    facts: Facts = {
+        "state": session.state,
+        "detail": session.detail,
+        "hung": dict(session.hung),
+        "system": dict(session.system),
+        "stage": context.stage,
+        "gpus": [_gpu(gpu, names, context) for gpu in session.gpus],
+    }
+    if kept_as:
+        facts.update(boot(context), kept=state.load(context.cache_dir, kept_as))
+    return facts
+
+
+def _gpu(gpu: dict[str, Any], names: tuple[str, ...], context: Context) -> dict[str, Any]:
+    told = {key: gpu[key] for key in ("index", "bus", "minor", "uuid", "model", "lost")}
+    told["profile"] = profiles.of(gpu["model"], context.gpu_profiles)
+    told["values"] = {name: gpu["values"][name] for name in names if name in gpu["values"]}
+    told["errors"] = {name: gpu["errors"][name] for name in names if name in gpu["errors"]}
+    if "handle" in gpu["errors"]:
+        told["errors"]["handle"] = gpu["errors"]["handle"]
+    return told
+
+
+def probe_of(*names: str, kept_as: str = "") -> Callable[[Context, Any], Facts]:
+    """A probe that takes these fields and nothing else."""
+
+    def probe(context: Context, _: Any) -> Facts:
+        return take(context, *names, kept_as=kept_as)
+
+    return probe

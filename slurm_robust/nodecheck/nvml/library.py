@@ -1,0 +1,78 @@
+"""NVIDIA's binding and the library under it: found, and loaded only where nobody else could have put it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import ctypes
+
+FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib64/nvidia", "/usr/lib/nvidia", "/run/nvidia/driver/usr/lib64")
+"""Where containers and drivers of other kinds put the library, outside the loader's paths."""
+
+
+def binding() -> Any:
+    """The module pynvml of the package nvidia-ml-py.
+
+    It imports `ctypes.util` for a function that it never calls, and with it subprocess, tempfile, random and more: a
+    third of its time. This process has no other use for them, so it gets a stand-in meanwhile.
+    """
+    if "pynvml" in sys.modules or "ctypes.util" in sys.modules:
+        import pynvml  # noqa: PLC0415 (only a node with GPUs pays for it)
+
+        return pynvml
+    stand_in = type(sys)("ctypes.util")
+    stand_in.find_library = lambda _: None  # type: ignore[attr-defined]
+    sys.modules["ctypes.util"] = stand_in
+    try:
+        try:
+            import pynvml  # noqa: PLC0415 (the same)
+        except ImportError:
+            # The scripts begin without the folder of installed packages.
+            from slurm_robust.nodecheck.choices import need_packages  # noqa: PLC0415 (else it is not needed)
+
+            need_packages()
+            import pynvml  # noqa: PLC0415 (the same)
+    finally:
+        del sys.modules["ctypes.util"]
+    return pynvml
+
+
+def load(library: str) -> ctypes.CDLL:
+    """The library: the site's own, else as the loader finds it.
+
+    Raises:
+        PermissionError: others than root (and who runs this) may write it.
+        OSError: there is none.
+    """
+    import ctypes  # noqa: PLC0415 (only a node with GPUs pays for it)
+
+    if library:
+        trust(library)
+        return ctypes.CDLL(library)
+    try:
+        return ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        for folder in FOLDERS:
+            path = f"{folder}/libnvidia-ml.so.1"
+            if os.path.exists(path):  # noqa: PTH110 (no Path: time)
+                trust(path)
+                return ctypes.CDLL(path)
+        raise OSError(*error.args) from None
+
+
+def trust(library: str) -> None:
+    """Refuse a library that somebody else could have put there: it is run with this process's rights.
+
+    Raises:
+        PermissionError: its owner or mode, or its folder's, let others write it.
+        OSError: it is not there.
+    """
+    path = os.path.realpath(library)
+    for name in (path, os.path.dirname(path)):  # noqa: PTH120 (no Path: time)
+        info = os.stat(name)  # noqa: PTH116 (the same)
+        sticky = name != path and info.st_mode & 0o1000
+        if info.st_uid not in (0, os.geteuid()) or (info.st_mode & 0o002 and not sticky):
+            raise PermissionError(f"{name}: others may write it; chown root and chmod go-w it")

@@ -1,0 +1,139 @@
+"""What is known of each GPU model, so that a board that falls short of its own kind is seen.
+
+Only figures that hold for every board of the model stand here: an NVLink bridge that a site may or may not have bought
+is none. A model that is not here has no expectations, and no check finds fault with it. A site lays its own figures
+over these, or adds models: `nodecheck.gpu_profiles`.
+
+Sources: NVIDIA's data sheets and architecture papers of each product (links, PCIe, memory, peak rates); the speed of a
+link is the one that the driver itself reports. What the full stage may ask of copies and products (`*_gbps`,
+`bf16_tflops`) is ours: about 60 % of the data sheet's figure, so that no healthy board in a cramped system fails it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_robust.nodecheck.registry import CheckError
+
+KEYS: Mapping[str, tuple[type, ...]] = {
+    "nvlinks": (int,),
+    "nvlink_mbps": (int, float),
+    "pcie_generation": (int,),
+    "pcie_width": (int,),
+    "memory_mib": (int,),
+    "fabric": (bool,),
+    "coherent": (bool,),
+    "ecc": (bool,),
+    "power_w": (int,),
+    "host_to_device_gbps": (int, float),
+    "device_to_device_gbps": (int, float),
+    "bf16_tflops": (int, float),
+}
+MEANING: Mapping[str, str] = {
+    "nvlinks": "NVLinks that are up when several such boards share a node",
+    "nvlink_mbps": "speed of one link and direction in MB/s, as NVML reports it",
+    "pcie_generation": "PCIe generation of the board",
+    "pcie_width": "PCIe lanes of the board",
+    "memory_mib": "the least memory in MiB that NVML reports",
+    "fabric": "true: needs Fabric Manager where a node has several",
+    "coherent": "true: the board's memory belongs to the kernel too, so that its use says nothing of processes",
+    "ecc": "true: ECC is on as delivered",
+    "power_w": "power limit as delivered in W",
+    "host_to_device_gbps": "GB/s that a copy from pinned host memory must reach (full stage)",
+    "device_to_device_gbps": "GB/s that a copy to another GPU must reach (full stage)",
+    "bf16_tflops": "TFLOP/s that a bfloat16 product must reach (full stage)",
+}
+
+Profile = Mapping[str, Any]
+
+_V100 = {"pcie_generation": 3, "pcie_width": 16, "ecc": True, "host_to_device_gbps": 7.0}
+_V100_SXM = {**_V100, "nvlinks": 6, "nvlink_mbps": 25781}
+_A100 = {"pcie_generation": 4, "pcie_width": 16, "ecc": True, "host_to_device_gbps": 15.0, "bf16_tflops": 180}
+_A100_SXM = {**_A100, "nvlinks": 12, "nvlink_mbps": 25781, "device_to_device_gbps": 150.0}
+_H100 = {"pcie_generation": 5, "pcie_width": 16, "ecc": True, "host_to_device_gbps": 30.0}
+_H100_SXM = {
+    **_H100,
+    "nvlinks": 18,
+    "nvlink_mbps": 26562,
+    "fabric": True,
+    "bf16_tflops": 550,
+    "device_to_device_gbps": 200.0,
+}
+_GRACE = {"ecc": True, "coherent": True, "host_to_device_gbps": 100.0}
+_B200 = {**_H100, "nvlinks": 18, "nvlink_mbps": 53125, "fabric": True, "bf16_tflops": 1200}
+_B200 |= {"device_to_device_gbps": 400.0}
+_ADA = {"pcie_generation": 4, "pcie_width": 16, "host_to_device_gbps": 12.0, "nvlinks": 0}
+_GA102 = {"pcie_generation": 4, "pcie_width": 16, "host_to_device_gbps": 12.0}
+
+PROFILES: Mapping[str, Profile] = {
+    "Tesla T4": {"pcie_generation": 3, "pcie_width": 16, "memory_mib": 14500, "nvlinks": 0},
+    "Tesla V100-SXM2-16GB": {**_V100_SXM, "memory_mib": 15900},
+    "Tesla V100-SXM2-32GB": {**_V100_SXM, "memory_mib": 32000},
+    "Tesla V100-SXM3-32GB": {**_V100_SXM, "memory_mib": 32000},
+    "Tesla V100-PCIE-16GB": {**_V100, "memory_mib": 15900, "nvlinks": 0},
+    "Tesla V100-PCIE-32GB": {**_V100, "memory_mib": 32000, "nvlinks": 0},
+    "A100-SXM4-40GB": {**_A100_SXM, "memory_mib": 40000},
+    "A100-SXM4-80GB": {**_A100_SXM, "memory_mib": 80000},
+    "A100-SXM-64GB": {**_A100_SXM, "memory_mib": 64000},
+    "A100-PCIE-40GB": {**_A100, "memory_mib": 40000},
+    "A100 80GB PCIe": {**_A100, "memory_mib": 80000},
+    "A800-SXM4-80GB": {**_A100_SXM, "nvlinks": 8, "memory_mib": 80000, "device_to_device_gbps": 100.0},
+    "A30": {"pcie_generation": 4, "pcie_width": 16, "memory_mib": 24000, "ecc": True, "bf16_tflops": 90},
+    "A10": {**_GA102, "memory_mib": 22000, "nvlinks": 0, "bf16_tflops": 60},
+    "A10G": {**_GA102, "memory_mib": 22000, "nvlinks": 0, "bf16_tflops": 40},
+    "A40": {**_GA102, "memory_mib": 44000, "bf16_tflops": 80},
+    "RTX A6000": {**_GA102, "memory_mib": 47000, "bf16_tflops": 80},
+    "L4": {**_ADA, "memory_mib": 22500, "bf16_tflops": 45},
+    "L40": {**_ADA, "memory_mib": 44000, "bf16_tflops": 100},
+    "L40S": {**_ADA, "memory_mib": 44000, "bf16_tflops": 180},
+    "RTX 6000 Ada Generation": {**_ADA, "memory_mib": 47000, "bf16_tflops": 150},
+    "H100 80GB HBM3": {**_H100_SXM, "memory_mib": 80000},
+    "H100 PCIe": {**_H100, "memory_mib": 80000, "bf16_tflops": 350},
+    "H100 NVL": {**_H100, "memory_mib": 94000, "bf16_tflops": 400},
+    "H800": {**_H100_SXM, "nvlinks": 8, "memory_mib": 80000, "device_to_device_gbps": 100.0},
+    "H20": {**_H100_SXM, "memory_mib": 95000, "bf16_tflops": 85},
+    "H200": {**_H100_SXM, "memory_mib": 140000},
+    "H200 NVL": {**_H100, "memory_mib": 140000, "bf16_tflops": 450},
+    "GH200 120GB": {**_GRACE, "memory_mib": 95000, "bf16_tflops": 550},
+    "GH200 480GB": {**_GRACE, "memory_mib": 95000, "bf16_tflops": 550},
+    "GH200 144G HBM3e": {**_GRACE, "memory_mib": 140000, "bf16_tflops": 550},
+    "B200": {**_B200, "memory_mib": 178000},
+    "B300 SXM6 AC": {**_B200, "memory_mib": 265000},
+    "GB200": {**_GRACE, "nvlinks": 18, "nvlink_mbps": 53125, "fabric": True, "memory_mib": 180000, "bf16_tflops": 1300},
+    "GB300": {**_GRACE, "nvlinks": 18, "nvlink_mbps": 53125, "fabric": True, "memory_mib": 265000, "bf16_tflops": 1300},
+}
+"""By product name as NVML says it, without the `NVIDIA ` that newer drivers put before it."""
+
+
+def plain(model: str) -> str:
+    """A product name without its maker's."""
+    return " ".join(model.split()).removeprefix("NVIDIA ")
+
+
+def of(model: str, site: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """What is expected of this model: ours, the site's figures laid over it; empty for an unknown one."""
+    name = plain(model)
+    expected = dict(PROFILES.get(name, {}))
+    for theirs, figures in (site or {}).items():
+        if plain(theirs) == name:
+            expected.update(figures)
+    return expected
+
+
+def validate(site: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse figures that no profile has.
+
+    Raises:
+        CheckError: a key that does not exist, or a value of the wrong type or below zero; says where.
+    """
+    for model, figures in site.items():
+        for key, value in figures.items():
+            where = f"nodecheck.gpu_profiles.{model}.{key}"
+            if key not in KEYS:
+                raise CheckError(f"{where}: no such key (there are: {', '.join(KEYS)})")
+            wrong = isinstance(value, bool) is not (KEYS[key] == (bool,))
+            if wrong or not isinstance(value, KEYS[key]) or value < 0:  # type: ignore[operator]
+                raise CheckError(
+                    f"{where}: {value!r} is no {' or '.join(kind.__name__ for kind in KEYS[key])} from 0 up"
+                )

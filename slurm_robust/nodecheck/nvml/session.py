@@ -1,0 +1,245 @@
+"""NVML asked by a thread of its own, so that a call that never comes back is noticed and named.
+
+One session serves all checks of the lane `nvml`: it is opened by the first that asks, and what one has read the next
+does not ask again. Nothing here raises: an error of a call is kept by its name beside the values.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_robust.nodecheck.context import Context, read_text
+from slurm_robust.nodecheck.nvml import library
+from slurm_robust.nodecheck.nvml.fields import FIELD_VALUES, READERS, Ask, field_value
+
+DEADLINE_S = 12.0
+"""Of every check of the lane. A driver without persistence mode takes seconds for each GPU that it wakes, and slurmd's
+prolog has 20 s (`SROBUST_TIMEOUT_S`)."""
+_SHARE = 0.8
+"""What the calls may take of a check's deadline; with the rest it says what it has."""
+
+ERRORS = {
+    1: "uninitialized",
+    2: "invalid_argument",
+    3: "not_supported",
+    4: "no_permission",
+    6: "not_found",
+    7: "insufficient_size",
+    8: "insufficient_power",
+    9: "driver_not_loaded",
+    10: "timeout",
+    11: "irq_issue",
+    12: "library_not_found",
+    13: "function_not_found",
+    14: "corrupted_inforom",
+    15: "gpu_is_lost",
+    16: "reset_required",
+    17: "operating_system",
+    18: "lib_rm_version_mismatch",
+    19: "in_use",
+    20: "memory",
+    21: "no_data",
+    25: "argument_version_mismatch",
+    26: "deprecated",
+    27: "not_ready",
+    28: "gpu_not_found",
+    29: "invalid_state",
+    999: "unknown",
+}
+"""NVML's errors by number, as nvml.h names them."""
+LOST = frozenset({"gpu_is_lost", "reset_required", "insufficient_power", "irq_issue"})
+"""Errors that say that the GPU itself cannot be worked with."""
+_MAX_GPUS = 64
+
+
+class Session:
+    """NVML as one process sees it.
+
+    Attributes:
+        state: Empty where it answers; else why there is nothing to ask: `no_driver`, `saved_tree`, `no_binding`,
+            `no_library`, `untrusted_library`, or the name of NVML's error.
+        detail: The same in words.
+        hung: The call that did not come back, empty where all did: call, gpu (index or None), after_s, task_state.
+        gpus: One record a GPU, in NVML's order: index, bus, minor, uuid, model, values, errors, lost.
+        system: Of the node: driver, cuda.
+    """
+
+    def __init__(self) -> None:
+        self.state = ""
+        self.detail = ""
+        self.hung: dict[str, Any] = {}
+        self.gpus: list[dict[str, Any]] = []
+        self.system: dict[str, Any] = {}
+        self._nvml: Any = None
+        self._handles: dict[int, Any] = {}
+        self._call: tuple[str, int | None] = ("", None)
+        self._thread_id = 0
+
+    def open(self, path: str, limit_s: float) -> None:
+        """Load the library and find the GPUs."""
+        try:
+            self._nvml = library.binding()
+        except ImportError:
+            self.state, self.detail = "no_binding", "the package nvidia-ml-py is not installed"
+            return
+        try:
+            self._nvml.nvmlLib = library.load(path)
+        except PermissionError as error:
+            self.state, self.detail = "untrusted_library", str(error)
+            return
+        except OSError as error:
+            self.state, self.detail = "no_library", f"libnvidia-ml.so.1 cannot be loaded: {error}"
+            return
+        self._run(self._find, limit_s)
+
+    def read(self, names: Sequence[str], limit_s: float) -> None:
+        """Read these fields of every GPU, those that were not read before."""
+        if not self.state and not self.hung:
+            self._run(lambda: self._read(names), limit_s)
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Let these fields be read anew, except where nothing comes back any more."""
+        for gpu in [] if self.hung else self.gpus:
+            for name in names:
+                gpu["values"].pop(name, None)
+                gpu["errors"].pop(name, None)
+
+    def _run(self, work: Callable[[], None], limit_s: float) -> None:
+        import threading  # noqa: PLC0415 (only a node with GPUs pays for it)
+
+        def body() -> None:
+            self._thread_id = threading.get_native_id()
+            work()
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        if thread.is_alive():
+            call, gpu = self._call
+            state = task_state(read_text(Path(f"/proc/self/task/{self._thread_id}/stat"), 4096))
+            self.hung = {"call": call, "gpu": gpu, "after_s": round(limit_s, 1), "task_state": state}
+
+    def _asker(self, index: int | None) -> Ask:
+        """Asks one GPU (None: the node), and notes what is being asked."""
+
+        def ask(name: str, *arguments: Any) -> Any:
+            self._call = (name, index)
+            function = getattr(self._nvml, name, None)
+            if function is None:  # an older binding
+                raise self._nvml.NVMLError(13)
+            return function(*arguments) if index is None else function(self._handles[index], *arguments)
+
+        return ask
+
+    def _error(self, error: Exception) -> str:
+        code = getattr(error, "value", None)
+        if isinstance(code, int):
+            return ERRORS.get(code, f"error_{code}")
+        if isinstance(error, (AttributeError, TypeError)):
+            return "function_not_found"  # an older binding has it not, or wants other arguments
+        return "unreadable"  # what came back is no text, or no number that a structure can hold
+
+    def _find(self) -> None:
+        ask = self._asker(None)
+        try:
+            ask("nvmlInit")
+            count = min(int(ask("nvmlDeviceGetCount")), _MAX_GPUS)
+        except Exception as error:  # noqa: BLE001 (whatever goes wrong in the library is said, and no fault of ours)
+            self.state = self._error(error)
+            self.detail = f"{self._call[0]} says: {self.state}"
+            return
+        for name, call in (("driver", "nvmlSystemGetDriverVersion"), ("cuda", "nvmlSystemGetCudaDriverVersion")):
+            try:
+                self.system[name] = ask(call)
+            except Exception as error:  # noqa: BLE001 (the same)
+                self.system[f"{name}_error"] = self._error(error)
+        for index in range(count):
+            gpu: dict[str, Any] = {"index": index, "bus": "", "minor": None, "uuid": "", "model": "", "lost": ""}
+            gpu.update(values={}, errors={})
+            self.gpus.append(gpu)
+            try:
+                self._call = ("nvmlDeviceGetHandleByIndex", index)
+                self._handles[index] = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            except Exception as error:  # noqa: BLE001 (the same)
+                self._note(gpu, "handle", self._error(error))
+                continue
+            self._read_one(gpu, ("bus", "minor", "uuid", "model"))
+            for name in ("bus", "minor", "uuid", "model"):
+                gpu[name] = gpu["values"].pop(name, gpu[name])
+
+    def _read(self, names: Sequence[str]) -> None:
+        for gpu in self.gpus:
+            if gpu["index"] in self._handles:
+                self._read_one(gpu, names)
+
+    def _read_one(self, gpu: dict[str, Any], names: Sequence[str]) -> None:
+        values, errors = gpu["values"], gpu["errors"]
+        wanted = [name for name in names if name not in values and name not in errors]
+        ask = self._asker(gpu["index"])
+        batch = [name for name in wanted if name in FIELD_VALUES]
+        if batch:
+            self._read_batch(gpu, ask, batch)
+        for name in wanted:
+            if name in FIELD_VALUES:
+                continue
+            try:
+                values[name] = READERS[name](ask, values)
+            except Exception as error:  # noqa: BLE001 (the same)
+                self._note(gpu, name, self._error(error))
+
+    def _read_batch(self, gpu: dict[str, Any], ask: Ask, names: Sequence[str]) -> None:
+        try:
+            answers = ask("nvmlDeviceGetFieldValues", [FIELD_VALUES[name] for name in names])
+        except Exception as error:  # noqa: BLE001 (the same)
+            for name in names:
+                self._note(gpu, name, self._error(error))
+            return
+        for name, answer in zip(names, answers, strict=True):
+            if answer.nvmlReturn != 0:
+                self._note(gpu, name, ERRORS.get(answer.nvmlReturn, f"error_{answer.nvmlReturn}"))
+                continue
+            try:
+                gpu["values"][name] = field_value(answer)
+            except ValueError:
+                self._note(gpu, name, "unreadable")
+
+    def _note(self, gpu: dict[str, Any], name: str, error: str) -> None:
+        gpu["errors"][name] = error
+        if error in LOST and not gpu["lost"]:
+            gpu["lost"] = error
+
+
+def of(context: Context) -> Session:
+    """The lane's session; opened by the first probe that asks."""
+    return context.once("nvml", lambda: _opened(context))
+
+
+def limit_s(context: Context) -> float:
+    """How long a check's calls may take."""
+    return context.deadline_s * _SHARE
+
+
+def _opened(context: Context) -> Session:
+    session = Session()
+    if not context.real_root and (not context.nvml_library or context.cache_dir is None):
+        session.state, session.detail = "saved_tree", "a saved tree is looked at: NVML is of this machine"
+    elif not context.nvml_library and not os.path.exists("/proc/driver/nvidia/version"):  # noqa: PTH110 (no Path: time)
+        session.state, session.detail = "no_driver", "no NVIDIA driver is loaded"
+    else:
+        session.open(context.nvml_library, limit_s(context))
+    return session
+
+
+def task_state(stat: str) -> str:
+    """The state letter of a /proc/*/stat (`D`: it sleeps in the kernel, nothing ends it); empty where there is none."""
+    fields = stat.rpartition(")")[2].split()
+    return fields[0] if fields and len(fields[0]) == 1 else ""
+
+
+def boot(context: Context) -> Mapping[str, Any]:
+    """Which boot, and how long it has lasted: what counters are kept with."""
+    return {"boot_id": context.boot_id(), "at_s": time.clock_gettime(time.CLOCK_BOOTTIME)}

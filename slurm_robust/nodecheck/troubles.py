@@ -1,0 +1,296 @@
+"""What the kernel says when something is wrong: the words of each kind of trouble, and what to do about it.
+
+No kind alone makes a node unfit: a job that eats all memory is killed on a healthy node, corrected errors are daily
+bread, and whatever broke for good is seen by the check that looks at it now. Words are those of Linux 4.18 to 6.12,
+matched at the beginning of a message, where no process writes its name. Pure; patterns are compiled only when a line
+holds the plain word beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_MAX_EXAMPLE_CHARS = 200
+_MAX_NAMES = 32
+
+
+class Trouble(NamedTuple):
+    """A kind of trouble.
+
+    Attributes:
+        remedy: What to do next.
+        lines: (word that each such line holds, its pattern); the group `name` is the device or server it is about.
+        over: The same for the line that takes it back, for the same `name`.
+        often: From how many lines since the last look on it is told; more than 1 for what is corrected anyway.
+    """
+
+    remedy: str
+    lines: tuple[tuple[str, str], ...]
+    over: tuple[str, str] | None = None
+    often: int = 1
+
+
+_PCI = r"(?P<name>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
+_PCI_DRIVER = rf"[\w-]{{1,20}} {_PCI}: "
+_FS = r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs)"
+_DISK = r"(?P<name>(?!sr\d|fd\d|loop\d|nbd\d|ram\d)[\w-]+)"
+_GHES = r"(?:\{\d+\}|mce: )?\[Hardware Error\]: "
+_TARGET = r"(?P<name>[\w.-]{1,80})"
+_MEMORY = "have the memory looked at if it repeats"
+_DISKS = "look at the disk: `smartctl -a` or `nvme smart-log`"
+_NIC = "look at the adapter, its cable and slot; reset or update it if it repeats"
+_HEAT = "look at fans, inlet temperature and heat sinks"
+
+# In the order of their weight: of several, the last is told first.
+KINDS: dict[str, Trouble] = {
+    "oom_kill": Trouble(
+        "a job used more memory than there is; nothing is wrong with the node",
+        (
+            ("ut of memory", r"(?:Memory cgroup out of memory|Out of memory)[:,].*Kill"),
+            ("oom-kill:", r"oom-kill:"),
+        ),
+    ),
+    "hung_task": Trouble(
+        "a process waited long in the kernel: look for a slow or dead file system",
+        (("blocked ", r"INFO: task .{1,40}:\d+ blocked (?:in I/O wait )?for more than \d+ seconds"),),
+    ),
+    "nfs_server": Trouble(
+        "look at the file server and the way to it",
+        (("nfs: server", r"nfs: server (?P<name>\S{1,200}) (?:not responding|timed out)"),),
+        over=("nfs: server", r"nfs: server (?P<name>\S{1,200}) OK"),
+    ),
+    "lustre_lost": Trouble(
+        "look at the Lustre servers and the way to them: `lfs check servers`",
+        (("Connection to", rf"Lustre: (?:[\w:]{{1,30}}: )?{_TARGET}: Connection to .{{1,100}} was lost"),),
+        over=("Connection restored", rf"Lustre: (?:[\w:]{{1,30}}: )?{_TARGET}: Connection restored to "),
+    ),
+    "lustre_evicted": Trouble(
+        "a job that wrote there lost data; look at the Lustre servers and the way to them",
+        (("was evicted by", rf"LustreError: .{{0,80}}This client was evicted by {_TARGET}"),),
+    ),
+    "limit_reached": Trouble(
+        "a limit of the kernel was met: raise it with sysctl, or look for who uses so much",
+        (
+            ("file-max limit", r"VFS: file-max limit \d+ reached"),
+            ("table full", r"nf_conntrack: (?:nf_conntrack: )?table full"),
+            ("table overflow", r"neighbou?r: \w+: neighbor table overflow"),
+            ("TCP: out of memory", r"TCP: out of memory"),
+        ),
+    ),
+    "clock_unstable": Trouble(
+        "time is read slowly from now on: reboot; look for firmware faults if it repeats",
+        (("clocksource: ", r"clocksource: .*Marking clocksource '(?!tsc-early)[^']{1,20}' as unstable"),),
+    ),
+    "throttled": Trouble(
+        _HEAT,
+        (("temperature", r"(?:mce: )?CPU\d+: (?:Core|Package) temperature (?:is )?above threshold"),),
+        often=10,
+    ),
+    "overheated": Trouble(
+        _HEAT,
+        (
+            ("critical temperature", r"thermal thermal_zone\d+: .*critical temperature"),
+            ("High Temperature", rf"{_PCI_DRIVER}.*Port module event.*High Temperature"),
+            ("over temperature", rf"{_PCI_DRIVER}.*[Ff]irmware over temperature"),
+        ),
+    ),
+    "pcie_corrected": Trouble(
+        "reseat the card if it goes on; the link repeats what it corrects, and is slower for it",
+        (
+            ("orrected error", rf"{_PCI_DRIVER}(?:AER: )?(?:Multiple )?Corrected error (?:message )?received"),
+            ("severity=Corrected", rf"{_PCI_DRIVER}(?:AER: )?PCIe Bus Error: severity=Corrected"),
+        ),
+        often=100,
+    ),
+    "memory_corrected": Trouble(
+        _MEMORY,
+        (
+            (" CE ", r"EDAC (?P<name>MC\d+): \d+ CE "),
+            ("no action required", rf"{_GHES}Corrected error, no action required"),
+            ("event severity: corrected", rf"{_GHES}event severity: corrected"),
+        ),
+        often=24,
+    ),
+    "iommu_fault": Trouble(
+        "a device wrote where it may not: look at its driver; peer-to-peer transfers meet ACS and the IOMMU so",
+        (
+            ("DMAR: [DMA", r"DMAR: \[DMA "),
+            ("IO_PAGE_FAULT", r"(?:AMD-Vi: |[\w-]+ [0-9a-f:.]+: AMD-Vi: )Event logged \[IO_PAGE_FAULT"),
+        ),
+    ),
+    "slot_power": Trouble(
+        "look at the slot's power setting and cable",
+        (("insufficient power", rf"{_PCI_DRIVER}.*Detected insufficient power on the PCIe slot"),),
+    ),
+    "nic_timeout": Trouble(
+        _NIC,
+        (
+            ("NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<name>[\w.-]{1,15}) "),
+            ("NETDEV WATCHDOG", rf"{_PCI_DRIVER}.{{0,40}}NETDEV WATCHDOG"),
+            ("TX timeout", rf"{_PCI_DRIVER}.{{0,40}}TX timeout detected"),
+        ),
+    ),
+    "nic_firmware": Trouble(
+        _NIC,
+        (
+            ("Fatal error", r"mlx[45]_core " + _PCI + r": .*Fatal error \d+ detected"),
+            ("health compromised", r"mlx[45]_core " + _PCI + r": .*health compromised"),
+            ("internal error", r"mlx[45]_core " + _PCI + r": .*[Ii]nternal error (?:state|detected)"),
+            ("timeout. Will cause a leak", r"mlx[45]_core " + _PCI + r": .*timeout\. Will cause a leak"),
+            ("firmware", rf"bnxt_en {_PCI}.*(?:[Ff]irmware (?:not responding|fatal|reset)|fw fatal)"),
+        ),
+    ),
+    "gpu_driver": Trouble(
+        "look at `nvidia-smi` and `dmesg | grep NVRM`; a GPU that cannot be started needs a power cycle",
+        (
+            ("nitAdapter failed", rf"NVRM: (?:GPU {_PCI}: )?RmInitAdapter failed"),
+            ("rm_init_adapter failed", r"NVRM: .*rm_init_adapter failed"),
+            ("fallen off the bus", rf"NVRM: (?:GPU at )?(?:GPU {_PCI}: )?(?!Xid).*fallen off the bus"),
+            ("probe routine failed", r"NVRM: The NVIDIA probe routine failed"),
+            (
+                "devices were initialized",
+                r"NVRM: None of the NVIDIA (?:graphics )?(?:adapters|devices) were initialized",
+            ),
+        ),
+    ),
+    "disk_reset": Trouble(
+        _DISKS,
+        (
+            ("timeout, ", r"nvme (?P<name>nvme\d+): I/O .*timeout, (?:reset|abort|disable)"),
+            ("controller is down", r"nvme (?P<name>nvme\d+): controller is down"),
+            ("failed command", r"(?P<name>ata\d+)\.\d+: failed command"),
+        ),
+    ),
+    "io_error": Trouble(
+        _DISKS,
+        (
+            ("error, dev ", rf"(?:\w+: )?(?:critical \w+ error|I/O error), dev {_DISK}"),
+            ("Buffer I/O error", rf"Buffer I/O error on dev(?:ice)? {_DISK}"),
+            ("I/O Error (sct", r"(?P<name>nvme\w+): I/O Cmd.* I/O Error \(sct"),
+        ),
+    ),
+    "disk_lost": Trouble(
+        "a disk is gone: drain and have it replaced where jobs use it",
+        (
+            ("reset failure", r"nvme (?P<name>nvme\d+): Disabling device after reset failure"),
+            ("probe failure", r"nvme (?P<name>nvme\d+): Removing after probe failure"),
+            ("available path", r"block (?P<name>nvme\w+): no available path - failing I/O"),
+            ("Disk failure on", r"md/raid\S*: ?Disk failure on (?P<name>\w+)"),
+            ("rejecting I/O", r"sd \S+: (?:\[(?P<name>\w+)\] )?rejecting I/O to (?:offline|dead) device"),
+        ),
+    ),
+    "fs_error": Trouble(
+        "a file system is damaged: drain, run fsck or xfs_repair",
+        (
+            ("EXT4-fs error", r"EXT4-fs error \(device (?P<name>[\w-]+)\)"),
+            ("XFS (", r"XFS \((?P<name>[\w-]+)\): .*[Cc]orruption"),
+            ("BTRFS", r"BTRFS (?:error|critical) \(device (?P<name>[\w-]+)"),
+            ("beyond end of device", r".{0,60}attempt to access beyond end of device"),
+            ("SQUASHFS error", r"SQUASHFS error: "),
+        ),
+    ),
+    "stall": Trouble(
+        "a CPU was stuck in the kernel: look at the lines behind it; reboot if it repeats",
+        (
+            ("soft lockup", r"(?:watchdog: |NMI watchdog: )?BUG: soft lockup"),
+            ("hard LOCKUP", r"(?:NMI )?watchdog: (?:BUG: )?(?:Watchdog detected )?hard LOCKUP"),
+            ("detected", r"(?:rcu: )?INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stall"),
+        ),
+    ),
+    "oops": Trouble(
+        "the kernel met a bug of its own and goes on without surety: reboot; report the lines behind it",
+        (
+            ("[#", r"(?:Oops|general protection fault|invalid opcode|divide error|stack segment).{0,80}\[#\d+\]"),
+            ("BUG: ", r"BUG: (?:unable to handle|kernel NULL pointer|Bad page)"),
+            ("kernel BUG at", r"kernel BUG at "),
+            ("Internal error: Oops", r"Internal error: Oops"),
+        ),
+    ),
+    "panic": Trouble("the kernel gave up: look at the lines before it", (("Kernel panic", r"Kernel panic - "),)),
+    "pcie_error": Trouble(
+        "look at the card and its slot: `lspci -vvs` on it; reseat it if it repeats",
+        (
+            ("Uncorrect", rf"{_PCI_DRIVER}(?:AER: )?(?:Multiple )?Uncorrect(?:ed|able) \("),
+            ("severity=Uncorrect", rf"{_PCI_DRIVER}(?:AER: )?PCIe Bus Error: severity=Uncorrect"),
+            ("DPC: containment", rf"pcieport {_PCI}: DPC: containment event"),
+        ),
+    ),
+    "memory_failure": Trouble(
+        f"a memory page is bad; {_MEMORY}",
+        (
+            ("Memory failure", r"Memory failure: 0x[0-9a-f]+: .*(?:[Ff]ailed|Ignored)"),
+            ("memory corruption", r"Memory failure: 0x[0-9a-f]+: Killing .* due to hardware memory corruption"),
+        ),
+    ),
+    "machine_check": Trouble(
+        f"read `journalctl -k | grep -i 'hardware error'`; {_MEMORY}",
+        (
+            ("[Hardware Error]", rf"{_GHES}.*[Uu]ncorrected"),
+            ("Machine Check", rf"{_GHES}CPU \d+: Machine Check(?: Exception)?: [1-9a-f]"),
+            ("event severity", rf"{_GHES}event severity: (?:fatal|recoverable)"),
+            ("Uncorrected hardware", r"(?:mce: )?Uncorrected hardware memory error"),
+            ("achine check:", r"(?:mce: )?(?:CPU \d+ )?Machine check: .*[Ff]atal"),
+            (" UE ", r"EDAC (?P<name>\S+): \d+ UE "),
+        ),
+    ),
+    "fs_shutdown": Trouble(
+        "a file system gave up after an error: drain, unmount it, run xfs_repair, look at the disk",
+        (
+            ("hutting down", rf"{_FS} \((?:device )?{_DISK}\): .*[Ss]hutting down filesystem"),
+            ("orced shutdown", rf"{_FS} \((?:device )?{_DISK}\): .*[Ff]orced shutdown"),
+        ),
+        over=("ounting ", rf"{_FS} \((?:device )?{_DISK}\): (?:[Uu]nmounting|Mounting V)"),
+    ),
+    "remount_ro": Trouble(
+        "a file system met an error: drain, run fsck, look at the disk",
+        (
+            ("emounting filesystem", rf"{_FS} \((?:device )?{_DISK}\): .*[Rr]emounting filesystem read-only"),
+            ("orced readonly", rf"{_FS}.{{0,20}} \((?:device )?{_DISK}.*forced readonly"),
+        ),
+    ),
+}
+_TABLE = [
+    (word, pattern, kind, over)
+    for kind, trouble in reversed(KINDS.items())
+    for lines, over in ((trouble.lines, False), ((trouble.over,) if trouble.over else (), True))
+    for word, pattern in lines
+]
+
+WORDS = tuple(sorted({word for word, *_ in _TABLE}))
+"""A line that tells of trouble has one of them."""
+
+
+def sort(text: str) -> tuple[str, str, bool] | None:
+    """(kind, what it is about or empty, whether it takes the trouble back); None for a line that tells of none."""
+    for word, pattern, kind, over in _TABLE:
+        if word in text and (match := re.match(pattern, text)):
+            return kind, match.groupdict().get("name") or "", over
+    return None
+
+
+def count(texts: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[list[str]]]:
+    """Lines by kind: how many, one example, the devices or servers they name; and (kind, name) of what was taken back.
+
+    What was taken back behind its last line (a server that answers again) is not counted.
+    """
+    seen: dict[str, dict[str, Any]] = {}
+    back: list[list[str]] = []
+    for text in texts:
+        said = sort(text)
+        if said is None:
+            continue
+        kind, name, over = said
+        if over:
+            back.append([kind, name])
+            if kind in seen and name in seen[kind]["names"]:
+                seen[kind]["names"].remove(name)
+                if not seen[kind]["names"]:
+                    del seen[kind]
+            continue
+        entry = seen.setdefault(kind, {"count": 0, "example": text[:_MAX_EXAMPLE_CHARS], "names": []})
+        entry["count"] += 1
+        if name and name not in entry["names"] and len(entry["names"]) < _MAX_NAMES:
+            entry["names"].append(name)
+    return seen, back[-_MAX_NAMES:]

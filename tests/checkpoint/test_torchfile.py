@@ -1,0 +1,92 @@
+"""What torch.save writes: every byte that a load depends on is held against its CRC or its pickle."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_material import state
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from slurm_robust.checkpoint.verification import verify
+
+
+def saved(value: Any, **options: Any) -> bytes:
+    """Its file's bytes."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer, **options)
+    return buffer.getvalue()
+
+
+WHOLE = saved(state())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file to write over."""
+    return tmp_path_factory.mktemp("x") / "model.pt"
+
+
+@settings(max_examples=150, deadline=None)
+@given(at=st.integers(0, len(WHOLE) - 1), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_found_or_does_not_matter(place: Path, at: int, bit: int) -> None:
+    """What passes loads bit for bit as it was saved."""
+    place.write_bytes(WHOLE[:at] + bytes([WHOLE[at] ^ 1 << bit]) + WHOLE[at + 1 :])
+    if verify(place).verified:
+        back = torch.load(place, weights_only=True)
+        assert all(torch.equal(back[name], tensor) for name, tensor in state().items())
+
+
+@settings(max_examples=60, deadline=None)
+@given(keep=st.integers(0, len(WHOLE) - 1))
+def test_any_cut_is_found(place: Path, keep: int) -> None:
+    """Wherever the file ends early."""
+    place.write_bytes(WHOLE[:keep])
+    assert not verify(place).verified
+
+
+def test_a_crc_that_does_not_fit_tells_where(place: Path) -> None:
+    """Record, offset range and both CRCs."""
+    weights = state()["layer.weight"].numpy().tobytes()
+    at = WHOLE.index(weights)
+    place.write_bytes(WHOLE.replace(weights, bytes([weights[0] ^ 1]) + weights[1:]))
+    (problem,) = verify(place).problems
+    assert "data/0" in problem.what
+    assert f"bytes {at} to {at + len(weights) - 1}" in problem.what
+
+
+def test_a_file_without_crcs(place: Path) -> None:
+    """Torch can be told to write none: it passes as it is, and a cut is found all the same."""
+    torch.serialization.set_crc32_options(False)
+    try:
+        whole = saved(state())
+    finally:
+        torch.serialization.set_crc32_options(True)
+    place.write_bytes(whole)
+    assert verify(place).verified
+    place.write_bytes(whole[:-200])
+    assert not verify(place).verified
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e5m2])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("form", ["zip", "old", "safetensors"])
+def test_values_that_are_not_finite_are_counted(tmp_path: Path, dtype: torch.dtype, bad: float, form: str) -> None:
+    """The tensor is named; only where it is asked for."""
+    tensors = {"good": torch.ones(10).to(dtype), "bad": torch.tensor([1.0, bad, 2.0, bad]).to(dtype)}
+    path = tmp_path / ("w.safetensors" if form == "safetensors" else "w.pt")
+    if form == "safetensors":
+        save_file(tensors, path)
+    else:
+        torch.save(tensors, path, _use_new_zipfile_serialization=form == "zip")
+    assert verify(path).verified
+    if form == "old" and dtype is torch.float8_e5m2:
+        return  # its storages' sizes are not told there
+    (problem,) = verify(path, values=True).problems
+    assert problem.what == "bad: 2 of 4 values are NaN or Inf"

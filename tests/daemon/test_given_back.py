@@ -1,0 +1,129 @@
+"""A job's exclusions that are ours end when their reason does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm
+from test_loop import KilledError, World
+
+from slurm_robust.config import Config
+from slurm_robust.daemon.journal import CLOSED
+from slurm_robust.slurm.values import expand
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Four nodes; job 1 has three of them."""
+    made = World(tmp_path, FakeSlurm(4), Config())
+    made.slurm.run_job(("n1", "n2", "n3"))
+    made.run(6)
+    yield made
+    made.journal.close()
+
+
+def excluded(world: World) -> set[str]:
+    """What job 1 leaves out."""
+    return set(expand(world.slurm.state.jobs[1].exclude or ""))
+
+
+def test_second_recovery_gives_back_what_the_first_left_out(world: World) -> None:
+    """n3 passed its recheck: the second recovery does not take it for the user's own, and may use it again."""
+    world.claim(1, ("n3",))
+    world.run(60)
+    assert excluded(world) == {"n3"}
+    world.claim(1, ("n2",), incident="i2")
+    world.run(60)
+    job = world.slurm.state.jobs[1]
+    assert (job.state, set(job.nodes), job.restart_count) == ("RUNNING", {"n1", "n3", "n4"}, 2)
+    assert excluded(world) == {"n2"}
+
+
+def full(tmp_path: Path, nodes: int = 3, recheck_exit: str = "0:0") -> World:
+    """Job 1 has the first three of so many nodes."""
+    made = World(tmp_path, FakeSlurm(nodes, recheck_exit), Config())
+    made.slurm.run_job(("n1", "n2", "n3"))
+    made.run(6)
+    return made
+
+
+def runs_again(world: World) -> bool:
+    """Job 1 is back, on three nodes, and leaves nothing out for ever."""
+    job = world.slurm.state.jobs[1]
+    return (job.state, len(job.nodes), job.restart_count) == ("RUNNING", 3, 1)
+
+
+def test_two_suspects_and_one_standby(tmp_path: Path) -> None:
+    """The first that passes its recheck completes the job; it does not wait for ever beside healthy nodes."""
+    world = full(tmp_path, 4)
+    world.claim(1, ("n2", "n3"))
+    world.run(30)
+    assert runs_again(world)
+    lifts = [a for a in world.journal.actions(world.journal.incidents()[0].key) if a.kind == "lift_exclude"]
+    assert len(lifts) == 1
+    assert lifts[0].done_at_s
+    world.journal.close()
+
+
+def test_recheck_that_passes_while_the_job_still_ends(tmp_path: Path) -> None:
+    """The other suspect, with another's job on it, holds up the end: both are given back when the job waits."""
+    world = full(tmp_path)
+    world.slurm.run_job(("n3",), user="ben")
+    world.slurm.stuck.add("n3")
+    world.run(3)
+    world.claim(1, ("n2", "n3"))
+    world.run(40)
+    assert world.slurm.state.jobs[1].completing
+    world.slurm.stuck.clear()
+    world.slurm.state.jobs[2] = replace(world.slurm.state.jobs[2], state="COMPLETED", nodes=())
+    world.run(40)
+    assert runs_again(world)
+    world.journal.close()
+
+
+def test_daemon_killed_right_after_the_node_left_its_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next life of the daemon sees the same: a job that waits for a node that nothing stands against."""
+    world = full(tmp_path)
+    ledger = world.daemon.ledger
+    leave = ledger.leave
+
+    def and_dies(node: str) -> None:
+        leave(node)
+        raise KilledError
+
+    monkeypatch.setattr(ledger, "leave", and_dies)
+    world.claim(1, ("n3",))
+    world.run(40)
+    assert world.daemon.ledger is not ledger
+    assert runs_again(world)
+    world.journal.close()
+
+
+@pytest.mark.parametrize("after_s", [30, 300])
+def test_node_that_failed_its_recheck_and_was_repaired(tmp_path: Path, after_s: int) -> None:
+    """A person resumes it, while the seat still stands or long after it was let go: the job starts on it."""
+    world = full(tmp_path, recheck_exit="1:0")
+    world.claim(1, ("n3",))
+    world.run(after_s)
+    assert excluded(world) == {"n3"}
+    assert (world.journal.incidents()[0].state == CLOSED) is (after_s == 300)
+    world.slurm.resume("n3")
+    world.run(30)
+    assert runs_again(world)
+    world.journal.close()
+
+
+def test_the_users_own_exclusions_stay(tmp_path: Path) -> None:
+    """Also for a job that waits: n4 is fit, and the user's to leave out."""
+    world = full(tmp_path, 4)
+    world.slurm.state.jobs[1] = replace(world.slurm.state.jobs[1], exclude="n4")
+    world.claim(1, ("n3",))
+    world.run(40)
+    assert runs_again(world)
+    assert excluded(world) == {"n4"}
+    world.journal.close()

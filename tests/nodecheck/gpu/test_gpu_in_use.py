@@ -1,0 +1,104 @@
+"""GPUs that are not free when a job is to get them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fake_gpus import GH200, MIG, FakeGpus
+
+from slurm_robust.nodecheck import runner
+from slurm_robust.nodecheck.checks.gpu.gpu_in_use import check
+from slurm_robust.nodecheck.nvml import profiles
+
+GIB = 1 << 30
+
+
+def finding(
+    processes: dict[int, list[dict[str, Any]]], used_gib: dict[int, int] | None = None, **change: Any
+) -> tuple[str, str]:
+    """Status and reason for two H100 with these processes and this memory in use."""
+    gpus = []
+    for index in range(2):
+        memory = {"total": 80 * GIB, "used": (used_gib or {}).get(index, 0) * GIB, "reserved": GIB}
+        pids = [{"pid": one["pid"], "used": GIB} for one in processes.get(index, [])]
+        gpu = {"index": index, "bus": f"0000:{index}b:00", "minor": index, "uuid": f"u{index}", "model": "NVIDIA H200"}
+        gpu |= {"lost": "", "errors": {}, "profile": profiles.of(change.pop("model", "H200"))}
+        gpus.append({**gpu, "values": {"memory": memory, "processes": pids, "mig_mode": [change.pop("mig", 0), 0]}})
+    told = {str(one["pid"]): {"there": True, "job": None, **one} for held in processes.values() for one in held}
+    facts = {"state": "", "detail": "", "hung": {}, "system": {}, "stage": "prolog", "gpus": gpus, "job": 7}
+    facts |= {"job_gpus": [0], "live_jobs": [], "processes": told, "root": True, **change}
+    result = check.judge(facts, check.settings({}))
+    return result.status.value, result.reason
+
+
+PYTHON = {"pid": 41, "name": "python"}
+FREE, USED, HELD = ("pass", "gpus_free"), ("warn", "gpu_in_use"), ("fail", "memory_held")
+
+
+@pytest.mark.parametrize(
+    ("processes", "used_gib", "change", "expected"),
+    [
+        ({}, {}, {}, FREE),
+        ({0: [PYTHON]}, {0: 40}, {}, USED),
+        ({1: [PYTHON]}, {1: 40}, {}, FREE),  # another job's GPU
+        ({0: [{**PYTHON, "job": 5}]}, {0: 40}, {}, USED),  # of a job that has ended
+        ({0: [{**PYTHON, "job": 5}]}, {0: 40}, {"live_jobs": [5]}, FREE),  # shared with a running job
+        ({0: [{**PYTHON, "job": 7}]}, {0: 40}, {}, FREE),
+        ({0: [{**PYTHON, "job": 7}]}, {0: 40}, {"stage": "epilog"}, USED),  # this job's own, left behind
+        ({0: [{"pid": 9, "name": "nvidia-cuda-mps"}]}, {0: 1}, {}, FREE),
+        ({0: [{**PYTHON, "there": False}]}, {0: 40}, {}, FREE),  # it has just ended
+        ({}, {0: 40}, {}, HELD),
+        ({}, {1: 40}, {}, FREE),
+        ({}, {0: 4}, {}, FREE),  # 5 %
+        ({}, {0: 40}, {"root": False}, ("warn", "memory_held")),  # a user sees no processes of others
+        ({}, {0: 40}, {"stage": "epilog"}, ("warn", "memory_held")),
+        ({}, {0: 40}, {"live_jobs": [3]}, FREE),  # may be the other job's
+        ({}, {0: 40}, {"mig": 1}, FREE),
+        ({}, {0: 40}, {"model": "GH200 480GB"}, FREE),  # the kernel uses this memory too
+        ({0: [PYTHON]}, {0: 40}, {"job_gpus": [], "live_jobs": []}, USED),
+        ({1: [PYTHON]}, {1: 40}, {"job_gpus": [], "live_jobs": [3]}, ("skip", "jobs_run")),
+        ({0: [PYTHON]}, {0: 40}, {"stage": "full"}, FREE),  # on a node without Slurm anybody may use a GPU
+    ],
+)
+def test_who_holds_a_gpu(
+    processes: dict[int, list[dict[str, Any]]],
+    used_gib: dict[int, int],
+    change: dict[str, Any],
+    expected: tuple[str, str],
+) -> None:
+    """Only the job's own GPUs, or all where no job runs; what can be ended warns, memory of nobody fails."""
+    assert finding(processes, used_gib, **change) == expected
+
+
+def test_what_ends_while_we_look_is_no_finding(gpus: FakeGpus) -> None:
+    """A process that NVML still lists and the kernel no longer has is on its way out."""
+    gpus.scenario("gpu.0.processes=4194301:100", "gpu.0.memory.used_mib=100")
+    assert gpus.look("gpu_in_use", "prolog", job_id=7, job_gpus=(0,)).status.value == "pass"
+
+
+def test_a_live_process_is_named(gpus: FakeGpus) -> None:
+    """Name and number, as `ps` shows them."""
+    gpus.scenario("gpu.0.processes=1:100", "gpu.0.memory.used_mib=20000")
+    found = gpus.look("gpu_in_use", "prolog", job_id=7, job_gpus=(0,))
+    assert (found.status.value, found.reason) == ("warn", "gpu_in_use")
+    assert "(1)" in found.sentence
+
+
+@pytest.mark.parametrize("machine", [GH200, MIG])
+def test_memory_that_says_nothing_is_not_judged(gpus: FakeGpus, machine: str) -> None:
+    """Memory that is the kernel's too, or an instance's."""
+    gpus.scenario(machine, "gpu.*.memory.used_mib=30000")
+    assert gpus.look("gpu_in_use", "prolog", job_id=7, job_gpus=(0,)).status.value == "pass"
+
+
+def test_what_is_watched_under_a_fresh_verdict(gpus: FakeGpus) -> None:
+    """Nobody more may have the GPUs open; memory in use on a GPU of others leaves the question open."""
+
+    def watched() -> tuple[tuple[str, ...], ...]:
+        context = gpus.context("prolog", job_id=7, job_gpus=(1,))
+        return runner.run([check], context, {}, 20.0).results[0].watches
+
+    assert [(kind, path) for kind, path, _ in watched()] == [("most", "/sys/module/nvidia_uvm/refcnt")]
+    gpus.scenario("gpu.0.memory.used_mib=40000")
+    assert watched() == (("never",),)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust.nodecheck import gres, runner
+from slurm_robust.nodecheck.checks.gpu import gpu_count
+from slurm_robust.nodecheck.context import Context
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("gpu:8", 8),
+        ("gpu:h100:8", 8),
+        ("gpu:h100:4(S:0),gpu:h100:4(S:1),nic:2", 8),
+        ("gpu", 1),
+        ("gpu:a100", 1),
+        ("gpu:a100:no_consume:4", 4),
+        ("gpu:1g.10gb:56", 0),
+        ("gpu:2K", 0),
+        ("shard:64,gpu:8", 8),
+        ("craynetwork:4", 0),
+        ("(null)", 0),
+        ("", 0),
+    ],
+)
+def test_what_gres_says_of_gpus(value: str, number: int) -> None:
+    """Summed over types; parts of a GPU, and what is no plain number, say nothing."""
+    assert gres.count(value) == number
+
+
+CONF = """ClusterName=c  # NodeName=n1 Gres=gpu:2
+NodeName=DEFAULT RealMemory=1000 Gres=gpu:4
+nodename=cpu[1-3] Gres=craynetwork:4
+NodeName=n[1-4],m1 CPUs=8 \\
+  Gres=gpu:h100:8
+NodeName=old[01-10] CPUs=4
+NodeName=broken[1-
+"""
+
+
+@pytest.mark.parametrize(("node", "number"), [("n3", 8), ("m1", 8), ("old07", 4), ("cpu2", 0), ("n5", 0), ("", 0)])
+def test_a_node_s_own_line_counts(node: str, number: int) -> None:
+    """A default holds for the lines behind it; a node that is not named has nothing said of it."""
+    assert gres.gpus(CONF, node) == number
+
+
+@given(st.text(max_size=200), st.text(max_size=20))
+def test_any_text_is_read_without_an_error(text: str, node: str) -> None:
+    """Whatever stands there."""
+    assert gres.gpus(f"NodeName={text}", node) >= 0
+    assert gres.count(text) >= 0
+
+
+def test_fewer_gpus_than_slurm_gives_the_node_warn(tmp_path: Path) -> None:
+    """Outside of prologs, and not where the site says a number itself."""
+    for number in range(7):
+        (tmp_path / f"proc/driver/nvidia/gpus/0000:0{number}:00.0").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version")
+    (tmp_path / "etc/slurm").mkdir(parents=True)
+    (tmp_path / "etc/slurm/slurm.conf").write_text(CONF)
+
+    def look(stage: str, node: str = "n1", **options: int) -> tuple[str, str]:
+        context = Context(node, stage, root=tmp_path)
+        finding = runner.run([gpu_count.check], context, {"gpu_count": options}, 10.0).results[0].finding
+        return finding.status.value, finding.reason
+
+    assert look("periodic") == ("warn", "gpu_fewer_than_gres")
+    assert look("prolog") == ("pass", "gpus_present")
+    assert look("periodic", "n9") == ("pass", "gpus_present")
+    assert look("periodic", expected=7) == ("pass", "gpus_present")
+    assert look("periodic", expected=8) == ("fail", "gpu_missing")
