@@ -40,4 +40,13 @@ def line(plugin: Path, *arguments: str) -> str:
     """A line of plugstack.conf for it, with the srobust of these tests."""
     command = shutil.which("srobust")
     assert command, "srobust is not on PATH: source the virtual environment"
-    return " ".join(["optional", str(plugin), f"command={command}", f"python={SPANK}/python", *arguments])
+    return " ".join(
+        [
+            "optional",
+            str(plugin),
+            f"command={command}",
+            f"python={SPANK}/python",
+            f"exits={plugin.parent}/exits",
+            *arguments,
+        ]
+    )

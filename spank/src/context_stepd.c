@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "contexts.h"
+#include "exits.h"
 #include "options.h"
 
 /* Not in all headers. */
@@ -47,8 +48,13 @@ void stepd_post_opt(spank_t sp)
 	if (!is_watched(&request) && options_typed()->mode == MODE_UNSET)
 		return;
 	options_tell_site_mistakes();
-	if (spank_get_item(sp, S_JOB_STEPID, &number) != ESPANK_SUCCESS || number != BATCH_STEP)
+	if (spank_get_item(sp, S_JOB_STEPID, &number) != ESPANK_SUCCESS)
 		return;
+	if (number != BATCH_STEP) {
+		if (is_watched(&request) && !is_set(sp, "SROBUST_WATCH"))
+			exits_open(sp, options_site()->exits);
+		return;
+	}
 	/* The script's environment carries sbatch's options to its sruns, also with --export=NONE. Slurm hands them on
 	 * too, in variables that would come before what the script itself sets in ours: those go. */
 	for (enum field field = FIELD_MODE; field < FIELDS; field++) {
@@ -119,7 +125,19 @@ void task_before_exec(spank_t sp)
 	/* Kept over exec, and by this process alone. Without Yama there is nothing to allow. */
 	if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) != 0 && errno != EINVAL)
 		slurm_error("robust: task: tracing could not be allowed: %s", strerror(errno));
+	if (exits_path()[0] != '\0' && spank_setenv(sp, "SROBUST_EXITS", exits_path(), 1) != ESPANK_SUCCESS)
+		slurm_debug("robust: task: SROBUST_EXITS could not be set");
 	give_sitecustomize(sp, options_site()->python);
 	if (options_site()->flight_recorder)
 		give_flight_recorder(sp);
+}
+
+void stepd_task_ended(spank_t sp)
+{
+	exits_note(sp);
+}
+
+void stepd_over(void)
+{
+	exits_close();
 }

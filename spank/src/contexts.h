@@ -10,4 +10,7 @@ void srun_launch(spank_t sp);	  /* srun: job and step have their numbers, no tas
 void stepd_post_opt(spank_t sp);  /* slurmstepd, as root: the same, once a step and node */
 void task_before_exec(spank_t sp);/* in the task, as the user */
 
+void stepd_task_ended(spank_t sp);/* as root: a task's status is there */
+void stepd_over(void);		  /* as root: slurmstepd ends */
+
 #endif

@@ -51,6 +51,24 @@ EXPORTED int slurm_spank_local_user_init(spank_t sp, int ac, char **av)
 	return 0;
 }
 
+EXPORTED int slurm_spank_task_exit(spank_t sp, int ac, char **av)
+{
+	(void)ac;
+	(void)av;
+	stepd_task_ended(sp);
+	return 0;
+}
+
+EXPORTED int slurm_spank_exit(spank_t sp, int ac, char **av)
+{
+	(void)sp;
+	(void)ac;
+	(void)av;
+	if (spank_context() == S_CTX_REMOTE)
+		stepd_over();
+	return 0;
+}
+
 EXPORTED int slurm_spank_task_init(spank_t sp, int ac, char **av)
 {
 	(void)ac;

@@ -10,11 +10,14 @@
 #define SROBUST_PYTHON_DIR "/usr/local/share/slurm_robust/spank"
 #endif
 
+#define SROBUST_EXITS_DIR "/run/slurm_robust/exits"
+
 void site_defaults(struct site *site)
 {
 	memset(site, 0, sizeof *site);
 	snprintf(site->command, sizeof site->command, "%s", SROBUST_COMMAND);
 	snprintf(site->python, sizeof site->python, "%s", SROBUST_PYTHON_DIR);
+	snprintf(site->exits, sizeof site->exits, "%s", SROBUST_EXITS_DIR);
 	site->mode = MODE_OFF;
 	site->flight_recorder = true;
 }
@@ -41,6 +44,12 @@ const char *site_take(struct site *site, const char *argument)
 		else if (value[0] != '/' || strchr(value, ':') != NULL || !path_is_plain(value, sizeof site->python))
 			return "expected an absolute path, or none";
 		snprintf(site->python, sizeof site->python, "%s", value);
+	} else if ((value = after(argument, "exits")) != NULL) {
+		if (strcmp(value, "none") == 0)
+			value = "";
+		else if (value[0] != '/' || !path_is_plain(value, sizeof site->exits))
+			return "expected an absolute path, or none";
+		snprintf(site->exits, sizeof site->exits, "%s", value);
 	} else if ((value = after(argument, "mode")) != NULL) {
 		struct request request = {0};
 
@@ -52,7 +61,7 @@ const char *site_take(struct site *site, const char *argument)
 			return "expected on or off";
 		site->flight_recorder = strcmp(value, "on") == 0;
 	} else {
-		return "there is no such argument; known are command=, mode=, python=, flight_recorder=";
+		return "there is no such argument; known are command=, mode=, python=, exits=, flight_recorder=";
 	}
 	return NULL;
 }

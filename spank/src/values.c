@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 
 static const char *const LAYOUT_KEYS[] = {"tp", "pp", "dp", "ep", "cp", "fsdp"};
 
@@ -201,6 +202,13 @@ const char *shown(const char *text, char out[SHOWN_BYTES])
 	}
 	out[n] = '\0';
 	return out;
+}
+
+void exit_line(char out[EXIT_LINE_BYTES], uint32_t task, int status, long long seconds, long nanoseconds)
+{
+	int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0, number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+
+	snprintf(out, EXIT_LINE_BYTES, "%u %d %d %lld.%03ld\n", task, code, number, seconds, nanoseconds / 1000000);
 }
 
 bool inside_step(const char *step_id)

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum mode { MODE_UNSET, MODE_OFF, MODE_OBSERVE, MODE_ON };
 
@@ -12,6 +13,7 @@ enum mode { MODE_UNSET, MODE_OFF, MODE_OBSERVE, MODE_ON };
 #define LAYOUT_BYTES 256
 #define FOLDER_BYTES 1024
 #define SHOWN_BYTES 64
+#define EXIT_LINE_BYTES 96
 
 /* What was asked for; an empty text is what nobody asked for. Fixed sizes: nothing to allocate, nothing to leak. */
 struct request {
@@ -43,6 +45,9 @@ bool path_is_plain(const char *text, size_t limit);
 
 /* What was typed, fit for a log: cut, and with a ? for each byte that could mean something to who reads it. */
 const char *shown(const char *text, char out[SHOWN_BYTES]);
+
+/* `TASK CODE SIGNAL SECONDS`, of a status as waitpid gives it: code or signal is 0, or both are. */
+void exit_line(char out[EXIT_LINE_BYTES], uint32_t task, int status, long long seconds, long nanoseconds);
 
 /* Whether SLURM_STEP_ID (NULL for none) says that this is inside a step, not in a batch script or an interactive
  * shell, which newer Slurms number too. */

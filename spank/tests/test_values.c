@@ -1,4 +1,5 @@
 /* Built with the address and undefined-behaviour sanitizers by `make check`. Prints what is wrong; exit 1 then. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,6 +161,18 @@ static void test_steps(void)
 	CHECK(inside_step("17"), "17");
 }
 
+static void test_exit_lines(void)
+{
+	char out[EXIT_LINE_BYTES];
+
+	exit_line(out, 3, 7 << 8, 1700000000, 5000000);
+	CHECK(strcmp(out, "3 7 0 1700000000.005\n") == 0, "%s", out);
+	exit_line(out, 0, SIGKILL | 0x80, 1, 999999999); /* with a core */
+	CHECK(strcmp(out, "0 0 9 1.999\n") == 0, "%s", out);
+	exit_line(out, UINT32_MAX, 255 << 8, INT64_MAX, 999999999);
+	CHECK(strlen(out) < EXIT_LINE_BYTES && strstr(out, "4294967295 255 0 ") == out, "%s", out);
+}
+
 static void test_site_arguments(void)
 {
 	struct site site;
@@ -172,9 +185,11 @@ static void test_site_arguments(void)
 	CHECK(strcmp(site.command, "/opt/x/bin/srobust") == 0, "%s", site.command);
 	CHECK(site_take(&site, "mode=observe") == NULL && site.mode == MODE_OBSERVE, "mode");
 	CHECK(site_take(&site, "python=none") == NULL && site.python[0] == '\0', "python");
+	CHECK(site_take(&site, "exits=/run/x") == NULL && strcmp(site.exits, "/run/x") == 0, "exits");
+	CHECK(site_take(&site, "exits=none") == NULL && site.exits[0] == '\0', "exits");
 	CHECK(site_take(&site, "flight_recorder=off") == NULL && !site.flight_recorder, "flight_recorder");
 	const char *wrong[] = {"",	"command",	  "command=",	   "command=bin/srobust", "mode=",  "mode=act",
-			       "Mode=on", "colour=red", "flight_recorder=", "python=lib",	    "=",	    "modes=on"};
+			       "Mode=on", "colour=red", "flight_recorder=", "python=lib",  "exits=",     "exits=run",	    "=",	    "modes=on"};
 	struct site before = site;
 
 	for (size_t n = 0; n < sizeof wrong / sizeof *wrong; n++) {
@@ -215,6 +230,7 @@ int main(void)
 	test_ten_kilobytes();
 	test_what_is_shown();
 	test_steps();
+	test_exit_lines();
 	test_site_arguments();
 	test_noise();
 	if (failures == 0)

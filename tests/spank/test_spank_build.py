@@ -27,6 +27,8 @@ def test_it_exports_what_slurm_looks_for_and_nothing_else(plugin: Path) -> None:
         "slurm_spank_init_post_opt",
         "slurm_spank_local_user_init",
         "slurm_spank_task_init",
+        "slurm_spank_task_exit",
+        "slurm_spank_exit",
     }
 
 

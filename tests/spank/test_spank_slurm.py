@@ -228,6 +228,32 @@ def test_the_watch_comes_and_goes_with_its_step(spank_cluster: DevCluster) -> No
     wait_until(lambda: not spank_cluster.processes(int(job)), 30, "the job's end")
 
 
+def test_how_a_task_ended_is_known_without_sruns_words(plugin: Path, spank_cluster: DevCluster) -> None:
+    """Srun's output goes through a pipe, where nobody reads it: slurmstepd has written the exit down, and cleans up."""
+    folder = spank_cluster.directory / "work" / "exits"
+    folder.mkdir()
+    rank = f"cd {folder}; touch up; until [ -e go ]; do sleep 0.1; done; [ $SLURM_PROCID = 0 ] || exit 7; sleep 300"
+    options = ("-N2", "-n2", f"--output={folder}/j-%j.out", f"--chdir={folder}", "--robust=observe")
+    script = f"srun sh -c '{rank}' 2>&1 | cat >piped"
+    job = run(spank_cluster, "sbatch", "--parsable", *options, "--wrap", script).stdout.strip()
+
+    def says(word: str) -> str:
+        text = "".join(path.read_text() for path in folder.rglob("story.jsonl"))
+        return word if word in text else ""
+
+    try:
+        wait_until((folder / "up").exists, 60, "the ranks")
+        files = [str(path) for path in (plugin.parent / "exits").glob(f"{job}.0-*")]
+        assert len(files) == 2
+        wait_until(lambda: set(files) <= opened(spank_cluster, job), 60, "the agents, which have found the ranks")
+        (folder / "go").touch()
+        wait_until(lambda: says("ended with exit code 7"), 30, f"the story: {folder}")
+    finally:
+        run(spank_cluster, "scancel", job)
+    wait_until(lambda: not spank_cluster.processes(int(job)), 60, "the job's end")
+    wait_until(lambda: not list((plugin.parent / "exits").glob(f"{job}.*")), 20, "the files gone")
+
+
 def watches(cluster: DevCluster, job: str) -> list[bytes]:
     """Processes of `srobust attach` in this job."""
     wanted = {b"attach", job.encode()}
@@ -251,6 +277,16 @@ def test_srobust_run_in_a_job_with_the_option_is_not_watched_twice(spank_cluster
     finally:
         run(spank_cluster, "scancel", job)
     wait_until(lambda: not spank_cluster.processes(int(job)), 60, "the job's end")
+
+
+def opened(cluster: DevCluster, job: str) -> set[str]:
+    """What the agents of a job have open."""
+    found = set()
+    for pid in cluster.processes(int(job)):
+        with contextlib.suppress(OSError):
+            if b"agent.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found |= {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    return found
 
 
 def command_lines(cluster: DevCluster, job: str) -> list[bytes]:

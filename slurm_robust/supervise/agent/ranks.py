@@ -53,6 +53,8 @@ class Member(NamedTuple):
     nodes: int
     """Nodes of its step, -1 where not told."""
     dump_pipe: str
+    exits: str = ""
+    """File in which slurmstepd tells how tasks of the step ended, where the SPANK plugin writes one."""
 
 
 class Rank(NamedTuple):
@@ -145,6 +147,7 @@ class Finder:
             world=_number(env.get("WORLD_SIZE"), _number(env.get("SLURM_STEP_NUM_TASKS"))),
             nodes=_number(env.get("SLURM_STEP_NUM_NODES")),
             dump_pipe=env.get("TORCH_FR_DUMP_PIPE_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") or "",
+            exits=env.get("SROBUST_EXITS", ""),
         )
 
 
