@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_robust.nodecheck import choices, fresh, history, quick, registry, runner, state
-from slurm_robust.nodecheck.context import Context, job_of, node_name
+from slurm_robust.nodecheck.context import Context, job_choice_of, job_of, node_name
 from slurm_robust.nodecheck.counters import uptime_s
 from slurm_robust.nodecheck.finding import Fitness, Report, Status
 
@@ -139,7 +139,8 @@ def distrust_slurm_conf(env: os._Environ[str] | dict[str, str]) -> None:
 def logger(name: str, env: Mapping[str, str]) -> Log:
     """Writes one line to stderr (slurmd's log keeps it) and to syslog."""
     job_id = job_of(env)
-    about = f" job {job_id}:" if job_id is not None else ""
+    choice = job_choice_of(env)
+    about = f" job {job_id}{f' ({choice})' if choice else ''}:" if job_id is not None else ""
 
     def log(line: str) -> None:
         import syslog  # noqa: PLC0415 (nearly every look has nothing to say)

@@ -23,9 +23,15 @@ def plugin() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def spank_cluster(plugin: Path) -> Iterator[DevCluster]:
-    """Three nodes that load the plugin."""
+    """Three nodes that load the plugin; prolog and epilog write down what they are told of a job's choice."""
     conf = plugin.parent / "plugstack.conf"
     conf.write_text(line(plugin) + "\n")
-    cluster = DevCluster.up(Spec(nodes=3, slurm_conf_extra=f"PlugStackConfig={conf}"))
+    extra = [f"PlugStackConfig={conf}"]
+    for stage in ("Prolog", "Epilog"):
+        script = plugin.parent / stage
+        script.write_text(f"#!/bin/sh\n/usr/bin/env | /bin/grep ^SPANK_ >{script}.$SLURM_JOB_ID.told\nexit 0\n")
+        script.chmod(0o755)
+        extra.append(f"{stage}={script}")
+    cluster = DevCluster.up(Spec(nodes=3, slurm_conf_extra="\n".join(extra)))
     yield cluster
     cluster.down()

@@ -161,6 +161,24 @@ def test_slurms_own_environment_for_options_works(spank_cluster: DevCluster) -> 
     assert variables(run(spank_cluster, *SRUN, SHOW, env={name: "observe"}).stdout)["SROBUST_MODE"] == "observe"
 
 
+@pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
+def test_prolog_and_epilog_are_told_the_jobs_choice(plugin: Path, spank_cluster: DevCluster, command: str) -> None:
+    """As validated values, from all three; typed, and beside a value of the user's own that tries to be one."""
+    options = ("--robust=observe", "--robust-spares=1", "-N1", "-n1")
+    show = "echo id=$SLURM_JOB_ID"
+    env = {"SPANK_ROBUST_MODE": "$(reboot)", "SLURM_SPANK_ROBUST_MODE": "$(reboot)"}
+    if command == "sbatch":
+        text = batch(spank_cluster, show, *options, env=env)
+    else:
+        text = run(spank_cluster, command, "--immediate=30", *options, "sh", "-c", show, env=env).stdout
+    job = text.split("id=")[1].split()[0]
+    for stage in ("Prolog", "Epilog"):
+        told = plugin.parent / f"{stage}.{job}.told"
+        wait_until(lambda told=told: told.exists() and told.read_text(), 30, stage)
+        said = variables(told.read_text())
+        assert (said["SPANK_ROBUST_MODE"], said["SPANK_ROBUST_SPARES"]) == ("observe", "1"), stage
+
+
 def test_a_wrong_variable_is_told_and_passed_over(spank_cluster: DevCluster) -> None:
     """It may have been set far away: the job runs all the same."""
     done = run(spank_cluster, *SRUN, "--robust=observe", "echo", "ran", env={"SROBUST_LAYOUT": "$(reboot)"})
