@@ -11,6 +11,7 @@
 #endif
 
 #define SROBUST_EXITS_DIR "/run/slurm_robust/exits"
+#define FOLDER_OR_NONE	  "expected an absolute path, or none"
 
 void site_defaults(struct site *site)
 {
@@ -30,26 +31,37 @@ static const char *after(const char *argument, const char *name)
 	return strncmp(argument, name, length) == 0 && argument[length] == '=' ? argument + length + 1 : NULL;
 }
 
+static bool absolute(const char *value)
+{
+	return value[0] == '/' && path_is_plain(value, FOLDER_BYTES);
+}
+
+static const char *take_folder(char out[FOLDER_BYTES], const char *value)
+{
+	if (strcmp(value, "none") == 0)
+		value = "";
+	else if (!absolute(value))
+		return FOLDER_OR_NONE;
+	snprintf(out, FOLDER_BYTES, "%s", value);
+	return NULL;
+}
+
 const char *site_take(struct site *site, const char *argument)
 {
 	const char *value;
 
 	if ((value = after(argument, "command")) != NULL) {
-		if (value[0] != '/' || !path_is_plain(value, sizeof site->command))
+		if (!absolute(value))
 			return "expected the absolute path of srobust";
 		snprintf(site->command, sizeof site->command, "%s", value);
 	} else if ((value = after(argument, "python")) != NULL) {
-		if (strcmp(value, "none") == 0)
-			value = "";
-		else if (value[0] != '/' || strchr(value, ':') != NULL || !path_is_plain(value, sizeof site->python))
-			return "expected an absolute path, or none";
-		snprintf(site->python, sizeof site->python, "%s", value);
+		if (strchr(value, ':') != NULL)
+			return FOLDER_OR_NONE;
+		return take_folder(site->python, value);
 	} else if ((value = after(argument, "exits")) != NULL) {
-		if (strcmp(value, "none") == 0)
-			value = "";
-		else if (value[0] != '/' || !path_is_plain(value, sizeof site->exits))
-			return "expected an absolute path, or none";
-		snprintf(site->exits, sizeof site->exits, "%s", value);
+		return take_folder(site->exits, value);
+	} else if ((value = after(argument, "dumps")) != NULL) {
+		return take_folder(site->dumps, value);
 	} else if ((value = after(argument, "mode")) != NULL) {
 		struct request request = {0};
 
@@ -61,7 +73,7 @@ const char *site_take(struct site *site, const char *argument)
 			return "expected on or off";
 		site->flight_recorder = strcmp(value, "on") == 0;
 	} else {
-		return "there is no such argument; known are command=, mode=, python=, exits=, flight_recorder=";
+		return "there is no such argument; known are command=, mode=, python=, exits=, dumps=, flight_recorder=";
 	}
 	return NULL;
 }

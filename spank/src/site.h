@@ -8,6 +8,7 @@ struct site {
 	char command[FOLDER_BYTES]; /* command=PATH: srobust */
 	char python[FOLDER_BYTES];  /* python=DIR: where our sitecustomize.py lies; empty for none */
 	char exits[FOLDER_BYTES];   /* exits=DIR: where files of tasks' ends go; empty for none */
+	char dumps[FOLDER_BYTES];   /* dumps=DIR: where ranks put what they dump of themselves; empty for none */
 	enum mode mode;		    /* mode=off|observe|on: of jobs that do not say --robust */
 	bool flight_recorder;	    /* flight_recorder=on|off */
 };

@@ -1,23 +1,11 @@
 /* Built with the address and undefined-behaviour sanitizers by `make check`. Prints what is wrong; exit 1 then. */
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../src/site.h"
 #include "../src/values.h"
-
-static int failures;
-
-#define CHECK(condition, ...)                                            \
-	do {                                                             \
-		if (!(condition)) {                                      \
-			failures++;                                      \
-			fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
-			fprintf(stderr, __VA_ARGS__);                    \
-			fputc('\n', stderr);                             \
-		}                                                        \
-	} while (0)
+#include "check.h"
 
 static void taken(enum field field, const char *text, const char *expected)
 {
@@ -187,9 +175,10 @@ static void test_site_arguments(void)
 	CHECK(site_take(&site, "python=none") == NULL && site.python[0] == '\0', "python");
 	CHECK(site_take(&site, "exits=/run/x") == NULL && strcmp(site.exits, "/run/x") == 0, "exits");
 	CHECK(site_take(&site, "exits=none") == NULL && site.exits[0] == '\0', "exits");
+	CHECK(site_take(&site, "dumps=/scratch/x") == NULL && strcmp(site.dumps, "/scratch/x") == 0, "dumps");
 	CHECK(site_take(&site, "flight_recorder=off") == NULL && !site.flight_recorder, "flight_recorder");
 	const char *wrong[] = {"",	"command",	  "command=",	   "command=bin/srobust", "mode=",  "mode=act",
-			       "Mode=on", "colour=red", "flight_recorder=", "python=lib",  "exits=",     "exits=run",	    "=",	    "modes=on"};
+			       "Mode=on", "colour=red", "flight_recorder=", "python=lib",  "exits=",     "exits=run", "dumps=../x", "dumps=/a\nb", "python=/a:/b",	    "=",	    "modes=on"};
 	struct site before = site;
 
 	for (size_t n = 0; n < sizeof wrong / sizeof *wrong; n++) {
