@@ -155,6 +155,32 @@ def test_salloc_options_reach_its_sruns(spank_cluster: DevCluster) -> None:
     assert variables(done.stdout)["SROBUST_MODE"] == "observe", done.stderr
 
 
+@pytest.mark.parametrize("command", ["sbatch", "salloc", "srun"])
+@pytest.mark.parametrize(
+    ("options", "env", "mode"),
+    [
+        (("--robust=off", "--robust=observe"), {}, "observe"),
+        ((), {"SROBUST_MODE": "observe", "SROBUST_LAYOUT": "tp=2"}, "observe"),
+        (("--robust=observe",), {"SROBUST_MODE": "off"}, "observe"),
+        (("--robust=off",), {"SROBUST_MODE": "observe"}, "off"),
+    ],
+    ids=["typed twice", "environment", "typed over environment", "off over environment"],
+)
+def test_typed_and_in_the_environment(
+    spank_cluster: DevCluster, command: str, options: tuple[str, ...], env: dict[str, str], mode: str
+) -> None:
+    """From all three: the last word on the command line, and that before the environment's."""
+    if command == "sbatch":
+        text = batch(spank_cluster, f"srun {SHOW}", *options, env=env)
+    else:
+        words = (SHOW,) if command == "srun" else ("srun", SHOW)
+        text = run(spank_cluster, command, "-N1", "-n1", "--immediate=30", *options, *words, env=env).stdout
+    said = variables(text)
+    assert said["SROBUST_MODE"] == mode
+    assert ("TORCH_FR_BUFFER_SIZE" in said) is (mode != "off")
+    assert said.get("SROBUST_LAYOUT") == env.get("SROBUST_LAYOUT")
+
+
 def test_slurms_own_environment_for_options_works(spank_cluster: DevCluster) -> None:
     """The variable that Slurm derives from plugin and option."""
     name = "SLURM_SPANK__SLURM_SPANK_OPTION_robust_robust"
