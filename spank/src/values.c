@@ -213,8 +213,13 @@ void exit_line(char out[EXIT_LINE_BYTES], uint32_t task, int status, long long s
 
 bool inside_step(const char *step_id)
 {
-	if (step_id == NULL || step_id[0] == '\0' || strcmp(step_id, "batch") == 0)
+	unsigned long long number = 0;
+	size_t n = 0;
+
+	if (step_id == NULL)
 		return false;
-	/* SLURM_BATCH_SCRIPT and SLURM_INTERACTIVE_STEP */
-	return strcmp(step_id, "4294967291") != 0 && strcmp(step_id, "4294967290") != 0;
+	/* Slurm's own are above 0xfffffff0; since 26.05 they stand there as negative numbers. */
+	for (; digit(step_id[n]) && n < 11; n++)
+		number = number * 10 + (unsigned)(step_id[n] - '0');
+	return n > 0 && step_id[n] == '\0' && number < 0xfffffff0ULL;
 }

@@ -145,6 +145,8 @@ static void test_steps(void)
 	CHECK(!inside_step(""), "empty");
 	CHECK(!inside_step("4294967291"), "batch");
 	CHECK(!inside_step("4294967290"), "interactive");
+	CHECK(!inside_step("-5") && !inside_step("-6"), "since 26.05");
+	CHECK(!inside_step("batch") && !inside_step("12345678901234567890"), "no number of a step");
 	CHECK(inside_step("0"), "0");
 	CHECK(inside_step("17"), "17");
 }

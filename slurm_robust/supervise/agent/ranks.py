@@ -15,8 +15,8 @@ from slurm_robust.supervise.agent import proc
 _YOUNG_S = 5.0
 """A process may still exec into something with another environment while it is younger than this."""
 
-_NOT_STEPS = frozenset(["", "4294967291", "4294967292", "4294967290"])
-"""Batch, extern and interactive steps, as newer Slurms number them in SLURM_STEP_ID."""
+_FIRST_OF_SLURMS = 0xFFFFFFF0
+"""From here on steps are Slurm's own: batch, extern, interactive."""
 
 
 STEP_MARK = "step:"
@@ -130,7 +130,7 @@ class Finder:
             or env.get("SLURMD_NODENAME") != target.node
             or (target.cluster and env.get("SLURM_CLUSTER_NAME", target.cluster) != target.cluster)
             or "SLURM_PROCID" not in env
-            or step_id in _NOT_STEPS
+            or not is_training_step(step_id)
             or step_id == target.own_step
             or env.get("SROBUST_WATCH")
             or not _is_of(target.attempt, env, step_id)
@@ -149,6 +149,11 @@ class Finder:
             dump_pipe=env.get("TORCH_FR_DUMP_PIPE_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") or "",
             exits=env.get("SROBUST_EXITS", ""),
         )
+
+
+def is_training_step(step_id: str) -> bool:
+    """Whether SLURM_STEP_ID names a step that an srun runs; a batch script's is `4294967291`, or `-5` since 26.05."""
+    return step_id.isdecimal() and int(step_id) < _FIRST_OF_SLURMS
 
 
 def _is_of(attempt: str, env: dict[str, str], step_id: str) -> bool:
