@@ -138,10 +138,10 @@ def test_a_nodes_comment_is_written_and_cleared(client: SlurmClient) -> None:
 
 def test_a_seat_is_made_changed_and_deleted(client: SlurmClient) -> None:
     """Flags, users, nodes and length are as asked; nodes and length change on an active reservation."""
-    client.create_reservation("srobust-seat-1", "n[1-2]", ("root", "nobody"), 10, SEAT_FLAGS)
+    client.create_reservation("srobust-seat-1", "n[1-2]", ("root", "daemon"), 10, SEAT_FLAGS)  # 26.05 refuses "nobody"
     seat = reservation(client, "srobust-seat-1")
     assert seat is not None
-    assert (seat.nodes, set(seat.users), seat.state) == ("n[1-2]", {"root", "nobody"}, "ACTIVE")
+    assert (seat.nodes, set(seat.users), seat.state) == ("n[1-2]", {"root", "daemon"}, "ACTIVE")
     assert set(SEAT_FLAGS) <= seat.flags
     assert seat.end_at_s - seat.start_at_s == 600
     assert abs(seat.start_at_s - time.time()) < 5
