@@ -26,7 +26,8 @@ NAMES = ("without", "unused", "robust", "srobust_run")
 def build(folder: Path) -> str:
     """The plugin's line of plugstack.conf."""
     subprocess.run(["make", "-s", "-C", SPANK, f"BUILD={folder}/objects"], check=True)
-    return f"optional {folder}/objects/spank_robust.so command={shutil.which('srobust')} python={SPANK}/python\n"
+    arguments = f"command={shutil.which('srobust')} python={SPANK}/python exits={folder}/exits"
+    return f"optional {folder}/objects/spank_robust.so {arguments}\n"
 
 
 def launches(rounds: int) -> dict[str, list[float]]:
