@@ -14,15 +14,30 @@ from slurm_robust.cli.teach import lesson, not_running, slurm_words
 from slurm_robust.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
-from slurm_robust.supervise import folder, job
+from slurm_robust.supervise import folder, job, options, srunargs
+from slurm_robust.supervise.attached import Attached
+from slurm_robust.supervise.output import own_output_files
+from slurm_robust.supervise.sole import Sole
 from slurm_robust.supervise.supervisor import Supervisor
+
+
+def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: str | None) -> options.OwnOptions:
+    """The options that `srobust run` has too, under its rules."""
+    given = {"checkpoint-dir": checkpoint_dir, "hang-timeout": hang_timeout, "layout": layout}
+    if act:
+        given["mode"] = "on"
+    try:
+        return options.read({name: text for name, text in given.items() if text}, {})
+    except srunargs.UsageError as error:
+        raise click.UsageError(str(error).replace("--robust-", "--", 1)) from None
 
 
 @click.command(
     epilog=lesson(
         [
             ("srobust attach 1234", "watch it and report; nothing in the job is changed"),
-            ("srobust attach --act 1234", "also end a hung step, and ask for a requeue"),
+            ("srobust attach --act 1234", "also ask for a requeue, which ends a hung step"),
+            ("srobust attach --step 0 1234", "only step 1234.0"),
         ],
         [
             (0, "the job has ended"),
@@ -33,20 +48,43 @@ from slurm_robust.supervise.supervisor import Supervisor
     )
 )
 @click.argument("job_id")
-@click.option("--act", is_flag=True, help="Also act: end a hung step and ask for a requeue (in the site's mode: act).")
+@click.option(
+    "--act", is_flag=True, help="Also act, whatever the site's mode: ask for a requeue, which ends a hung step."
+)
+@click.option("--step", metavar="N", help="Watch only this step (default: all of the job's).")
+@click.option("--launcher", type=int, metavar="PID", help="With --step: end with this process, the step's srun.")
+@click.option("--checkpoint-dir", metavar="DIR", default="", help="Where the job's checkpoints are.")
+@click.option("--hang-timeout", metavar="SECONDS", help="Act after this long a silence, whatever the stacks say.")
+@click.option("--layout", metavar="tp=2,pp=4", help="Parallel sizes, for the localisation.")
 @click.option(
     "--folder", "where", type=click.Path(file_okay=False, path_type=Path), help="Where the incident folder goes."
 )
 @click.option("--config", "config_path", type=click.Path(), help="robust.yaml to use.")
-def command(job_id: str, act: bool, where: Path | None, config_path: str | None) -> None:
+def command(
+    job_id: str,
+    *,
+    act: bool,
+    step: str | None,
+    launcher: int | None,
+    checkpoint_dir: str,
+    hang_timeout: str | None,
+    layout: str | None,
+    where: Path | None,
+    config_path: str | None,
+) -> None:
     """Watch a job that already runs, also one submitted as plain `srun python train.py`. Nothing in it is changed.
 
     Progress is read from slurm_robust.progress where the program calls it, else from the log lines of the job's output
     file. Silence is reported with the stacks of all ranks and a verdict, in the folder `slurm-robust-JOBID` beside the
     job's output. Runs until the job ends; Ctrl-C ends the watch and harms no rank.
     """
+    if launcher is not None and step is None:
+        raise click.UsageError("--launcher goes with --step: it is that step's srun")
+    if step is not None and not step.isdecimal():
+        raise click.UsageError(f"--step={step}: expected the number behind the point, as in 1234.0")
+    own = _own(act=act, checkpoint_dir=checkpoint_dir, hang_timeout=hang_timeout, layout=layout)
     try:
-        config = site.load(config_path)
+        config = own.applied(site.load(config_path))
         ref = JobRef.parse(job_id)
         context = job.read(connect(config.slurm), ref)
     except SlurmError as error:
@@ -60,18 +98,30 @@ def command(job_id: str, act: bool, where: Path | None, config_path: str | None)
     if context.job.state != "RUNNING":
         click.echo(f"srobust attach: {not_running(job_id, context.job.state)}", err=True)
         sys.exit(3)
-    if not act:
+    attached = Attached(step, launcher or 0) if step is not None else None
+    sole = Sole(context.cluster, context.name) if attached is not None and act else None
+    if not act or (sole is not None and not sole.claim()):
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
         context.can_claim = False
-    output = context.output()
-    path = folder.beside(output, context.name, Path(context.job.work_dir or "."))
+    # srun's own output tells more than Slurm, which may know the file by its pattern only.
+    files = own_output_files(launcher) if launcher else []
+    if not files and (told := context.output()) is not None:
+        files = [told]
+    path = folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
     supervisor = Supervisor(
         context,
         config,
         folder.Folder(where / path.name if where else path),
-        output_files=(output,) if output else (),
+        attached=attached,
+        checkpoint_dir=own.checkpoint_dir,
+        output_files=tuple(files),
+        layout=own.layout,
+        sole=sole if context.can_claim else None,
     )
     try:
         asyncio.run(supervisor.run())
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        if sole is not None and context.can_claim:
+            sole.release()

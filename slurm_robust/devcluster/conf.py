@@ -166,7 +166,7 @@ def task_prolog(layout: Layout) -> str:
     return f"""#!/bin/sh
 # Written by `srobust devcluster up`: what it prints is taken into the task's environment.
 case ${{SLURM_STEP_ID:-batch}} in
-    batch | 42949672??) exit 0 ;;
+    batch | 42949672?? | -*) exit 0 ;;
 esac
 [ -n "$TMPDIR" ] || echo export TMPDIR={shlex.quote(str(layout.tmp))}
 """

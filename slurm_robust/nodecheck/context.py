@@ -16,6 +16,8 @@ _GPU_IDS = re.compile(r"\d{1,3}(?:,\d{1,3}){0,127}\Z")
 _INSTANCE = re.compile(r"MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
 _MAX_INSTANCES = 128
 _JOB_ID = re.compile(r"\d{1,10}\Z")
+_MODES = ("on", "observe", "off")
+_SPARES = re.compile(r"\d{1,4}\Z", re.ASCII)
 
 T = TypeVar("T")
 
@@ -95,6 +97,18 @@ def job_of(env: Mapping[str, str]) -> int | None:
     """`SLURM_JOB_ID`, where it has the shape of one."""
     text = env.get("SLURM_JOB_ID", "")
     return int(text) if _JOB_ID.match(text) else None
+
+
+def job_choice_of(env: Mapping[str, str]) -> str:
+    """What the job asked of us through the SPANK plugin, `robust=on spares=1`; empty where it said nothing.
+
+    Any user may put anything into these variables of the job's, so only what has their shape is taken.
+    """
+    mode, spares = env.get("SPANK_ROBUST_MODE", ""), env.get("SPANK_ROBUST_SPARES", "")
+    said = [f"robust={mode}"] if mode in _MODES else []
+    if said and _SPARES.match(spares):
+        said.append(f"spares={spares}")
+    return " ".join(said)
 
 
 def job_gpus_of(env: Mapping[str, str]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_robust.nodecheck import choices, fresh, history, isolate, quick, registry, runner, state
-from slurm_robust.nodecheck.context import Context, job_of, node_name
+from slurm_robust.nodecheck.context import Context, job_choice_of, job_of, node_name
 from slurm_robust.nodecheck.counters import uptime_s
 from slurm_robust.nodecheck.finding import Fitness, Report, Status, shorten
 
@@ -183,7 +183,8 @@ def _of_the_system(path: str) -> bool:
 def logger(name: str, env: Mapping[str, str]) -> Log:
     """Writes one printable line to stderr (slurmd's log keeps it) and to syslog."""
     job_id = job_of(env)
-    about = f"job {job_id}: " if job_id is not None else ""
+    choice = job_choice_of(env)
+    about = f"job {job_id}{f' ({choice})' if choice else ''}: " if job_id is not None else ""
 
     def log(line: str) -> None:
         text = shorten(f"{about}{line}", LINE_MAX_CHARS)

@@ -44,6 +44,18 @@ class RankInfo:
     first_step_at_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class TaskEnd:
+    """How a task ended: exit code, or the signal's number."""
+
+    task: int
+    node: str
+    code: int
+    signal: int
+    at_s: float
+    """By the supervisor's clock."""
+
+
 class Fleet:
     """The agents' book for one attempt; a new attempt gets a new one."""
 
@@ -61,6 +73,8 @@ class Fleet:
         self.garbled = 0
         self.restarted: dict[int, float] = {}
         """Rank → when it was found anew under whatever stands above it in the step; untold so far."""
+        self.ends: dict[tuple[str, int], TaskEnd] = {}
+        """(step, task) → how it ended, by slurmstepd's word; untold where the SPANK plugin is not there."""
         self._untold: dict[str, set[int]] = {}
 
     def feed(self, message: Mapping[str, Any], now_s: float) -> None:
@@ -83,6 +97,11 @@ class Fleet:
             info.marks = {str(k): float(v) for k, v in message["marks"].items()}
             info.layout = {str(k): int(v) for k, v in message["layout"].items()}
             info.first_step, info.first_step_at_s = int(message["first"][0]), float(message["first"][1])
+        elif kind == "exit":
+            # An agent that was started anew tells all of them again.
+            key = str(message["step_id"]), int(message["task"])
+            at_s = now_s - max(0.0, float(message["age_s"]))
+            self.ends.setdefault(key, TaskEnd(key[1], node, int(message["code"]), int(message["sig"]), at_s))
         elif kind == "state":
             info = self.ranks[int(message["rank"])]
             info.state, info.state_pid = str(message["s"]), int(message["pid"])

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from slurm_robust import claim
-from slurm_robust.model import Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import incident
@@ -164,10 +164,17 @@ class Handling:
 
     # -- deciding and acting ----------------------------------------------------------------------------------------
 
-    async def proven(self, inquiry: Investigator, record: incident.Record) -> int | None:
-        """Judge what quiet looks have found, and act where that is enough."""
+    async def proven(self, inquiry: Investigator, record: incident.Record, *, finished: bool = False) -> int | None:
+        """Judge what quiet looks have found, and act where that is enough.
+
+        Args:
+            inquiry: With their captures.
+            record: The incident.
+            finished: Ranks are known to have left with exit code 0; that others wait for them is still to be seen.
+        """
         verdict = inquiry.judge()
-        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=False)
+        ended = finished and verdict.conclusion is Conclusion.USER_CODE
+        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=ended)
         return await self._carry_out(record, inquiry, verdict, plan)
 
     async def _decide(
@@ -248,6 +255,11 @@ class Handling:
                 incident=record.id,
             )
         record.stamp("decided")
+        if s.attached is not None and s.attached.over:
+            # The script owns its srun, and is past it.
+            s.folder.tell("note", "its srun has ended: there is no step left to bring back", incident=record.id)
+            record.outcome = "The step's srun had ended: nothing was done."
+            return self._leave_alone(record, s.config.supervise.action_limit_s)
         if not s.acting:
             s.folder.tell("observed", f"observe mode: would take {plan.road.value}: {plan.reason}", incident=record.id)
             record.outcome = "Observe mode: nothing was done."

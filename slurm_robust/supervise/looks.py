@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Conclusion, Signal, SignalKind
 from slurm_robust.supervise import incident
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _AFTER_VANISHED_S = (2.2, 4.2, 10.0, 30.0, 60.0, 60.0, 60.0)
 """From one look after ranks vanished to the next; then silence decides. The first two are what a death needs."""
+_LOOKS_AFTER_FINISHED = 3
+"""Ranks that are known to have finished are given these looks' time: nobody is at fault, and nothing hurries."""
 
 _NO_RANK_AFTER_S = 300.0
 """A container's image takes minutes to come; a step that waits for another one of its job does so silently."""
@@ -67,16 +70,17 @@ class Looks:
         await self._vanished.capture(keep=False)
         self._vanished_at_s = time.time() + _AFTER_VANISHED_S[min(self._looked, len(_AFTER_VANISHED_S) - 1)]
         self._looked += 1
-        if s.present.scene.exits or not s.present.scene.vanished or not self._proves(self._vanished):
+        gone = list(s.present.scene.vanished.values())
+        if s.present.scene.exits or not gone or not self._proves(self._vanished, finished=self._have_finished(gone)):
             return None
         found, self._vanished = self._vanished, None
-        first = min(s.present.scene.vanished.values(), key=lambda e: e.at_s)
+        first = min(gone, key=lambda e: e.at_s)
         record = s.book.open(first.at_s)
-        how = "exit status unknown"
+        how = "exit status unknown" if first.exit_code is None else f"exit code {first.exit_code}"
         text = f"rank {first.rank} on {first.node} is gone ({how}), and the others wait for it"
         s.folder.tell("suspected", text, incident=record.id)
         record.signals.append(Signal(SignalKind.RANK_EXITED, first.at_s, "watch", how, first.node, first.rank))
-        return await self._act(found, record)
+        return await self._act(found, record, finished=self._have_finished(gone))
 
     async def _at_unreported(self) -> int | None:
         """A job that tells no progress at all: look at its stacks now and then.
@@ -100,16 +104,22 @@ class Looks:
     def _inquiry(self) -> Investigator:
         return self._s.handling.investigator(incident.Record("", "", "", 0.0))
 
+    def _have_finished(self, gone: list[RankExit]) -> bool:
+        """All of them with exit code 0, and long enough ago: whoever waits for them waits for ever."""
+        return self._looked > _LOOKS_AFTER_FINISHED and all(e.exit_code == 0 for e in gone)
+
     @staticmethod
-    def _proves(inquiry: Investigator) -> bool:
+    def _proves(inquiry: Investigator, *, finished: bool = False) -> bool:
         verdict = inquiry.judge()
+        if finished and verdict.conclusion is Conclusion.USER_CODE:
+            return True
         return verdict.conclusion is Conclusion.CULPRIT and verdict.corroborated
 
-    async def _act(self, found: Investigator, record: incident.Record) -> int | None:
+    async def _act(self, found: Investigator, record: incident.Record, *, finished: bool = False) -> int | None:
         inquiry = self._s.handling.investigator(record)
         inquiry.captures = list(found.captures)
         await inquiry.capture()
-        return await self._s.handling.proven(inquiry, record)
+        return await self._s.handling.proven(inquiry, record, finished=finished)
 
 
 def _no_rank(waited_s: float, job_id: int, silent_nodes: Sequence[str]) -> str:

@@ -158,13 +158,14 @@ class OutputFile:
         return found
 
 
-def own_output_files() -> list[Path]:
-    """The files that this process's stdout and stderr go to (in a batch job: the job's own output files)."""
+def own_output_files(process: int | str = "self") -> list[Path]:
+    """The files that a process's stdout and stderr go to (in a batch job: the job's own output files)."""
     out: list[Path] = []
     for fd in (1, 2):
         try:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                path = Path(f"/proc/self/fd/{fd}").readlink()
+            link = Path(f"/proc/{process}/fd/{fd}")
+            if stat.S_ISREG(link.stat().st_mode):
+                path = link.readlink()
                 if path not in out:
                     out.append(path)
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import time
@@ -12,9 +13,10 @@ from pathlib import Path
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Signal, SignalKind
-from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.supervise.deaths import Deaths
+from slurm_robust.supervise.fleet import Fleet, RankInfo
 from slurm_robust.supervise.investigate import Scene
-from slurm_robust.supervise.output import OutputFile, TaskExit
+from slurm_robust.supervise.output import OutputFile
 from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess
 
 _LAST_LINES = 120
@@ -52,7 +54,7 @@ class Present:
         self.fleet = Fleet(attempt)
         self.scene = Scene(nodes, layout)
         self._cancelled: set[str] = set()
-        self._told_exits: dict[int, tuple[TaskExit, float, bool]] = {}
+        self._deaths = Deaths()
         self.quiet_until_s = 0.0
         self.began_at_s = time.time()
         self._outputs = [OutputFile(path, own) for path in paths]
@@ -72,22 +74,21 @@ class Present:
                 self.scene.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
             for gone in found.exits:
                 # Slurm's word of an OOM kill names the step; of the tasks that ended beside it, it took those killed.
-                self._task_exit(gone, now, oom_killed=bool(found.oom) and gone.signal == signal.SIGKILL)
-
-    def _task_exit(self, gone: TaskExit, now_s: float, *, oom_killed: bool) -> None:
-        # Kept in the order of the lines.
-        self._told_exits.setdefault(gone.task, (gone, now_s + len(self._told_exits) * 1e-6, oom_killed))
+                self._deaths.srun_says(gone, now, oom_killed=bool(found.oom) and gone.signal == signal.SIGKILL)
 
     def confirm_exits(self, *, ended: bool = False) -> None:
-        """Believe srun's word on a task once no rank of it is there any more.
+        """Believe the word on a task once no rank of it is there any more.
 
         Several steps may write into one output file: `task 0` of another one is no rank of ours, which lives on.
         """
-        for task, (gone, at_s, oom_killed) in list(self._told_exits.items()):
+        now = time.time()
+        self._deaths.agents_say(self.fleet, now)
+        for task, death in self._deaths.all(math.inf if ended else now).items():
             ranks = [r for r in self.fleet.ranks.values() if r.task == task]
             if not ended and any(not r.gone_at_s for r in ranks):
                 continue
-            del self._told_exits[task]
+            self._deaths.drop(task)
+            gone, at_s, oom_killed = death.task, death.at_s, death.oom_killed
             node = ranks[0].node if ranks else gone.host if gone.host in self.scene.nodes else ""
             number = min((r.rank for r in ranks), default=task)
             self.scene.exits.setdefault(number, RankExit(number, node, at_s, gone.code, gone.signal, (), oom_killed))
@@ -95,7 +96,13 @@ class Present:
     def note_vanished(self) -> None:
         """Take note of ranks that the agents miss while others are there."""
         missing = self.fleet.missing(time.time(), _SETTLE_S)
-        self.scene.vanished = {r.rank: RankExit(r.rank, r.node, r.missed_at_s) for r in missing}
+        self.scene.vanished = {
+            r.rank: RankExit(r.rank, r.node, r.missed_at_s, 0 if self._finished(r) else None) for r in missing
+        }
+
+    def _finished(self, rank: RankInfo) -> bool:
+        end = self.fleet.ends.get((rank.step_id, rank.task))
+        return end is not None and not end.code and not end.signal
 
     def restarted_inside(self) -> list[int]:
         """Ranks that something inside the step (torchrun) has started anew; each restart is told once.

@@ -21,11 +21,11 @@ class Roads:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._s = supervisor
-        context, command = supervisor.context, supervisor.command
-        self._key = lineage.run_key([*command.options, "--", *command.command] if command is not None else [])
+        context = supervisor.context
+        self._key = lineage.run_key(_words(supervisor))
         memory = lineage.load(supervisor.folder)
         self.lineage = memory.of(self._key, context.claim, context.previous)
-        lineage.save(supervisor.folder, self._key, memory.runs.get(self._key))
+        self._keep(memory.runs.get(self._key))
         context.claim = self._claimed(incident=self.lineage.incident)
 
     def _claimed(self, **changes: object) -> claim.Claim:
@@ -35,7 +35,12 @@ class Roads:
 
     def forget(self) -> None:
         """The training is over, well or badly: another one of the same command begins anew."""
-        lineage.save(self._s.folder, self._key, None)
+        self._keep(None)
+
+    def _keep(self, mine: lineage.Lineage | None) -> None:
+        # Who only watches a job beside its own supervisor writes neither its Comment nor its memory.
+        if self._s.context.can_claim:
+            lineage.save(self._s.folder, self._key, mine)
 
     def fruitless_after(self, step: int) -> int:
         """Attempts in a row without a new step, this one included, where it came as far as `step`."""
@@ -47,11 +52,14 @@ class Roads:
         in_place = plan.road is Road.RESTART_IN_PLACE
         before = replace(self.lineage, incident=record.id)
         self.lineage = before.after(s.present.step, s.start.step, failure, in_place=in_place)
-        lineage.save(s.folder, self._key, self.lineage)
+        self._keep(self.lineage)
         demotion = self._demotion()
-        await recovery.end_step(
-            s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
-        )
+        if s.channel is not None or plan.road is Road.STOP:
+            await recovery.end_step(
+                s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
+            )
+        # Somebody else's srun would end with its step, the script's next lines run, and the job be over before it is
+        # requeued: there the requeue itself ends the step.
         record.stamp("stopped")
         if demotion:
             s.folder.tell("checkpoint", attempts.demote(s.start, demotion))
@@ -112,3 +120,11 @@ class Roads:
         s.book.save(record)
         await s.context.say(incident=record.id)
         return None
+
+
+def _words(supervisor: Supervisor) -> list[str]:
+    """What tells this training from others of its script."""
+    if supervisor.command is not None:
+        return [*supervisor.command.options, "--", *supervisor.command.command]
+    # Steps of a script are numbered alike in each attempt.
+    return [supervisor.attached.attempt] if supervisor.attached is not None else []

@@ -6,7 +6,6 @@ It runs beside the training, as another process than the launcher that started t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -17,9 +16,9 @@ from slurm_robust import claim
 from slurm_robust.config import Config
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Mode
-from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import attempts, incident, recovery, rivals
 from slurm_robust.supervise.agents import Agents
+from slurm_robust.supervise.attached import Attached, End
 from slurm_robust.supervise.book import Book
 from slurm_robust.supervise.channel import Channel
 from slurm_robust.supervise.folder import Folder
@@ -36,6 +35,8 @@ from slurm_robust.supervise.suspicion import Level
 
 LOOK_S = 0.2
 _AGENTS_S = 1.0
+_UNNAMED_S = 10.0
+"""After this long "training at step N" is told without the ranks' nodes."""
 _START_MARKS = ("imports_done", "process_groups_ready", "checkpoint_loaded")
 
 
@@ -48,6 +49,7 @@ class Supervisor:
         folder: The incident folder.
         channel: To the launcher; None where the training step is not ours (`srobust attach`).
         command: The user's command line; None as above.
+        attached: The one step that is watched, where it is not ours; None for all of the job.
         checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
         output_files: The job's output, for progress lines and last words.
         layout: Parallel sizes that the user gave.
@@ -62,6 +64,7 @@ class Supervisor:
         *,
         channel: Channel | None = None,
         command: SrunCommand | None = None,
+        attached: Attached | None = None,
         checkpoint_dir: str = "",
         output_files: tuple[Path, ...] = (),
         layout: Mapping[str, int] | None = None,
@@ -72,6 +75,7 @@ class Supervisor:
         self.folder = folder
         self.channel = channel
         self.command = command
+        self.attached = attached
         self.record: incident.Record | None = None
         self.start = attempts.Start()
         self.launches = 0
@@ -83,10 +87,9 @@ class Supervisor:
         self._sole = sole
         self._paths = output_files
         self._looked_after_at = 0.0
-        self._asked_slurm_at = 0.0
         self._said_training = False
         self._step_seen = False
-        self.present = self._new_present("")
+        self.present = self._new_present(attached.attempt if attached is not None else "")
         self.agents = Agents(
             context.ref.job_id,
             config.supervise.tick_s,
@@ -96,6 +99,7 @@ class Supervisor:
         self.book = Book(self)
         self.roads = Roads(self)
         self.handling = Handling(self)
+        self._theirs = End(self)
         self.looks = Looks(self, time.time())
 
     def _new_present(self, attempt: str) -> Present:
@@ -164,7 +168,8 @@ class Supervisor:
         """One round; an exit code where it is over."""
         await self.glance()
         launcher_gone = self.channel is not None and self.channel.gone.is_set()
-        if launcher_gone or (self.channel is None and await self._job_is_over()):
+        if launcher_gone or (self.channel is None and await self._theirs.come()):
+            await self._theirs.tell()
             return 0  # there is nobody to give an exit code to
         await self._note_progress()
         if self.ended is not None:
@@ -197,18 +202,6 @@ class Supervisor:
             for text in rivals.found(self.command.command, self.environment, batch_script()):
                 self.folder.tell("note", f"another restarter: {text}")
 
-    async def _job_is_over(self) -> bool:
-        """For `attach`: has the job ended? Slurm is asked only when ranks or agents are gone, and not often."""
-        fleet = self.present.fleet
-        as_usual = self.agents.running and (fleet.alive or not fleet.ranks)
-        if as_usual or time.monotonic() - self._asked_slurm_at < _AGENTS_S:
-            return False
-        self._asked_slurm_at = time.monotonic()
-        with contextlib.suppress(SlurmError):
-            job = await asyncio.to_thread(self.context.client.job, self.context.ref)
-            return job is None or job.state != "RUNNING"
-        return False
-
     # -- launching --------------------------------------------------------------------------------------------------
 
     def attempt_name(self, launch: int) -> str:
@@ -218,6 +211,7 @@ class Supervisor:
 
     def _launch_first(self) -> None:
         if self.channel is None or self.command is None:
+            self.start = attempts.look_up(self._checkpoint_dir)
             return
         running = self.channel.running_attempt
         self.evicted = set(self.channel.evicted)
@@ -259,7 +253,9 @@ class Supervisor:
         step, fleet = self.present.step, self.present.fleet
         if step < 0:
             return
-        if not self._said_training and (step > self.start.step or self.start.step < 0):
+        # The job's output is often read before the agents have found the ranks.
+        named = bool(fleet.ranks) or time.time() - self.present.began_at_s > _UNNAMED_S
+        if named and not self._said_training and (step > self.start.step or self.start.step < 0):
             self._said_training = True
             where = ",".join(sorted({r.node for r in fleet.ranks.values()})) or "unknown nodes"
             self.folder.tell("training", f"training at step {step}, {len(fleet.ranks)} ranks on {where}", step=step)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spank_build import need_compiler
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -45,6 +46,16 @@ def test_supervision_on_a_real_slurm() -> None:
     assert 0 < many["capture_s"]["median"] < 30
     assert 4 < many["agent_pss_mib"] <= many["agent_rss_mib"] <= many["agent_peak_mib"] < 60
     assert 0 < many["agent_cpu_share"] < 1
+
+
+@pytest.mark.slurm
+def test_launches_with_the_spank_plugin() -> None:
+    """A launch of each kind, and what the plugin adds."""
+    need_compiler()
+    figures = run("spank.py")["figures"]
+    for name in ("without", "unused", "robust", "srobust_run"):
+        assert 0 < figures[f"{name}_s"]["median"] < 60
+        assert figures[f"{name}_s"]["n"] == 2
 
 
 @pytest.mark.slurm

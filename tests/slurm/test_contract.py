@@ -14,6 +14,7 @@ from helpers import wait_until
 from slurm_helpers import Jobs
 
 from slurm_robust.config import SlurmConfig
+from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.actions import confirmed
@@ -85,7 +86,9 @@ def test_drain_and_resume_keep_the_reason_as_it_was(client: SlurmClient, reason:
     assert node(client, "n2").comment == "a comment of an admin"
     assert not node(client, "n3").drained
     client.resume("n[1-2]")
-    assert not any(n.drained or n.reason or n.reason_at_s for n in client.nodes())
+    assert not any(n.drained for n in client.nodes())
+    if machine.slurm_version() != (24, 11):  # which keeps the text beside a node that is back, whatever is asked
+        assert not any(n.reason or n.reason_at_s for n in client.nodes())
 
 
 def test_down_ends_what_runs_there(client: SlurmClient, jobs: Jobs) -> None:
@@ -138,10 +141,10 @@ def test_a_nodes_comment_is_written_and_cleared(client: SlurmClient) -> None:
 
 def test_a_seat_is_made_changed_and_deleted(client: SlurmClient) -> None:
     """Flags, users, nodes and length are as asked; nodes and length change on an active reservation."""
-    client.create_reservation("srobust-seat-1", "n[1-2]", ("root", "nobody"), 10, SEAT_FLAGS)
+    client.create_reservation("srobust-seat-1", "n[1-2]", ("root", "daemon"), 10, SEAT_FLAGS)  # 26.05 refuses "nobody"
     seat = reservation(client, "srobust-seat-1")
     assert seat is not None
-    assert (seat.nodes, set(seat.users), seat.state) == ("n[1-2]", {"root", "nobody"}, "ACTIVE")
+    assert (seat.nodes, set(seat.users), seat.state) == ("n[1-2]", {"root", "daemon"}, "ACTIVE")
     assert set(SEAT_FLAGS) <= seat.flags
     assert seat.end_at_s - seat.start_at_s == 600
     assert abs(seat.start_at_s - time.time()) < 5

@@ -85,7 +85,7 @@ def test_everything_else_is_the_real_srun(commands: Commands, words: tuple[str, 
     assert commands.run(*words, **env).stdout == "|".join(("srun", *words)) + "\n"
 
 
-@pytest.mark.parametrize("step", ["4294967291", "4294967290"])
+@pytest.mark.parametrize("step", ["4294967291", "4294967290", "-5", "-6"])
 def test_the_batch_step_of_newer_slurms_is_no_step_inside(commands: Commands, step: str) -> None:
     """They number the batch script's and the interactive step in SLURM_STEP_ID."""
     assert commands.run("python", "x.py", SLURM_STEP_ID=step).stdout.startswith("srobust|run")

@@ -162,12 +162,14 @@ def test_ranks_their_progress_and_their_stacks_are_found(stage: Stage) -> None:
 
 
 def test_foreign_processes_are_no_ranks(stage: Stage) -> None:
-    """Another job, another node of the same host, another cluster, another attempt, the watch step itself."""
+    """Another job, another node of the same host, another cluster, another attempt, the watch step, batch scripts."""
     stage.victim(0, SLURM_JOB_ID="1")
     stage.victim(1, SLURMD_NODENAME="n2")
     stage.victim(2, SROBUST_ATTEMPT="1.0.0")
     stage.victim(3, SLURM_STEP_ID="1")
     stage.victim(4, SROBUST_WATCH="1")
+    stage.victim(6, SLURM_STEP_ID="4294967291")
+    stage.victim(7, SLURM_STEP_ID="-5")
     mine = stage.victim(5)
     stage.start_agent()
     assert stage.hear("rank")["pid"] == mine.pid

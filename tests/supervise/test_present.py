@@ -190,3 +190,32 @@ def test_torchruns_own_restart_is_no_death(present: Present, monkeypatch: pytest
     present.confirm_exits(ended=True)
     present.add_last_lines()
     assert "ECC" not in " ".join(present.scene.exits[0].last_lines)
+
+
+def test_a_rank_whose_task_is_known_to_have_finished_has_its_exit_code(
+    present: Present, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told by slurmstepd: then it did not die, and whoever waits for it is the program's own mistake."""
+    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: 10.0)
+    for rank in (2, 3):
+        goes(present, rank)
+    told = {"t": "exit", "n": "n2", "step_id": "0", "task": 1, "code": 0, "sig": 0, "age_s": 0.1}
+    present.fleet.feed(told, 10.0)
+    present.confirm_exits()
+    present.note_vanished()
+    assert {r: e.exit_code for r, e in present.scene.vanished.items()} == {2: 0, 3: 0}
+    assert present.scene.exits == {}
+
+
+def test_an_agents_word_stands_in_for_sruns(present: Present, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Srun's lines go to a terminal, or through a pipe: after a moment slurmstepd's own word is taken."""
+    clock = [10.0]
+    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+    told = {"t": "exit", "n": "n2", "step_id": "0", "task": 1, "code": 0, "sig": 9, "age_s": 0.1}
+    present.fleet.feed(told, 10.0)
+    for rank in (2, 3):
+        goes(present, rank)
+    assert present.scene.exits == {}
+    clock[0] += 1.5
+    present.confirm_exits()
+    assert [(e.rank, e.node, e.signal) for e in present.scene.exits.values()] == [(2, "n2", 9)]

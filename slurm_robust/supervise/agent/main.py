@@ -1,7 +1,8 @@
 """The agent's loop: look at the ranks, say what changed, do what the supervisor asks.
 
 Says (all carry `n`, the node): `hello`, `rank` (found), `gone`, `p` (progress), `marks`, `state` (stopped,
-uninterruptible, or fine again), `hb` (alive), `cap` (a capture), `clean` (what is left of an ended attempt).
+uninterruptible, or fine again), `exit` (how a task ended, where the SPANK plugin tells), `hb` (alive), `cap` (a
+capture), `clean` (what is left of an ended attempt).
 Is told: `watch` (another attempt), `capture`, `clean`, `quit`. End of input ends it.
 """
 
@@ -22,14 +23,14 @@ from typing import Any
 from slurm_robust import progress
 from slurm_robust.supervise.agent import proc, wire
 from slurm_robust.supervise.agent.capture import capture
+from slurm_robust.supervise.agent.exits import Exits
 from slurm_robust.supervise.agent.gpus import holders
+from slurm_robust.supervise.agent.kill import kill
 from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group, identity, left_behind
 
 _RESCAN_S = 1.0
 _HEARTBEAT_S = 2.0
 _CLEAN_POLL_S = 0.05
-_OTHERS_FIRST_S = 0.4
-_DEATH_POLL_S = 0.005
 _BAD_STATES = {"T": "T", "t": "T", "D": "D"}
 
 
@@ -48,6 +49,7 @@ class Agent:
         self._states: dict[int, str] = {}
         self._pending: dict[int, str] = {}
         self._orphans: set[tuple[int, int]] = set()  # (pid, start) of what dead ranks left
+        self._exits = Exits()
         self._cleaned: set[object] = set()  # ids of `clean` that were begun: it is told again and again
         self._number = 0
         self._write_lock = threading.Lock()
@@ -74,6 +76,9 @@ class Agent:
     def rescan(self) -> None:
         """Find the ranks anew; report who came and who went."""
         everyone = self.finder.members()
+        for member in everyone:
+            if member.exits:
+                self._exits.follow(member.exits, member.step_id)
         found = self._ranks_among(everyone)
         left = left_behind(self.ranks, found)
         if left:
@@ -136,6 +141,8 @@ class Agent:
 
     def look(self) -> None:
         """Report what changed in progress and process states since the last look."""
+        for ended in self._exits.news():
+            self.say("exit", **ended._asdict())
         changed: list[Any] = []
         for number, rank in self.ranks.items():
             record = self._record(rank)
@@ -179,6 +186,7 @@ class Agent:
             self.ranks.clear()
             self._states.clear()
             self._orphans.clear()
+            self._exits.forget()
         elif kind == "capture":
             self.rescan()
             # In a thread: heartbeats go on while py-spy works.
@@ -214,7 +222,7 @@ class Agent:
             left = finder.members() or holders(self.finder.target, steps)
             if not left or time.monotonic() > deadline:
                 break
-            _kill(left)
+            kill(left)
             time.sleep(_CLEAN_POLL_S)
         self.say("clean", id=message.get("id"), left=[m.pid for m in left][:50])
 
@@ -250,37 +258,6 @@ class Agent:
                     message = decoder.feed(line.decode("utf-8", "replace"))
                     if message is not None and not self.told(message):
                         return
-
-
-def _kill(members: list[Member]) -> None:
-    """SIGKILL for all of them, the tasks themselves last.
-
-    A slurmstepd that finds processes left when its task has ended looks again a whole second later; where they went
-    before, the step ends at once. The tasks are stopped meanwhile, so that none of them reacts to its loader's death.
-    """
-    pids = {m.pid for m in members}
-    tasks = [m.pid for m in members if m.ppid not in pids]
-    others = [m.pid for m in members if m.ppid in pids]
-    if others:
-        _signal(tasks, signal.SIGSTOP)
-        _signal(others, signal.SIGKILL)
-        deadline = time.monotonic() + _OTHERS_FIRST_S
-        while time.monotonic() < deadline and any(_lives(pid) for pid in others):
-            time.sleep(_DEATH_POLL_S)
-    _signal(tasks, signal.SIGKILL)
-
-
-def _signal(pids: list[int], number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except OSError:
-            continue
-
-
-def _lives(pid: int) -> bool:
-    stat = proc.stat(pid)
-    return stat is not None and stat.state not in ("Z", "X")
 
 
 def progress_entry(record: progress.Record) -> list[Any]:

@@ -15,15 +15,19 @@ from slurm_robust.supervise.agent import proc
 _YOUNG_S = 5.0
 """A process may still exec into something with another environment while it is younger than this."""
 
-_NOT_STEPS = frozenset(["", "4294967291", "4294967292", "4294967290"])
-"""Batch, extern and interactive steps, as newer Slurms number them in SLURM_STEP_ID."""
+_FIRST_OF_SLURMS = 0xFFFFFFF0
+"""From here on steps are Slurm's own: batch, extern, interactive."""
+
+
+STEP_MARK = "step:"
+"""An attempt of this name and a number is a step that somebody else's srun runs."""
 
 
 class Target(NamedTuple):
     """What is watched: a job's training step, named by attempt where `srobust run` started it.
 
     Attributes:
-        attempt: Value of SROBUST_ATTEMPT, empty for a job that was never wrapped.
+        attempt: Value of SROBUST_ATTEMPT, or `step:N` for one step; empty for all of a job that was never wrapped.
         own_step: The watch step's own id, never a rank.
     """
 
@@ -49,6 +53,8 @@ class Member(NamedTuple):
     nodes: int
     """Nodes of its step, -1 where not told."""
     dump_pipe: str
+    exits: str = ""
+    """File in which slurmstepd tells how tasks of the step ended, where the SPANK plugin writes one."""
 
 
 class Rank(NamedTuple):
@@ -124,10 +130,10 @@ class Finder:
             or env.get("SLURMD_NODENAME") != target.node
             or (target.cluster and env.get("SLURM_CLUSTER_NAME", target.cluster) != target.cluster)
             or "SLURM_PROCID" not in env
-            or step_id in _NOT_STEPS
+            or not is_training_step(step_id)
             or step_id == target.own_step
             or env.get("SROBUST_WATCH")
-            or (target.attempt and target.attempt not in (env.get("SLURM_SROBUST_ATTEMPT"), env.get("SROBUST_ATTEMPT")))
+            or not _is_of(target.attempt, env, step_id)
         ):
             return None
         return Member(
@@ -141,7 +147,20 @@ class Finder:
             world=_number(env.get("WORLD_SIZE"), _number(env.get("SLURM_STEP_NUM_TASKS"))),
             nodes=_number(env.get("SLURM_STEP_NUM_NODES")),
             dump_pipe=env.get("TORCH_FR_DUMP_PIPE_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") or "",
+            exits=env.get("SROBUST_EXITS", ""),
         )
+
+
+def is_training_step(step_id: str) -> bool:
+    """Whether SLURM_STEP_ID names a step that an srun runs; a batch script's is `4294967291`, or `-5` since 26.05."""
+    return step_id.isdecimal() and int(step_id) < _FIRST_OF_SLURMS
+
+
+def _is_of(attempt: str, env: dict[str, str], step_id: str) -> bool:
+    """Whether a process with this environment belongs to the attempt that is watched."""
+    if attempt.startswith(STEP_MARK):
+        return step_id == attempt[len(STEP_MARK) :]
+    return not attempt or attempt in (env.get("SLURM_SROBUST_ATTEMPT"), env.get("SROBUST_ATTEMPT"))
 
 
 def group(members: list[Member]) -> list[Rank]:

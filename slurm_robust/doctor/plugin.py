@@ -1,0 +1,144 @@
+"""The SPANK plugin's half: is it loaded, as optional, and built for the Slurm that runs?"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_robust.doctor.advice import Advice, Level
+from slurm_robust.doctor.settings import value, version_of
+
+PLUGIN = "spank_robust.so"
+_INCLUDE = "include /etc/slurm/plugstack.conf.d/*.conf"
+_MAX_INCLUDES = 64
+
+
+@dataclass(frozen=True)
+class Line:
+    """Our plugin's line of plugstack.conf.
+
+    Attributes:
+        file: Where it stands.
+        word: `optional` or `required`.
+        path: The plugin, as it is written there.
+    """
+
+    file: str
+    word: str
+    path: str
+
+
+def look(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
+    """What this machine's plugstack.conf and the plugin in it say.
+
+    Args:
+        settings: slurm.conf's; nothing is looked at where Slurm could not be asked.
+        root: Folder that stands for `/`.
+    """
+    conf = value(settings, "PlugStackConfig")
+    if not conf:
+        return []
+    folders = [part for part in value(settings, "PluginDir").split(":") if part]
+    try:
+        lines = read(conf, root)
+    except FileNotFoundError:
+        lines = []
+    except OSError as error:
+        return [Advice(Level.UNKNOWN, conf, f"cannot be read: {error.strerror}")]
+    ours = [line for line in lines if line.path.rsplit("/", 1)[-1] == PLUGIN]
+    if not ours:
+        return [_absent(conf, folders, root)]
+    return [advice for line in ours for advice in _judged(line, settings, folders, root)]
+
+
+def read(conf: str, root: Path, depth: int = 0) -> list[Line]:
+    """The lines of plugstack.conf, those of included files in their place.
+
+    Raises:
+        OSError: the file itself cannot be read; an included one is passed over.
+    """
+    out: list[Line] = []
+    for row in (root / conf.lstrip("/")).read_text("utf-8", "replace").splitlines():
+        words = row.split("#", 1)[0].split()
+        if len(words) == 2 and words[0].lower() == "include" and depth < 3:
+            base = words[1] if words[1].startswith("/") else f"{conf.rsplit('/', 1)[0]}/{words[1]}"
+            for path in sorted(root.glob(base.lstrip("/")))[:_MAX_INCLUDES]:
+                with contextlib.suppress(OSError):
+                    out += read("/" + str(path.relative_to(root)), root, depth + 1)
+        elif len(words) >= 2 and words[0].lower() in ("optional", "required"):
+            out.append(Line(conf, words[0].lower(), words[1]))
+    return out
+
+
+def _absent(conf: str, folders: list[str], root: Path) -> Advice:
+    for folder in folders:
+        if (root / folder.lstrip("/") / PLUGIN).exists():
+            sentence = f"does not name {folder}/{PLUGIN}, which is installed: `sbatch --robust` is an unknown option"
+            return Advice(Level.WRONG, conf, sentence, _INCLUDE)
+    sentence = "no SPANK plugin of ours: jobs need `srobust run` in their script, `sbatch --robust` is unknown"
+    return Advice(Level.ADVICE, conf, sentence, "make -C spank install prefix=/usr")
+
+
+def _judged(line: Line, settings: Mapping[str, str], folders: list[str], root: Path) -> list[Advice]:
+    found = []
+    if line.word == "required":
+        sentence = f"{PLUGIN} is required: after an update of Slurm no job would start"
+        found.append(Advice(Level.WRONG, line.file, sentence, f"optional {line.path}"))
+    places = [line.path] if line.path.startswith("/") else [f"{folder}/{line.path}" for folder in folders]
+    path = next((place for place in places if (root / place.lstrip("/")).exists()), None)
+    if path is None:
+        sentence = f"names {line.path}, which is not on this machine: `sbatch --robust` is an unknown option here"
+        return [*found, Advice(Level.WRONG, line.file, sentence, "make -C spank install prefix=/usr")]
+    try:
+        built = built_for((root / path.lstrip("/")).read_bytes())
+    except OSError as error:
+        return [*found, Advice(Level.UNKNOWN, path, f"cannot be read: {error.strerror}")]
+    running = version_of(settings)
+    if built is None or running == (0, 0):
+        return [*found, Advice(Level.UNKNOWN, path, "for which Slurm it was built cannot be told")]
+    if built != running:
+        names = f"{built[0]}.{built[1]:02d}", f"{running[0]}.{running[1]:02d}"
+        sentence = f"was built for Slurm {names[0]}; this is {names[1]}, which leaves it out"
+        fix = "make -C spank clean install prefix=/usr"
+        return [*found, Advice(Level.WRONG, path, sentence, fix)]
+    return found or [Advice(Level.OK, path, f"built for this Slurm, {line.word}")]
+
+
+def built_for(library: bytes) -> tuple[int, int] | None:
+    """The Slurm whose headers a plugin was built with, `(22, 5)`: its symbol `plugin_version`. None where it has none.
+
+    Read without loading it: it would want symbols of Slurm's.
+    """
+    try:
+        number = _number_at(library, b"plugin_version")
+    except (struct.error, IndexError, ValueError):
+        return None
+    return None if number is None else (number >> 16 & 0xFF, number >> 8 & 0xFF)
+
+
+def _number_at(library: bytes, symbol: bytes) -> int | None:
+    """The 32-bit number that a 64-bit ELF library exports under this name."""
+    if library[:5] != b"\x7fELF\x02" or library[5] not in (1, 2):
+        return None
+    order = "<" if library[5] == 1 else ">"
+    program_at, section_at = struct.unpack_from(f"{order}QQ", library, 32)
+    program_bytes, program_count, section_bytes, section_count = struct.unpack_from(f"{order}4H", library, 54)
+    for n in range(section_count):
+        kind, _, _, at, size, link = struct.unpack_from(f"{order}IQQQQI", library, section_at + n * section_bytes + 4)
+        if kind != 11:  # the dynamic symbols
+            continue
+        names_at = struct.unpack_from(f"{order}Q", library, section_at + link * section_bytes + 24)[0]
+        for entry in range(at, at + min(size, len(library)), 24):
+            name, _, _, _, address = struct.unpack_from(f"{order}IBBHQ", library, entry)
+            end = library.index(b"\0", names_at + name)
+            if library[names_at + name : end] != symbol:
+                continue
+            for p in range(program_count):
+                header = program_at + p * program_bytes
+                loaded, _, offset, start, _, length = struct.unpack_from(f"{order}IIQQQQ", library, header)
+                if loaded == 1 and start <= address < start + length:
+                    return int(struct.unpack_from(f"{order}I", library, offset + address - start)[0])
+    return None

@@ -1,0 +1,152 @@
+#include "attach.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <slurm/spank.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Steps that are over by then (`srun hostname`) cost no start of Python. A hang is not suspected that early. */
+enum { GRACE_MS = 1000, POLL_MS = 50, MAX_WORDS = 20, WORD_BYTES = FOLDER_BYTES + 32 };
+
+struct command_line {
+	char words[MAX_WORDS][WORD_BYTES];
+	char *argv[MAX_WORDS + 1];
+	int count;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct command_line *line, const char *format, ...)
+{
+	va_list values;
+
+	if (line->count >= MAX_WORDS)
+		return;
+	va_start(values, format);
+	vsnprintf(line->words[line->count], WORD_BYTES, format, values);
+	va_end(values);
+	line->argv[line->count] = line->words[line->count];
+	line->argv[++line->count] = NULL;
+}
+
+static void compose(struct command_line *line, const char *command, uint32_t job, uint32_t step,
+		    const struct request *request)
+{
+	memset(line, 0, sizeof *line);
+	add(line, "%s", command);
+	add(line, "attach");
+	add(line, "--step=%u", step);
+	add(line, "--launcher=%d", (int)getpid());
+	if (request->mode == MODE_ON)
+		add(line, "--act");
+	if (value_given(request, FIELD_CHECKPOINT_DIR))
+		add(line, "--checkpoint-dir=%s", request->checkpoint_dir);
+	if (value_given(request, FIELD_HANG_TIMEOUT))
+		add(line, "--hang-timeout=%s", request->hang_timeout);
+	if (value_given(request, FIELD_LAYOUT))
+		add(line, "--layout=%s", request->layout);
+	add(line, "--");
+	add(line, "%u", job);
+}
+
+/* Between fork and exec srun's other threads may hold any lock: system calls only, from here on. */
+
+static void reset_signals(void)
+{
+	sigset_t none;
+
+	for (int number = 1; number < 65; number++)
+		signal(number, SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* Nothing of srun's stays open: whoever reads its output would wait for us. A plain file (a job's output) may. */
+static void let_go_of_files(int limit)
+{
+	struct stat about;
+	int null = open("/dev/null", O_RDWR);
+
+	if (null < 0)
+		_exit(127);
+	dup2(null, 0);
+	dup2(null, 1);
+	if (fstat(2, &about) != 0 || !S_ISREG(about.st_mode))
+		dup2(null, 2);
+#ifdef SYS_close_range
+	if (syscall(SYS_close_range, 3U, ~0U, 0U) == 0)
+		return;
+#endif
+	for (int fd = 3; fd < limit; fd++)
+		close(fd);
+}
+
+/* False where srun has ended meanwhile. */
+static bool outlives_grace(pid_t srun)
+{
+	const struct timespec pause = {0, POLL_MS * 1000000L};
+
+	for (int waited = 0; waited < GRACE_MS; waited += POLL_MS) {
+		nanosleep(&pause, NULL);
+		if (kill(srun, 0) != 0 && errno == ESRCH)
+			return false;
+	}
+	return true;
+}
+
+static void __attribute__((noreturn)) be_attach(char **argv, pid_t srun, int limit)
+{
+	reset_signals();
+	let_go_of_files(limit);
+	if (outlives_grace(srun)) {
+		execv(argv[0], argv);
+		static const char said[] = "slurm_robust: srobust could not be started; the step is not supervised\n";
+		if (write(2, said, sizeof said - 1) < 0)
+			_exit(126);
+	}
+	_exit(127);
+}
+
+void attach_start(const char *command, uint32_t job, uint32_t step, const struct request *request)
+{
+	static struct command_line line;
+	struct rlimit files = {0};
+	pid_t srun = getpid(), child;
+	int status, limit = 4096;
+
+	compose(&line, command, job, step, request);
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 65536)
+		limit = (int)files.rlim_cur;
+	child = fork();
+	if (child == 0) {
+		/* Twice: its parent is then init, or whoever reaps here, and srun never has a child to wait for. */
+		setsid();
+		switch (fork()) {
+		case -1:
+			_exit(1);
+		case 0:
+			be_attach(line.argv, srun, limit);
+		default:
+			_exit(0);
+		}
+	}
+	if (child < 0) {
+		slurm_error("robust: srun: step %u.%u is not supervised: fork: %s", job, step, strerror(errno));
+		return;
+	}
+	while (waitpid(child, &status, 0) < 0) {
+		if (errno != EINTR)
+			return; /* somebody else has taken its status; it has ended all the same */
+	}
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+		slurm_error("robust: srun: step %u.%u is not supervised: no second process could be made", job, step);
+	else
+		slurm_verbose("robust: srun: step %u.%u is supervised by %s", job, step, command);
+}

@@ -1,0 +1,59 @@
+/* srun: starts the watch beside the step, once its numbers are known. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "attach.h"
+#include "contexts.h"
+#include "options.h"
+
+static struct {
+	struct request request;
+	bool wanted;
+	bool started;
+} step;
+
+/* Steps that somebody of ours starts are watched already; those that a rank starts are part of its own. */
+static bool is_ours_or_inner(void)
+{
+	return getenv("SROBUST_WATCH") != NULL || getenv("SROBUST_ATTEMPT") != NULL ||
+	       inside_step(getenv("SLURM_STEP_ID"));
+}
+
+void srun_post_opt(spank_t sp)
+{
+	step.wanted = step.started = false;
+	if (is_ours_or_inner())
+		return;
+	step.request = options_effective(sp, lookup_here);
+	step.wanted = is_watched(&step.request);
+	if (step.wanted || options_typed()->mode != MODE_UNSET) {
+		options_tell_site_mistakes();
+		options_tell_prologs(sp, &step.request);
+		options_export_here(&step.request);
+	}
+}
+
+void srun_launch(spank_t sp)
+{
+	const struct site *site = options_site();
+	uint32_t job = 0, number = 0;
+
+	if (!step.wanted || step.started)
+		return;
+	/* Once: the components of a heterogeneous step each come by here. */
+	step.started = true;
+	if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+	    spank_get_item(sp, S_JOB_STEPID, &number) != ESPANK_SUCCESS) {
+		slurm_error("robust: srun: the step is not supervised: Slurm did not tell its number");
+		return;
+	}
+	if (access(site->command, X_OK) != 0) {
+		slurm_error("robust: srun: step %u.%u is not supervised: there is no srobust at %s on this node; "
+			    "command= in plugstack.conf names another place",
+			    job, number, site->command);
+		return;
+	}
+	attach_start(site->command, job, number, &step.request);
+}

@@ -1,0 +1,16 @@
+/* What a task of a watched step finds in its environment. What the user has set is never overridden. */
+#ifndef SROBUST_TASK_ENV_H
+#define SROBUST_TASK_ENV_H
+
+#include <slurm/spank.h>
+#include <stdbool.h>
+
+#include "site.h"
+
+/* Whether the job's or task's environment has this variable. */
+bool is_set(spank_t sp, const char *name);
+
+/* All that the site wants: our sitecustomize, PyTorch's flight recorder, the GPU's core dumps. */
+void task_env_give(spank_t sp, const struct site *site);
+
+#endif

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spank_build import make, need_compiler
+
+from slurm_robust.doctor import plugin
+from slurm_robust.doctor.advice import Advice, Level
+
+SAID = {
+    "PlugStackConfig": "/etc/slurm/plugstack.conf",
+    "PluginDir": "/usr/lib/a:/usr/lib/slurm",
+    "SLURM_VERSION": "22.05.8",
+}
+
+
+def library(version: int) -> bytes:
+    """The least of an ELF file that exports `plugin_version`."""
+    names = b"\0other\0plugin_version\0"
+    symbols = b"".join(
+        struct.pack("<IBBHQQ", name, 0, 0, 1, address, 4) for name, address in ((1, 0x2000), (7, 0x2004))
+    )
+    head = struct.calcsize("<16sHHIQQQIHHHHHH")
+    program_at, data_at = head, head + 56
+    names_at = data_at + 8
+    symbols_at = names_at + len(names)
+    sections_at = symbols_at + len(symbols)
+    ident = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 62, 1, 0, program_at, sections_at, 0, 64, 56, 1, 64, 3, 0)
+    program = struct.pack("<IIQQQQQQ", 1, 4, data_at, 0x2000, 0x2000, 8, 8, 8)
+    sections = b"".join(
+        struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, at, size, link, 0, 1, 24)
+        for kind, at, size, link in ((0, 0, 0, 0), (11, symbols_at, len(symbols), 2), (3, names_at, len(names), 0))
+    )
+    return header + program + struct.pack("<II", 1, version) + names + symbols + sections
+
+
+def site(root: Path, line: str = "", *, version: tuple[int, int] | None = (22, 5), included: str = "") -> list[Advice]:
+    """A machine with this line in plugstack.conf (or in an included file), and a plugin for this Slurm."""
+    conf = root / "etc/slurm/plugstack.conf"
+    (conf.parent / "plugstack.conf.d").mkdir(parents=True)
+    conf.write_text(f"# ours\n{line}\n")
+    if included:
+        (conf.parent / "plugstack.conf.d/robust.conf").write_text(included + "\n")
+    if version is not None:
+        file = root / "usr/lib/slurm/spank_robust.so"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(library((version[0] << 16) + (version[1] << 8) + 8))
+    return plugin.look(SAID, root)
+
+
+def told(found: list[Advice]) -> list[tuple[Level, str]]:
+    """Levels and what is to be typed."""
+    return [(a.level, a.fix) for a in found]
+
+
+@pytest.mark.parametrize("path", ["/usr/lib/slurm/spank_robust.so", "spank_robust.so"])
+def test_a_site_that_follows_the_documentation_is_well(tmp_path: Path, path: str) -> None:
+    """Named in full, or found in PluginDir; in an included file."""
+    for n, (line, included) in enumerate(
+        [
+            (f"optional {path} command=/x", ""),
+            ("include /etc/slurm/plugstack.conf.d/*.conf", f"optional {path}"),
+            ("include plugstack.conf.d/*.conf", f"optional\t{path}  # ours"),
+        ]
+    ):
+        found = site(tmp_path / str(n), line, included=included)
+        assert told(found) == [(Level.OK, "")]
+        assert "built for this Slurm" in found[0].sentence
+
+
+def test_required_is_wrong(tmp_path: Path) -> None:
+    """After an update nothing would start."""
+    assert told(site(tmp_path, "required spank_robust.so")) == [(Level.WRONG, "optional spank_robust.so")]
+
+
+@pytest.mark.parametrize("version", [(22, 4), (23, 5), (24, 11), (26, 5)])
+def test_one_built_for_another_slurm_is_wrong(tmp_path: Path, version: tuple[int, int]) -> None:
+    """Slurm leaves it out, being optional: nobody would notice."""
+    (found,) = site(tmp_path, "optional spank_robust.so", version=version)
+    assert (found.level, found.about) == (Level.WRONG, "/usr/lib/slurm/spank_robust.so")
+    assert f"built for Slurm {version[0]}.{version[1]:02d}; this is 22.05" in found.sentence
+
+
+def test_an_installed_one_that_no_line_names_is_wrong(tmp_path: Path) -> None:
+    """With the line that loads it."""
+    found = site(tmp_path, "optional other.so")
+    assert told(found) == [(Level.WRONG, "include /etc/slurm/plugstack.conf.d/*.conf")]
+
+
+def test_none_at_all_is_advice(tmp_path: Path) -> None:
+    """Also without a plugstack.conf."""
+    assert told(site(tmp_path / "a", "", version=None))[0][0] is Level.ADVICE
+    assert told(plugin.look(SAID, tmp_path / "b"))[0][0] is Level.ADVICE
+
+
+def test_a_named_one_that_is_not_there_is_wrong(tmp_path: Path) -> None:
+    """The line came with the image, the file did not."""
+    assert told(site(tmp_path, "optional /opt/spank_robust.so"))[0][0] is Level.WRONG
+
+
+def test_a_file_that_tells_nothing_is_unknown(tmp_path: Path) -> None:
+    """And so is a Slurm that does not say its version."""
+    site(tmp_path, "optional spank_robust.so")
+    assert told(plugin.look({**SAID, "SLURM_VERSION": "?"}, tmp_path))[0][0] is Level.UNKNOWN
+    (tmp_path / "usr/lib/slurm/spank_robust.so").write_text("not a library")
+    assert told(plugin.look(SAID, tmp_path))[0][0] is Level.UNKNOWN
+
+
+def test_without_slurm_nothing_is_said() -> None:
+    """Where slurm.conf was not told."""
+    assert plugin.look({}) == []
+
+
+@given(st.binary(max_size=300), st.integers(0, 500), st.integers(0, 255))
+def test_no_library_makes_it_fail(tail: bytes, at: int, byte: int) -> None:
+    """Cut off, garbled, or something else: it cannot be told."""
+    whole = bytearray(library(0x160508))
+    assert plugin.built_for(bytes(whole)) == (22, 5)
+    whole[at % len(whole)] = byte
+    plugin.built_for(bytes(whole))
+    plugin.built_for(bytes(whole[: at % len(whole)]) + tail)
+    plugin.built_for(b"\x7fELF\x02\x01" + tail)
+
+
+def test_a_real_one(tmp_path: Path) -> None:
+    """As `make` builds it here: for the Slurm whose headers are here."""
+    need_compiler()
+    assert make(tmp_path).returncode == 0
+    built = plugin.built_for((tmp_path / "spank_robust.so").read_bytes())
+    header = Path("/usr/include/slurm/slurm_version.h")
+    assert built is not None
+    if header.exists():
+        assert f"0x{built[0]:02x}{built[1]:02x}" in header.read_text()

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust.supervise.agent.exits import Exits, parse
+
+
+def test_lines_are_told_once_and_the_last_ones_after_the_file_went(tmp_path: Path) -> None:
+    """As slurmstepd writes: a line a task, and away with the file at the step's end."""
+    path, exits = tmp_path / "1.0-7", Exits()
+    path.write_text("")
+    exits.follow(str(path), "0")
+    assert exits.news() == []
+    with path.open("a") as file:
+        file.write(f"3 7 0 {time.time():.3f}\n0 0 9 {time.time() - 5:.3f}\n1 0 ")
+        file.flush()
+        first, second = exits.news()
+        assert (first.step_id, first.task, first.code, first.sig) == ("0", 3, 7, 0)
+        assert first.age_s < 2
+        assert (second.task, second.sig, round(second.age_s)) == (0, 9, 5)
+        assert exits.news() == []
+        file.write("0 12.5\n")
+    path.unlink()
+    assert [(e.task, e.code, e.sig) for e in exits.news()] == [(1, 0, 0)]
+    assert exits.news() == []
+    exits.forget()
+
+
+def test_a_name_that_is_no_file_holds_nobody_up(tmp_path: Path) -> None:
+    """It comes out of a rank's environment: a pipe, a folder, a link, nothing, a zero byte."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "real").write_text("1 1 0 1.0\n")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    exits = Exits()
+    for name in ("pipe", ".", "link", "none", "a\0b"):
+        exits.follow(str(tmp_path / name), "0")
+    assert exits.news() == []
+    exits.forget()
+
+
+@pytest.mark.parametrize(
+    "line", ["", "1", "1 2 3", "1 2 0 x", "-1 0 0 1", "1 256 0 1", "1 0 65 1", "1 0 0 nan", "1 0 0 1 1"]
+)
+def test_what_is_no_line_is_passed_over(line: str) -> None:
+    """Missing words, and numbers that no exit has."""
+    assert parse(line.encode(), "0", 10.0) is None
+
+
+@given(st.binary(max_size=60))
+def test_noise_is_never_an_error(line: bytes) -> None:
+    """Nothing, or an exit whose numbers are in their bounds."""
+    ended = parse(line, "0", 10.0)
+    assert ended is None or (ended.task >= 0 and 0 <= ended.code <= 255 and 0 <= ended.sig <= 64 and ended.age_s >= 0)

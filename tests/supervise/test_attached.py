@@ -1,0 +1,58 @@
+"""One step of a job that somebody else's srun runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from helpers import wait_until
+
+from slurm_robust.cli.main import cli
+from slurm_robust.supervise.agent.ranks import Finder, Target
+from slurm_robust.supervise.attached import Attached
+
+
+def test_it_is_over_when_its_srun_has_ended() -> None:
+    """Seen without asking Slurm, and seen still when the pid is another one's."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        attached = Attached("0", process.pid)
+        assert not attached.over
+        process.communicate(b"\n")
+    wait_until(lambda: attached.over, 5, "its end")
+    assert Attached("0", process.pid).over
+
+
+def test_without_a_launcher_it_never_is() -> None:
+    """The job's end is then the step's."""
+    assert not Attached("0").over
+
+
+@pytest.mark.parametrize(("attempt", "found"), [("step:3", True), ("step:4", False), ("step:", False), ("", True)])
+def test_agents_take_ranks_of_that_step_only(attempt: str, found: bool) -> None:
+    """A job's other steps are neither judged nor killed."""
+    env = {"SLURM_JOB_ID": "77000001", "SLURMD_NODENAME": "n1", "SLURM_PROCID": "0", "SLURM_STEP_ID": "3"}
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        members = Finder(Target("77000001", "n1", attempt, "9")).members()
+        assert [m.pid for m in members] == ([process.pid] if found else [])
+        process.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--step=x"], "expected the number behind the point"),
+        (["--launcher=1"], "--launcher goes with --step"),
+        (["--step=0", "--hang-timeout=soon"], "--hang-timeout=soon: expected seconds, 1 to 604800"),
+        (["--step=0", "--layout=tp=0"], "--layout=tp=0: expected sizes such as tp=2,pp=4,dp=4"),
+    ],
+)
+def test_wrong_options_are_told_under_the_names_they_have_here(words: list[str], told: str) -> None:
+    """Exit 2, before Slurm is asked."""
+    done = CliRunner().invoke(cli, ["attach", *words, "1"])
+    assert done.exit_code == 2
+    assert told in done.output
