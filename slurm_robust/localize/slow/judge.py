@@ -1,0 +1,263 @@
+"""Which machine is slow? Step timings in, `Verdict` out; pure.
+
+A slow machine is slow whatever the data: its ranks are slower than those that do the same work, step after step, by
+the same share. What all ranks of a pipeline stage have in common, what follows a replica's data, and what strikes
+another rank each step, is the program's. Where ranks end their steps together and nothing tells their own work from
+their waiting, nobody can be named.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.slow import find, told
+from slurm_robust.localize.slow.effects import by_role, by_twins, usable_steps
+from slurm_robust.localize.slow.find import MIN_STEPS, Finding
+from slurm_robust.localize.slow.peers import Peers, peers_of
+from slurm_robust.localize.slow.robust import known, median
+from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.words import joined
+
+CONFIDENCE_STEADY = 0.9
+CONFIDENCE_BURSTS = 0.75
+CONFIDENCE_NO_LAYOUT = 0.6
+CONFIDENCE_GROUP = 0.4
+CONFIDENCE_FIRST_RANK = 0.5
+"""Rank 0 often has work of its own: logs, metrics, checkpoints."""
+MANY = 0.25
+"""More than this share of the ranks cannot be outliers among the others."""
+_ROW_SHARE = 0.5
+_LOCKSTEP_STEPS = 1.5
+"""Ranks that synchronise are never further apart than about a step."""
+_REPLICA_SHARE = 0.5
+_WORTH_TELLING = 0.03
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is judged: usable ranks and steps, and who is whose peer.
+
+    Attributes:
+        rows: A row a usable step, a value a usable rank: its own work, seconds.
+        ranks: Their numbers.
+        steps: The usable steps' numbers.
+    """
+
+    rows: tuple[array[float], ...]
+    ranks: tuple[int, ...]
+    nodes: Mapping[int, str]
+    steps: tuple[int, ...]
+    peers: Peers
+    notes: tuple[str, ...] = ()
+
+    def node(self, at: int) -> str:
+        """Node of a place in the table, empty where not told."""
+        return self.nodes.get(self.ranks[at], "")
+
+
+def judge_timings(
+    timings: Timings, sizes: Mapping[str, int] | None = None, order: str = "", world_size: int = 0
+) -> Verdict:
+    """Who slows the job down.
+
+    Args:
+        timings: Of as many ranks and steps as there are; at least ten steps.
+        sizes: The parallel layout; the one that came with the timings, where it is not given.
+        order: In which it counts ranks, empty for Megatron's.
+        world_size: Number of ranks, 0 for as many as the timings show.
+    """
+    if not sizes:
+        sizes, order = timings.layout, timings.layout_order
+    made = _case(timings, sizes, order, max(world_size, max(timings.ranks, default=-1) + 1))
+    if isinstance(made, Verdict):
+        return made
+    compared = {"role": by_role(made.rows, made.peers)}
+    if made.peers.twins is not None and not find.sharp(compared["role"]):
+        compared["twins"] = by_twins(made.rows, made.peers)
+    if not any(math.isfinite(v) for rows in compared.values() for row in rows for v in row):
+        reason = "no rank has a peer with the same work: the layout leaves every rank alone"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=(*made.notes, "ranks that do the same work"))
+    verdict = _named(made, compared)
+    return replace(verdict, missing=tuple(dict.fromkeys((*verdict.missing, *made.notes))))
+
+
+# -- what can be judged ---------------------------------------------------------------------------------------------
+
+
+def _case(timings: Timings, sizes: Mapping[str, int], order: str, world: int) -> Case | Verdict:
+    notes: list[str] = []
+    rows, wanted = timings.compute, "the time that each rank computes, apart from waiting (compute_s)"
+    if not timings.has_compute:
+        rows = timings.total
+        if in_lockstep(rows):
+            reason = "all ranks take the same time for a step, since they wait for each other: who makes them wait?"
+            return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
+        notes.append(wanted + ": the totals differ between ranks, and were taken for it")
+    counts = [sum(map(math.isfinite, column)) for column in zip(*rows, strict=True)]
+    enough = [at for at, count in enumerate(counts) if count >= max(MIN_STEPS, _ROW_SHARE * max(counts))]
+    if len(enough) < 2:
+        few = f"{max(counts, default=0)} steps of {len(counts)} ranks"
+        reason = f"too little to compare: {few} (at least {MIN_STEPS} steps of two ranks are needed)"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("timings of more steps",))
+    lacking = sorted(set(range(world)) - {timings.ranks[at] for at in enough})
+    if lacking:
+        notes.append(f"enough timings of {name(lacking)}")
+    if len(enough) < len(counts):
+        rows = tuple(array("d", [row[at] for at in enough]) for row in rows)
+    ranks = tuple(timings.ranks[at] for at in enough)
+    peers = peers_of(ranks, sizes, order, world)
+    if peers.problem:
+        notes.append(peers.problem)
+    usable = usable_steps(rows)
+    if len(usable) < MIN_STEPS:
+        reason = f"only {len(usable)} of {len(rows)} steps are alike: too few to compare (at least {MIN_STEPS})"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("timings of more steps",))
+    kept = tuple(rows[at] for at in usable)
+    return Case(kept, ranks, timings.nodes, tuple(timings.steps[at] for at in usable), peers, tuple(notes))
+
+
+def in_lockstep(totals: Sequence[Sequence[float]]) -> bool:
+    """Whether the totals are those of ranks that wait for each other: none ever gets ahead by more than a step."""
+    complete = [row for row in zip(*totals, strict=True) if all(map(math.isfinite, row))]
+    if len(complete) < 2:
+        return True
+    sums = [float(sum(row)) for row in complete]
+    return max(sums) - min(sums) <= _LOCKSTEP_STEPS * median(v for row in complete for v in row)
+
+
+# -- who stands out -------------------------------------------------------------------------------------------------
+
+
+def _named(case: Case, compared: Mapping[str, Sequence[Sequence[float]]]) -> Verdict:
+    nodes = {at: case.node(at) for at in range(len(case.ranks)) if case.node(at)}
+    findings: list[Finding] = []
+    taken: set[int] = set()
+    looks = [find.steady(rows, nodes, by) for by, rows in compared.items()]
+    looks += [find.bursts(rows, by) for by, rows in compared.items()]
+    for found in looks:
+        for finding in sorted(found, key=lambda f: -len(f.members)):
+            if not taken & set(finding.members):
+                findings.append(finding)
+                taken.update(finding.members)
+    if not findings:
+        return Verdict(Conclusion.NONE, told.nobody(case, _apart(case)))
+    if len(taken) > max(1, MANY * len(case.ranks)):
+        reason = f"{len(taken)} of {len(case.ranks)} ranks are slower than their peers: too many to be the exception"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=_layout_wanted(case))
+    data = [f for f in findings if _follows_data(case, f, compared)]
+    machines = [f for f in findings if f not in data]
+    if not machines:
+        replicas = sorted({case.peers.replica[at] for f in data for at in f.members})
+        reason = (
+            f"the ranks of replica {', '.join(map(str, replicas))} are slow on all of its nodes alike "
+            f"({told.percent(max(f.share for f in data))}): its share of the data is larger, no machine is slow"
+        )
+        return Verdict(Conclusion.NONE, reason)
+    if not case.peers.known and (why := _may_be_a_stage(case, machines)):
+        return Verdict(Conclusion.UNDETERMINED, why, missing=_layout_wanted(case))
+    return _culprits(case, machines)
+
+
+def _layout_wanted(case: Case) -> tuple[str, ...]:
+    return () if case.peers.known else ("the parallel layout: which ranks do the same work (--layout)",)
+
+
+def _follows_data(case: Case, finding: Finding, compared: Mapping[str, Sequence[Sequence[float]]]) -> bool:
+    """Whether the rest of the replica, on other nodes, is as slow: what they share is data."""
+    peers = case.peers
+    if not peers.known or finding.by == "twins":
+        return False
+    replicas = {peers.replica[at] for at in finding.members}
+    homes = {case.node(at) for at in finding.members}
+    rows = compared["role"]
+    rest = [
+        at
+        for at in range(len(case.ranks))
+        if peers.replica[at] in replicas and at not in finding.members and (case.node(at) not in homes or "" in homes)
+    ]
+    if not rest:
+        return False
+    window = slice(finding.first, None)
+    level = median(median(rows[at][window]) for at in rest)
+    if finding.how == "bursts":
+        same = [index for index, v in enumerate(rows[finding.members[0]]) if v > finding.share / 2]
+        level = median(median(rows[at][index] for index in same) for at in rest)
+    return level > _REPLICA_SHARE * finding.share
+
+
+def _may_be_a_stage(case: Case, findings: Sequence[Finding]) -> str:
+    """Without a layout: why the slow ranks may be a pipeline stage of their own; empty where they cannot be."""
+    if any(f.first for f in findings):
+        return ""  # the layout does not change in the middle
+    slow = sorted({case.ranks[at] for f in findings for at in f.members})
+    first, last = case.ranks[0], case.ranks[-1]
+    if slow[-1] != last and (slow[0] != first or len(slow) == 1):
+        return ""
+    end = "last" if slow[-1] == last else "first"
+    share = told.percent(max(f.share for f in findings))
+    return f"{name(slow)} are slower by {share}: a slow machine, or the {end} pipeline stage with more to do"
+
+
+def _culprits(case: Case, findings: Sequence[Finding]) -> Verdict:
+    by_node: dict[str, list[Finding]] = {}
+    for finding in findings:
+        for node in dict.fromkeys(case.node(at) for at in finding.members):
+            by_node.setdefault(node, []).append(finding)
+    cost = told.cost(case, findings)
+    suspects = []
+    for node, found in by_node.items():
+        here = [at for f in found for at in f.members if case.node(at) == node]
+        worst = max(found, key=lambda f: f.share)
+        why = told.why(case, node, here, worst)
+        ranks = tuple(sorted(case.ranks[at] for at in here))
+        suspect = Suspect(node, ranks, _confidence(case, worst), why, detail=told.detail(case, worst))
+        suspects.append(_first_rank(_group(case, suspect, here, len(by_node))))
+    suspects.sort(key=lambda s: -s.confidence)
+    reason = joined(s.why for s in suspects)
+    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), detail=cost, missing=_layout_wanted(case))
+
+
+def _confidence(case: Case, finding: Finding) -> float:
+    confidence = CONFIDENCE_STEADY if finding.how == "steady" else CONFIDENCE_BURSTS
+    if finding.how == "steady" and finding.steps < 2 * MIN_STEPS:
+        confidence -= 0.1
+    return confidence if case.peers.known else min(confidence, CONFIDENCE_NO_LAYOUT)
+
+
+def _group(case: Case, suspect: Suspect, here: Sequence[int], nodes: int) -> Suspect:
+    """A whole tensor group that is slow on several nodes: one member holds it up, and nothing tells which."""
+    twins = case.peers.twins
+    if twins is None or nodes < 2 or len(here) < 2:
+        return suspect
+    group = {twins[at] for at in here}
+    whole = {at for at in range(len(case.ranks)) if twins[at] in group}
+    spread_out = len({case.node(at) for at in whole}) > 1
+    if not spread_out or len(group) > 1:
+        return suspect
+    what = "its whole tensor group is slow: compute time may hold waiting inside it"
+    return replace(suspect, confidence=min(suspect.confidence, CONFIDENCE_GROUP), detail=what)
+
+
+def _first_rank(suspect: Suspect) -> Suspect:
+    if suspect.ranks != (0,):
+        return suspect
+    what = "; ".join(filter(None, (suspect.detail, "rank 0 often has work of its own (logs, metrics, checkpoints)")))
+    return replace(
+        suspect, confidence=min(suspect.confidence, CONFIDENCE_FIRST_RANK), infrastructure=False, detail=what
+    )
+
+
+def _apart(case: Case) -> Counter[int]:
+    """How often each rank was the slowest of its role."""
+    slowest: Counter[int] = Counter()
+    for row in case.rows:
+        there = known(row)
+        if there:
+            slowest[row.index(there[-1])] += 1
+    return slowest
