@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from slurm_robust.localize.slow.peers import Key, Peers, groups
-from slurm_robust.localize.slow.robust import NAN, excess, median, sample, spread
+from slurm_robust.localize.slow.robust import NAN, excess, known, median, sample, spread
 
 ODD_STEP = 1.4
 """A step whose median is so many times that of the steps around it is another kind of step (evaluation, checkpoint,
@@ -75,9 +75,9 @@ def by_twins(rows: Sequence[array[float]], peers: Peers) -> tuple[tuple[float, .
     levels = [median(row) for row in compared]
     usual: dict[Key, float] = {}
     for members in groups(peers.slice_of):
-        found = [levels[at] for at in members]
-        # With few of a place, the median is the slow one's own.
-        usual[peers.slice_of[members[0]]] = median(found) if len(members) > 2 else 0.0
+        found = known(levels[at] for at in members)
+        # The lower one of two in the middle: a slow rank must not pass for what is usual.
+        usual[peers.slice_of[members[0]]] = found[(len(found) - 1) // 2] if len(found) > 1 else 0.0
     less = [usual[key] if math.isfinite(usual[key]) else 0.0 for key in peers.slice_of]
     return tuple(tuple(v - off for v in row) for row, off in zip(compared, less, strict=True))
 
@@ -97,18 +97,35 @@ def _compared(rows: Sequence[array[float]], keys: Sequence[Key]) -> tuple[tuple[
     return tuple(zip(*columns, strict=True))
 
 
-def summed(rows: Sequence[Sequence[float]], first: int = 0) -> Effects:
-    """Levels, and what healthy ranks differ by, over the steps from `first` on."""
+def noise(rows: Sequence[Sequence[float]], level: Sequence[float] | None = None) -> float:
+    """Standard deviation of a rank's excess from step to step, of the rank in the middle; 0 where nothing is known."""
+    some = sample(range(len(rows)), _SAMPLE)
+    found = median(spread(rows[at], median(rows[at]) if level is None else level[at]) for at in some)
+    return found if math.isfinite(found) else 0.0
+
+
+def uncertain(count: int) -> float:
+    """By how much a spread seen in so many is to be widened: in few, it is itself uncertain."""
+    return 1 + 8 / max(1, count)
+
+
+def summed(rows: Sequence[Sequence[float]], free: int, first: int = 0) -> Effects:
+    """Levels, and what healthy ranks differ by, over the steps from `first` on.
+
+    Args:
+        rows: As `by_role` or `by_twins` gives them.
+        free: How many of the levels are independent (`peers.free`): of two peers, one is as fast as the other is slow.
+        first: Index of a step.
+    """
     window = [row[first:] for row in rows] if first else rows
     level = tuple(median(row) for row in window)
-    known = [v for v in level if math.isfinite(v)]
-    few = sample(range(len(level)), _SAMPLE)
-    noise = median(spread(window[at], level[at]) for at in few if math.isfinite(level[at]))
+    there = known(level)
+    jitter = noise(window, level)
     steps = len(window[0]) if window else 0
     # Of a median of so many steps, from step-to-step noise alone.
-    shaky = 1.2533 * noise / math.sqrt(max(1, steps)) if math.isfinite(noise) else 0.0
-    seen = spread(known, median(known)) if len(known) >= FEW else 0.0
-    floor = SCALE_FLOOR if len(known) >= FEW else SCALE_FEW
-    # Seen in few ranks, a spread is itself uncertain.
-    scale = max(seen * (1 + 3 / max(1, len(known))), math.hypot(shaky, floor))
-    return Effects(rows, level, scale, noise if math.isfinite(noise) else 0.0)
+    shaky = 1.2533 * jitter / math.sqrt(max(1, steps))
+    free = min(free, len(there))
+    seen = spread(there, median(there)) * uncertain(free) if free >= FEW else 0.0
+    floor = SCALE_FLOOR if free >= FEW else SCALE_FEW
+    scale = max(seen, math.hypot(shaky, floor))
+    return Effects(rows, level, scale, jitter)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_robust.localize.slow.effects import FEW, SCALE_FEW, SCALE_FLOOR, Effects, summed
+from slurm_robust.localize.slow.effects import FEW, SCALE_FEW, SCALE_FLOOR, Effects, summed, uncertain
 from slurm_robust.localize.slow.robust import binomial_tail, change_at, known, median, spread, z_limit
 
 MIN_EFFECT = 0.025
@@ -62,20 +62,20 @@ def windows(steps: int) -> list[int]:
     return [first for first in (0, steps // 2, steps * 3 // 4) if steps - first >= MIN_STEPS or not first]
 
 
-def sharp(rows: Sequence[Sequence[float]]) -> bool:
+def sharp(rows: Sequence[Sequence[float]], free: int) -> bool:
     """Whether these effects show everything that is large enough to count: no other comparison can add to it."""
-    effects = summed(rows)
+    effects = summed(rows, free)
     told = all(math.isfinite(level) for level in effects.level)
     return told and z_limit(len(rows) * len(windows(len(rows[0]))), CHANCE) * effects.scale < MIN_EFFECT
 
 
-def steady(rows: Sequence[Sequence[float]], nodes: Mapping[int, str], by: str) -> list[Finding]:
-    """Nodes and ranks that are slow all the time, or from some step to the end."""
+def steady(rows: Sequence[Sequence[float]], free: int, nodes: Mapping[int, str], by: str) -> list[Finding]:
+    """Nodes and ranks that are slow all the time, or from some step to the end; `free` as in `summed`."""
     steps = len(rows[0]) if rows else 0
     found: dict[int, Finding] = {}
     firsts = windows(steps)
     for first in firsts:
-        effects = summed(rows, first)
+        effects = summed(rows, free, first)
         window = _Window(first, len(firsts), by)
         for finding in (*_nodes(effects, nodes, window), *_ranks(effects, window)):
             if not any(at in found for at in finding.members):
@@ -92,8 +92,9 @@ def _nodes(effects: Effects, nodes: Mapping[int, str], window: _Window) -> list[
     levels = {node: median(effects.level[at] for at in here) for node, here in members.items() if len(here) > 1}
     if not levels:
         return []
-    seen = spread(list(levels.values()), median(levels.values())) if len(levels) >= FEW else effects.scale
-    scale = max(seen * (1 + 3 / len(levels)), SCALE_FLOOR if len(levels) >= FEW else SCALE_FEW)
+    scale = effects.scale
+    if len(levels) >= FEW:
+        scale = max(spread(list(levels.values()), median(levels.values())) * uncertain(len(levels)), SCALE_FLOOR)
     limit = z_limit(len(levels) * window.looks, CHANCE)
     found = []
     for node, level in levels.items():
@@ -128,17 +129,18 @@ def _steady_finding(effects: Effects, members: tuple[int, ...], window: _Window,
     whole = [median(column) for column in zip(*(effects.rows[at] for at in members), strict=True)]
     there = known(whole[window.first :])
     level = median(there)
-    # Where the window is all of it, a change inside would have made it unsteady.
-    since = change_at(whole) if window.first else 0
     hits = sum(v > level / 2 for v in there)
-    return Finding(members, level, hits, len(there), since or window.first, z, "steady", window.by)
+    # Where it was slow before the window too, the window only showed it best.
+    began = window.first > 0 and not median(whole[: window.first]) > _STEADY * level
+    since = (change_at(whole) or window.first) if began else 0
+    return Finding(members, level, hits, len(there), since, z, "steady", window.by)
 
 
-def bursts(rows: Sequence[Sequence[float]], by: str) -> list[Finding]:
+def bursts(rows: Sequence[Sequence[float]], free: int, by: str) -> list[Finding]:
     """Ranks that are slow in far more steps than others are, now and then."""
     if not rows or not rows[0]:
         return []
-    effects = summed(rows)
+    effects = summed(rows, free)
     limit = max(_BURST_MIN, 4 * effects.noise)
     there = [len(row) if math.isfinite(sum(row)) else sum(map(math.isfinite, row)) for row in rows]
     counts = [sum([v > limit for v in row]) for row in rows]

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow import find, told
-from slurm_robust.localize.slow.effects import by_role, by_twins, usable_steps
+from slurm_robust.localize.slow.effects import by_role, by_twins, noise, usable_steps
 from slurm_robust.localize.slow.find import MIN_STEPS, Finding
-from slurm_robust.localize.slow.peers import Peers, peers_of
+from slurm_robust.localize.slow.peers import Peers, free, peers_of
 from slurm_robust.localize.slow.robust import known, median
 from slurm_robust.localize.slow.timings import Timings
 from slurm_robust.model import Conclusion, Suspect, Verdict
@@ -36,7 +36,12 @@ _ROW_SHARE = 0.5
 _LOCKSTEP_STEPS = 1.5
 """Ranks that synchronise are never further apart than about a step."""
 _REPLICA_SHARE = 0.5
-_WORTH_TELLING = 0.03
+_NEXT_TO_WORST = 0.35
+"""What is slow by less than this share of the slowest is not named beside it: it shows once that is gone."""
+_ALONE = 0.5
+"""Without a layout, nobody else may be slow by this share of the one that is named."""
+_QUIET = 0.5
+"""Twins that differ by less than this share of what replicas do: what replicas differ by is their data."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def judge_timings(
     if isinstance(made, Verdict):
         return made
     compared = {"role": by_role(made.rows, made.peers)}
-    if made.peers.twins is not None and not find.sharp(compared["role"]):
+    if made.peers.twins is not None and not find.sharp(compared["role"], free(made.peers.role)):
         compared["twins"] = by_twins(made.rows, made.peers)
     if not any(math.isfinite(v) for rows in compared.values() for row in rows for v in row):
         reason = "no rank has a peer with the same work: the layout leaves every rank alone"
@@ -138,8 +143,11 @@ def _named(case: Case, compared: Mapping[str, Sequence[Sequence[float]]]) -> Ver
     nodes = {at: case.node(at) for at in range(len(case.ranks)) if case.node(at)}
     findings: list[Finding] = []
     taken: set[int] = set()
-    looks = [find.steady(rows, nodes, by) for by, rows in compared.items()]
-    looks += [find.bursts(rows, by) for by, rows in compared.items()]
+    # Twins first: to them, data is no excuse.
+    order = [by for by in ("twins", "role") if by in compared]
+    apart = {"role": free(case.peers.role), "twins": free(case.peers.twins or ())}
+    looks = [find.steady(compared[by], apart[by], nodes, by) for by in order]
+    looks += [find.bursts(compared[by], apart[by], by) for by in order]
     for found in looks:
         for finding in sorted(found, key=lambda f: -len(f.members)):
             if not taken & set(finding.members):
@@ -150,7 +158,8 @@ def _named(case: Case, compared: Mapping[str, Sequence[Sequence[float]]]) -> Ver
     if len(taken) > max(1, MANY * len(case.ranks)):
         reason = f"{len(taken)} of {len(case.ranks)} ranks are slower than their peers: too many to be the exception"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=_layout_wanted(case))
-    data = [f for f in findings if _follows_data(case, f, compared)]
+    noisy = "twins" in compared and noise(compared["twins"]) <= _QUIET * noise(compared["role"])
+    data = [f for f in findings if _follows_data(case, f, compared["role"], noisy=noisy)]
     machines = [f for f in findings if f not in data]
     if not machines:
         replicas = sorted({case.peers.replica[at] for f in data for at in f.members})
@@ -159,7 +168,9 @@ def _named(case: Case, compared: Mapping[str, Sequence[Sequence[float]]]) -> Ver
             f"({told.percent(max(f.share for f in data))}): its share of the data is larger, no machine is slow"
         )
         return Verdict(Conclusion.NONE, reason)
-    if not case.peers.known and (why := _may_be_a_stage(case, machines)):
+    worst = max(f.share for f in machines)
+    machines = [f for f in machines if f.share >= _NEXT_TO_WORST * worst]
+    if not case.peers.known and (why := _may_be_the_program(case, machines, compared["role"])):
         return Verdict(Conclusion.UNDETERMINED, why, missing=_layout_wanted(case))
     return _culprits(case, machines)
 
@@ -168,14 +179,22 @@ def _layout_wanted(case: Case) -> tuple[str, ...]:
     return () if case.peers.known else ("the parallel layout: which ranks do the same work (--layout)",)
 
 
-def _follows_data(case: Case, finding: Finding, compared: Mapping[str, Sequence[Sequence[float]]]) -> bool:
-    """Whether the rest of the replica, on other nodes, is as slow: what they share is data."""
+def _follows_data(case: Case, finding: Finding, rows: Sequence[Sequence[float]], *, noisy: bool) -> bool:
+    """Whether the rest of the replica, on other nodes, is as slow: what they share is data.
+
+    Args:
+        case: What is judged.
+        finding: Who stands out.
+        rows: Excess over the role.
+        noisy: Replicas differ from step to step by far more than twins do: by their data.
+    """
     peers = case.peers
     if not peers.known or finding.by == "twins":
         return False
+    if noisy and _shared_by_twins(case, finding, rows):
+        return True
     replicas = {peers.replica[at] for at in finding.members}
     homes = {case.node(at) for at in finding.members}
-    rows = compared["role"]
     rest = [
         at
         for at in range(len(case.ranks))
@@ -191,11 +210,31 @@ def _follows_data(case: Case, finding: Finding, compared: Mapping[str, Sequence[
     return level > _REPLICA_SHARE * finding.share
 
 
-def _may_be_a_stage(case: Case, findings: Sequence[Finding]) -> str:
-    """Without a layout: why the slow ranks may be a pipeline stage of their own; empty where they cannot be."""
-    if any(f.first for f in findings):
+def _shared_by_twins(case: Case, finding: Finding, rows: Sequence[Sequence[float]]) -> bool:
+    """Whether a rank's twins are as slow, and others on its node are not: then it is their data, where data differ."""
+    twins = case.peers.twins
+    if twins is None or len(finding.members) > 1:
+        return False
+    at = finding.members[0]
+    mates = [other for other, key in enumerate(twins) if key == twins[at] and other != at]
+    others = [o for o in range(len(twins)) if o != at and o not in mates and case.node(o) == case.node(at) != ""]
+    limit = _REPLICA_SHARE * finding.share
+    slow = [median(median(rows[at][finding.first :]) for at in some) > limit for some in (mates, others) if some]
+    return slow == [True, False]
+
+
+def _may_be_the_program(case: Case, findings: Sequence[Finding], rows: Sequence[Sequence[float]]) -> str:
+    """Without a layout: why the slow ranks may have other work than the rest; empty where they hardly can."""
+    members = {at for f in findings for at in f.members}
+    first_slow = min(f.first for f in findings)
+    least = min(f.share for f in findings)
+    others = known(median(row[first_slow:]) for at, row in enumerate(rows) if at not in members)
+    slow = sorted(case.ranks[at] for at in members)
+    if others and others[-1] > _ALONE * least:
+        high = sum(v > _ALONE * least for v in others)
+        return f"{name(slow)} are slower by {told.percent(least)}, and {high} others nearly so: work may differ by rank"
+    if first_slow:
         return ""  # the layout does not change in the middle
-    slow = sorted({case.ranks[at] for f in findings for at in f.members})
     first, last = case.ranks[0], case.ranks[-1]
     if slow[-1] != last and (slow[0] != first or len(slow) == 1):
         return ""

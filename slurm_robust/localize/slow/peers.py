@@ -88,6 +88,11 @@ def _laid_out(ranks: tuple[int, ...], layout: Layout) -> Peers:
     )
 
 
+def free(keys: Iterable[Key]) -> int:
+    """How many comparisons within these groups are independent of each other."""
+    return sum(len(group) - 1 for group in groups(keys))
+
+
 def groups(keys: Iterable[Key]) -> list[list[int]]:
     """Places in the table that share a key."""
     found: dict[Key, list[int]] = {}

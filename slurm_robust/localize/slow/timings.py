@@ -85,6 +85,11 @@ class Collector:
         """Number of steps."""
         return len(self._rows)
 
+    @property
+    def last_step(self) -> int:
+        """The highest step, -1 where there is none."""
+        return max(self._rows, default=-1)
+
     def add(self, timing: Timing) -> str:
         """Take one; returns what is odd about it: `again`, `back`, `moved`, or nothing."""
         column = self._column.setdefault(timing.rank, len(self._column))
