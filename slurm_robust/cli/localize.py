@@ -14,12 +14,12 @@ from slurm_robust.localize.archive import ArchiveError
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.fold import render_tree, tree_json
 from slurm_robust.localize.folder import Saved, read_folder
-from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import LayoutError, fit, parse
 from slurm_robust.localize.recorder.dump import DumpError
 from slurm_robust.localize.recorder.folder import read_dumps
 from slurm_robust.localize.report import to_json, to_text
 from slurm_robust.localize.slow.read import TimingsError, read_timings
+from slurm_robust.localize.slow.rounds import judge_repeated
 from slurm_robust.localize.slow.weigh import judge_slowness, weigh, with_timings
 from slurm_robust.localize.svg import render_svg
 from slurm_robust.model import EXIT_USAGE
@@ -94,7 +94,7 @@ def command(
     for problem in problems:
         click.echo(f"srobust localize: {problem}", err=True)
     slow = judge_slowness(evidence)
-    hung = judge(evidence) if stacks is not None or flight_recorder is not None else None
+    hung = judge_repeated(evidence) if stacks is not None or flight_recorder is not None else None
     verdict = weigh(hung, slow)
     if svg is not None:
         _draw(evidence, svg, verdict.reason)

@@ -36,6 +36,7 @@ class Finding:
         z: Standard deviations of healthy ranks.
         how: `steady`, or `bursts`.
         by: `role` or `twins`: in which comparison.
+        seen_from: Index from which steps were looked at.
     """
 
     members: tuple[int, ...]
@@ -46,6 +47,7 @@ class Finding:
     z: float
     how: str
     by: str
+    seen_from: int = 0
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def _steady_finding(effects: Effects, members: tuple[int, ...], window: _Window,
     # Where it was slow before the window too, the window only showed it best.
     began = window.first > 0 and not median(whole[: window.first]) > _STEADY * level
     since = (change_at(whole) or window.first) if began else 0
-    return Finding(members, level, hits, len(there), since, z, "steady", window.by)
+    return Finding(members, level, hits, len(there), since, z, "steady", window.by, window.first)
 
 
 def bursts(rows: Sequence[Sequence[float]], free: int, by: str) -> list[Finding]:

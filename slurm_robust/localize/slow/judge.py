@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow import find, told
-from slurm_robust.localize.slow.effects import by_role, by_twins, noise, usable_steps
+from slurm_robust.localize.slow.effects import by_role, by_twins, noise, summed, usable_steps
 from slurm_robust.localize.slow.find import MIN_STEPS, Finding
 from slurm_robust.localize.slow.peers import Peers, free, peers_of
 from slurm_robust.localize.slow.robust import known, median
@@ -40,6 +40,8 @@ _NEXT_TO_WORST = 0.35
 """What is slow by less than this share of the slowest is not named beside it: it shows once that is gone."""
 _ALONE = 0.5
 """Without a layout, nobody else may be slow by this share of the one that is named."""
+_TWIN_SHARE, _DOUBT = 0.5, 1.0
+"""Of what a rank is slower than its twins, this much must show against its role, give or take its scale."""
 _QUIET = 0.5
 """Twins that differ by less than this share of what replicas do: what replicas differ by is their data."""
 
@@ -150,7 +152,7 @@ def _named(case: Case, compared: Mapping[str, Sequence[Sequence[float]]]) -> Ver
     looks += [find.bursts(compared[by], apart[by], by) for by in order]
     for found in looks:
         for finding in sorted(found, key=lambda f: -len(f.members)):
-            if not taken & set(finding.members):
+            if not taken & set(finding.members) and not _contradicted(finding, compared["role"], apart["role"]):
                 findings.append(finding)
                 taken.update(finding.members)
     if not findings:
@@ -173,6 +175,15 @@ def _named(case: Case, compared: Mapping[str, Sequence[Sequence[float]]]) -> Ver
     if not case.peers.known and (why := _may_be_the_program(case, machines, compared["role"])):
         return Verdict(Conclusion.UNDETERMINED, why, missing=_layout_wanted(case))
     return _culprits(case, machines)
+
+
+def _contradicted(finding: Finding, rows: Sequence[Sequence[float]], count: int) -> bool:
+    """Whether a rank that is slower than its twins is no slower than its role: then a twin is fast."""
+    if finding.by == "role" or finding.how != "steady":
+        return False
+    effects = summed(rows, count, finding.seen_from)
+    level = median(effects.level[at] for at in finding.members)
+    return level + _DOUBT * effects.scale < _TWIN_SHARE * finding.share
 
 
 def _layout_wanted(case: Case) -> tuple[str, ...]:
@@ -202,7 +213,7 @@ def _follows_data(case: Case, finding: Finding, rows: Sequence[Sequence[float]],
     ]
     if not rest:
         return False
-    window = slice(finding.first, None)
+    window = slice(finding.seen_from, None)
     level = median(median(rows[at][window]) for at in rest)
     if finding.how == "bursts":
         same = [index for index, v in enumerate(rows[finding.members[0]]) if v > finding.share / 2]
@@ -211,7 +222,10 @@ def _follows_data(case: Case, finding: Finding, rows: Sequence[Sequence[float]],
 
 
 def _shared_by_twins(case: Case, finding: Finding, rows: Sequence[Sequence[float]]) -> bool:
-    """Whether a rank's twins are as slow, and others on its node are not: then it is their data, where data differ."""
+    """Whether a rank's twins are as slow, and others on its node, if there are any, are not: then it is their data.
+
+    (A whole node that is slow is a finding of its own, of several members.)
+    """
     twins = case.peers.twins
     if twins is None or len(finding.members) > 1:
         return False
@@ -219,8 +233,8 @@ def _shared_by_twins(case: Case, finding: Finding, rows: Sequence[Sequence[float
     mates = [other for other, key in enumerate(twins) if key == twins[at] and other != at]
     others = [o for o in range(len(twins)) if o != at and o not in mates and case.node(o) == case.node(at) != ""]
     limit = _REPLICA_SHARE * finding.share
-    slow = [median(median(rows[at][finding.first :]) for at in some) > limit for some in (mates, others) if some]
-    return slow == [True, False]
+    slow = [median(median(rows[at][finding.seen_from :]) for at in some) > limit for some in (mates, others) if some]
+    return slow in ([True], [True, False])
 
 
 def _may_be_the_program(case: Case, findings: Sequence[Finding], rows: Sequence[Sequence[float]]) -> str:
