@@ -110,8 +110,8 @@ class _Job:
     def hidden_by(self, steps: int, *, whole_node: bool = False) -> float:
         """Standard deviation of what a healthy rank's median excess shows over so many steps, where it shows best."""
         steady = 1.25 * self.jitter / math.sqrt(steps)
-        # Lengths that stay for some steps average out more slowly.
-        moving = 1.25 * self.lengths * math.sqrt((1 + self.drift) / (1 - self.drift)) / math.sqrt(steps)
+        # Lengths that stay for some steps are more uneven, and average out more slowly.
+        moving = 1.25 * self.lengths / (1 - self.drift) / math.sqrt(steps)
         by_role = math.hypot(self.chips, steady, moving) * _against(self.dp)
         by_twins = math.hypot(self.chips, steady) * _against(self.tp) if self.tp > 1 and not whole_node else math.inf
         return min(by_role, by_twins)

@@ -22,7 +22,7 @@ SCALE_FLOOR = 0.003
 """GPUs of one kind differ by some tenths of a per cent whatever is done: less is never called a difference."""
 FEW = 12
 """With fewer ranks than this, how much healthy ones differ cannot be seen, and is assumed."""
-SCALE_FEW = 0.009
+SCALE_FEW = 0.008
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,9 @@ def by_twins(rows: Sequence[array[float]], peers: Peers) -> tuple[tuple[float, .
     usual: dict[Key, float] = {}
     for members in groups(peers.slice_of):
         found = known(levels[at] for at in members)
-        # The lower one of two in the middle: a slow rank must not pass for what is usual.
-        usual[peers.slice_of[members[0]]] = found[(len(found) - 1) // 2] if len(found) > 1 else 0.0
+        # The lower one of two in the middle: a slow rank must not pass for what is usual. Of few, a low one is chance.
+        middle = found[(len(found) - 1) // 2] if len(found) > 1 else 0.0
+        usual[peers.slice_of[members[0]]] = middle if len(found) > 3 else max(0.0, middle)
     less = [usual[key] if math.isfinite(usual[key]) else 0.0 for key in peers.slice_of]
     return tuple(tuple(v - off for v in row) for row, off in zip(compared, less, strict=True))
 
@@ -125,7 +126,10 @@ def summed(rows: Sequence[Sequence[float]], free: int, first: int = 0) -> Effect
     # Of a median of so many steps, from step-to-step noise alone.
     shaky = 1.2533 * jitter / math.sqrt(max(1, steps))
     free = min(free, len(there))
+    # The median of few peers is as uncertain as the rank itself: twice the variance against a single one.
+    against = len(there) / (len(there) - free) - 1 if 0 < free < len(there) else 1.0
+    few = SCALE_FEW * math.sqrt(1 + 1 / max(1.0, against / 1.57)) if against < 3 else SCALE_FEW
     seen = spread(there, median(there)) * uncertain(free) if free >= FEW else 0.0
-    floor = SCALE_FLOOR if free >= FEW else SCALE_FEW
+    floor = SCALE_FLOOR if free >= FEW else few
     scale = max(seen, math.hypot(shaky, floor))
     return Effects(rows, level, scale, jitter)

@@ -170,6 +170,10 @@ def _named(case: Case, compared: Mapping[str, Sequence[Sequence[float]]]) -> Ver
             f"({told.percent(max(f.share for f in data))}): its share of the data is larger, no machine is slow"
         )
         return Verdict(Conclusion.NONE, reason)
+    if not case.peers.known and any(f.how == "bursts" for f in machines):
+        who = name(case.ranks[at] for f in machines for at in f.members)
+        reason = f"{who} are slower than the middle in many steps: a machine, or ranks with other work"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=_layout_wanted(case))
     worst = max(f.share for f in machines)
     machines = [f for f in machines if f.share >= _NEXT_TO_WORST * worst]
     if not case.peers.known and (why := _may_be_the_program(case, machines, compared["role"])):

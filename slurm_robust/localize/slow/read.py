@@ -155,6 +155,7 @@ def _of_object(raw: object) -> list[Timing]:
     return [
         _timing(rank, node, _whole({"step": step}, "step", MAX_STEP), {n: v[at] for n, v in columns.items()})
         for at, step in enumerate(steps)
+        if any(values[at] is not None for values in columns.values())  # a gap in what the rank told
     ]
 
 
