@@ -10,8 +10,8 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow.robust import NAN, known, median
 
 if TYPE_CHECKING:
+    from slurm_robust.localize.slow.case import Case
     from slurm_robust.localize.slow.find import Finding
-    from slurm_robust.localize.slow.judge import Case
 
 _WORTH_TELLING = 0.05
 
@@ -55,7 +55,10 @@ def detail(case: Case, finding: Finding) -> str:
     """What else is known: since when, and in how many standard deviations."""
     if finding.how == "bursts":
         return "slow now and then, as with heat or power limits"
-    since = f"slow since step {case.steps[finding.first]}" if finding.first else "slow in all of the steps looked at"
+    since = "slow in all of the steps looked at"
+    if finding.first or finding.seen_from:
+        most = "" if finding.first else "most "
+        since = f"slow, {most}since step {case.steps[finding.first or finding.seen_from]}"
     return f"{since}; {finding.z:.0f} times what healthy ranks differ by"
 
 
