@@ -11,7 +11,9 @@ from slurm_robust.localize.slow.robust import binomial_tail, change_at, known, m
 
 MIN_EFFECT = 0.025
 """Healthy GPUs of one kind differ by a per cent or two; a job that loses less than this is left alone."""
-CHANCE = 2e-4
+MIN_EFFECT_LATE = 0.04
+"""What began to be slow: over fewer steps, less is chance, and what lasts shows over all of them later."""
+CHANCE = 5e-4
 """With which a job without a slow machine may show one, if healthy ranks differ as normal values do."""
 MIN_STEPS = 10
 _HALF_OF_ALL = 0.5
@@ -58,6 +60,11 @@ class _Window:
     looks: int
     by: str
 
+    @property
+    def least(self) -> float:
+        """The smallest effect that counts."""
+        return MIN_EFFECT_LATE if self.first else MIN_EFFECT
+
 
 def windows(steps: int) -> list[int]:
     """First indices of the windows that are looked at: all, and shorter and shorter ends of it."""
@@ -68,7 +75,7 @@ def sharp(rows: Sequence[Sequence[float]], free: int) -> bool:
     """Whether these effects show everything that is large enough to count: no other comparison can add to it."""
     effects = summed(rows, free)
     told = all(math.isfinite(level) for level in effects.level)
-    return told and z_limit(len(rows) * len(windows(len(rows[0]))), CHANCE) * effects.scale < MIN_EFFECT
+    return told and z_limit(len(rows), CHANCE) * effects.scale < MIN_EFFECT
 
 
 def steady(rows: Sequence[Sequence[float]], free: int, nodes: Mapping[int, str], by: str) -> list[Finding]:
@@ -78,7 +85,7 @@ def steady(rows: Sequence[Sequence[float]], free: int, nodes: Mapping[int, str],
     firsts = windows(steps)
     for first in firsts:
         effects = summed(rows, free, first)
-        window = _Window(first, len(firsts), by)
+        window = _Window(first, len(firsts) if first else 1, by)
         for finding in (*_nodes(effects, nodes, window), *_ranks(effects, window)):
             if not any(at in found for at in finding.members):
                 found.update(dict.fromkeys(finding.members, finding))
@@ -100,7 +107,7 @@ def _nodes(effects: Effects, nodes: Mapping[int, str], window: _Window) -> list[
     limit = z_limit(len(levels) * window.looks, CHANCE)
     found = []
     for node, level in levels.items():
-        if level < MIN_EFFECT or level < limit * scale:
+        if level < window.least or level < limit * scale:
             continue
         alike = [at for at in members[node] if effects.level[at] > level * _HALF_OF_ALL]
         low = min(effects.level[at] for at in members[node])
@@ -113,7 +120,7 @@ def _nodes(effects: Effects, nodes: Mapping[int, str], window: _Window) -> list[
 
 def _ranks(effects: Effects, window: _Window) -> list[Finding]:
     told = [at for at, level in enumerate(effects.level) if math.isfinite(level)]
-    least = max(MIN_EFFECT, z_limit(len(told) * window.looks, CHANCE) * effects.scale)
+    least = max(window.least, z_limit(len(told) * window.looks, CHANCE) * effects.scale)
     found = []
     for at in told:
         level = effects.level[at]
