@@ -39,5 +39,12 @@ def test_a_slow_rank_is_announced_and_left_alone(cluster: Cluster, submit: Submi
     for kind in ("suspected", "decided", "claimed", "relaunched", "stopped"):
         assert job.told(kind) == [], job.everything()
     assert all(not n.drained for n in job.client.nodes())
+    shown = dev.run(
+        ["srobust", "stacks", job.id, "--rounds", "3", "--every", "0.5", "--json", "--save", f"{job.folder}/rounds"]
+    )
+    rounds = json.loads(shown.stdout)
+    assert sorted(rounds["nodes"]) == sorted(job.job().nodes)
+    assert rounds["verdict"]["conclusion"] in ("none", "culprit", "undetermined"), "a fifth shows in few rounds"
+    assert len(list((job.folder / "rounds").glob("stacks-*"))) == 3
     dev.run(["scancel", job.id])
     job.ends()
