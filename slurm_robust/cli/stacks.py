@@ -32,7 +32,7 @@ from slurm_robust.supervise.snapshot import SnapshotError, take
             ("srobust stacks 1234", "the merged stacks of job 1234, now"),
             (
                 "srobust stacks 1234 --save stacks",
-                "and the archives of all nodes, for: srobust localize --stacks stacks",
+                "and the archives, for: srobust localize --stacks stacks",
             ),
             ("srobust stacks 1234 --rounds 5 --every 10", "a job that is slow: for whom do the others wait?"),
         ],
