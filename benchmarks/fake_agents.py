@@ -3,7 +3,8 @@
     fake_agents.py AGENTS RANKS_EACH MESSAGES_A_SECOND PHASE
 
 Every agent says hello, its ranks and their marks, then a progress message for all its ranks at the rate given, each at
-its own time within the second. Ends when its input ends, as agents do. PHASE is what the ranks say they are doing.
+its own time within the second. Ends when its input ends, as agents do. PHASE is what the ranks say they are doing;
+`timed` is training in which they also tell the times of their steps, sent every fifth step as agents do.
 """
 
 from __future__ import annotations
@@ -48,6 +49,17 @@ def progress(agent: int, ranks: int, step: int, phase: str, now_s: float) -> str
     return line({"t": "p", "n": f"node{agent:04d}", "r": entries})
 
 
+def timings(agent: int, ranks: int, step: int) -> str:
+    """The times of the last five steps of all its ranks, sixteen a message."""
+    entries = [
+        [rank, n, 1.013579, 0.8 + (rank * 7 + n) % 13 / 1000, None]
+        for rank in range(agent * ranks, (agent + 1) * ranks)
+        for n in range(max(0, step - 4), step + 1)
+    ]
+    node = f"node{agent:04d}"
+    return "".join(line({"t": "t", "n": node, "r": entries[at : at + 16]}) for at in range(0, len(entries), 16))
+
+
 def main() -> None:
     """Speak until nobody listens."""
     agents, ranks, rate, phase = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
@@ -60,7 +72,11 @@ def main() -> None:
         if part == 0:
             step += 1
         now_s = time.time()
-        sys.stdout.write("".join(progress(a, ranks, step, phase, now_s) for a in range(part, agents, SLICES)))
+        speakers = range(part, agents, SLICES)
+        told = "train" if phase == "timed" else phase
+        sys.stdout.write("".join(progress(a, ranks, step, told, now_s) for a in speakers))
+        if phase == "timed":
+            sys.stdout.write("".join(timings(a, ranks, step) for a in speakers if (step + a) % 5 == 0))
         sys.stdout.flush()
         part = (part + 1) % SLICES
         due_s += pause_s

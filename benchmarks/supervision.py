@@ -19,6 +19,7 @@ import argparse
 import dataclasses
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import crowd
@@ -37,7 +38,17 @@ REAL_STEP_S = 0.1
 
 
 def call_ns(rounds: int, calls: int) -> Spread:
-    """Time of one `progress.step` with loss and gradient norm, nanoseconds; the loop around it is taken off."""
+    """Time of one `progress.step` with loss and gradient norm, nanoseconds."""
+    return _call_ns(lambda n: progress.step(n, loss=2.5, grad_norm=1.5), rounds, calls)
+
+
+def timing_ns(rounds: int, calls: int) -> Spread:
+    """Time of one `progress.timing`, nanoseconds."""
+    return _call_ns(lambda _: progress.timing(compute_s=0.5), rounds, calls)
+
+
+def _call_ns(call: Callable[[int], None], rounds: int, calls: int) -> Spread:
+    """The loop around it, and a call that does nothing, are taken off."""
     progress.step(0, loss=1.0, grad_norm=1.0)  # makes the page
     if progress.find(os.getpid()) is None:
         raise RuntimeError("progress reports nothing here: SROBUST_PROGRESS=0, or no memfd can be made")
@@ -45,14 +56,18 @@ def call_ns(rounds: int, calls: int) -> Spread:
     for _ in range(rounds):
         began = time.perf_counter_ns()
         for n in range(calls):
-            progress.step(n, loss=2.5, grad_norm=1.5)
+            call(n)
         middle = time.perf_counter_ns()
-        for _n in range(calls):
-            pass
+        for n in range(calls):
+            _nothing(n)
         found.append(((middle - began) - (time.perf_counter_ns() - middle)) / calls)
     measured = spread(found)
     assert measured is not None
     return measured
+
+
+def _nothing(_: int) -> None:
+    """What calling costs by itself."""
 
 
 def measure(parts: set[str], *, quick: bool) -> Report:
@@ -61,12 +76,14 @@ def measure(parts: set[str], *, quick: bool) -> Report:
     figures: dict[str, Any] = report.figures
     if "call" in parts:
         figures["progress_step_ns"] = call_ns(5, 20_000 if quick else 200_000)
+        figures["progress_timing_ns"] = timing_ns(5, 20_000 if quick else 200_000)
     if "crowd" in parts:
         agents, seconds = (128, 2.0) if quick else (2048, 20.0)
         figures["crowd_agents"], figures["crowd_ranks"] = agents, agents * 8
         # `train_2` is an agent that speaks at every tick, the most that it ever does.
-        for name, rate, phase in (("train_1", 1, "train"), ("train_2", 2, "train"), ("checkpoint_1", 1, "checkpoint")):
-            if not quick or name == "train_1":
+        for name, rate, phase in (("train_1", 1, "train"), ("train_2", 2, "train"), ("checkpoint_1", 1, "checkpoint"),
+                                  ("timed_1", 1, "timed")):  # fmt: skip
+            if not quick or name in ("train_1", "timed_1"):
                 figures[f"crowd_{name}_a_second"] = crowd.measure(agents, 8, rate=rate, seconds=seconds, phase=phase)
     if "nodes" in parts:
         many = many_nodes.measure(4 if quick else 64, 1, 1 if quick else 5)
@@ -116,8 +133,9 @@ def _judge(report: Report) -> None:
 def rows(report: Report) -> list[tuple[str, str]]:
     """The figures, for people."""
     f, out = report.figures, list[tuple[str, str]]()
-    if call := f.get("progress_step_ns"):
-        out.append(("one progress.step call, ns", f"{call.median:.0f} ({call.min:.0f} – {call.max:.0f})"))
+    for name in ("step", "timing"):
+        if call := f.get(f"progress_{name}_ns"):
+            out.append((f"one progress.{name} call, ns", f"{call.median:.0f} ({call.min:.0f} – {call.max:.0f})"))
     for program, step in ((p, f[f"step_time_{p}"]) for p in ("steady", "train") if f"step_time_{p}" in f):
         clock = f"{step.overhead_low_percent:+.2f} to {step.overhead_high_percent:+.2f}"
         cpu = f"{step.cpu_low_percent:+.2f} to {step.cpu_high_percent:+.2f}"

@@ -65,6 +65,8 @@ class SuperviseConfig(_Section, frozen=True):
     """While suspicion lasts and nothing explains it, look again this often."""
     unreported_look_s: Positive = 120.0
     """A job that tells no progress, by call or log line, has its stacks looked at this often; only those count."""
+    slowness_look_s: Positive = 60.0
+    """Step times that ranks tell are looked at this often for a slow machine; it is announced, nothing is done."""
     capture_timeout_s: Positive = 15.0
     kill_clean_timeout_s: Positive = 20.0
     """A node with old processes this long after SIGKILL is itself a suspect."""

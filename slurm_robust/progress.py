@@ -6,6 +6,7 @@
     for n, batch in enumerate(batches):
         ...
         progress.step(n, loss=loss_as_a_python_number)
+        progress.timing(compute_s=seconds_of_own_work)  # if they are known: finds slow machines
         with progress.phase("evaluate", timeout_s=900):
             evaluate()
 
@@ -46,6 +47,8 @@ The page, native byte order, read by `read`:
     256     u32 text length in bytes and JSON of the parallel layout, {"tp": 2, "pp": 4}
     768     u64      number of marks, 40 bytes each from 776 on: name (24 bytes, zero-padded), CLOCK_MONOTONIC,
                      CLOCK_REALTIME
+    2056    u64      number of timings, 32 bytes each from 2064 on, the nth at place n modulo 48: step (i64), seconds
+                     in all, of own work, of communication (f64 x3, NaN where not known); version 2
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ MEMFD_NAME = "srobust-progress"
 LINK_NAME = "/memfd:" + MEMFD_NAME
 """How the descriptor's link in /proc/PID/fd begins."""
 MAGIC = b"SROBPRG1"
-VERSION = 1
+VERSION = 2
 SIZE_BYTES = 4096
 
 _HEAD = struct.Struct("@8sIIq")
@@ -78,11 +81,21 @@ _MADE_AT, _MADE = 144, struct.Struct("@dd")
 _FIRST_AT, _FIRST = 160, struct.Struct("@qd")
 _LAYOUT_AT, _LAYOUT_MAX_BYTES = 256, 508
 _MARKS_AT, _MARK, _MARKS_MAX = 768, struct.Struct("@24sdd"), 32
+_TIMINGS_AT, _TIMING, _TIMINGS_MAX = 2056, struct.Struct("@qddd"), 48
 _TRAIN = PHASES.index("train")
 _YAMA_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _PR_SET_PTRACER = 0x59616D61
 _MFD_CLOEXEC, _MFD_NOEXEC_SEAL = 1, 8
 _READ_TRIES = 50
+
+
+class StepTiming(NamedTuple):
+    """How long a step took, seconds; NaN where it was not told. `total_s` is from the end of the step before."""
+
+    step: int
+    total_s: float
+    compute_s: float
+    communication_s: float
 
 
 class Record(NamedTuple):
@@ -114,18 +127,27 @@ class Record(NamedTuple):
     marks: dict[str, float]
     first_step: int = -1
     first_step_at_s: float = 0.0
+    timed: int = 0
+    """Timings told so far."""
+    timings: tuple[StepTiming, ...] = ()
+    """The last 48 of them, oldest first."""
 
 
 class _Page:
     """The mapped page of this process, and the only code that writes to it."""
 
-    __slots__ = ("calls", "changes", "depth", "fd", "inode", "marks", "memory", "nonfinite", "phase", "timeout_s")
+    __slots__ = (
+        "before", "calls", "changes", "depth", "fd", "inode", "marks", "memory", "nonfinite", "phase", "timed",
+        "timeout_s",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = 0
         self.changes = 0
         self.depth = 0  # of `with phase(…)` blocks
         self.nonfinite = 0
+        self.timed = 0
+        self.before = (-1, 0.0)  # step that timing() was last called after, and its end: CLOCK_MONOTONIC
         self.phase = 0
         self.timeout_s = math.nan
         self.marks: set[str] = set()
@@ -240,6 +262,30 @@ def step(n: int, loss: float | None = None, grad_norm: float | None = None) -> N
         _SEQ.pack_into(memory, _SEQ_AT, sequence + 1)
         if page.phase != _TRAIN and not page.depth:
             page.set_phase(_TRAIN, math.nan)
+    except Exception:  # noqa: BLE001 (as in _enable)
+        page.heal()
+
+
+def timing(compute_s: float | None = None, communication_s: float | None = None) -> None:
+    """Say what the step last told by `step` was spent on, in seconds; call it after `step`.
+
+    `compute_s` is this rank's own work (forward, backward, optimiser) without waiting for others, `communication_s`
+    the rest; either will do. On a GPU take them from events of steps before, never by a synchronisation of its own.
+    """
+    page = _page or _enable()
+    if page is None:
+        return
+    try:
+        _, n, ended_s, _ = _STEP.unpack_from(page.memory, _STEP_AT)
+        before, before_s = page.before
+        page.before = (n, ended_s)
+        total_s = ended_s - before_s if n == before + 1 and before_s else math.nan
+        at = _TIMINGS_AT + 8 + page.timed % _TIMINGS_MAX * _TIMING.size
+        page.timed += 1
+        sequence = page.begin()
+        _TIMING.pack_into(page.memory, at, n, total_s, _seconds(compute_s), _seconds(communication_s))
+        _SEQ.pack_into(page.memory, _TIMINGS_AT, page.timed)
+        page.end(sequence)
     except Exception:  # noqa: BLE001 (as in _enable)
         page.heal()
 
@@ -385,6 +431,8 @@ def _decode(page: bytes) -> Record | None:
     for i in range(min(_SEQ.unpack_from(page, _MARKS_AT)[0], _MARKS_MAX)):
         name, _, at_s = _MARK.unpack_from(page, _MARKS_AT + 8 + i * _MARK.size)
         marks[name.rstrip(b"\0").decode("ascii", "replace")] = at_s
+    timed = _SEQ.unpack_from(page, _TIMINGS_AT)[0] if version >= 2 else 0
+    slots = (i % _TIMINGS_MAX for i in range(max(0, timed - _TIMINGS_MAX), timed))
     size = min(struct.unpack_from("@I", page, _LAYOUT_AT)[0], _LAYOUT_MAX_BYTES)
     try:
         raw = json.loads(page[_LAYOUT_AT + 4 : _LAYOUT_AT + 4 + size] or b"{}")
@@ -414,6 +462,8 @@ def _decode(page: bytes) -> Record | None:
         marks=marks,
         first_step=first_step if first_step_at_s > 0 else -1,
         first_step_at_s=first_step_at_s,
+        timed=timed,
+        timings=tuple(StepTiming(*_TIMING.unpack_from(page, _TIMINGS_AT + 8 + i * _TIMING.size)) for i in slots),
     )
 
 

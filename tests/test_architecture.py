@@ -59,7 +59,7 @@ AGENT = (*sorted((PACKAGE / "supervise" / "agent").glob("*.py")), PACKAGE / "pro
 HEAVY = ("torch", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
 
 MAX_LINES = 400
-LONGER = {"progress.py": 480}
+LONGER = {"progress.py": 530}
 """One file on purpose: it is copied into environments and images without the package. A third of it is its format."""
 
 

@@ -389,3 +389,41 @@ def test_it_stays_one_plain_file_for_python_3_8() -> None:
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert names <= set(sys.stdlib_module_names)
+
+
+def test_timings_are_kept_with_their_steps(progress: ModuleType) -> None:
+    """The last 48, oldest first; the total runs from one told step to the next, and is unknown after a gap."""
+    for n in range(60):
+        progress.step(n)
+        progress.timing(compute_s=n / 10)
+    progress.step(99)
+    progress.timing(communication_s=0.5)
+    record = own_record(progress)
+    assert record.timed == 61
+    assert [t.step for t in record.timings] == [*range(13, 60), 99]
+    assert record.timings[0].compute_s == 1.3
+    assert 0 <= record.timings[0].total_s < 10
+    last = record.timings[-1]
+    assert math.isnan(last.total_s)
+    assert math.isnan(last.compute_s)
+    assert last.communication_s == 0.5
+
+
+def test_a_timing_that_is_no_number_is_unknown(progress: ModuleType) -> None:
+    """Nothing is raised, nothing of the object runs, and the page stays readable."""
+    progress.step(1)
+    progress.timing(compute_s="fast", communication_s=object())
+    record = own_record(progress)
+    assert (record.step, record.timed) == (1, 1)
+    assert math.isnan(record.timings[0].compute_s)
+
+
+def test_a_page_of_the_first_version_has_no_timings(progress: ModuleType) -> None:
+    """A rank with an older copy of the file: what lies there is not taken for timings."""
+    progress.step(1)
+    progress.timing(compute_s=1.0)
+    page = bytearray(progress._page.memory[:])
+    page[8:12] = (1).to_bytes(4, sys.byteorder)
+    record = original.read(bytes(page))
+    assert record is not None
+    assert (record.step, record.timed, record.timings) == (1, 0, ())

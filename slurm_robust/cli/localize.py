@@ -14,11 +14,13 @@ from slurm_robust.localize.archive import ArchiveError
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.fold import render_tree, tree_json
 from slurm_robust.localize.folder import Saved, read_folder
-from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import LayoutError, fit, parse
 from slurm_robust.localize.recorder.dump import DumpError
 from slurm_robust.localize.recorder.folder import read_dumps
 from slurm_robust.localize.report import to_json, to_text
+from slurm_robust.localize.slow.read import TimingsError, read_timings
+from slurm_robust.localize.slow.rounds import judge_repeated
+from slurm_robust.localize.slow.weigh import judge_slowness, weigh, with_timings
 from slurm_robust.localize.svg import render_svg
 from slurm_robust.model import EXIT_USAGE
 
@@ -32,12 +34,14 @@ from slurm_robust.model import EXIT_USAGE
             ("srobust localize --stacks dumps --layout tp=8,pp=4", "with the parallel groups"),
             ("srobust localize --stacks dumps --svg hang.svg", "and a flame graph of all ranks"),
             ("srobust localize --flight-recorder traces --ranks-per-node 8", "PyTorch's flight-recorder dumps"),
+            ("srobust localize --timings steps.jsonl --layout tp=8,pp=4", "which machine is slow, from step times"),
         ],
         [(0, "judged, whatever the verdict"), (2, "wrong usage"), (64, "no such folder, or nothing in it to judge")],
     ),
 )
 @click.option("--stacks", type=click.Path(path_type=Path), help="Folder of an incident, or of py-spy dumps.")
 @click.option("--flight-recorder", type=click.Path(path_type=Path), help="Folder of PyTorch's dumps, one a rank.")
+@click.option("--timings", type=click.Path(path_type=Path), help="Step times of all ranks: JSON lines or CSV.")
 @click.option("--world-size", type=click.IntRange(min=1), help="Number of ranks, where the folder may lack some.")
 @click.option("--ranks-per-node", type=click.IntRange(min=1), help="Name nodes by number where nothing names them.")
 @click.option("--layout", help="Parallel sizes: tp=2,pp=4,dp=4[,cp=,ep=,etp=][,order=tp-cp-ep-dp-pp].")
@@ -48,6 +52,7 @@ def command(
     *,
     stacks: Path | None,
     flight_recorder: Path | None,
+    timings: Path | None,
     world_size: int | None,
     ranks_per_node: int | None,
     layout: str | None,
@@ -55,7 +60,7 @@ def command(
     tree: bool,
     as_json: bool,
 ) -> None:
-    """Who is at fault, from captured stacks, flight-recorder dumps, or both.
+    """Who is at fault, from captured stacks and flight-recorder dumps; who is slow, from step times.
 
     \b
     --stacks takes what an incident's folder holds (<node>.json.gz), or py-spy dumps named
@@ -63,13 +68,15 @@ def command(
     --flight-recorder takes what PyTorch wrote at TORCH_FR_DUMP_TEMP_FILE (or
     TORCH_NCCL_DEBUG_INFO_TEMP_FILE): pickles or JSON, the rank at the end of each name.
     Nothing in them is executed.
+    --timings takes rank, step and total_s, compute_s, communication_s (seconds), a line each.
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
-    if stacks is None and flight_recorder is None:
-        raise click.UsageError("give --stacks DIR, --flight-recorder DIR, or both")
+    if stacks is None and flight_recorder is None and timings is None:
+        raise click.UsageError("give --stacks DIR, --flight-recorder DIR, --timings FILE, or several of them")
     try:
         saved = read_folder(stacks, world_size) if stacks is not None else Saved(Evidence(world_size or 0, {}))
         dumps = read_dumps(flight_recorder) if flight_recorder is not None else None
-    except (ArchiveError, DumpError) as error:
+        steps = read_timings(timings) if timings is not None else None
+    except (ArchiveError, DumpError, TimingsError) as error:
         click.echo(f"srobust localize: {error}", err=True)
         sys.exit(EXIT_USAGE)
     evidence, problems = saved.evidence, saved.problems
@@ -79,11 +86,16 @@ def command(
         nodes.update(evidence.rank_nodes)
         evidence = replace(evidence, world_size=size, rank_nodes=nodes, recorder=dumps.dumps)
         problems = (*problems, *dumps.problems)
+    if steps is not None:
+        evidence = with_timings(evidence, steps.timings, ranks_per_node)
+        problems = (*problems, *steps.problems)
     if layout is not None:
         evidence = _laid_out(evidence, layout, given=world_size is not None)
     for problem in problems:
         click.echo(f"srobust localize: {problem}", err=True)
-    verdict = judge(evidence)
+    slow = judge_slowness(evidence)
+    hung = judge_repeated(evidence) if stacks is not None or flight_recorder is not None else None
+    verdict = weigh(hung, slow)
     if svg is not None:
         _draw(evidence, svg, verdict.reason)
     if as_json:

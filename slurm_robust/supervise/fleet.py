@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_robust.localize.slow.timings import Collector, Timing, usable
 from slurm_robust.supervise.suspicion import RankProgress, StepTimes
 
+KEPT_STEPS = 100
+"""Of timings: 40 MB for 16,384 ranks."""
 _MAX_ARCHIVE_BYTES = 256 << 20
 
 
@@ -67,6 +70,8 @@ class Fleet:
         self.step_nodes = 0
         """Nodes of the training step, as Slurm told the ranks; 0 where it did not."""
         self.steps = StepTimes()
+        self.timings = Collector(KEPT_STEPS)
+        """How long steps took each rank, where ranks tell it."""
         self.archives: dict[int, dict[str, bytes]] = {}
         """capture → node → its archive, JSON; untrusted until `localize.archive` has read it. Asked for only."""
         self.clean: dict[int, dict[str, list[int]]] = {}
@@ -92,6 +97,9 @@ class Fleet:
         elif kind == "p":
             for entry in message["r"]:
                 self._progress(entry)
+        elif kind == "t":
+            for entry in message["r"]:
+                self._timing(node, entry)
         elif kind == "marks":
             info = self.ranks[int(message["rank"])]
             info.marks = {str(k): float(v) for k, v in message["marks"].items()}
@@ -159,6 +167,13 @@ class Fleet:
                 # We came in the middle, perhaps after it hung: its steps so far tell how long one takes.
                 self.steps.saw(int(number), info.first_step, info.first_step_at_s)
             self.steps.saw(int(number), int(step), float(at_s))
+
+    def _timing(self, node: str, entry: list[Any]) -> None:
+        rank, step, *seconds = entry
+        if int(rank) not in self.ranks or int(step) < 0:
+            raise ValueError("no such rank, or no step")
+        total_s, compute_s, communication_s = (usable(value) for value in seconds)
+        self.timings.add(Timing(int(rank), int(step), total_s, compute_s, communication_s, node))
 
     def expect(self, capture: int) -> dict[str, bytes]:
         """Take in the archives of this capture from now on, until they are popped; they come into what is returned."""

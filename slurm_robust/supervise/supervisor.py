@@ -29,6 +29,7 @@ from slurm_robust.supervise.looks import Looks
 from slurm_robust.supervise.parting import Phase
 from slurm_robust.supervise.present import Present
 from slurm_robust.supervise.roads import Roads
+from slurm_robust.supervise.slowness import Slowness
 from slurm_robust.supervise.sole import Sole
 from slurm_robust.supervise.srunargs import SrunCommand, first_launch, labels_lines
 from slurm_robust.supervise.suspicion import Level
@@ -101,6 +102,7 @@ class Supervisor:
         self.handling = Handling(self)
         self._theirs = End(self)
         self.looks = Looks(self, time.time())
+        self.slowness = Slowness(self, time.monotonic())
 
     def _new_present(self, attempt: str) -> Present:
         return Present(
@@ -180,6 +182,7 @@ class Supervisor:
         suspect = found.level is Level.OVERDUE or (found.level is Level.SUSPECT and not self.book.full)
         if suspect and time.time() >= self.present.quiet_until_s:
             return await self.handling.silent(found)
+        self.slowness.due(time.monotonic())
         return await self.looks.due()
 
     async def glance(self) -> None:
@@ -241,6 +244,7 @@ class Supervisor:
         self.present.fleet.heard_at_s.update(heard)  # the agents are the same; only what they watch is new
         self._said_training = self._step_seen = False
         self.looks = Looks(self, time.time())
+        self.slowness = Slowness(self, time.monotonic())
         env = attempts.environment(
             self.environment, attempt, self.context.claim.lineage, self.start, self.folder.path / "fr"
         )

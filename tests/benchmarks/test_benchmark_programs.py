@@ -34,6 +34,8 @@ def test_supervision_without_slurm() -> None:
     assert 0 < crowd["cpu_share"] < 1
     assert crowd["messages_per_s"] > figures["crowd_agents"] / 2
     measured = {t["name"] for t in found["targets"] if t["met"] is not None}
+    assert figures["progress_timing_ns"]["median"] < 1_000_000
+    assert 0 < figures["crowd_timed_1_a_second"]["cpu_share"] < 1
     assert len(measured) == 2, "step time and memory were not measured, and must not look as if they were"
 
 
@@ -111,3 +113,13 @@ def test_checkpoint_verify() -> None:
     assert figures["one file"].keys() >= {"cat FILE >/dev/null, s", "verify, sealed, s", "seal, s"}
     assert 0 < figures["lookup"]["one stat a file, s"]["median"] < 10
     assert figures["seconds of cat's, one file"]["cat FILE >/dev/null"] == 1
+
+
+def test_slow_campaign_twice() -> None:
+    """Every class has its figures, slow machines are found, and the same seeds give the same figures again."""
+    figures = run("slow_campaign.py")["figures"]
+    ours = figures["slurm-robust"]
+    assert {kind: told["cases"] for kind, told in ours.items()}.keys() >= {"slow GPU 5 %", "slow node", "totals only"}
+    assert ours["slow GPU 30 %"]["exact"]["hits"] > 0
+    assert ours["totals only"]["rightly nobody"]["hits"] == ours["totals only"]["cases"]
+    assert run("slow_campaign.py")["figures"] == figures

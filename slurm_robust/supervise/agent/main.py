@@ -1,8 +1,8 @@
 """The agent's loop: look at the ranks, say what changed, do what the supervisor asks.
 
-Says (all carry `n`, the node): `hello`, `rank` (found), `gone`, `p` (progress), `marks`, `state` (stopped,
-uninterruptible, or fine again), `exit` (how a task ended, where the SPANK plugin tells), `hb` (alive), `cap` (a
-capture), `clean` (what is left of an ended attempt).
+Says (all carry `n`, the node): `hello`, `rank` (found), `gone`, `p` (progress), `t` (timings), `marks`, `state`
+(stopped, uninterruptible, or fine again), `exit` (how a task ended, where the SPANK plugin tells), `hb` (alive), `cap`
+(a capture), `clean` (what is left of an ended attempt).
 Is told: `watch` (another attempt), `capture`, `clean`, `quit`. End of input ends it.
 """
 
@@ -27,6 +27,7 @@ from slurm_robust.supervise.agent.exits import Exits
 from slurm_robust.supervise.agent.gpus import holders
 from slurm_robust.supervise.agent.kill import kill
 from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group, identity, left_behind
+from slurm_robust.supervise.agent.timings import Timings
 
 _RESCAN_S = 1.0
 _HEARTBEAT_S = 2.0
@@ -52,6 +53,7 @@ class Agent:
         self._exits = Exits()
         self._cleaned: set[object] = set()  # ids of `clean` that were begun: it is told again and again
         self._number = 0
+        self._timings = Timings(time.monotonic())
         self._write_lock = threading.Lock()
         self._said_at = 0.0
 
@@ -117,6 +119,7 @@ class Agent:
             os.close(pid_fd[1])
         self._last.pop(number, None)
         self._told.pop(number, None)
+        self._timings.forget(number)
 
     def _record(self, rank: Rank) -> progress.Record | None:
         held = self._records.get(rank.rank)
@@ -147,6 +150,8 @@ class Agent:
         for number, rank in self.ranks.items():
             record = self._record(rank)
             if record is not None:
+                if record.timed:
+                    self._timings.take(number, record)
                 entry = progress_entry(record)
                 if entry != self._last.get(number):
                     self._last[number] = entry
@@ -159,6 +164,8 @@ class Agent:
             self._look_state(number, rank)
         for i in range(0, len(changed), 8):
             self.say("p", r=changed[i : i + 8])
+        for entries in self._timings.due(time.monotonic()):
+            self.say("t", r=entries)
 
     def _look_state(self, number: int, rank: Rank) -> None:
         worst, pid = "", 0

@@ -1,0 +1,1 @@
+"""Which machine is slow? Step timings, or repeated captures, in; `Verdict` out. Pure."""

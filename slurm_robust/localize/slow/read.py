@@ -1,0 +1,240 @@
+"""Step timings from a file: JSON lines or CSV, gzipped or not. One bad line never spoils the others.
+
+The formats stand in docs/localization.md. What cannot be used becomes a sentence that names file and line; of many
+of one kind the first is told, with their number.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_robust.localize.layout import LayoutError, parse
+from slurm_robust.localize.slow.timings import Collector, Timing, Timings, usable
+
+MAX_FILE_BYTES = 1 << 30
+"""Unpacked: 100,000 ranks of 50 steps are about 150 MB."""
+MAX_RANK = 10_000_000
+MAX_STEP = 1 << 53
+COLUMNS = ("total_s", "compute_s", "communication_s")
+_NODE_CHARS = 64
+_ODD = {
+    "again": "rank {rank} tells step {step} a second time; the later one counts",
+    "back": "rank {rank} goes back to step {step}; the steps are put in order",
+    "moved": "rank {rank} is on another node than before, {node}; what it took before is left out",
+}
+
+
+class TimingsError(Exception):
+    """A file that nothing can be judged from; the message says why."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A file's timings, and a sentence for each kind of thing in it that could not be used."""
+
+    timings: Timings
+    problems: tuple[str, ...] = ()
+
+
+@dataclass
+class _Problems:
+    """The first of each kind, and how many there are."""
+
+    path: Path
+    _first: dict[str, str] = field(default_factory=dict)
+    _count: dict[str, int] = field(default_factory=dict)
+
+    def add(self, line: int, kind: str, text: str = "") -> None:
+        self._first.setdefault(kind, f"{self.path}: line {line}: {text or kind}")
+        self._count[kind] = self._count.get(kind, 0) + 1
+
+    def told(self) -> tuple[str, ...]:
+        more = ((self._count[kind] - 1, text) for kind, text in self._first.items())
+        return tuple(f"{text} (and {n} more like it)" if n else text for n, text in more)
+
+
+class _BadLineError(Exception):
+    """A line that cannot be used: the kind of trouble, in words."""
+
+
+def read_timings(path: Path) -> Read:
+    """Read a file of step timings.
+
+    Raises:
+        TimingsError: no such file, too large, or no timing in it.
+    """
+    text = _text(path)
+    problems = _Problems(path)
+    collector = Collector()
+    layout: dict[str, int] = {}
+    order = ""
+    lines = _json_lines if text.lstrip()[:1] in ("{", "[") else _csv_lines
+    for number, found in lines(text, problems):
+        if isinstance(found, str):
+            try:
+                layout, order = parse(found)
+            except LayoutError as error:
+                problems.add(number, "layout", str(error))
+            continue
+        for timing in found:
+            odd = collector.add(timing)
+            if odd:
+                told = _ODD[odd].format(rank=timing.rank, step=timing.step, node=timing.node)
+                problems.add(number, odd, told)
+    if not len(collector):
+        why = next(iter(problems.told()), "")
+        raise TimingsError(f"{path}: no timing in it" + (f": {why.removeprefix(f'{path}: ')}" if why else ""))
+    return Read(collector.table(layout, order), problems.told())
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+        if data[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+                data = stream.read(MAX_FILE_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TimingsError(f"{path}: cannot be unpacked: {error}") from None
+    except OSError as error:
+        raise TimingsError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise TimingsError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB: give the last steps only")
+    if not data.strip():
+        raise TimingsError(f"{path}: empty")
+    return data.decode("utf-8", errors="replace").removeprefix("\ufeff")
+
+
+# -- JSON lines -----------------------------------------------------------------------------------------------------
+
+
+def _json_lines(text: str, problems: _Problems) -> Iterator[tuple[int, list[Timing] | str]]:
+    """Line number, and its timings or a layout's text."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            raw = json.loads(line)
+        except (ValueError, RecursionError):
+            last = number == len(lines)  # a whole file ends with a newline, so its last line is empty
+            problems.add(number, "cut off in its middle; left out" if last else "not JSON; left out")
+            continue
+        if isinstance(raw, dict) and "rank" not in raw and isinstance(raw.get("layout"), (dict, str)):
+            yield number, _layout_text(raw["layout"])
+            continue
+        try:
+            yield number, _of_object(raw)
+        except _BadLineError as bad:
+            problems.add(number, str(bad))
+
+
+def _layout_text(raw: Mapping[str, Any] | str) -> str:
+    return raw if isinstance(raw, str) else ",".join(f"{key}={value}" for key, value in raw.items())
+
+
+def _of_object(raw: object) -> list[Timing]:
+    if not isinstance(raw, dict):
+        raise _BadLineError("no object with rank and step; left out")
+    rank, node = _whole(raw, "rank", MAX_RANK), str(raw.get("node") or "")[:_NODE_CHARS]
+    if not isinstance(raw.get("steps"), list):
+        return [_timing(rank, node, _whole(raw, "step", MAX_STEP), {name: raw.get(name) for name in COLUMNS})]
+    steps = raw["steps"]
+    columns = {name: raw[name] for name in COLUMNS if raw.get(name) is not None}
+    for name, values in columns.items():
+        if not isinstance(values, list) or len(values) != len(steps):
+            raise _BadLineError(f"{name} has not as many values as steps; left out")
+    return [
+        _timing(rank, node, _whole({"step": step}, "step", MAX_STEP), {n: v[at] for n, v in columns.items()})
+        for at, step in enumerate(steps)
+        if any(values[at] is not None for values in columns.values())  # a gap in what the rank told
+    ]
+
+
+def _whole(raw: Mapping[str, Any], name: str, limit: int) -> int:
+    value = raw.get(name)
+    if type(value) is not int or not 0 <= value <= limit:
+        raise _BadLineError(f"{name} is missing, or no whole number; left out")
+    return value
+
+
+def _timing(rank: int, node: str, step: int, values: Mapping[str, Any]) -> Timing:
+    told = {name: usable(value) for name, value in values.items()}
+    if all(value is None for value in told.values()):
+        raise _BadLineError(f"none of {', '.join(COLUMNS)} is a duration in seconds; left out")
+    return Timing(rank, step, told.get("total_s"), told.get("compute_s"), told.get("communication_s"), node)
+
+
+# -- CSV ------------------------------------------------------------------------------------------------------------
+
+
+def _csv_lines(text: str, problems: _Problems) -> Iterator[tuple[int, list[Timing] | str]]:
+    """Line number and timings; `# layout: tp=2,pp=4` may stand before the header."""
+    header: list[str] | None = None
+    rows = csv.reader(io.StringIO(text.replace("\0", "")))
+    whole = text.endswith("\n")
+    last = text.count("\n") + 1
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problems.add(rows.line_num, f"not CSV: {error}; left out")
+            continue
+        if not row or not "".join(row).strip():
+            continue
+        if row[0].lstrip().startswith("#"):
+            key, _, value = ",".join(row).lstrip("# \t").partition(":")
+            if key.strip() == "layout":
+                yield rows.line_num, value.strip()
+            continue
+        if header is None:
+            header = [name.strip().lower() for name in row]
+            _check(header, problems.path)
+            continue
+        try:
+            cut = rows.line_num >= last and not whole
+            yield rows.line_num, [_of_row(header, row, cut=cut)]
+        except _BadLineError as bad:
+            problems.add(rows.line_num, str(bad))
+
+
+def _check(header: list[str], path: Path) -> None:
+    lacking = [name for name in ("rank", "step") if name not in header]
+    if lacking or not set(COLUMNS) & set(header):
+        needed = f"no column {lacking[0]!r}" if lacking else f"none of the columns {', '.join(COLUMNS)}"
+        expected = f"expected JSON lines, or CSV that begins with: rank,step,{','.join(COLUMNS)},node"
+        raise TimingsError(f"{path}: line 1: {needed} ({expected})")
+
+
+def _of_row(header: list[str], row: list[str], *, cut: bool) -> Timing:
+    if len(row) < len(header):
+        raise _BadLineError("cut off in its middle; left out" if cut else "fewer columns than the header; left out")
+    raw = dict(zip(header, row, strict=False))
+    whole = {name: _number(raw[name]) for name in ("rank", "step")}
+    rank, step = _whole(whole, "rank", MAX_RANK), _whole(whole, "step", MAX_STEP)
+    values = {name: _float(raw[name]) for name in COLUMNS if name in raw}
+    return _timing(rank, raw.get("node", "").strip()[:_NODE_CHARS], step, values)
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

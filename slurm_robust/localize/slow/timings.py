@@ -1,0 +1,168 @@
+"""How long each step took each rank: one table, steps by ranks, with gaps where nothing was told."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+MAX_STEPS = 1000
+"""Steps kept, the last ones: what was true a thousand steps ago says little of a machine now."""
+NAN = math.nan
+_Row = tuple["array[float]", "array[float]", "array[float]"]
+"""Total, compute, communication of one step, a value a rank in the order in which the ranks came."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One step of one rank, seconds; None where it was not told.
+
+    Attributes:
+        total_s: From the end of the step before to the end of this one.
+        compute_s: At work of its own: no waiting for other ranks in it.
+        communication_s: In collectives and exchanges, waiting for others included.
+    """
+
+    rank: int
+    step: int
+    total_s: float | None = None
+    compute_s: float | None = None
+    communication_s: float | None = None
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Steps by ranks, seconds; NaN where nothing was told.
+
+    Attributes:
+        ranks: In order; the place of a rank here is its place in each row.
+        steps: In order.
+        nodes: Rank → its node, where told.
+        total: One row a step, one value a rank.
+        compute: The same, for a rank's own work.
+        layout: Parallel sizes that came with the timings, empty where none did.
+    """
+
+    ranks: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    total: tuple[array[float], ...] = ()
+    compute: tuple[array[float], ...] = ()
+    communication: tuple[array[float], ...] = ()
+    layout: Mapping[str, int] = field(default_factory=dict)
+    layout_order: str = ""
+
+    @property
+    def has_compute(self) -> bool:
+        """Whether any rank told its own work apart."""
+        return any(not math.isnan(value) for row in self.compute for value in row)
+
+
+def usable(value: object) -> float | None:
+    """A duration in seconds, or None for what cannot be one: negative, infinite, NaN, not a number."""
+    if type(value) in (int, float) and 0 <= value < math.inf:  # type: ignore[operator]
+        return float(value)  # type: ignore[arg-type]
+    return None
+
+
+class Collector:
+    """Takes timings in any order, and makes the table. A step told twice by a rank counts as told last.
+
+    Args:
+        max_steps: Steps kept, the highest ones; 24 bytes for each of their ranks.
+    """
+
+    def __init__(self, max_steps: int = MAX_STEPS) -> None:
+        self.nodes: dict[int, str] = {}
+        self._max_steps = max_steps
+        self._column: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._rows: dict[int, _Row] = {}
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return len(self._rows)
+
+    @property
+    def last_step(self) -> int:
+        """The highest step, -1 where there is none."""
+        return max(self._rows, default=-1)
+
+    def add(self, timing: Timing) -> str:
+        """Take one; returns what is odd about it: `again`, `back`, `moved`, or nothing."""
+        column = self._column.setdefault(timing.rank, len(self._column))
+        odd, known = "", self.nodes.get(timing.rank, "")
+        if timing.node and known and known != timing.node:
+            # What it took on another machine says nothing of this one.
+            for row in self._rows.values():
+                _put(row, column, NAN, NAN, NAN)
+            odd = "moved"
+        elif timing.step < self._last.get(timing.rank, -1):
+            odd = "back"
+        self._last[timing.rank] = timing.step
+        if timing.node:
+            self.nodes[timing.rank] = timing.node
+        cells = self._row(timing.step)
+        if cells is None:
+            return odd
+        compute, total, communication = timing.compute_s, timing.total_s, timing.communication_s
+        if compute is None and total is not None and communication is not None and communication <= total:
+            compute = total - communication
+        if total is None and compute is not None and communication is not None:
+            total = compute + communication
+        if _put(cells, column, _or_nan(total), _or_nan(compute), _or_nan(communication)):
+            odd = odd if odd == "moved" else "again"
+        return odd
+
+    def _row(self, step: int) -> _Row | None:
+        row = self._rows.get(step)
+        if row is None:
+            if len(self._rows) >= self._max_steps:
+                oldest = min(self._rows)
+                if step < oldest:
+                    return None
+                del self._rows[oldest]
+            row = self._rows[step] = (array("d"), array("d"), array("d"))
+        return row
+
+    def table(self, layout: Mapping[str, int] | None = None, order: str = "") -> Timings:
+        """What was taken so far."""
+        ranks = tuple(sorted(self._column))
+        steps = tuple(sorted(self._rows))
+        columns = [self._column[rank] for rank in ranks]
+        in_order = columns == list(range(len(columns)))
+        three: list[tuple[array[float], ...]] = []
+        for kind in range(3):
+            rows = []
+            for step in steps:
+                row = self._rows[step][kind][:]
+                row.extend([NAN] * (len(ranks) - len(row)))
+                rows.append(row if in_order else array("d", [row[c] for c in columns]))
+            three.append(tuple(rows))
+        total, compute, communication = three
+        return Timings(ranks, steps, dict(self.nodes), total, compute, communication, dict(layout or {}), order)
+
+
+def _put(row: _Row, column: int, *values: float) -> bool:
+    """Set a rank's three values; True where it had some already."""
+    had = False
+    for kind, value in zip(row, values, strict=True):
+        if len(kind) <= column:
+            kind.extend([NAN] * (column + 1 - len(kind)))
+        had = had or not math.isnan(kind[column])
+        kind[column] = value
+    return had
+
+
+def _or_nan(value: float | None) -> float:
+    return NAN if value is None else value
+
+
+def collect(timings: Iterable[Timing], layout: Mapping[str, int] | None = None) -> Timings:
+    """The table of these timings."""
+    collector = Collector()
+    for timing in timings:
+        collector.add(timing)
+    return collector.table(layout)
