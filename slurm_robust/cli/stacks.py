@@ -77,7 +77,7 @@ def command(job_id: str, as_json: bool, save: Path | None, timeout_s: float, con
         nodes = {node: msgspec.Raw(body) for node, body in archives.items()}
         click.echo(msgspec.json.encode({"job": job_id, "missing": missing, "nodes": nodes}).decode())
     else:
-        click.echo(render_tree(merge(archives, missing)))
+        click.echo(render_tree(merge(archives, missing).capture))
         if missing:
             click.echo(f"no answer from {','.join(missing)}", err=True)
     sys.exit(1 if missing else 0)

@@ -14,6 +14,7 @@ from pathlib import Path
 from slurm_robust.localize import pyspy
 from slurm_robust.localize.archive import MAX_FILE_BYTES, NODE_NAME, ArchiveError, NodeArchive, captures, decode
 from slurm_robust.localize.evidence import Evidence, Process, RankCapture
+from slurm_robust.localize.recorder.dump import RankDump
 
 MAX_FILES = 65536
 
@@ -58,7 +59,11 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     rounds, clashes = captures(incidents[last])
     rank_nodes = {rank.rank: rank.node for capture in rounds for rank in capture.ranks}
     known = max(rank_nodes, default=-1) + 1
-    evidence = Evidence(max(world_size or 0, known), rank_nodes, rounds)
+    recorder: dict[int, RankDump] = {}
+    for archive in sorted(incidents[last], key=lambda a: a.round):
+        recorder.update(archive.recorder)
+        problems.extend(archive.problems)
+    evidence = Evidence(max(world_size or 0, known), rank_nodes, rounds, recorder=recorder)
     return Saved(evidence, (*problems, *clashes))
 
 

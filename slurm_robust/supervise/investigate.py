@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import archive
@@ -13,6 +14,7 @@ from slurm_robust.localize.evidence import Capture, Evidence, Process, RankCaptu
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.judge import judge
+from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.supervise.fleet import Fleet, RankInfo
 from slurm_robust.supervise.folder import Folder
@@ -59,7 +61,10 @@ class Investigator:
         self._record = record
         self._scene = scene
         self.captures: list[Capture] = []
+        self.recorder: dict[int, RankDump] = {}
+        """Flight-recorder dumps of this incident, the latest of each rank."""
         self.rounds = 0
+        self._complained = False
         self.failure: Failure | None = None
         """What to compare with earlier failures; known once judged."""
 
@@ -83,7 +88,9 @@ class Investigator:
         self._fleet.archives.pop(key, None)
         missing = tuple(sorted((want - set(archives)) & self._silent()))
         slow = sorted(want - set(archives) - set(missing))
-        taken = merge(archives, missing, [r for r in self._fleet.alive if r.node in slow])
+        taken, recorder, problems = merge(archives, missing, [r for r in self._fleet.alive if r.node in slow])
+        self.recorder.update(recorder)
+        self._complain(problems)
         self.captures = [*self.captures, taken][-_KEPT_CAPTURES:]
         self._record.stamp("captured")
         self._record.tree = render_tree(taken)
@@ -100,6 +107,13 @@ class Investigator:
             incident=self._record.id,
         )
         return taken
+
+    def _complain(self, problems: Sequence[str]) -> None:
+        """Say once why the first of the dumps that cannot be used cannot."""
+        if problems and not self._complained:
+            self._complained = True
+            others = f" (and {len(problems) - 1} more like it)" if len(problems) > 1 else ""
+            self._folder.tell("note", f"{problems[0]}{others}", incident=self._record.id)
 
     def _silent(self) -> set[str]:
         return set(self._fleet.silent_nodes(self._scene.nodes, time.time(), SILENT_AGENT_S))
@@ -121,6 +135,7 @@ class Investigator:
             exits=tuple((self._scene.exits or self._scene.vanished).values()),
             node_signals=(*self._scene.signals, *silent),
             layout=layout,
+            recorder=self.recorder,
         )
         try:
             verdict = judge(evidence)
@@ -132,7 +147,20 @@ class Investigator:
         return verdict
 
 
-def merge(archives: Mapping[str, bytes], missing: Iterable[str], unseen: Iterable[RankInfo] = ()) -> Capture:
+class Merged(NamedTuple):
+    """One moment, put together from all nodes.
+
+    Attributes:
+        recorder: Flight-recorder dumps, by rank.
+        problems: A sentence for each dump that could not be used.
+    """
+
+    capture: Capture
+    recorder: dict[int, RankDump]
+    problems: tuple[str, ...]
+
+
+def merge(archives: Mapping[str, bytes], missing: Iterable[str], unseen: Iterable[RankInfo] = ()) -> Merged:
     """One capture out of the nodes' archives; an archive that cannot be read counts as missing.
 
     Args:
@@ -142,9 +170,16 @@ def merge(archives: Mapping[str, bytes], missing: Iterable[str], unseen: Iterabl
     """
     ranks = [RankCapture(r.rank, r.node, (Process(r.pid, 0, error=_SLOW),), None) for r in unseen]
     lost = list(missing)
+    recorder: dict[int, RankDump] = {}
+    problems: list[str] = []
     for node, body in archives.items():
         try:
-            ranks.extend(archive.decode(body).ranks)
+            found = archive.decode(body)
         except archive.ArchiveError:
             lost.append(node)
-    return Capture(time.time(), tuple(sorted(ranks, key=lambda r: r.rank)), tuple(sorted(lost)))
+            continue
+        ranks.extend(found.ranks)
+        recorder.update(found.recorder)
+        problems.extend(found.problems)
+    taken = Capture(time.time(), tuple(sorted(ranks, key=lambda r: r.rank)), tuple(sorted(lost)))
+    return Merged(taken, recorder, tuple(problems))

@@ -99,5 +99,6 @@ class Looks:
     async def _act(self, found: Investigator, record: incident.Record) -> int | None:
         inquiry = self._s.handling.investigator(record)
         inquiry.captures = list(found.captures)
+        inquiry.recorder = dict(found.recorder)
         await inquiry.capture()
         return await self._s.handling.proven(inquiry, record)

@@ -248,9 +248,8 @@ class Supervisor:
         self.present.fleet.heard_at_s.update(heard)  # the agents are the same; only what they watch is new
         self._said_training = self._step_seen = False
         self.looks = Looks(self, time.time())
-        env = attempts.environment(
-            self.environment, attempt, self.context.claim.lineage, self.start, self.folder.path / "fr"
-        )
+        dumps = self.folder.folder("fr")  # PyTorch makes none, and writes no dump without it
+        env = attempts.environment(self.environment, attempt, self.context.claim.lineage, self.start, dumps)
         self.channel.launch(argv, {**env, **extra}, [], attempt, sorted(self.evicted))
         self.agents.watch_attempt(attempt)
 

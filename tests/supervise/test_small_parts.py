@@ -62,6 +62,7 @@ def test_ranks_are_given_the_checkpoint_and_the_users_variables_stay(tmp_path: P
     assert env["SROBUST_RESUME_STEP"] == "7"
     assert env["SROBUST_RESUME_PATH"].endswith("step-00000007")
     assert "TORCH_FR_BUFFER_SIZE" not in env
+    assert env["TORCH_INCLUDE_STACK_TRACE"] == "0", "it would need the GIL, which a hung rank may hold"
 
 
 def test_no_checkpoint_folder_says_nothing_and_an_empty_one_says_start_anew(tmp_path: Path) -> None:
