@@ -12,6 +12,12 @@ NODES = {n: f"n{n}" for n in range(4)}
 GLOO_LOST = (
     "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5003. GLHF!",
 )
+GLOO_SIZES = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= "
+    "op.nbytes. 2048 vs 4. Received data size doesn't match expected size. Is there a distributed collective mismatch "
+    "in your code?",
+)
 NCCL_TIMEOUT = ("[rank2]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",)
 
 
@@ -37,6 +43,13 @@ def died(
         (died(0, 0, 2, 0, "train.py: error: unrecognized arguments: --lrr"), Cause.USER_CODE),
         (died(0, 0, 1, 0, *GLOO_LOST), Cause.PEER_LOST),
         (died(0, 0, None, 6, *NCCL_TIMEOUT), Cause.PEER_LOST),
+        (died(0, 0, None, 6, *GLOO_SIZES), Cause.USER_CODE),
+        (
+            died(
+                0, 0, 1, 0, "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective"
+            ),
+            Cause.USER_CODE,
+        ),
         (died(0, 0, 1, 0, "KeyError: 'x'", "RuntimeError: Connection closed by peer"), Cause.USER_CODE),
         (died(0, 0, 1, 0, "RuntimeError: Connection closed by peer", "KeyError: 'x'"), Cause.PEER_LOST),
         (died(0, 0, 1, 0, "RuntimeError: CUDA error: uncorrectable ECC error encountered"), Cause.HARDWARE),
