@@ -87,3 +87,14 @@ def test_localize_campaign_twice() -> None:
     ours = figures["slurm-robust"]
     assert sum(told["exact"]["hits"] for told in ours.values()) > 0
     assert run("localize_campaign.py", "--ablate")["figures"] == figures
+
+
+def test_localisation_of_real_ranks() -> None:
+    """Real processes with known faults: each class's outcomes add up, and no wrong node is named."""
+    figures = run("localize_real.py", "--only", "loader-lock", "other-collective", "--recorder")["figures"]
+    told = {case["case"]: case for case in figures["cases"]}
+    assert told["loader-lock"]["named"] == ["n2"]
+    assert told["loader-lock"]["outcome"] == "exact"
+    assert "never joined" in told["loader-lock"]["told"], "the recorder's word goes first"
+    assert told["other-collective"]["outcome"] == "rightly none"
+    assert figures["classes"]["all"]["cases"] == 2

@@ -14,8 +14,10 @@ GLOO_LOST = (
 )
 GLOO_SIZES = (
     "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
-    "  what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 2048 vs 4. "
-    "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
+    (
+        "  what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 2048 vs 4. "
+        "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
+    ),
 )
 NCCL_TIMEOUT = ("[rank2]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",)
 
