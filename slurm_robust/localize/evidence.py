@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.model import Signal
 
@@ -135,6 +136,7 @@ class Evidence:
         layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty where unknown.
         layout_order: Order in which they count ranks (`tp-pp-dp`), empty for Megatron's.
         recorder: Flight-recorder dumps of the ranks that left one.
+        ras: What NCCL's own service said of the job, oldest first.
     """
 
     world_size: int
@@ -145,3 +147,4 @@ class Evidence:
     layout: Mapping[str, int] = field(default_factory=dict)
     recorder: Mapping[int, RankDump] = field(default_factory=dict)
     layout_order: str = ""
+    ras: tuple[RasView, ...] = ()

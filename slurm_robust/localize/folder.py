@@ -11,14 +11,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_robust.localize import pyspy
+from slurm_robust.localize import pyspy, ras
 from slurm_robust.localize.archive import MAX_FILE_BYTES, NODE_NAME, ArchiveError, NodeArchive, captures, decode
 from slurm_robust.localize.evidence import Evidence, Process, RankCapture
+from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 
 MAX_FILES = 65536
 
 _RANK_FILE = re.compile(r"rank-(\d{1,7})\.(json|txt)")
+_RAS_FILE = re.compile(r"ras-\d{1,7}\.json")
 _HEADER = re.compile(r"#\s*(node|state|at_s)\s*[:=]\s*(\S{1,63})\s*")
 
 
@@ -43,11 +45,14 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
         raise ArchiveError(f"{folder}: no such folder")
     paths = sorted(path for path in folder.rglob("*") if path.is_file())[:MAX_FILES]
     incidents: dict[Path, list[NodeArchive]] = {}
+    answers: dict[Path, list[RasView]] = {}
     problems: list[str] = []
     for path in paths:
         read = _one(path, folder)
         if isinstance(read, NodeArchive):
             incidents.setdefault(_incident(path, folder), []).append(read)
+        elif isinstance(read, RasView):
+            answers.setdefault(path.parent, []).append(read)
         elif read:
             problems.append(f"{path}: {read}")
     if not incidents:
@@ -63,7 +68,8 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     for archive in sorted(incidents[last], key=lambda a: a.round):
         recorder.update(archive.recorder)
         problems.extend(archive.problems)
-    evidence = Evidence(max(world_size or 0, known), rank_nodes, rounds, recorder=recorder)
+    views = tuple(sorted(answers.get(last, ()), key=lambda view: view.at_s))
+    evidence = Evidence(max(world_size or 0, known), rank_nodes, rounds, recorder=recorder, ras=views)
     return Saved(evidence, (*problems, *clashes))
 
 
@@ -72,14 +78,16 @@ def _incident(path: Path, folder: Path) -> Path:
     return path.parent.parent if path.parent.name.startswith("stacks-") and path.parent != folder else folder
 
 
-def _one(path: Path, folder: Path) -> NodeArchive | str:
+def _one(path: Path, folder: Path) -> NodeArchive | RasView | str:
     """What one file holds, or why it cannot be used; an empty text for files that are none of ours."""
     match = _RANK_FILE.fullmatch(path.name)
     try:
         if match is not None:
             return _raw_dump(path, int(match[1]), folder)
+        if _RAS_FILE.fullmatch(path.name):
+            return ras.read(_read(path))
         return decode(_read(path)) if path.name.endswith(".json.gz") else ""
-    except (ArchiveError, pyspy.DumpError) as error:
+    except (ArchiveError, pyspy.DumpError, ras.RasError) as error:
         return str(error)
 
 

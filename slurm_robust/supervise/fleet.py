@@ -12,6 +12,7 @@ from typing import Any
 from slurm_robust.supervise.suspicion import RankProgress, StepTimes
 
 _MAX_ARCHIVE_BYTES = 256 << 20
+_KEPT_ANSWERS = 8
 
 
 @dataclass
@@ -57,6 +58,8 @@ class Fleet:
         self.steps = StepTimes()
         self.archives: dict[int, dict[str, bytes]] = {}
         """capture → node → its archive, JSON; untrusted until `localize.archive` has read it. Asked for only."""
+        self.ras: list[tuple[float, bytes]] = []
+        """What NCCL's RAS service said, JSON, and when we heard it; untrusted until `localize.ras` has read it."""
         self.clean: dict[int, dict[str, list[int]]] = {}
         self.garbled = 0
         self.restarted: dict[int, float] = {}
@@ -90,6 +93,8 @@ class Fleet:
             asked = self.archives.get(int(message["id"]))
             if asked is not None:  # else it comes when nobody waits for it any more, and tells of another moment
                 asked[node] = _unpacked(message["blob"])
+        elif kind == "ras":
+            self.ras = [*self.ras, (now_s, _unpacked(message["blob"]))][-_KEPT_ANSWERS:]
         elif kind == "clean" and int(message["id"]) in self.clean:
             self.clean[int(message["id"])][node] = [int(p) for p in message["left"]]
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from slurm_robust.config import SuperviseConfig
-from slurm_robust.localize import archive
+from slurm_robust.localize import archive, ras
 from slurm_robust.localize.evidence import Capture, Evidence, Process, RankCapture, RankExit
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.judge import judge
+from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.supervise.fleet import Fleet, RankInfo
@@ -65,6 +66,7 @@ class Investigator:
         """Flight-recorder dumps of this incident, the latest of each rank."""
         self.rounds = 0
         self._complained = False
+        self._began_s = self._kept_s = time.time()
         self.failure: Failure | None = None
         """What to compare with earlier failures; known once judged."""
 
@@ -80,7 +82,9 @@ class Investigator:
         began = time.monotonic()
         want = {r.node for r in self._fleet.alive}  # a node without a rank has nothing to say
         archives = self._fleet.expect(key)
-        self._tell("capture", id=key, round=number, timeout_s=self._config.capture_timeout_s)
+        # One answer of NCCL's tells of the whole job; another node is asked each time, since one may be the ill one.
+        asked = sorted(want)[number % len(want)] if want else ""
+        self._tell("capture", id=key, round=number, timeout_s=self._config.capture_timeout_s, ras=asked)
         deadline = began + 2 * self._config.capture_timeout_s + _GRACE_S
         # A node whose agent is silent anyway must not hold the others up.
         while not want - set(archives) <= self._silent() and time.monotonic() < deadline:
@@ -107,6 +111,28 @@ class Investigator:
             incident=self._record.id,
         )
         return taken
+
+    def _views(self) -> tuple[RasView, ...]:
+        """What NCCL said since this incident began; kept in its folder, for another look."""
+        views = []
+        for heard_s, body in self._fleet.ras:
+            if heard_s < self._began_s:
+                continue
+            try:
+                # Different nodes answer, whose clocks may differ: ours counts.
+                views.append(replace(ras.read(body), at_s=heard_s))
+            except ras.RasError as error:
+                self._complain([str(error)])
+                continue
+            if heard_s > self._kept_s and self._record.id:
+                self._kept_s = heard_s
+                self._folder.write(f"{self._record.id}/ras-{self.rounds}.json", body)
+        return tuple(views)
+
+    def take_over(self, earlier: Investigator) -> None:
+        """Go on with what an earlier look at the same thing has found."""
+        self.captures, self.recorder = list(earlier.captures), dict(earlier.recorder)
+        self._began_s = earlier._began_s
 
     def _complain(self, problems: Sequence[str]) -> None:
         """Say once why the first of the dumps that cannot be used cannot."""
@@ -138,6 +164,7 @@ class Investigator:
             recorder=self.recorder,
         )
         try:
+            evidence = replace(evidence, ras=self._views())
             verdict = judge(evidence)
             self.failure = failure_of(evidence, verdict)
         except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)

@@ -98,7 +98,6 @@ class Looks:
 
     async def _act(self, found: Investigator, record: incident.Record) -> int | None:
         inquiry = self._s.handling.investigator(record)
-        inquiry.captures = list(found.captures)
-        inquiry.recorder = dict(found.recorder)
+        inquiry.take_over(found)
         await inquiry.capture()
         return await self._s.handling.proven(inquiry, record)
