@@ -30,8 +30,19 @@ def _labels(frames: tuple[Frame, ...], _: str) -> tuple[str, ...]:
     return labels(own_frames(frames))
 
 
-def _stacks(capture: Capture) -> dict[Role, dict[tuple[str, ...], set[int]]]:
-    found: dict[Role, dict[tuple[str, ...], set[int]]] = {}
+_Stacks = dict[Role, dict[tuple[str, ...], set[int]]]
+_latest: list[tuple[Capture, _Stacks]] = []
+"""The capture looked at last, and its stacks: a verdict's classes and the tree beside it are made of the same."""
+
+
+def _stacks(capture: Capture) -> _Stacks:
+    if not _latest or _latest[0][0] is not capture:
+        _latest[:] = [(capture, _folded(capture))]
+    return _latest[0][1]
+
+
+def _folded(capture: Capture) -> _Stacks:
+    found: _Stacks = {}
     # Content-addressed archives give equal stacks as the same object: it is worth making labels once.
     seen: dict[tuple[int, str, str], tuple[str, ...]] = {}
     for rank in capture.ranks:
@@ -62,6 +73,12 @@ class Branch:
     ranks: set[int] = field(default_factory=set)
     children: dict[str, Branch] = field(default_factory=dict)
 
+    def join(self, ranks: set[int]) -> None:
+        """These ranks are in it, too. A set is shared by all calls of a chain, so none is ever changed."""
+        if not self.ranks <= ranks:
+            ranks = self.ranks | ranks
+        self.ranks = ranks
+
     def in_order(self) -> list[tuple[str, Branch]]:
         """Its children, the ones with the most ranks first (ties: the lowest rank first)."""
         return sorted(self.children.items(), key=lambda item: (-len(item[1].ranks), min(item[1].ranks)))
@@ -76,10 +93,10 @@ def merged(capture: Capture) -> list[tuple[Role, Branch]]:
         root = Branch()
         for stack, ranks in members.items():
             node = root
-            node.ranks |= ranks
+            node.join(ranks)
             for step in stack:
                 node = node.children.setdefault(step, Branch())
-                node.ranks |= ranks
+                node.join(ranks)
         trees.append((role, root))
     return trees
 
@@ -118,8 +135,10 @@ def render_tree(capture: Capture) -> str:
 def _render(node: Branch, depth: int, lines: list[str]) -> None:
     children = node.in_order()
     for step, child in children:
-        ends_here = child.ranks - set().union(*(c.ranks for c in child.children.values()))
-        alone = len(children) == 1 and child.ranks == node.ranks
+        below = list(child.children.values())
+        whole = len(below) == 1 and below[0].ranks is child.ranks
+        ends_here = set() if whole else child.ranks - set().union(*(c.ranks for c in below))
+        alone = len(children) == 1 and (child.ranks is node.ranks or child.ranks == node.ranks)
         mark = "" if alone and depth > 1 else f"  {{{rank_sets.fold(child.ranks)}}}"
         here = f"  <- {rank_sets.fold(ends_here)} here" if child.children and ends_here else ""
         lines.append(f"{'  ' * depth}{step}{mark}{here}")
