@@ -81,7 +81,9 @@ def _recorded_nobody(evidence: Evidence) -> Verdict | None:
     if not evidence.recorder:
         return None
     last = evidence.captures[-1].ranks if evidence.captures else ()
+    # Ranks whose missing dump says nothing: they wait, or have ended as they should.
     waiting = {r.rank for r in last if rank_place(r).waits_for_peers}
+    waiting |= {e.rank for e in evidence.exits if e.exit_code == 0 and not e.signal}
     return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes, waiting)
 
 

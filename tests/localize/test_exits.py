@@ -250,3 +250,13 @@ def test_a_whole_step_that_ended_with_a_hardware_text_names_no_node() -> None:
     verdict = judge(Evidence(4, NODES, exits=(RankExit(-1, "", 100.0, 1, 0, (ECC,)),)))
     assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
     assert "ECC" in verdict.reason
+
+
+def test_one_that_finished_too_early_is_the_programs() -> None:
+    """Exit code 0 of one, and the others lost a peer: no death of a node, and nothing to look for on it."""
+    exits = (died(2, 100.0, 0), *(died(n, 100.3, 1, 0, *GLOO_LOST) for n in (0, 1, 3)))
+    found = judge(Evidence(4, NODES, exits=exits))
+    assert (found.conclusion, found.suspects) == (Conclusion.USER_CODE, ())
+    assert "rank 2 ended with exit code 0" in found.reason
+    alone = judge(Evidence(4, NODES, exits=exits[1:]))
+    assert alone.conclusion is Conclusion.UNDETERMINED, "without that rank's exit nobody knows"
