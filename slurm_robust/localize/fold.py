@@ -9,25 +9,37 @@ from slurm_robust.localize import ranks as rank_sets
 from slurm_robust.localize.evidence import Capture, Frame, Process
 from slurm_robust.localize.frames import labels, main_thread, own_frames
 from slurm_robust.localize.memo import by_identity
+from slurm_robust.localize.names import Wait
+from slurm_robust.localize.place import place_of
 from slurm_robust.localize.tree import Role, rank_process, role_of
 from slurm_robust.model import StackClass
 
 _STATES = {"T": "stopped", "t": "held by a debugger", "D": "uninterruptible (D)", "Z": "zombie", "X": "dead"}
 
 
-def _stack(process: Process) -> tuple[str, ...]:
-    """Its main thread as labels; one line in brackets where there is none."""
+_Told = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def _stack(process: Process) -> _Told:
+    """Its main thread as labels, and the same without what differs from poll to poll; one line in brackets for none."""
     thread = main_thread(process.threads)
     tail = (f"[{_STATES[process.state]}]",) if process.state in _STATES else ()
     if thread is None or not thread.frames:
-        return tail or (f"[no stack: {process.error[:80] or 'not captured'}]",)
-    told = _labels(thread.frames, "")
-    return (*told, *tail) if tail else told
+        nothing = tail or (f"[no stack: {process.error[:80] or 'not captured'}]",)
+        return nothing, nothing
+    told, alike = _labels(thread.frames, "")
+    return ((*told, *tail), (*alike, *tail)) if tail else (told, alike)
 
 
 @by_identity
-def _labels(frames: tuple[Frame, ...], _: str) -> tuple[str, ...]:
-    return labels(own_frames(frames))
+def _labels(frames: tuple[Frame, ...], _: str) -> _Told:
+    own = own_frames(frames)
+    told, found = labels(own), place_of(frames)
+    if not found.waits_for_peers and found.wait is not Wait.LOCK:
+        return told, told
+    # Who waits goes round in a loop: the line in the call that waits, and what that calls, are chance.
+    kept = found.anchor - 1 if found.waits_for_peers else found.anchor
+    return told, (*told[:kept], *labels(own[kept:], lines=False))
 
 
 _Stacks = dict[Role, dict[tuple[str, ...], set[int]]]
@@ -44,7 +56,8 @@ def _stacks(capture: Capture) -> _Stacks:
 def _folded(capture: Capture) -> _Stacks:
     found: _Stacks = {}
     # Content-addressed archives give equal stacks as the same object: it is worth making labels once.
-    seen: dict[tuple[int, str, str], tuple[str, ...]] = {}
+    seen: dict[tuple[int, str, str], _Told] = {}
+    exact: dict[tuple[Role, tuple[str, ...]], set[tuple[str, ...]]] = {}
     for rank in capture.ranks:
         training = rank_process(rank)
         if training is None:
@@ -55,8 +68,14 @@ def _folded(capture: Capture) -> _Stacks:
             stack = seen.get(key)
             if stack is None:
                 stack = seen[key] = _stack(process)
-            found.setdefault(role, {}).setdefault(stack, set()).add(rank.rank)
-    return found
+            told, alike = stack
+            found.setdefault(role, {}).setdefault(alike, set()).add(rank.rank)
+            exact.setdefault((role, alike), set()).add(told)
+    # Where all stand at the same line, it is told.
+    return {
+        role: {next(iter(exact[role, s])) if len(exact.get((role, s), ())) == 1 else s: r for s, r in members.items()}
+        for role, members in found.items()
+    }
 
 
 def classes(capture: Capture) -> tuple[StackClass, ...]:

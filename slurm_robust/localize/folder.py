@@ -8,18 +8,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_robust.localize import pyspy, ras
 from slurm_robust.localize.archive import MAX_FILE_BYTES, NODE_NAME, ArchiveError, NodeArchive, captures, decode
 from slurm_robust.localize.evidence import Evidence, Process, RankCapture
+from slurm_robust.localize.layout import LayoutError, parse
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 
 MAX_FILES = 65536
 
 _RANK_FILE = re.compile(r"rank-(\d{1,7})\.(json|txt)")
+LAYOUT_FILE = "layout.txt"
+"""The layout that was known when the incident was judged, in the words of `--layout`."""
 _RAS_FILE = re.compile(r"ras-\d{1,7}\.json")
 _HEADER = re.compile(r"#\s*(node|state|at_s)\s*[:=]\s*(\S{1,63})\s*")
 
@@ -34,6 +37,8 @@ class Saved:
 
 def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     """Read what a folder holds: archives (`*.json.gz`), and `rank-<r>.json` or `rank-<r>.txt` dumps of py-spy.
+
+    Beside the archives, what NCCL's RAS service said (`ras-<n>.json`) and the layout (`layout.txt`) are read.
 
     Raw dumps are one round of their own. A text dump may begin with `# node: n1` and `# state: T`; a JSON one may be
     `{"node": "n1", "state": "T", "dump": […]}`. Where no node is given, the folder `<node>/` that holds it names it.
@@ -70,6 +75,12 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
         problems.extend(archive.problems)
     views = tuple(sorted(answers.get(last, ()), key=lambda view: view.at_s))
     evidence = Evidence(max(world_size or 0, known), rank_nodes, rounds, recorder=recorder, ras=views)
+    if (last / LAYOUT_FILE).is_file():
+        try:
+            sizes, order = parse(_read(last / LAYOUT_FILE).decode("utf-8", "replace").strip())
+            evidence = replace(evidence, layout=sizes, layout_order=order)
+        except (ArchiveError, LayoutError) as error:
+            problems.append(f"{last / LAYOUT_FILE}: {error}")
     return Saved(evidence, (*problems, *clashes))
 
 

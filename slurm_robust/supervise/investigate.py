@@ -13,6 +13,7 @@ from slurm_robust.localize import archive, ras
 from slurm_robust.localize.evidence import Capture, Evidence, Process, RankCapture, RankExit
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.fold import render_tree
+from slurm_robust.localize.folder import LAYOUT_FILE
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
@@ -36,6 +37,7 @@ class Scene:
 
     nodes: tuple[str, ...]
     layout: Mapping[str, int] = field(default_factory=dict)
+    layout_order: str = ""
     exits: dict[int, RankExit] = field(default_factory=dict)
     vanished: dict[int, RankExit] = field(default_factory=dict)
     """Ranks that are gone while srun runs and says nothing of them: finished, or dead."""
@@ -65,7 +67,7 @@ class Investigator:
         self.recorder: dict[int, RankDump] = {}
         """Flight-recorder dumps of this incident, the latest of each rank."""
         self.rounds = 0
-        self._complained = False
+        self._complained = self._layout_kept = False
         self._began_s = self._kept_s = time.time()
         self.failure: Failure | None = None
         """What to compare with earlier failures; known once judged."""
@@ -112,6 +114,13 @@ class Investigator:
         )
         return taken
 
+    def _keep_layout(self, layout: Mapping[str, int], order: str) -> None:
+        """In the incident's folder, in the words of `--layout`: for `srobust localize` later on."""
+        if layout and self._record.id and not self._layout_kept:
+            self._layout_kept = True
+            parts = [*(f"{kind}={size}" for kind, size in layout.items()), *([f"order={order}"] if order else [])]
+            self._folder.write(f"{self._record.id}/{LAYOUT_FILE}", ",".join(parts) + "\n")
+
     def _views(self) -> tuple[RasView, ...]:
         """What NCCL said since this incident began; kept in its folder, for another look."""
         views = []
@@ -147,7 +156,9 @@ class Investigator:
     def judge(self) -> Verdict:
         """What the evidence so far amounts to."""
         fleet = self._fleet
-        layout = self._scene.layout or next((r.layout for r in fleet.ranks.values() if r.layout), {})
+        layout, order = self._scene.layout, self._scene.layout_order
+        layout = layout or next((r.layout for r in fleet.ranks.values() if r.layout), {})
+        self._keep_layout(layout, order)
         missing = self.captures[-1].missing_nodes if self.captures else ()
         silent = [
             Signal(SignalKind.AGENT_SILENT, time.time(), "watch", f"the agent of {n} does not answer", node=n)
@@ -161,6 +172,7 @@ class Investigator:
             exits=tuple((self._scene.exits or self._scene.vanished).values()),
             node_signals=(*self._scene.signals, *silent),
             layout=layout,
+            layout_order=order,
             recorder=self.recorder,
         )
         try:

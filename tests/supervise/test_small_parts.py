@@ -30,6 +30,8 @@ def test_options_go_over_the_sites_choice() -> None:
     own = options.read({"mode": "on", "hang-timeout": "90", "layout": "tp=2,pp=4"}, {})
     applied = own.applied(config.Config())
     assert (applied.mode, applied.supervise.action_limit_s, own.layout) == (Mode.ACT, 90.0, {"tp": 2, "pp": 4})
+    ordered = options.read({"layout": "tp=2,pp=4,order=pp-tp-dp"}, {})
+    assert (ordered.layout, ordered.layout_order) == ({"tp": 2, "pp": 4}, "pp-tp-dp")
     assert options.read({}, {"SROBUST_CHECKPOINT_DIR": "/ck"}).checkpoint_dir == "/ck"
 
 
@@ -41,6 +43,7 @@ def test_options_go_over_the_sites_choice() -> None:
         {"hang-timeout": "0"},
         {"layout": "tp=0"},
         {"layout": "x=2"},
+        {"layout": "order=tp-pp"},
         {"spare": ""},
     ],
 )
