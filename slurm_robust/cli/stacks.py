@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import click
@@ -11,19 +14,26 @@ import msgspec
 
 from slurm_robust import config as site
 from slurm_robust.cli.teach import lesson, not_running, slurm_words
+from slurm_robust.localize.evidence import Capture
 from slurm_robust.localize.fold import render_tree
+from slurm_robust.localize.motion import Motion, stillness
+from slurm_robust.localize.ranks import name
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.investigate import merge
-from slurm_robust.supervise.snapshot import SnapshotError, take
+from slurm_robust.supervise.snapshot import Look, SnapshotError, looks
+
+_REDRAW = "\x1b[H\x1b[J"
+"""To the top left corner, and everything below it away."""
 
 
 @click.command(
     epilog=lesson(
         [
             ("srobust stacks 1234", "the merged stacks of job 1234, now"),
+            ("srobust stacks 1234 --every 5", "again each five seconds, redrawn, with who moves and who stands"),
             (
                 "srobust stacks 1234 --save stacks",
                 "and the archives of all nodes, for: srobust localize --stacks stacks",
@@ -42,15 +52,25 @@ from slurm_robust.supervise.snapshot import SnapshotError, take
 @click.option(
     "--save", type=click.Path(file_okay=False, path_type=Path), help="Also keep the archives here, one a node."
 )
-@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds for everything.")
+@click.option(
+    "--every", "every_s", type=click.FloatRange(min=0.5), help="Look again after so many seconds; Ctrl-C ends."
+)
+@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds for one look.")
 @click.option("--config", "config_path", type=click.Path(), help="robust.yaml to use.")
-def command(job_id: str, as_json: bool, save: Path | None, timeout_s: float, config_path: str | None) -> None:
+def command(
+    *, job_id: str, as_json: bool, save: Path | None, every_s: float | None, timeout_s: float, config_path: str | None
+) -> None:
     """Take the stacks of every process of every rank of a running job, and print them merged.
 
     The job need not know of srobust: plain `srun python train.py` will do. Nothing in it is changed or stopped. You
     must be its owner (or root). The tree shows each place with the ranks that stand there, `0-2,5`; the odd ones out
     are usually the interesting ones.
+
+    With --every the tree is redrawn in place until Ctrl-C or the job's end, and with --save each look is kept: two of
+    them tell a rank that stands from one that moves.
     """
+    if as_json and every_s is not None:
+        raise click.UsageError("--json is one look; leave out --every")
     try:
         config = site.load(config_path)
         ref = JobRef.parse(job_id)
@@ -66,18 +86,61 @@ def command(job_id: str, as_json: bool, save: Path | None, timeout_s: float, con
     if job is None or job.state != "RUNNING":
         click.echo(f"srobust stacks: {not_running(job_id, job.state if job else None)}", err=True)
         sys.exit(3)
+    missing: list[str] = []
     try:
-        archives, missing = asyncio.run(take(job, config.supervise, timeout_s))
+        missing = asyncio.run(_show(looks(job, config.supervise, timeout_s, every_s), as_json=as_json, save=save))
     except SnapshotError as error:
         click.echo(f"srobust stacks: {error}", err=True)
         sys.exit(3)
-    if save is not None:
-        Folder(save.parent, quiet=True).write_archives(save.name, 1, archives)
-    if as_json:
-        nodes = {node: msgspec.Raw(body) for node, body in archives.items()}
-        click.echo(msgspec.json.encode({"job": job_id, "missing": missing, "nodes": nodes}).decode())
-    else:
-        click.echo(render_tree(merge(archives, missing).capture))
-        if missing:
-            click.echo(f"no answer from {','.join(missing)}", err=True)
+    except KeyboardInterrupt:
+        if every_s is None:
+            sys.exit(130)
+    if missing and every_s is None:
+        click.echo(f"no answer from {','.join(missing)}", err=True)
     sys.exit(1 if missing else 0)
+
+
+async def _show(found: AsyncGenerator[Look, None], *, as_json: bool, save: Path | None) -> list[str]:
+    """Show each look as it comes; the nodes that did not answer the last one."""
+    before: Capture | None = None
+    missing: list[str] = []
+    async with contextlib.aclosing(found):
+        async for look in found:
+            missing = look.missing
+            if save is not None:
+                Folder(save.parent, quiet=True).write_archives(save.name, look.round, look.archives)
+            if as_json:
+                nodes = {node: msgspec.Raw(body) for node, body in look.archives.items()}
+                told = {"job": click.get_current_context().params["job_id"], "missing": look.missing, "nodes": nodes}
+                click.echo(msgspec.json.encode(told).decode())
+                continue
+            now = merge(look.archives, look.missing).capture
+            if look.round > 1 and sys.stdout.isatty():
+                click.echo(_REDRAW, nl=False)
+            elif look.round > 1:
+                click.echo()
+            if look.round > 1:
+                click.echo(motion_line(before, now, look.round))
+            click.echo(_fitting(render_tree(now)))
+            before = now
+    return missing
+
+
+def motion_line(before: Capture | None, now: Capture, number: int) -> str:
+    """Who moved between two looks, and who stood still, in a line."""
+    ranks = [r.rank for r in now.ranks]
+    seen = stillness([c for c in (before, now) if c is not None], ranks)
+    moved = [rank for rank, x in seen.items() if x.moves]
+    still = [rank for rank, x in seen.items() if x.last is not None and x.last.motion is Motion.STILL]
+    parts = [f"{name(some)} {verb}" for some, verb in ((moved, "moved"), (still, "stood still")) if some]
+    apart = f" in {now.at_s - before.at_s:.1f} s" if before is not None else ""
+    return f"look {number}{apart}: {', '.join(parts) or 'nothing can be said of motion'}"
+
+
+def _fitting(tree: str) -> str:
+    """The tree, cut to the terminal where there is one: what does not fit would scroll the head away."""
+    if not sys.stdout.isatty():
+        return tree
+    height = shutil.get_terminal_size().lines - 3
+    lines = tree.splitlines()
+    return tree if len(lines) <= height else "\n".join([*lines[:height], f"… {len(lines) - height} lines more"])
