@@ -295,7 +295,7 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust devcluster", keys_written("cli/devcluster.py", "_state")),
         ("srobust ckpt", keys_written("cli/ckpt.py", "seal", "latest", "list_", "prune", "_entry")),
         ("srobust ckpt", set(checkpoint.Report.__struct_fields__) | set(checkpoint.Problem.__struct_fields__)),
-        ("srobust stacks", keys_written("cli/stacks.py", "_show")),
+        ("srobust stacks", keys_written("cli/stacks.py", "_as_json")),
         ("incident.json", set(incident.Record.__dataclass_fields__)),
         ("Times", {*TIME_KEYS, "accepted"}),
     ],

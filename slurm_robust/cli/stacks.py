@@ -110,9 +110,7 @@ async def _show(found: AsyncGenerator[Look, None], *, as_json: bool, save: Path 
             if save is not None:
                 Folder(save.parent, quiet=True).write_archives(save.name, look.round, look.archives)
             if as_json:
-                nodes = {node: msgspec.Raw(body) for node, body in look.archives.items()}
-                told = {"job": click.get_current_context().params["job_id"], "missing": look.missing, "nodes": nodes}
-                click.echo(msgspec.json.encode(told).decode())
+                click.echo(_as_json(look, click.get_current_context().params["job_id"]))
                 continue
             now = merge(look.archives, look.missing).capture
             if look.round > 1 and sys.stdout.isatty():
@@ -124,6 +122,11 @@ async def _show(found: AsyncGenerator[Look, None], *, as_json: bool, save: Path 
             click.echo(_fitting(render_tree(now)))
             before = now
     return missing
+
+
+def _as_json(look: Look, job: str) -> str:
+    nodes = {node: msgspec.Raw(body) for node, body in look.archives.items()}
+    return msgspec.json.encode({"job": job, "missing": look.missing, "nodes": nodes}).decode()
 
 
 def motion_line(before: Capture | None, now: Capture, number: int) -> str:
