@@ -76,7 +76,8 @@ class Investigator:
         """Take all stacks now, and wait for every node the capture's time, and as long again where it is alive.
 
         A node whose agent does not answer is missing. One that is heard of and sends no stacks is only slow: its ranks
-        are unseen, and nothing is held against it. With `keep`, what came is written down and told.
+        are unseen, and nothing is held against it. With `keep`, what came is written down and told, and NCCL and its
+        ranks' flight recorders are asked, too: a quiet look at a healthy job must cost it nothing.
         """
         self.rounds += 1
         number = self.rounds
@@ -85,8 +86,9 @@ class Investigator:
         want = {r.node for r in self._fleet.alive}  # a node without a rank has nothing to say
         archives = self._fleet.expect(key)
         # One answer of NCCL's tells of the whole job; another node is asked each time, since one may be the ill one.
-        asked = sorted(want)[number % len(want)] if want else ""
-        self._tell("capture", id=key, round=number, timeout_s=self._config.capture_timeout_s, ras=asked)
+        asked = sorted(want)[number % len(want)] if want and keep else ""
+        timeout_s = self._config.capture_timeout_s
+        self._tell("capture", id=key, round=number, timeout_s=timeout_s, ras=asked, recorder=keep)
         deadline = began + 2 * self._config.capture_timeout_s + _GRACE_S
         # A node whose agent is silent anyway must not hold the others up.
         while not want - set(archives) <= self._silent() and time.monotonic() < deadline:

@@ -101,7 +101,10 @@ def test_recorder_dumps_of_a_capture_are_judged_with_the_stacks(tmp_path: Path) 
         known = [entry(2, 3, state="completed")]
         return plain([*known, *pending], {0: (4 if joined else 3, 3)}, {"0": range(4)})
 
+    asked: list[tuple[bool, str]] = []
+
     def answer(kind: str, **fields: Any) -> None:
+        asked.append((fields["recorder"], fields["ras"]))
         for rank, node in enumerate(NODES):
             recorder = {"error": "garbled"} if rank == 3 else {"dump": dump(rank)}
             told = {**ARCHIVE, "node": node, "ranks": [{"rank": rank, "recorder": recorder}]}
@@ -116,3 +119,5 @@ def test_recorder_dumps_of_a_capture_are_judged_with_the_stacks(tmp_path: Path) 
     assert "never joined all_reduce 4" in verdict.reason
     told = (tmp_path / "story" / "story.jsonl").read_text()
     assert told.count("garbled") == 1, "what cannot be read is said once"
+    asyncio.run(agents.inquiry.capture(keep=False))
+    assert asked == [(True, "n2"), (True, "n3"), (False, "")], "a quiet look asks neither recorders nor NCCL"

@@ -166,6 +166,8 @@ def test_the_archive_carries_dumps_and_why_there_are_none(tmp_path: Path) -> Non
     assert len(found.problems) == 1
     assert "rank 1" in found.problems[0]
     assert [r.rank for r in found.ranks] == [0, 1, 2]
+    quiet = capture(ranks, {}, node="n1", round_number=2, py_spy="/nonexistent", timeout_s=5, with_recorder=False)
+    assert decode(json.dumps(quiet).encode()).recorder == {}
 
 
 def test_groups_come_back_as_they_were() -> None:

@@ -121,6 +121,7 @@ def capture(
     round_number: int,
     py_spy: str,
     timeout_s: float,
+    with_recorder: bool = True,
 ) -> dict[str, Any]:
     """Take the stacks of every process of `ranks`.
 
@@ -131,6 +132,7 @@ def capture(
         round_number: Which capture of the incident this is.
         py_spy: Path of py-spy.
         timeout_s: For everything; a process not reached in time has an `error`.
+        with_recorder: Ask the ranks for their flight recorders' dumps, too, and take those asked for before.
 
     Returns:
         The archive as a JSON-able object.
@@ -151,11 +153,12 @@ def capture(
             ordered = [r.main] + [m for m in r.tree if m.pid != r.main.pid]
             # Stacks first: they are what is waited for.
             jobs.append((r, [pool.submit(_process, m, dump, stacks) for m in ordered]))
-        recorded = [pool.submit(_recorder, r, _last_sign_s(progress.get(r.rank), started)) for r in ranks]
+        asked = ranks if with_recorder else []
+        recorded = {r.rank: pool.submit(_recorder, r, _last_sign_s(progress.get(r.rank), started)) for r in asked}
         entries = []
-        for (r, futures), reading in zip(jobs, recorded):
+        for r, futures in jobs:
             entry = {"rank": r.rank, "progress": progress.get(r.rank), "processes": [f.result() for f in futures]}
-            found = reading.result()
+            found = recorded[r.rank].result() if r.rank in recorded else recorder.Reading()
             if found.dump is not None or found.error:
                 entry["recorder"] = {"dump": found.dump, "error": found.error}
             entries.append(entry)

@@ -203,6 +203,7 @@ class Agent:
             round_number=int(message.get("round", 1)),
             py_spy=self.py_spy,
             timeout_s=float(message.get("timeout_s", 10.0)),
+            with_recorder=bool(message.get("recorder", True)),
         )
         blob = base64.b64encode(zlib.compress(json.dumps(archive).encode(), 6)).decode()
         self.say("cap", id=message.get("id"), blob=blob)
