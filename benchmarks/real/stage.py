@@ -197,10 +197,16 @@ class Stage:
     async def _struck(self) -> None:
         deadline = time.monotonic() + STRIKES_WITHIN_S
         marks = [self.folder / f"struck-{rank}" for rank in self.case.ranks]
-        while not all(mark.exists() for mark in marks):
+        # What no agent has found yet cannot be captured, and would be right for no reason.
+        while not all(mark.exists() for mark in marks) or not self._found():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.case.name}: the fault did not strike; see {self.folder}")
+                raise TimeoutError(
+                    f"{self.case.name}: the fault did not strike, or no agent found its ranks; see {self.folder}"
+                )
             await asyncio.sleep(0.1)
+
+    def _found(self) -> bool:
+        return all(rank in self.fleet.ranks or p.returncode is not None for rank, p in self.ranks.items())
 
     def _note_exits(self) -> None:
         """What srun would say of ranks that ended. Seen at one look, they carry its time: their order is not known."""

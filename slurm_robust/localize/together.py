@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankCapture
-from slurm_robust.localize.motion import stillness
+from slurm_robust.localize.motion import Motion, stillness
 from slurm_robust.localize.patience import blocking
 from slurm_robust.localize.tree import rank_place
 from slurm_robust.model import Conclusion, Suspect, Verdict
@@ -50,11 +50,15 @@ def _on_the_move(recorded: Verdict, evidence: Evidence) -> str:
     """
     slow = {r.rank for r in evidence.captures[-1].ranks if rank_place(r).slow_by_nature}
     looks = stillness(evidence.captures[-2:], (rank for s in recorded.suspects for rank in s.ranks))
-    moves = {r: x.last for r, x in looks.items() if x.moves and x.last and (not x.last.busy or r in slow)}
+    moves = {
+        r: x.last
+        for r, x in looks.items()
+        if x.last and (x.last.motion is not Motion.STILL if r in slow else x.moves and not x.last.busy)
+    }
     if not looks or set(moves) != set(looks):
         return ""
     rank, last = next(iter(moves.items()))
-    return f"rank {rank} moves ({last.why})"
+    return f"rank {rank} {'moves' if last.motion is Motion.MOVING else 'may be at work'} ({last.why})"
 
 
 def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture]) -> Suspect:

@@ -110,6 +110,7 @@ def test_the_recorder_alone_would_blame_who_is_only_late() -> None:
 def test_an_evaluation_that_computes_at_one_line_is_not_blamed() -> None:
     """Busy where it may rightly be; in the step itself it may be a host that waits for its device: that stays named."""
     assert judge(moving_suspect([EVALUATE] * 3, 4.0)).conclusion is Conclusion.NONE
+    assert judge(moving_suspect([EVALUATE] * 3, 0.5)).conclusion is Conclusion.NONE, "a tenth of a processor"
     assert [s.node for s in judge(moving_suspect([USER] * 3, 4.0)).suspects] == ["n1"]
 
 
