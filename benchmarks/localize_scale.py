@@ -1,11 +1,12 @@
 """How long it takes to fold and judge the stacks of many ranks, how much memory, and what a rank sends.
 
-    python benchmarks/localize_scale.py [--ranks 1000,10000,100000] [--rounds 2]
+    python benchmarks/localize_scale.py [--quick] [--json] [--ranks 1000,10000,100000] [--rounds 2]
 
 Each size runs in a process of its own on one core. A rank is one process of 65 threads of 30 frames and one data
 loader; eight ranks a node; all but one wait in collectives, and one rank's data loader stands in a lock. Evidence is
 built as decoding the nodes' archives leaves it (equal stacks of a node are one object, equal frames one object
-everywhere); decoding itself is timed on one node's archive, since archives come in one by one.
+everywhere); decoding itself is timed on one node's archive, since archives come in one by one, while the slower nodes
+still capture: `decode s` is that time for all nodes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lib
+from rich.console import Console
 
 from slurm_robust.localize.archive import NodeArchive, decode, encode
 from slurm_robust.localize.evidence import Capture, Evidence, Frame, Process, Progress, RankCapture, Thread
@@ -25,6 +31,10 @@ from slurm_robust.localize.judge import judge
 SITE = "/opt/env/lib/python3.11/site-packages/"
 RANKS_PER_NODE = 8
 THREADS, FRAMES = 65, 30
+LARGE = 100_000
+DECODED = 20
+"""Times one archive is decoded, for a figure."""
+NOTE = "Processor time of one core. Invented stacks, in number and depth like real ones."
 
 
 def _stack(label: str, *innermost: tuple[str, str]) -> tuple[Frame, ...]:
@@ -105,34 +115,66 @@ def measure(ranks: int, rounds: int) -> dict[str, object]:
     data = encode(node_of(1, True, 1000.0))
     decode(data)
     started = time.process_time()
-    for _ in range(20):
+    for _ in range(DECODED):
         decode(data)
+    decode_s = (time.process_time() - started) / DECODED
     return {
         "ranks": ranks,
         "judge_s": round(judged_s, 3),
         "fold_s": round(folded_s, 3),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "bytes_a_rank": len(data) // RANKS_PER_NODE,
-        "decode_ms_a_node": round((time.process_time() - started) / 20 * 1e3, 2),
+        "judge_and_fold_s": round(judged_s + folded_s, 3),
+        "decode_ms_a_node": round(decode_s * 1e3, 2),
+        "decode_s": round(decode_s * ranks / RANKS_PER_NODE, 3),
         "named": [s.node for s in verdict.suspects],
         "tree_lines": len(tree.splitlines()),
     }
 
 
-def main() -> None:
-    """Print a line of JSON for each size."""
+def targets(figures: Sequence[Mapping[str, Any]]) -> list[lib.Target]:
+    """The design's, where the largest size was measured."""
+    large = next((f for f in figures if f["ranks"] == LARGE), None)
+    names = [("judge and fold 100,000 ranks", 2.0, "s", "judge_and_fold_s"), ("memory for it", 1024, "MiB", "peak_mib"),
+             ("a rank's share of an archive", 4096, "bytes", "bytes_a_rank")]  # fmt: skip
+    found = [lib.Target(name, limit, unit, None if large is None else large[key]) for name, limit, unit, key in names]
+    if len(figures) > 1:
+        small, most = figures[0], figures[-1]
+        times = [f["judge_and_fold_s"] / f["ranks"] for f in (small, most)]
+        found.append(lib.Target("time a rank, largest to smallest size", 1.2, "times", round(times[1] / times[0], 2)))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure each size in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", default="1000,10000,100000")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--here", action="store_true", help="in this process, one size")
-    options = parser.parse_args()
-    for ranks in map(int, options.ranks.split(",")):
-        if options.here:
-            print(json.dumps(measure(ranks, options.rounds)))
-            continue
+    parser.add_argument("--ranks", help="sizes (default: 1000,10000,100000)")
+    parser.add_argument("--rounds", type=int, default=2, help="captures (default: %(default)s)")
+    parser.add_argument("--here", action="store_true", help="in this process, one size, one line of JSON")
+    parser.add_argument("--quick", action="store_true", help="1,000 and 4,000 ranks")
+    parser.add_argument("--json", action="store_true", help="figures for tools")
+    options = parser.parse_args(argv)
+    sizes = [int(n) for n in (options.ranks or ("1000,4000" if options.quick else f"1000,10000,{LARGE}")).split(",")]
+    if options.here:
+        print(json.dumps(measure(sizes[0], options.rounds)))
+        return 0
+    report = lib.Report("localize_scale", options.quick, notes=[NOTE], machine=lib.machine())
+    found = []
+    for ranks in sizes:
         argv = [sys.executable, __file__, "--here", "--ranks", str(ranks), "--rounds", str(options.rounds)]
-        subprocess.run(argv, check=True)
+        found.append(json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout))
+    report.figures = {"sizes": found}
+    report.targets = targets(found)
+    if options.json:
+        print(report.to_json())
+        return 0
+    console = Console()
+    columns = ("ranks", "judge s", "fold s", "MiB", "bytes a rank", "decode ms a node", "decode s")
+    keys = ("ranks", "judge_s", "fold_s", "peak_mib", "bytes_a_rank", "decode_ms_a_node", "decode_s")
+    lib.show_table(console, "Size", columns, [[str(size[key]) for key in keys] for size in found])
+    report.show(console)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,9 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from helpers import slurm_required
+from hypothesis import HealthCheck, settings
 
 from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+
+# Machines are shared: how long an example took says nothing of it.
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

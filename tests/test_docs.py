@@ -296,7 +296,7 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust ckpt", keys_written("cli/ckpt.py", "latest", "list_", "prune", "_entry")),
         ("srobust ckpt", keys_written("cli/ckpt_seal.py", "command", "_seal_all")),
         ("srobust ckpt", set(checkpoint.Report.__struct_fields__) | set(checkpoint.Problem.__struct_fields__)),
-        ("srobust stacks", keys_written("cli/stacks.py", "command")),
+        ("srobust stacks", keys_written("cli/stacks.py", "_as_json")),
         ("incident.json", set(incident.Record.__dataclass_fields__)),
         ("Times", {*TIME_KEYS, "accepted"}),
     ],

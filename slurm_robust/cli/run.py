@@ -84,7 +84,7 @@ def command(words: list[str]) -> None:
       --robust-checkpoint-dir=DIR   look up the latest verified checkpoint here; ranks get it in
                                     SROBUST_RESUME_PATH and SROBUST_RESUME_STEP
       --robust-hang-timeout=SECONDS act after this long a silence, whatever the stacks say
-      --robust-layout=tp=2,pp=4     parallel sizes, for the localisation
+      --robust-layout=tp=2,pp=4     parallel sizes, for the localisation (and order=tp-pp-dp)
       --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
       --robust-config=FILE          robust.yaml to use
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)

@@ -5,7 +5,8 @@ An archive is gzipped JSON, content-addressed, so that a hundred data loaders th
     {"v": 1, "node": "n1", "at_s": 1700000000.0, "round": 1,
      "ranks": [{"rank": 0, "progress": {"step": 7, "phase": "train", "age_s": 3.2} | null,
                 "processes": [{"pid": 1, "ppid": 0, "state": "S", "command": "python train.py", "cpu_s": 2.0,
-                               "io_bytes": 10, "wchan": "", "error": "", "os_threads": 9, "stack": "<hash>" | null}]}],
+                               "io_bytes": 10, "wchan": "", "error": "", "os_threads": 9, "stack": "<hash>" | null}],
+                "recorder": {"dump": …} | {"error": "why there is none"}, where the rank was asked for one}],
      "stacks": {"<hash>": [{"name": "MainThread", "main": true, "os_thread_id": 1, "active": false, "owns_gil": false,
                             "frames": [["function", "file", 12], …outermost first]}]}}
 
@@ -20,8 +21,8 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated
 
@@ -29,6 +30,7 @@ import msgspec
 
 from slurm_robust.localize import pyspy
 from slurm_robust.localize.evidence import Capture, Frame, Process, Progress, RankCapture, Thread
+from slurm_robust.localize.recorder.dump import DumpError, RankDump, read_dump
 
 VERSION = 1
 MAX_FILE_BYTES = 64 * 2**20
@@ -75,10 +77,16 @@ class _Progress(msgspec.Struct, frozen=True):
     age_s: float = 0.0
 
 
+class _Recorder(msgspec.Struct, frozen=True):
+    dump: msgspec.Raw = msgspec.Raw(b"null")
+    error: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+
+
 class _Rank(msgspec.Struct, frozen=True):
     rank: RankNumber
     processes: Annotated[list[_Process], msgspec.Meta(max_length=4096)] = []
     progress: _Progress | None = None
+    recorder: _Recorder | None = None
 
 
 class _Archive(msgspec.Struct, frozen=True):
@@ -92,12 +100,19 @@ class _Archive(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class NodeArchive:
-    """What one node's agent saw in one round."""
+    """What one node's agent saw in one round.
+
+    Attributes:
+        recorder: Flight-recorder dumps of its ranks, without the operations that are complete.
+        problems: A sentence for each dump that could not be used.
+    """
 
     node: str
     at_s: float
     round: int
     ranks: tuple[RankCapture, ...]
+    recorder: Mapping[int, RankDump] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
 
 
 def decode(data: bytes) -> NodeArchive:
@@ -123,7 +138,25 @@ def decode(data: bytes) -> NodeArchive:
     except msgspec.DecodeError as error:
         raise ArchiveError(f"not an archive of stacks: frames: {str(error)[:200]}") from None
     ranks = tuple(_rank(rank, raw.node, stacks) for rank in raw.ranks)
-    return NodeArchive(raw.node, raw.at_s, raw.round, ranks)
+    recorder, problems = _recorder(raw.ranks)
+    return NodeArchive(raw.node, raw.at_s, raw.round, ranks, recorder, problems)
+
+
+def _recorder(ranks: Iterable[_Rank]) -> tuple[dict[int, RankDump], tuple[str, ...]]:
+    found: dict[int, RankDump] = {}
+    problems = []
+    for rank in ranks:
+        if rank.recorder is None:
+            continue
+        why = rank.recorder.error
+        if bytes(rank.recorder.dump) != b"null" and not why:
+            try:
+                found[rank.rank] = read_dump(bytes(rank.recorder.dump), rank.rank)
+            except DumpError as error:
+                why = str(error)
+        if why:
+            problems.append(f"the flight recorder of rank {rank.rank}: {why}")
+    return found, tuple(problems)
 
 
 def _unpack(data: bytes) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.slow.timings import Timings
 from slurm_robust.model import Signal
@@ -137,6 +138,7 @@ class Evidence:
         layout_order: Order in which they count ranks (`tp-pp-dp`), empty for Megatron's.
         recorder: Flight-recorder dumps of the ranks that left one.
         timings: How long steps took each rank, None where nobody told.
+        ras: What NCCL's own service said of the job, oldest first.
     """
 
     world_size: int
@@ -148,3 +150,4 @@ class Evidence:
     recorder: Mapping[int, RankDump] = field(default_factory=dict)
     layout_order: str = ""
     timings: Timings | None = None
+    ras: tuple[RasView, ...] = ()

@@ -58,7 +58,8 @@ def _judged(evidence: Evidence) -> Verdict | None:
         return _node_gone(evidence, on_gone, gone, failed)
     roots = [(e, f) for e, f in failed if f.cause in _ROOTS]
     if not roots:
-        return _no_root(failed)
+        left = [e for e, f in findings if f.cause is Cause.FINISHED]
+        return _left_early(left, failed) or _no_root(failed)
     first_s = roots[0][0].at_s
     early = [(e, f) for e, f in roots if e.at_s <= first_s + SAME_MOMENT_S]
     for cause in (Cause.HARDWARE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM):
@@ -123,6 +124,18 @@ def _node_gone(
         for node in nodes
     )
     return _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), suspects)
+
+
+def _left_early(left: list[RankExit], failed: list[tuple[RankExit, Finding]]) -> Verdict | None:
+    """Some ended well, and others lost them."""
+    lost = [e for e, f in failed if f.cause is Cause.PEER_LOST]
+    if not left or not lost or len(left) >= len(lost):
+        return None
+    who = name(e.rank for e in left)
+    reason = (
+        f"{who} ended with exit code 0, and {name(e.rank for e in lost)} lost a peer: the program let it leave early"
+    )
+    return Verdict(Conclusion.USER_CODE, f"{reason}, no node")
 
 
 def _no_root(failed: list[tuple[RankExit, Finding]]) -> Verdict | None:

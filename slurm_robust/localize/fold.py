@@ -9,31 +9,55 @@ from slurm_robust.localize import ranks as rank_sets
 from slurm_robust.localize.evidence import Capture, Frame, Process
 from slurm_robust.localize.frames import labels, main_thread, own_frames
 from slurm_robust.localize.memo import by_identity
+from slurm_robust.localize.names import Wait
+from slurm_robust.localize.place import place_of
 from slurm_robust.localize.tree import Role, rank_process, role_of
 from slurm_robust.model import StackClass
 
 _STATES = {"T": "stopped", "t": "held by a debugger", "D": "uninterruptible (D)", "Z": "zombie", "X": "dead"}
 
 
-def _stack(process: Process) -> tuple[str, ...]:
-    """Its main thread as labels; one line in brackets where there is none."""
+_Told = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def _stack(process: Process) -> _Told:
+    """Its main thread as labels, and the same without what differs from poll to poll; one line in brackets for none."""
     thread = main_thread(process.threads)
     tail = (f"[{_STATES[process.state]}]",) if process.state in _STATES else ()
     if thread is None or not thread.frames:
-        return tail or (f"[no stack: {process.error[:80] or 'not captured'}]",)
-    told = _labels(thread.frames, "")
-    return (*told, *tail) if tail else told
+        nothing = tail or (f"[no stack: {process.error[:80] or 'not captured'}]",)
+        return nothing, nothing
+    told, alike = _labels(thread.frames, "")
+    return ((*told, *tail), (*alike, *tail)) if tail else (told, alike)
 
 
 @by_identity
-def _labels(frames: tuple[Frame, ...], _: str) -> tuple[str, ...]:
-    return labels(own_frames(frames))
+def _labels(frames: tuple[Frame, ...], _: str) -> _Told:
+    own = own_frames(frames)
+    told, found = labels(own), place_of(frames)
+    if not found.waits_for_peers and found.wait is not Wait.LOCK:
+        return told, told
+    # Who waits goes round in a loop: the line in the call that waits, and what that calls, are chance.
+    kept = found.anchor - 1 if found.waits_for_peers else found.anchor
+    return told, (*told[:kept], *labels(own[kept:], lines=False))
 
 
-def _stacks(capture: Capture) -> dict[Role, dict[tuple[str, ...], set[int]]]:
-    found: dict[Role, dict[tuple[str, ...], set[int]]] = {}
+_Stacks = dict[Role, dict[tuple[str, ...], set[int]]]
+_latest: list[tuple[Capture, _Stacks]] = []
+"""The capture looked at last, and its stacks: a verdict's classes and the tree beside it are made of the same."""
+
+
+def _stacks(capture: Capture) -> _Stacks:
+    if not _latest or _latest[0][0] is not capture:
+        _latest[:] = [(capture, _folded(capture))]
+    return _latest[0][1]
+
+
+def _folded(capture: Capture) -> _Stacks:
+    found: _Stacks = {}
     # Content-addressed archives give equal stacks as the same object: it is worth making labels once.
-    seen: dict[tuple[int, str, str], tuple[str, ...]] = {}
+    seen: dict[tuple[int, str, str], _Told] = {}
+    exact: dict[tuple[Role, tuple[str, ...]], set[tuple[str, ...]]] = {}
     for rank in capture.ranks:
         training = rank_process(rank)
         if training is None:
@@ -44,8 +68,14 @@ def _stacks(capture: Capture) -> dict[Role, dict[tuple[str, ...], set[int]]]:
             stack = seen.get(key)
             if stack is None:
                 stack = seen[key] = _stack(process)
-            found.setdefault(role, {}).setdefault(stack, set()).add(rank.rank)
-    return found
+            told, alike = stack
+            found.setdefault(role, {}).setdefault(alike, set()).add(rank.rank)
+            exact.setdefault((role, alike), set()).add(told)
+    # Where all stand at the same line, it is told.
+    return {
+        role: {next(iter(exact[role, s])) if len(exact.get((role, s), ())) == 1 else s: r for s, r in members.items()}
+        for role, members in found.items()
+    }
 
 
 def classes(capture: Capture) -> tuple[StackClass, ...]:
@@ -62,6 +92,12 @@ class Branch:
     ranks: set[int] = field(default_factory=set)
     children: dict[str, Branch] = field(default_factory=dict)
 
+    def join(self, ranks: set[int]) -> None:
+        """These ranks are in it, too. A set is shared by all calls of a chain, so none is ever changed."""
+        if not self.ranks <= ranks:
+            ranks = self.ranks | ranks
+        self.ranks = ranks
+
     def in_order(self) -> list[tuple[str, Branch]]:
         """Its children, the ones with the most ranks first (ties: the lowest rank first)."""
         return sorted(self.children.items(), key=lambda item: (-len(item[1].ranks), min(item[1].ranks)))
@@ -76,10 +112,10 @@ def merged(capture: Capture) -> list[tuple[Role, Branch]]:
         root = Branch()
         for stack, ranks in members.items():
             node = root
-            node.ranks |= ranks
+            node.join(ranks)
             for step in stack:
                 node = node.children.setdefault(step, Branch())
-                node.ranks |= ranks
+                node.join(ranks)
         trees.append((role, root))
     return trees
 
@@ -118,8 +154,10 @@ def render_tree(capture: Capture) -> str:
 def _render(node: Branch, depth: int, lines: list[str]) -> None:
     children = node.in_order()
     for step, child in children:
-        ends_here = child.ranks - set().union(*(c.ranks for c in child.children.values()))
-        alone = len(children) == 1 and child.ranks == node.ranks
+        below = list(child.children.values())
+        whole = len(below) == 1 and below[0].ranks is child.ranks
+        ends_here = set() if whole else child.ranks - set().union(*(c.ranks for c in below))
+        alone = len(children) == 1 and (child.ranks is node.ranks or child.ranks == node.ranks)
         mark = "" if alone and depth > 1 else f"  {{{rank_sets.fold(child.ranks)}}}"
         here = f"  <- {rank_sets.fold(ends_here)} here" if child.children and ends_here else ""
         lines.append(f"{'  ' * depth}{step}{mark}{here}")

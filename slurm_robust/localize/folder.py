@@ -8,16 +8,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_robust.localize import pyspy
+from slurm_robust.localize import pyspy, ras
 from slurm_robust.localize.archive import MAX_FILE_BYTES, NODE_NAME, ArchiveError, NodeArchive, captures, decode
 from slurm_robust.localize.evidence import Evidence, Process, RankCapture
+from slurm_robust.localize.layout import LayoutError, parse
+from slurm_robust.localize.ras import RasView
+from slurm_robust.localize.recorder.dump import RankDump
 
 MAX_FILES = 65536
 
 _RANK_FILE = re.compile(r"rank-(\d{1,7})\.(json|txt)")
+LAYOUT_FILE = "layout.txt"
+"""The layout that was known when the incident was judged, in the words of `--layout`."""
+_RAS_FILE = re.compile(r"ras-\d{1,7}\.json")
 _HEADER = re.compile(r"#\s*(node|state|at_s)\s*[:=]\s*(\S{1,63})\s*")
 
 
@@ -32,6 +38,8 @@ class Saved:
 def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     """Read what a folder holds: archives (`*.json.gz`), and `rank-<r>.json` or `rank-<r>.txt` dumps of py-spy.
 
+    Beside the archives, what NCCL's RAS service said (`ras-<n>.json`) and the layout (`layout.txt`) are read.
+
     Raw dumps are one round of their own. A text dump may begin with `# node: n1` and `# state: T`; a JSON one may be
     `{"node": "n1", "state": "T", "dump": […]}`. Where no node is given, the folder `<node>/` that holds it names it.
 
@@ -42,11 +50,14 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
         raise ArchiveError(f"{folder}: no such folder")
     paths = sorted(path for path in folder.rglob("*") if path.is_file())[:MAX_FILES]
     incidents: dict[Path, list[NodeArchive]] = {}
+    answers: dict[Path, list[RasView]] = {}
     problems: list[str] = []
     for path in paths:
         read = _one(path, folder)
         if isinstance(read, NodeArchive):
             incidents.setdefault(_incident(path, folder), []).append(read)
+        elif isinstance(read, RasView):
+            answers.setdefault(path.parent, []).append(read)
         elif read:
             problems.append(f"{path}: {read}")
     if not incidents:
@@ -58,7 +69,18 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     rounds, clashes = captures(incidents[last])
     rank_nodes = {rank.rank: rank.node for capture in rounds for rank in capture.ranks}
     known = max(rank_nodes, default=-1) + 1
-    evidence = Evidence(max(world_size or 0, known), rank_nodes, rounds)
+    recorder: dict[int, RankDump] = {}
+    for archive in sorted(incidents[last], key=lambda a: a.round):
+        recorder.update(archive.recorder)
+        problems.extend(archive.problems)
+    views = tuple(sorted(answers.get(last, ()), key=lambda view: view.at_s))
+    evidence = Evidence(max(world_size or 0, known), rank_nodes, rounds, recorder=recorder, ras=views)
+    if (last / LAYOUT_FILE).is_file():
+        try:
+            sizes, order = parse(_read(last / LAYOUT_FILE).decode("utf-8", "replace").strip())
+            evidence = replace(evidence, layout=sizes, layout_order=order)
+        except (ArchiveError, LayoutError) as error:
+            problems.append(f"{last / LAYOUT_FILE}: {error}")
     return Saved(evidence, (*problems, *clashes))
 
 
@@ -67,14 +89,16 @@ def _incident(path: Path, folder: Path) -> Path:
     return path.parent.parent if path.parent.name.startswith("stacks-") and path.parent != folder else folder
 
 
-def _one(path: Path, folder: Path) -> NodeArchive | str:
+def _one(path: Path, folder: Path) -> NodeArchive | RasView | str:
     """What one file holds, or why it cannot be used; an empty text for files that are none of ours."""
     match = _RANK_FILE.fullmatch(path.name)
     try:
         if match is not None:
             return _raw_dump(path, int(match[1]), folder)
+        if _RAS_FILE.fullmatch(path.name):
+            return ras.read(_read(path))
         return decode(_read(path)) if path.name.endswith(".json.gz") else ""
-    except (ArchiveError, pyspy.DumpError) as error:
+    except (ArchiveError, pyspy.DumpError, ras.RasError) as error:
         return str(error)
 
 

@@ -1,8 +1,8 @@
 """Who is at fault? Evidence in, `Verdict` out; pure.
 
 Votes are asked in order of their strength, and the first that knows is followed: deaths (`exits`); processes that
-cannot go on by themselves (`stops`); ranks that PyTorch's flight recorder knows to hold
-the others (`recorder`); ranks outside the collective that all others wait in (`waiting`); nodes that fell silent or
+cannot go on by themselves (`stops`); ranks that PyTorch's flight recorder knows to hold the others (`recorder`), or
+NCCL's own service (`ras`); ranks outside the collective that all others wait in (`waiting`); nodes that fell silent or
 report a fault (`nodes`); the parallel group in which the waiting ends, where the layout is known (`grouped`). No vote
 says *undetermined*, and no node is named.
 """
@@ -19,10 +19,11 @@ from slurm_robust.localize.grouped import judge_groups
 from slurm_robust.localize.layout import known_groups
 from slurm_robust.localize.nodes import judge_faults, judge_silence
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.ras import judge_ras
 from slurm_robust.localize.recorder.verdict import judge_dumps
 from slurm_robust.localize.stops import judge_stop_signals, judge_stops
 from slurm_robust.localize.together import with_stacks
-from slurm_robust.localize.tree import rank_place
+from slurm_robust.localize.tree import rank_place, rank_process
 from slurm_robust.localize.waiting import judge_waiting
 from slurm_robust.model import Conclusion, Verdict
 
@@ -80,8 +81,25 @@ def _recorded_nobody(evidence: Evidence) -> Verdict | None:
     if not evidence.recorder:
         return None
     last = evidence.captures[-1].ranks if evidence.captures else ()
+    # Ranks whose missing dump says nothing: they wait, or have ended as they should.
     waiting = {r.rank for r in last if rank_place(r).waits_for_peers}
+    waiting |= {e.rank for e in evidence.exits if e.exit_code == 0 and not e.signal}
     return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes, waiting)
+
+
+def _seen_by_nccl(evidence: Evidence) -> Verdict | None:
+    """What NCCL's own service knows. Its processes are ours by their ids, as the last capture saw them."""
+    if not evidence.ras:
+        return None
+    ranks: dict[int, tuple[int, ...]] = {}
+    for rank in evidence.captures[-1].ranks if evidence.captures else ():
+        process = rank_process(rank)
+        if process is not None:
+            ranks[process.pid] = (*ranks.get(process.pid, ()), rank.rank)
+    found = judge_ras(evidence.ras, ranks, evidence.rank_nodes)
+    if found is None or found.conclusion is Conclusion.UNDETERMINED:
+        return None
+    return with_stacks(found, _outside_the_collective(evidence), evidence)
 
 
 def _outside_the_collective(evidence: Evidence) -> Verdict | None:
@@ -102,6 +120,7 @@ _VOTES: tuple[Callable[[Evidence], Verdict | None], ...] = (
     _moves,
     judge_stops,
     _recorded,
+    _seen_by_nccl,
     _outside_the_collective,
     judge_silence,
     judge_faults,

@@ -162,7 +162,7 @@ def fit(sizes: Mapping[str, int], order: str, world_size: int) -> Layout:
     if whole > MAX_RANKS:
         raise LayoutError(f"layout: {told} makes {whole} ranks (at most {MAX_RANKS})")
     if world_size > whole:
-        raise LayoutError(f"layout: {told} makes {whole} ranks; {name(range(whole, world_size))} are beyond it")
+        raise LayoutError(f"layout: {told} makes {whole} ranks; beyond it: {name(range(whole, world_size))}")
     if world_size and world_size != whole:
         raise LayoutError(f"layout: {told} makes {whole} ranks, but there are {world_size}")
     stage = full["tp"] * full["cp"] * full["dp"]

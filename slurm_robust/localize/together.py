@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankCapture
+from slurm_robust.localize.motion import Motion, stillness
 from slurm_robust.localize.patience import blocking
 from slurm_robust.localize.tree import rank_place
 from slurm_robust.model import Conclusion, Suspect, Verdict
@@ -27,6 +28,10 @@ def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -
     """
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
+    on_the_move = _on_the_move(recorded, evidence)
+    if on_the_move:
+        reason = f"{recorded.reason}; but {on_the_move}"
+        return Verdict(Conclusion.NONE, reason, missing=recorded.missing, detail=recorded.detail)
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
     named = {s.node: s for s in stacks.suspects} if stacks is not None else {}
     suspects = tuple(_joined(s, named.get(s.node), seen) for s in recorded.suspects)
@@ -36,6 +41,24 @@ def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -
     detail = "; ".join(filter(None, (recorded.detail, "the stacks agree", stacks.detail)))
     missing = tuple(dict.fromkeys((*recorded.missing, *stacks.missing)))
     return replace(recorded, suspects=suspects, detail=detail, missing=missing, corroborated=stacks.corroborated)
+
+
+def _on_the_move(recorded: Verdict, evidence: Evidence) -> str:
+    """How the first suspect moves, where all of them are seen to: whoever is late and at work is no culprit.
+
+    A processor used at one place of the training step does not count: a host that waits for its device may do that.
+    """
+    slow = {r.rank for r in evidence.captures[-1].ranks if rank_place(r).slow_by_nature}
+    looks = stillness(evidence.captures[-2:], (rank for s in recorded.suspects for rank in s.ranks))
+    moves = {
+        r: x.last
+        for r, x in looks.items()
+        if x.last and (x.last.motion is not Motion.STILL if r in slow else x.moves and not x.last.busy)
+    }
+    if not looks or set(moves) != set(looks):
+        return ""
+    rank, last = next(iter(moves.items()))
+    return f"rank {rank} {'moves' if last.motion is Motion.MOVING else 'may be at work'} ({last.why})"
 
 
 def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture]) -> Suspect:

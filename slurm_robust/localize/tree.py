@@ -37,7 +37,7 @@ _FROZEN = re.compile(r"freez|refrigerator")
 def rank_process(rank: RankCapture) -> Process | None:
     """The training process: the first with a stack (a shell may stand before it), else the first; None: it was gone."""
     for process in rank.processes:
-        if process.threads and role_of(process, None) is not Role.BYSTANDER:
+        if process.threads and not _is_bystander(process.command):
             return process
     return rank.processes[0] if rank.processes else None
 

@@ -215,6 +215,12 @@ def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
         reason = f"{who} on {first.node} is outside the collective ({what})"
         detail = f"{peers}; whether it moves is not known"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture",), detail=detail)
+    if (slow := _slow_and_unsure(scene, looks)) is not None:
+        last = looks[slow.rank][1].last
+        assert last is not None
+        where = scene.places[slow.rank]
+        reason = f"{name(r.rank for r in scene.outside)} on {slow.node} is in {where.slow_by_nature} at {where.label}"
+        return Verdict(Conclusion.UNDETERMINED, f"{reason}, and may be at work ({last.why})", detail=peers)
     missing = [] if _peers_explained(captures, scene) else ["captures in which all others wait, one after the other"]
     if scene.spin:
         missing.append(f"whether {name(scene.spin)} wait: they use a processor, at one place")
@@ -234,6 +240,16 @@ def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
     detail = ", ".join(filter(None, (joined(filter(None, (s.detail for s in suspects))), peers)))
     wanted = tuple(dict.fromkeys(missing))
     return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
+
+
+def _slow_and_unsure(scene: _Scene, looks: dict[int, tuple[Blocking, Stillness]]) -> RankCapture | None:
+    """The first of those outside, where all of them do what may rightly take long, and are not known to stand still."""
+    for rank in scene.outside:
+        what, still = looks[rank.rank]
+        unsure = still.last is not None and still.last.motion is Motion.UNSURE
+        if what.patience is not None or not scene.places[rank.rank].slow_by_nature or not unsure:
+            return None
+    return scene.outside[0]
 
 
 def _at_work(

@@ -57,6 +57,7 @@ async def supervise(fd: int, words: list[str]) -> int:
         checkpoint_dir=own.checkpoint_dir,
         output_files=tuple(files),
         layout=own.layout,
+        layout_order=own.layout_order,
     )
     try:
         return await supervisor.run()

@@ -80,6 +80,8 @@ def environment(base: Mapping[str, str], attempt: str, lineage: str, start: Star
         "TORCH_FR_BUFFER_SIZE": _FLIGHT_RECORDER_EVENTS,
         "TORCH_FR_DUMP_TEMP_FILE": stem,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        # Python's stacks come from py-spy; here they need the GIL, which a hung rank may hold for ever.
+        "TORCH_INCLUDE_STACK_TRACE": "0",
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/tmp/srobust-{attempt}-",  # noqa: S108 (a pipe, on the rank's own node)
     }
     # PyTorch renamed these, and newer versions warn on every rank where the old name is set too.

@@ -15,6 +15,7 @@ from slurm_robust.supervise.suspicion import RankProgress, StepTimes
 KEPT_STEPS = 100
 """Of timings: 40 MB for 16,384 ranks."""
 _MAX_ARCHIVE_BYTES = 256 << 20
+_KEPT_ANSWERS = 8
 
 
 @dataclass
@@ -74,6 +75,8 @@ class Fleet:
         """How long steps took each rank, where ranks tell it."""
         self.archives: dict[int, dict[str, bytes]] = {}
         """capture → node → its archive, JSON; untrusted until `localize.archive` has read it. Asked for only."""
+        self.ras: list[tuple[float, bytes]] = []
+        """What NCCL's RAS service said, JSON, and when we heard it; untrusted until `localize.ras` has read it."""
         self.clean: dict[int, dict[str, list[int]]] = {}
         self.garbled = 0
         self.restarted: dict[int, float] = {}
@@ -113,10 +116,17 @@ class Fleet:
         elif kind == "state":
             info = self.ranks[int(message["rank"])]
             info.state, info.state_pid = str(message["s"]), int(message["pid"])
-        elif kind == "cap":
+        else:
+            self._answer(kind, node, message, now_s)
+
+    def _answer(self, kind: str, node: str, message: Mapping[str, Any], now_s: float) -> None:
+        """What was asked for."""
+        if kind == "cap":
             asked = self.archives.get(int(message["id"]))
             if asked is not None:  # else it comes when nobody waits for it any more, and tells of another moment
                 asked[node] = _unpacked(message["blob"])
+        elif kind == "ras":
+            self.ras = [*self.ras, (now_s, _unpacked(message["blob"]))][-_KEPT_ANSWERS:]
         elif kind == "clean" and int(message["id"]) in self.clean:
             self.clean[int(message["id"])][node] = [int(p) for p in message["left"]]
 

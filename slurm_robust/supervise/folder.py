@@ -58,6 +58,15 @@ class Folder:
         except OSError as error:
             self._failed(str(self.path / STORY_FILE), error)
 
+    def folder(self, name: str) -> Path:
+        """A folder for others to write into, made where the disk lets us."""
+        path = self.path / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._failed(str(path), error)
+        return path
+
     def write(self, name: str, content: str | bytes) -> Path | None:
         """Write a file whole, atomically; None where the disk does not let us."""
         path = self.path / name

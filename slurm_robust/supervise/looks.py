@@ -117,7 +117,7 @@ class Looks:
 
     async def _act(self, found: Investigator, record: incident.Record, *, finished: bool = False) -> int | None:
         inquiry = self._s.handling.investigator(record)
-        inquiry.captures = list(found.captures)
+        inquiry.take_over(found)
         await inquiry.capture()
         return await self._s.handling.proven(inquiry, record, finished=finished)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from slurm_robust.config import Config
+from slurm_robust.localize.layout import LayoutError
+from slurm_robust.localize.layout import parse as parse_layout
 from slurm_robust.model import Mode
 from slurm_robust.supervise.srunargs import UsageError
 
@@ -19,13 +20,12 @@ usage: srobust run [srun options] [--robust[=on|observe|off]] [--robust-…=…]
   --robust=MODE                 on: act; observe: watch and report only; off: plain srun (default: the site's)
   --robust-checkpoint-dir=DIR   look up the latest verified checkpoint here, and give every rank the same
   --robust-hang-timeout=SECONDS silence after which the job is acted on without a pattern that explains it
-  --robust-layout=tp=2,pp=4     parallel sizes, for the localisation
+  --robust-layout=tp=2,pp=4     parallel sizes, for the localisation (and order=tp-pp-dp)
   --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
   --robust-config=FILE          robust.yaml to use
 
 Everything else is srun's own. srobust run --help tells more.
 """
-_LAYOUT = re.compile(r"(?:tp|pp|dp|ep|cp|fsdp)=[1-9]\d{0,5}(?:,(?:tp|pp|dp|ep|cp|fsdp)=[1-9]\d{0,5})*\Z")
 NAMES = ("checkpoint-dir", "hang-timeout", "layout", "folder", "config")
 """What may follow `--robust-`."""
 _KNOWN = frozenset({"mode", *NAMES})
@@ -40,6 +40,7 @@ class OwnOptions:
     checkpoint_dir: str = ""
     hang_timeout_s: float | None = None
     layout: Mapping[str, int] = field(default_factory=dict)
+    layout_order: str = ""
     folder: str = ""
     config: str = ""
 
@@ -76,15 +77,17 @@ def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
             hang_s = 0.0
         if not 1.0 <= hang_s <= 7 * 86400.0:
             raise UsageError(f"--robust-hang-timeout={own['hang-timeout']}: expected seconds, 1 to 604800")
-    layout = own.get("layout", "")
-    if layout and not _LAYOUT.match(layout):
-        raise UsageError(f"--robust-layout={layout}: expected sizes such as tp=2,pp=4,dp=4")
+    try:
+        layout, order = parse_layout(own["layout"]) if own.get("layout") else ({}, "")
+    except LayoutError as error:
+        raise UsageError(f"--robust-layout={own['layout'][:80]}: {error}") from None
     return OwnOptions(
         mode=Mode.ACT if "mode" in own and not mode_text else modes[mode_text],
         off=mode_text == "off",
         checkpoint_dir=own.get("checkpoint-dir") or env.get("SROBUST_CHECKPOINT_DIR", ""),
         hang_timeout_s=hang_s,
-        layout={k: int(v) for k, v in (pair.split("=") for pair in layout.split(","))} if layout else {},
+        layout=layout,
+        layout_order=order,
         folder=own.get("folder", ""),
         config=own.get("config", ""),
     )

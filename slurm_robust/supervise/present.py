@@ -44,6 +44,7 @@ class Present:
         *,
         job_id: int,
         layout: Mapping[str, int],
+        layout_order: str = "",
         paths: Sequence[Path],
         log_pattern: str,
         labelled: bool = False,
@@ -52,7 +53,7 @@ class Present:
         self.job_id = job_id
         self._labelled = labelled
         self.fleet = Fleet(attempt)
-        self.scene = Scene(nodes, layout)
+        self.scene = Scene(nodes, layout, layout_order)
         self._cancelled: set[str] = set()
         self._deaths = Deaths()
         self.quiet_until_s = 0.0

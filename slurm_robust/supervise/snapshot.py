@@ -1,10 +1,11 @@
-"""One look at a live job from outside: a watch step, one capture, and away."""
+"""Looks at a live job from outside: a watch step, one capture or several, and away."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.slurm.client import Job
@@ -18,20 +19,32 @@ class SnapshotError(Exception):
     """No agent could be started; the message carries srun's words."""
 
 
-async def take(
-    job: Job, config: SuperviseConfig, timeout_s: float, *, count: int, every_s: float
-) -> AsyncIterator[tuple[dict[str, bytes], list[str]]]:
-    """Take the stacks of every rank of a running job, once or in several rounds with one watch step.
+@dataclass(frozen=True)
+class Look:
+    """One capture.
+
+    Attributes:
+        round: 1 for the first.
+        archives: Of each node that answered (JSON).
+        missing: The nodes that did not answer in time.
+    """
+
+    round: int
+    archives: dict[str, bytes]
+    missing: list[str]
+
+
+async def looks(
+    job: Job, config: SuperviseConfig, timeout_s: float, every_s: float | None = None, count: int = 0
+) -> AsyncGenerator[Look, None]:
+    """Take the stacks of every rank of a running job, once or again and again.
 
     Args:
         job: Running.
-        config: The site's choices.
-        timeout_s: For the agents' start and the first round together, and for each further round.
-        count: Number of rounds.
-        every_s: From the start of a round to that of the next; one that takes longer is followed by the next at once.
-
-    Yields:
-        For each round as it is there: the archive of each node (JSON), and the nodes that did not answer in time.
+        config: For the agents' and the capture's times.
+        timeout_s: For one look, the first one with the agents' start.
+        every_s: From one look to the next; None for a single one. It ends with the job.
+        count: Looks at most; 0 for no end.
 
     Raises:
         SnapshotError: the watch step ended before any agent spoke.
@@ -41,22 +54,28 @@ async def take(
     watch = WatchStep(job.ref.job_id, config.tick_s, lambda m: fleet.feed(m, time.time()), log.append)
     deadline = time.monotonic() + timeout_s
     await watch.start(job.nodes, "")
+    number = 0
     try:
         while time.monotonic() < deadline and not set(job.nodes) <= set(fleet.heard_at_s) and not log:
             await asyncio.sleep(_POLL_S)
         if log and not fleet.heard_at_s:
             raise SnapshotError(log[0])
-        for number in range(1, count + 1):
-            next_s = time.monotonic() + every_s
+        while True:
+            number += 1
+            began = time.monotonic()
             archives = fleet.expect(number)
-            watch.tell("capture", id=number, round=number, timeout_s=min(config.capture_timeout_s, timeout_s))
+            left_s = min(config.capture_timeout_s, timeout_s)
+            watch.tell("capture", id=number, round=number, timeout_s=left_s)
             heard = set(fleet.heard_at_s)
-            while time.monotonic() < deadline and not heard <= set(archives):
+            while time.monotonic() < deadline and not heard <= set(archives) and not (log and number > 1):
                 await asyncio.sleep(_POLL_S)
             fleet.archives.pop(number, None)
-            yield archives, sorted(set(job.nodes) - set(archives))
-            if number < count:
-                await asyncio.sleep(max(0.0, next_s - time.monotonic()))
-                deadline = time.monotonic() + timeout_s
+            if number > 1 and not archives:
+                return  # the agents ended with their job
+            yield Look(number, archives, sorted(set(job.nodes) - set(archives)))
+            if every_s is None or number == count:
+                return
+            await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
+            deadline = time.monotonic() + timeout_s
     finally:
         await watch.stop()

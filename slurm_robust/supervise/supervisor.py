@@ -54,6 +54,7 @@ class Supervisor:
         checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
         output_files: The job's output, for progress lines and last words.
         layout: Parallel sizes that the user gave.
+        layout_order: And the order in which they count ranks, empty for Megatron's.
         sole: Tells whether another run of the job is supervised, too.
     """
 
@@ -69,6 +70,7 @@ class Supervisor:
         checkpoint_dir: str = "",
         output_files: tuple[Path, ...] = (),
         layout: Mapping[str, int] | None = None,
+        layout_order: str = "",
         sole: Sole | None = None,
     ) -> None:
         self.context = context
@@ -84,7 +86,7 @@ class Supervisor:
         self.evicted: set[str] = set()
         self.silent_nodes: list[str] = []
         self._checkpoint_dir = checkpoint_dir
-        self._layout = dict(layout or {})
+        self._layout, self._layout_order = dict(layout or {}), layout_order
         self._sole = sole
         self._paths = output_files
         self._looked_after_at = 0.0
@@ -110,6 +112,7 @@ class Supervisor:
             self.context.job.nodes,
             job_id=self.context.ref.job_id,
             layout=self._layout,
+            layout_order=self._layout_order,
             paths=self._paths,
             log_pattern=self.config.supervise.log_pattern,
             labelled=self.command is not None and labels_lines(self.command, self.environment),
@@ -245,9 +248,8 @@ class Supervisor:
         self._said_training = self._step_seen = False
         self.looks = Looks(self, time.time())
         self.slowness = Slowness(self, time.monotonic())
-        env = attempts.environment(
-            self.environment, attempt, self.context.claim.lineage, self.start, self.folder.path / "fr"
-        )
+        dumps = self.folder.folder("fr")  # PyTorch makes none, and writes no dump without it
+        env = attempts.environment(self.environment, attempt, self.context.claim.lineage, self.start, dumps)
         self.channel.launch(argv, {**env, **extra}, [], attempt, sorted(self.evicted))
         self.agents.watch_attempt(attempt)
 

@@ -123,3 +123,27 @@ def test_slow_campaign_twice() -> None:
     assert ours["slow GPU 30 %"]["exact"]["hits"] > 0
     assert ours["totals only"]["rightly nobody"]["hits"] == ours["totals only"]["cases"]
     assert run("slow_campaign.py")["figures"] == figures
+
+
+def test_localisation_of_real_ranks() -> None:
+    """Real processes with known faults: each class's outcomes add up, and no wrong node is named."""
+    figures = run("localize_real.py", "--only", "loader-lock", "other-collective", "--recorder")["figures"]
+    told = {case["case"]: case for case in figures["cases"]}
+    assert told["loader-lock"]["named"] == ["n2"]
+    assert told["loader-lock"]["outcome"] == "exact"
+    assert "never joined" in told["loader-lock"]["told"], "the recorder's word goes first"
+    assert told["other-collective"]["outcome"] == "rightly none"
+    assert figures["classes"]["all"]["cases"] == 2
+
+
+def test_localisation_of_many_ranks() -> None:
+    """The guilty node is named at each size; time, memory and bytes are there. How fast it was is not judged here."""
+    found = run("localize_scale.py")
+    sizes = found["figures"]["sizes"]
+    assert [size["ranks"] for size in sizes] == [1000, 4000]
+    assert [size["named"] for size in sizes] == [["n00062"], ["n00250"]]
+    for size in sizes:
+        assert 0 < size["judge_and_fold_s"] < 30
+        assert 100 < size["bytes_a_rank"] < 4096
+        assert size["peak_mib"] > 1
+    assert [t["met"] for t in found["targets"][:3]] == [None] * 3, "100,000 ranks were not measured"

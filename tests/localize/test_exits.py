@@ -12,6 +12,13 @@ NODES = {n: f"n{n}" for n in range(4)}
 GLOO_LOST = (
     "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5003. GLHF!",
 )
+GLOO_SIZES = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    (
+        "  what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 2048 vs 4. "
+        "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
+    ),
+)
 NCCL_TIMEOUT = ("[rank2]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",)
 
 
@@ -37,6 +44,13 @@ def died(
         (died(0, 0, 2, 0, "train.py: error: unrecognized arguments: --lrr"), Cause.USER_CODE),
         (died(0, 0, 1, 0, *GLOO_LOST), Cause.PEER_LOST),
         (died(0, 0, None, 6, *NCCL_TIMEOUT), Cause.PEER_LOST),
+        (died(0, 0, None, 6, *GLOO_SIZES), Cause.USER_CODE),
+        (
+            died(
+                0, 0, 1, 0, "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective"
+            ),
+            Cause.USER_CODE,
+        ),
         (died(0, 0, 1, 0, "KeyError: 'x'", "RuntimeError: Connection closed by peer"), Cause.USER_CODE),
         (died(0, 0, 1, 0, "RuntimeError: Connection closed by peer", "KeyError: 'x'"), Cause.PEER_LOST),
         (died(0, 0, 1, 0, "RuntimeError: CUDA error: uncorrectable ECC error encountered"), Cause.HARDWARE),
@@ -236,3 +250,13 @@ def test_a_whole_step_that_ended_with_a_hardware_text_names_no_node() -> None:
     verdict = judge(Evidence(4, NODES, exits=(RankExit(-1, "", 100.0, 1, 0, (ECC,)),)))
     assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
     assert "ECC" in verdict.reason
+
+
+def test_one_that_finished_too_early_is_the_programs() -> None:
+    """Exit code 0 of one, and the others lost a peer: no death of a node, and nothing to look for on it."""
+    exits = (died(2, 100.0, 0), *(died(n, 100.3, 1, 0, *GLOO_LOST) for n in (0, 1, 3)))
+    found = judge(Evidence(4, NODES, exits=exits))
+    assert (found.conclusion, found.suspects) == (Conclusion.USER_CODE, ())
+    assert "rank 2 ended with exit code 0" in found.reason
+    alone = judge(Evidence(4, NODES, exits=exits[1:]))
+    assert alone.conclusion is Conclusion.UNDETERMINED, "without that rank's exit nobody knows"

@@ -101,7 +101,7 @@ def test_a_layout_that_does_not_fit_is_said() -> None:
     """It is not used, and the verdict says why."""
     found = judge(evidence_of(job(BYTEROBUST), sizes={"tp": 2, "pp": 4, "dp": 2}))
     assert found.conclusion is Conclusion.UNDETERMINED
-    assert "layout: tp=2,pp=4,dp=2 makes 16 ranks; ranks 16-31 are beyond it" in found.missing
+    assert "layout: tp=2,pp=4,dp=2 makes 16 ranks; beyond it: ranks 16-31" in found.missing
 
 
 def test_more_than_half_of_the_nodes_share_a_cause() -> None:

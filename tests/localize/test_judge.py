@@ -472,3 +472,14 @@ def test_a_fault_report_while_hosts_spin() -> None:
     verdict = judge(replace(seen, node_signals=(signal(SignalKind.NODE_FAULT, "n3", "XID 79"),)))
     assert named(verdict) == [("n3", (3,))]
     assert not verdict.corroborated
+
+
+def test_an_evaluation_that_uses_some_processor_time_is_not_blamed() -> None:
+    """On a crowded node it gets a tenth of a processor at one line: neither still nor surely at work, so nobody."""
+    captures = [
+        capture(1000.0 + 5 * n, rank(0, process(EVALUATE, cpu_s=10 + 0.5 * n)), *(waiting(r) for r in (1, 2, 3)))
+        for n in range(3)
+    ]
+    found = judge(evidence(*captures))
+    assert (found.conclusion, found.suspects) == (Conclusion.UNDETERMINED, ())
+    assert "may be at work" in found.reason

@@ -70,7 +70,7 @@ def test_groups_of_a_kind_share_out_all_ranks(order: list[str], sizes: tuple[int
         ("tp=0", 0, "not understood: 'tp=0'"),
         ("order=tp-pp", 0, "no sizes"),
         ("tp=3", 16, "does not divide 16 ranks"),
-        ("tp=2,pp=2,dp=2", 10, "makes 8 ranks; ranks 8-9 are beyond it"),
+        ("tp=2,pp=2,dp=2", 10, "makes 8 ranks; beyond it: ranks 8-9"),
         ("tp=2,pp=4,dp=4", 16, "makes 32 ranks, but there are 16"),
         ("tp=2,dp=2,ep=3", 0, "does not divide the 4 ranks of a pipeline stage"),
         ("tp=2,pp=2,dp=2,order=tp-dp", 0, "the order tp-dp lacks pp"),

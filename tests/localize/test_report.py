@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,18 @@ def test_states_and_gaps_show_in_classes() -> None:
         )
     )
     assert [c.stack[-1] for c in found][1:] == ["[stopped]", "[no stack: permission denied]", "[no process]"]
+
+
+def test_a_spin_loop_is_one_place() -> None:
+    """Ranks that poll in one collective, each at another line of the loop, are one class; its line is left out."""
+    polls = [(*ALL_REDUCE[:-1], replace(ALL_REDUCE[-1], line=line)) for line in (3252, 3254, 3255)]
+    ranks = [rank(n, process(stack)) for n, stack in enumerate(polls)]
+    (found,) = classes(capture(1.0, *ranks))
+    assert (found.ranks, found.stack[-1]) == ("0-2", "all_reduce (torch/distributed/distributed_c10d.py)")
+    assert render_tree(capture(1.0, *ranks)).count("all_reduce") == 1
+    # Another line of the program is another place.
+    other = (*ALL_REDUCE[:1], replace(ALL_REDUCE[1], line=99), *ALL_REDUCE[2:])
+    assert len(classes(capture(1.0, *ranks, rank(3, process(other))))) == 2
 
 
 def test_tree_for_people() -> None:
@@ -136,7 +149,7 @@ def test_command_with_layout_and_picture(tmp_path: Path) -> None:
     ("layout", "exit_code", "words"),
     [
         ("tp=2,pp", 2, "not understood: 'pp'"),
-        ("tp=2,dp=2", 0, "rank 4 are beyond it"),
+        ("tp=2,dp=2", 0, "beyond it: rank 4"),
         ("tp=2", 0, "does not divide 5 ranks"),
     ],
 )
@@ -155,3 +168,16 @@ def test_command_cannot_write_the_picture(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "not written: No such file" in done.stderr
     assert "suspect n2" in done.stdout
+
+
+def test_the_layout_of_an_incident_is_used(tmp_path: Path) -> None:
+    """What was known when it was judged counts later on, too; a garbled one is named, and --layout goes before."""
+    save(tmp_path)
+    (tmp_path / "layout.txt").write_text("tp=2,dp=2\n")
+    found = CliRunner().invoke(command, ["--stacks", str(tmp_path), "--json"])
+    assert "layout: tp=2,dp=2 makes 4 ranks; beyond it: rank 4" in json.loads(found.stdout)["missing"]
+    given = CliRunner().invoke(command, ["--stacks", str(tmp_path), "--json", "--layout", "dp=5"])
+    assert not any("layout" in line for line in json.loads(given.stdout)["missing"])
+    (tmp_path / "layout.txt").write_text("two by two")
+    garbled = CliRunner().invoke(command, ["--stacks", str(tmp_path), "--json"])
+    assert any("layout.txt" in line for line in json.loads(garbled.stdout)["problems"])

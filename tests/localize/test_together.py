@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from localize_scenes import USER, USER_LOCK, WORKER_LOCK, in_loader, process, rank, repeated, waiting
+from localize_scenes import (
+    EVALUATE,
+    MAIN,
+    USER,
+    USER_LOCK,
+    WORKER_LOCK,
+    capture,
+    evidence,
+    frames,
+    in_loader,
+    process,
+    rank,
+    repeated,
+    waiting,
+)
 from recorder_dumps import WORLD, dump, entry
 
-from slurm_robust.localize.evidence import Evidence, RankCapture
+from slurm_robust.localize.evidence import Evidence, Frame, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
+from slurm_robust.model import Conclusion
 
 FOUR = {WORLD: [0, 1, 2, 3]}
 
@@ -74,3 +89,36 @@ def test_no_stacks() -> None:
     """The recorder alone."""
     alone = replace(both(1, waiting(1)), captures=())
     assert judge(alone).suspects[0].detail == "ranks 0,2-3 wait for it there"
+
+
+def moving_suspect(stacks: Sequence[Sequence[Frame]], busy_s: float) -> Evidence:
+    """Rank 1 never joined; its stack is another in each capture, or it uses a processor."""
+    captures = [
+        capture(1000.0 + 5 * n, rank(1, process(tuple(stack), cpu_s=n * busy_s)), *(waiting(r) for r in (0, 2, 3)))
+        for n, stack in enumerate(stacks)
+    ]
+    return replace(evidence(*captures), recorder=recorded(1))
+
+
+def test_the_recorder_alone_would_blame_who_is_only_late() -> None:
+    """It never joined because it compiles, loads or computes, and its stack moves: nobody is at fault."""
+    found = judge(moving_suspect([frames(*MAIN, f"trace /home/u/train.py:{n}") for n in (7, 8, 9)], 0.0))
+    assert (found.conclusion, found.suspects) == (Conclusion.NONE, ())
+    assert "rank 1 moves" in found.reason
+
+
+def test_an_evaluation_that_computes_at_one_line_is_not_blamed() -> None:
+    """Busy where it may rightly be; in the step itself it may be a host that waits for its device: that stays named."""
+    assert judge(moving_suspect([EVALUATE] * 3, 4.0)).conclusion is Conclusion.NONE
+    assert judge(moving_suspect([EVALUATE] * 3, 0.5)).conclusion is Conclusion.NONE, "a tenth of a processor"
+    assert [s.node for s in judge(moving_suspect([USER] * 3, 4.0)).suspects] == ["n1"]
+
+
+def test_who_has_finished_leaves_no_dump() -> None:
+    """A rank that ended with exit code 0 is not suspected for that: the program let it leave."""
+    ended = RankExit(1, "n1", 1001.0, exit_code=0)
+    scene = both(1, waiting(1))
+    left = {r: d for r, d in scene.recorder.items() if r != 1}
+    gone = [replace(c, ranks=tuple(r for r in c.ranks if r.rank != 1)) for c in scene.captures]
+    found = judge(replace(scene, recorder=left, captures=tuple(gone), exits=(ended,)))
+    assert found.suspects == ()

@@ -48,7 +48,7 @@ def test_agents_take_ranks_of_that_step_only(attempt: str, found: bool) -> None:
         (["--step=x"], "expected the number behind the point"),
         (["--launcher=1"], "--launcher goes with --step"),
         (["--step=0", "--hang-timeout=soon"], "--hang-timeout=soon: expected seconds, 1 to 604800"),
-        (["--step=0", "--layout=tp=0"], "--layout=tp=0: expected sizes such as tp=2,pp=4,dp=4"),
+        (["--step=0", "--layout=tp=0"], "--layout=tp=0: layout: not understood: 'tp=0'"),
     ],
 )
 def test_wrong_options_are_told_under_the_names_they_have_here(words: list[str], told: str) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sys
 import time
 import zlib
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "localize"))
+
+from recorder_dumps import entry, plain  # type: ignore[import-not-found]
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.model import Conclusion
@@ -84,3 +89,35 @@ def test_a_node_whose_agent_is_silent_is_missing_and_holds_nobody_up(tmp_path: P
     began = time.monotonic()
     assert asyncio.run(agents.inquiry.capture()).missing_nodes == ("n3",)
     assert time.monotonic() - began < 0.2
+
+
+def test_recorder_dumps_of_a_capture_are_judged_with_the_stacks(tmp_path: Path) -> None:
+    """Three ranks wait in a collective that rank 2 never joined: its node is named, whatever the stacks say."""
+    agents = Agents(tmp_path / "story")
+
+    def dump(rank: int) -> dict[str, Any]:
+        joined = rank != 2
+        pending = [entry(3, 4)] if joined else []
+        known = [entry(2, 3, state="completed")]
+        return plain([*known, *pending], {0: (4 if joined else 3, 3)}, {"0": range(4)})
+
+    asked: list[tuple[bool, str]] = []
+
+    def answer(kind: str, **fields: Any) -> None:
+        asked.append((fields["recorder"], fields["ras"]))
+        for rank, node in enumerate(NODES):
+            recorder = {"error": "garbled"} if rank == 3 else {"dump": dump(rank)}
+            told = {**ARCHIVE, "node": node, "ranks": [{"rank": rank, "recorder": recorder}]}
+            blob = base64.b64encode(zlib.compress(json.dumps(told).encode())).decode()
+            agents.fleet.feed({"t": "cap", "n": node, "id": fields["id"], "blob": blob}, time.time())
+
+    agents.inquiry._tell = answer
+    for _ in range(2):
+        asyncio.run(agents.inquiry.capture())
+    verdict = agents.inquiry.judge()
+    assert [s.node for s in verdict.suspects] == ["n3"]
+    assert "never joined all_reduce 4" in verdict.reason
+    told = (tmp_path / "story" / "story.jsonl").read_text()
+    assert told.count("garbled") == 1, "what cannot be read is said once"
+    asyncio.run(agents.inquiry.capture(keep=False))
+    assert asked == [(True, "n2"), (True, "n3"), (False, "")], "a quiet look asks neither recorders nor NCCL"

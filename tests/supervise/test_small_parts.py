@@ -30,6 +30,8 @@ def test_options_go_over_the_sites_choice() -> None:
     own = options.read({"mode": "on", "hang-timeout": "90", "layout": "tp=2,pp=4"}, {})
     applied = own.applied(config.Config())
     assert (applied.mode, applied.supervise.action_limit_s, own.layout) == (Mode.ACT, 90.0, {"tp": 2, "pp": 4})
+    ordered = options.read({"layout": "tp=2,pp=4,order=pp-tp-dp"}, {})
+    assert (ordered.layout, ordered.layout_order) == ({"tp": 2, "pp": 4}, "pp-tp-dp")
     assert options.read({}, {"SROBUST_CHECKPOINT_DIR": "/ck"}).checkpoint_dir == "/ck"
 
 
@@ -41,6 +43,7 @@ def test_options_go_over_the_sites_choice() -> None:
         {"hang-timeout": "0"},
         {"layout": "tp=0"},
         {"layout": "x=2"},
+        {"layout": "order=tp-pp"},
         {"spare": ""},
     ],
 )
@@ -62,6 +65,7 @@ def test_ranks_are_given_the_checkpoint_and_the_users_variables_stay(tmp_path: P
     assert env["SROBUST_RESUME_STEP"] == "7"
     assert env["SROBUST_RESUME_PATH"].endswith("step-00000007")
     assert "TORCH_FR_BUFFER_SIZE" not in env
+    assert env["TORCH_INCLUDE_STACK_TRACE"] == "0", "it would need the GIL, which a hung rank may hold"
 
 
 def test_no_checkpoint_folder_says_nothing_and_an_empty_one_says_start_anew(tmp_path: Path) -> None:

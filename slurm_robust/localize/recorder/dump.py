@@ -11,11 +11,13 @@ import json
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NoReturn
 
 MAX_DUMP_BYTES = 256 << 20
 """A ring of 20,000 entries with stacks is some 40 MB."""
+MAX_RANKS = 10_000_000
 _PEER = re.compile(r"(?:send|recv|isend|irecv) ?(\d+)(?:->|<-)(\d+)")
 
 
@@ -133,6 +135,9 @@ def _decode(plain: Any, rank: int) -> RankDump:
         raise DumpError("not a flight-recorder dump: no list of entries in it")
     try:
         groups = {str(name): _group(str(name), told) for name, told in (plain.get("pg_config") or {}).items()}
+        if "" in groups and "0" not in groups:
+            # Gloo's default group has no name in the table of groups, and this one in its entries.
+            groups["0"] = replace(groups.pop(""), name="0")
         counters = {
             int(number): (int(told["last_enqueued_collective"]), int(told["last_completed_collective"]))
             for number, told in (plain.get("pg_status") or {}).items()
@@ -154,10 +159,23 @@ def _decode(plain: Any, rank: int) -> RankDump:
 
 
 def _group(name: str, told: Mapping[str, Any]) -> Group:
+    if "ranges" in told:
+        # As the node's agent writes it; all ranks of a large job tell of the same group.
+        return Group(
+            name, str(told.get("desc", "")), _spread(tuple((int(a), int(b), int(c)) for a, b, c in told["ranges"]))
+        )
     ranks = told["ranks"]
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
     return Group(name, str(told.get("desc", "")), tuple(int(r) for r in ranks))
+
+
+@lru_cache(maxsize=4096)
+def _spread(ranges: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
+    """Ranks out of (first, last, step)."""
+    if sum(abs(last - first) // max(step, 1) + 1 for first, last, step in ranges) > MAX_RANKS:
+        raise ValueError(f"a group of more than {MAX_RANKS} ranks")
+    return tuple(rank for first, last, step in ranges for rank in range(first, last + 1, max(step, 1)))
 
 
 def _op(entry: Mapping[str, Any], group: Group | None) -> Op:

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
-from slurm_robust.supervise.agent import proc
+from slurm_robust.supervise.agent import proc, recorder
 from slurm_robust.supervise.agent.ranks import Member, Rank
 
 _ONE_DUMP_S = 5.0
@@ -102,20 +102,15 @@ def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> d
     }
 
 
-def _poke_flight_recorder(m: Member, rank: int) -> None:
-    """Ask a NCCL rank for its flight recorder: PyTorch dumps when its pipe is written to."""
-    if not m.dump_pipe:
-        return
-    try:
-        fd = os.open(f"{m.dump_pipe}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:
-        return  # no NCCL process group was made: there is nobody to read the pipe
-    try:
-        os.write(fd, b"1\n")
-    except OSError:
-        pass
-    finally:
-        os.close(fd)
+def _last_sign_s(progress: Any, now_s: float) -> float:
+    return now_s - float(progress["age_s"]) if progress else 0.0
+
+
+def _recorder(rank: Rank, last_sign_s: float) -> recorder.Reading:
+    """The dump that an earlier capture asked for; asks for the next one."""
+    found = recorder.take(rank.main, rank.rank, last_sign_s)
+    recorder.ask(rank.main, rank.rank)
+    return found
 
 
 def capture(
@@ -126,6 +121,7 @@ def capture(
     round_number: int,
     py_spy: str,
     timeout_s: float,
+    with_recorder: bool = True,
 ) -> dict[str, Any]:
     """Take the stacks of every process of `ranks`.
 
@@ -136,6 +132,7 @@ def capture(
         round_number: Which capture of the incident this is.
         py_spy: Path of py-spy.
         timeout_s: For everything; a process not reached in time has an `error`.
+        with_recorder: Ask the ranks for their flight recorders' dumps, too, and take those asked for before.
 
     Returns:
         The archive as a JSON-able object.
@@ -153,11 +150,16 @@ def capture(
     with ThreadPoolExecutor(max_workers=max(4, 2 * (os.cpu_count() or 1))) as pool:
         jobs = []
         for r in ranks:
-            _poke_flight_recorder(r.main, r.rank)
             ordered = [r.main] + [m for m in r.tree if m.pid != r.main.pid]
+            # Stacks first: they are what is waited for.
             jobs.append((r, [pool.submit(_process, m, dump, stacks) for m in ordered]))
-        entries = [
-            {"rank": r.rank, "progress": progress.get(r.rank), "processes": [f.result() for f in futures]}
-            for r, futures in jobs
-        ]
+        asked = ranks if with_recorder else []
+        recorded = {r.rank: pool.submit(_recorder, r, _last_sign_s(progress.get(r.rank), started)) for r in asked}
+        entries = []
+        for r, futures in jobs:
+            entry = {"rank": r.rank, "progress": progress.get(r.rank), "processes": [f.result() for f in futures]}
+            found = recorded[r.rank].result() if r.rank in recorded else recorder.Reading()
+            if found.dump is not None or found.error:
+                entry["recorder"] = {"dump": found.dump, "error": found.error}
+            entries.append(entry)
     return {"v": 1, "node": node, "at_s": started, "round": round_number, "ranks": entries, "stacks": stacks}

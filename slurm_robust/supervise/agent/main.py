@@ -2,7 +2,7 @@
 
 Says (all carry `n`, the node): `hello`, `rank` (found), `gone`, `p` (progress), `t` (timings), `marks`, `state`
 (stopped, uninterruptible, or fine again), `exit` (how a task ended, where the SPANK plugin tells), `hb` (alive), `cap`
-(a capture), `clean` (what is left of an ended attempt).
+(a capture), `ras` (what NCCL sees of the whole job), `clean` (what is left of an ended attempt).
 Is told: `watch` (another attempt), `capture`, `clean`, `quit`. End of input ends it.
 """
 
@@ -21,7 +21,7 @@ import zlib
 from typing import Any
 
 from slurm_robust import progress
-from slurm_robust.supervise.agent import proc, wire
+from slurm_robust.supervise.agent import proc, ras, wire
 from slurm_robust.supervise.agent.capture import capture
 from slurm_robust.supervise.agent.exits import Exits
 from slurm_robust.supervise.agent.gpus import holders
@@ -198,6 +198,8 @@ class Agent:
             self.rescan()
             # In a thread: heartbeats go on while py-spy works.
             threading.Thread(target=self._capture, args=(message, list(self.ranks.values())), daemon=True).start()
+            if message.get("ras") == self.node:
+                threading.Thread(target=self._ask_nccl, args=(message, list(self.ranks.values())), daemon=True).start()
         elif kind == "clean" and (not message.get("id") or message["id"] not in self._cleaned):
             self._cleaned.add(message.get("id"))
             threading.Thread(target=self._clean, args=(message,), daemon=True).start()
@@ -215,9 +217,21 @@ class Agent:
             round_number=int(message.get("round", 1)),
             py_spy=self.py_spy,
             timeout_s=float(message.get("timeout_s", 10.0)),
+            with_recorder=bool(message.get("recorder", True)),
         )
         blob = base64.b64encode(zlib.compress(json.dumps(archive).encode(), 6)).decode()
         self.say("cap", id=message.get("id"), blob=blob)
+
+    def _ask_nccl(self, message: dict[str, Any], ranks: list[Rank]) -> None:
+        """Ask NCCL's RAS service what it sees of the whole job; nothing is said where there is none."""
+        if not ranks:
+            return
+        pids = [m.pid for r in ranks for m in r.tree]
+        answer = ras.ask(pids, proc.environ(ranks[0].main.pid), float(message.get("timeout_s", 10.0)))
+        if answer.json is not None or answer.text or answer.error:
+            told = {"at_s": time.time(), "json": answer.json, "text": answer.text, "error": answer.error}
+            blob = base64.b64encode(zlib.compress(json.dumps(told).encode(), 6)).decode()
+            self.say("ras", id=message.get("id"), blob=blob)
 
     def _clean(self, message: dict[str, Any]) -> None:
         """Wait until no process of an ended attempt is left; what outlives its step is killed, being an orphan."""

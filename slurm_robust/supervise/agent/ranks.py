@@ -53,6 +53,9 @@ class Member(NamedTuple):
     nodes: int
     """Nodes of its step, -1 where not told."""
     dump_pipe: str
+    """PyTorch's names for the flight recorder: what is before the rank's number, of the pipe that asks for a dump…"""
+    dump_stem: str = ""
+    """… and of the dump's own file; both empty where the environment does not say."""
     exits: str = ""
     """File in which slurmstepd tells how tasks of the step ended, where the SPANK plugin writes one."""
 
@@ -147,6 +150,7 @@ class Finder:
             world=_number(env.get("WORLD_SIZE"), _number(env.get("SLURM_STEP_NUM_TASKS"))),
             nodes=_number(env.get("SLURM_STEP_NUM_NODES")),
             dump_pipe=env.get("TORCH_FR_DUMP_PIPE_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") or "",
+            dump_stem=env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or "",
             exits=env.get("SROBUST_EXITS", ""),
         )
 

@@ -1,0 +1,1 @@
+"""Faults in real torch processes over gloo, captured as the supervisor captures them, with the truth known."""

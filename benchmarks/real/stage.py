@@ -1,0 +1,239 @@
+"""One case on this machine: ranks, an agent a node as the watch step starts it, and the supervisor's own captures.
+
+Only Slurm is left out: nodes are names in the ranks' environment, and exits are read from the processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import slurm_robust
+from real.cases import Case
+from slurm_robust.config import SuperviseConfig
+from slurm_robust.localize.evidence import RankExit
+from slurm_robust.model import Conclusion, Verdict
+from slurm_robust.supervise.agent import wire
+from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.incident import Record
+from slurm_robust.supervise.investigate import Investigator, Scene
+from slurm_robust.supervise.watch import py_spy_path
+
+ROOT = Path(slurm_robust.__file__).resolve().parents[1]
+RANK = Path(__file__).with_name("rank.py")
+STRIKES_WITHIN_S = 90.0
+SUSPECTED_AFTER_S = 2.0
+"""From the fault to the first capture: what suspicion takes, about."""
+CAPTURES, EVERY_S = 4, 2.5
+"""Until then nearly every verdict has its final form; what is still missing for an action is time."""
+_AGENT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from slurm_robust.supervise.agent.main import main; main(sys.argv[2:])"
+)
+_STREAM_LIMIT = 1 << 20
+_jobs = itertools.count(4_000_000 + os.getpid() % 100_000 * 100)
+
+
+@dataclass
+class Outcome:
+    """What came of one case.
+
+    Attributes:
+        how: `exact`, `wrong`, `missed`, or `rightly none`.
+        named: Nodes that the verdict names.
+        acted_on: The verdict would be acted on before the action limit.
+        told: What the judge said, a line.
+        took_s: From the fault to the verdict.
+        folder: The captures and the ranks' output.
+    """
+
+    case: Case
+    how: str
+    named: tuple[str, ...]
+    acted_on: bool
+    told: str
+    took_s: float
+    folder: Path
+    verdict: Verdict = field(repr=False)
+
+
+class Stage:
+    """Runs one case in a folder of its own.
+
+    Args:
+        case: What to play.
+        folder: Made, and left.
+        recorder: Ranks dump PyTorch's flight recorder when asked, as they do by themselves under NCCL.
+    """
+
+    def __init__(self, case: Case, folder: Path, *, recorder: bool = False) -> None:
+        self.case, self.folder, self.recorder = case, folder, recorder
+        self.job = next(_jobs)
+        self.fleet = Fleet("")
+        self.scene = Scene(case.nodes)
+        self.ranks: dict[int, asyncio.subprocess.Process] = {}
+        self._agents: list[asyncio.subprocess.Process] = []
+        self._readers: list[asyncio.Task[None]] = []
+        self._told = 0
+        story = Folder(folder, quiet=True)
+        record = Record("incident", str(self.job), "", time.time())
+        self.inquiry = Investigator(
+            SuperviseConfig(), self._tell, self.fleet, folder=story, record=record, scene=self.scene
+        )
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    def _environment(self, node: str, step: int) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SROBUST_"))}
+        return {
+            **kept,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}",
+            "SLURM_JOB_ID": str(self.job),
+            "SLURM_STEP_ID": str(step),
+            "SLURMD_NODENAME": node,
+            "SLURM_STEP_NUM_TASKS": str(self.case.world),
+            "SLURM_STEP_NUM_NODES": str(len(self.case.nodes)),
+        }
+
+    async def _start_rank(self, rank: int) -> None:
+        case = self.case
+        struck = ",".join(map(str, case.ranks))
+        named = {"SLURM_PROCID": str(rank), "RANK": str(rank), "WORLD_SIZE": str(case.world)}
+        if self.recorder:
+            named["TORCH_FR_DUMP_TEMP_FILE"] = str(self.folder / "dump-")
+            named["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(self.folder / "ask-")
+        with (self.folder / f"rank-{rank}.out").open("wb") as output:
+            self.ranks[rank] = await asyncio.create_subprocess_exec(
+                *(sys.executable, str(RANK), str(self.folder), case.program, case.fault, case.where, struck),
+                env={**self._environment(case.node(rank), 0), **named},
+                # Input that stays open and empty: a terminal at which nobody sits.
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    async def _start_agent(self, node: str) -> None:
+        agent = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-S", "-c", _AGENT, str(ROOT), str(self.job), "", "0.5", py_spy_path()),
+            env={**self._environment(node, 1), "SROBUST_WATCH": "1"},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_STREAM_LIMIT,
+        )
+        self._agents.append(agent)
+        self._readers.append(asyncio.create_task(self._hear(agent)))
+
+    async def _hear(self, agent: asyncio.subprocess.Process) -> None:
+        assert agent.stdout is not None
+        decoder = wire.Decoder()
+        while line := await agent.stdout.readline():
+            message = decoder.feed(line.decode("utf-8", "replace"))
+            if message is not None:
+                self.fleet.feed(message, time.time())
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self._told += 1
+        text = "".join(line + "\n" for line in wire.encode("stage", self._told, {"t": kind, **fields}))
+        for agent in self._agents:
+            if agent.stdin is not None and not agent.stdin.is_closing():
+                agent.stdin.write(text.encode())
+
+    @contextlib.asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        try:
+            for rank in range(self.case.world):
+                await self._start_rank(rank)
+            for node in self.case.nodes:
+                await self._start_agent(node)
+            yield
+        finally:
+            for process in self.ranks.values():
+                # The whole session of a rank, loaders and children of its own with it.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            for agent in self._agents:
+                with contextlib.suppress(ProcessLookupError):
+                    agent.kill()
+            await asyncio.gather(*(p.wait() for p in (*self.ranks.values(), *self._agents)))
+            await asyncio.gather(*self._readers, return_exceptions=True)
+
+    # -- the case ---------------------------------------------------------------------------------------------------
+
+    async def play(self) -> Outcome:
+        """Let the fault strike, look at it as the supervisor does, and judge.
+
+        Raises:
+            TimeoutError: the fault did not strike; the ranks' output tells why.
+        """
+        self.folder.mkdir(parents=True)
+        async with self._running():
+            await self._struck()
+            struck_s = time.monotonic()
+            await asyncio.sleep(SUSPECTED_AFTER_S)
+            for _ in range(CAPTURES):
+                if self.fleet.alive:
+                    await self.inquiry.capture()
+                self._note_exits()
+                verdict = self.inquiry.judge()
+                if verdict.corroborated or not self.fleet.alive:
+                    break
+                await asyncio.sleep(EVERY_S)
+            took_s = time.monotonic() - struck_s
+        return self._outcome(verdict, took_s)
+
+    async def _struck(self) -> None:
+        deadline = time.monotonic() + STRIKES_WITHIN_S
+        marks = [self.folder / f"struck-{rank}" for rank in self.case.ranks]
+        # What no agent has found yet cannot be captured, and would be right for no reason.
+        while not all(mark.exists() for mark in marks) or not self._found():
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{self.case.name}: the fault did not strike, or no agent found its ranks; see {self.folder}"
+                )
+            await asyncio.sleep(0.1)
+
+    def _found(self) -> bool:
+        return all(rank in self.fleet.ranks or p.returncode is not None for rank, p in self.ranks.items())
+
+    def _note_exits(self) -> None:
+        """What srun would say of ranks that ended. Seen at one look, they carry its time: their order is not known."""
+        for rank, process in self.ranks.items():
+            code = process.returncode
+            if code is None or rank in self.scene.exits:
+                continue
+            lines = (self.folder / f"rank-{rank}.out").read_text(errors="replace").splitlines()
+            died = {"signal": -code} if code < 0 else {"exit_code": code}
+            gone_s = self.fleet.ranks[rank].gone_at_s if rank in self.fleet.ranks else 0.0
+            self.scene.exits[rank] = RankExit(
+                rank, self.case.node(rank), gone_s or time.time(), last_lines=tuple(lines[-20:]), **died
+            )
+
+    def _outcome(self, verdict: Verdict, took_s: float) -> Outcome:
+        case = self.case
+        named = tuple(dict.fromkeys(s.node for s in verdict.suspects if s.node))
+        told = f"{verdict.conclusion.value}: {verdict.reason}" + (f" ({verdict.detail})" if verdict.detail else "")
+        acted_on = verdict.corroborated and verdict.conclusion is Conclusion.CULPRIT
+        outcome = Outcome(case, grade(case, named), named, acted_on, told, took_s, self.folder, verdict)
+        shown = {"case": case.name, "outcome": outcome.how, "right": case.right, "struck": sorted(case.struck)}
+        (self.folder / "outcome.json").write_text(json.dumps({**shown, "named": named, "told": told}, indent=1))
+        return outcome
+
+
+def grade(case: Case, named: tuple[str, ...]) -> str:
+    """`exact`, `wrong`, `missed` or `rightly none`: what naming these nodes is worth in this case."""
+    if not named:
+        return "missed" if case.right == "node" else "rightly none"
+    return "exact" if set(named) == case.struck and case.right != "nobody" else "wrong"
