@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from campaign.layout import Layout
+from campaign.alike import MEETING, Cast, everyone
+from campaign.layout import Group, Layout
 
 FOREVER_S = 1e12
 
@@ -62,12 +63,16 @@ class Item:
 
 
 class Op:
-    """One operation of a group, as its members enter it."""
+    """One operation of a group, as its members enter it.
 
-    __slots__ = ("group", "items", "members", "name", "p2p", "ready", "root", "seq")
+    `members` are those that are simulated, `everyone` all ranks that take part (None: the same).
+    """
+
+    __slots__ = ("everyone", "group", "items", "members", "name", "p2p", "ready", "root", "seq")
 
     def __init__(self, group: str, seq: int, name: str, members: tuple[int, ...], root: int = -1) -> None:
         self.group, self.seq, self.name, self.members, self.root = group, seq, name, members, root
+        self.everyone = members
         self.p2p = False
         self.ready = 0
         """Members whose device has come to it."""
@@ -79,6 +84,7 @@ class Entry:
     """What the flight recorder notes when an operation is enqueued."""
 
     item: Item
+    kind: str
     group: str
     number: int
     name: str
@@ -130,9 +136,10 @@ Watch = Callable[["World", Host, Act], bool]
 class World:
     """All hosts, and the clock."""
 
-    def __init__(self, layout: Layout, programs: list[Iterator[Act]], depth: int) -> None:
+    def __init__(self, layout: Layout, programs: Callable[[int], Iterator[Act]], depth: int, cast: Cast | None) -> None:
         self.layout = layout
-        self.hosts = [Host(rank, program, depth) for rank, program in enumerate(programs)]
+        self.cast = cast or everyone(layout)
+        self.hosts = {rank: Host(rank, programs(rank), depth) for rank in self.cast.acting}
         self.now_s = 0.0
         self.watches: dict[int, Watch] = {}
         self.broken: Callable[[Op], bool] | None = None
@@ -140,7 +147,8 @@ class World:
         self._ops: dict[tuple[object, ...], Op] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._ticket = itertools.count()
-        for host in self.hosts:
+        self._acting: dict[str, tuple[int, ...]] = {}
+        for host in self.hosts.values():
             self._at(0.0, lambda host=host: self._go(host))  # type: ignore[misc]
 
     def run(self, until_s: float) -> None:
@@ -240,11 +248,14 @@ class World:
             if len(group.ranks) == 1:
                 return host.tail
             seq = host.entered[group.name] = host.entered.get(group.name, 0) + 1
-            op = self._op((group.name, seq), Op(group.name, seq, act.op, group.ranks, act.root))
+            op = self._ops.get((group.name, seq))
+            if op is None:
+                op = self._ops[group.name, seq] = Op(group.name, seq, act.op, self._actors(group), act.root)
+                op.everyone = group.ranks
             before = [*host.tail, *filter(None, [host.streams.get(group.name)])]
             item = self._put(host, act.seconds, op, before)
             host.streams[group.name] = item
-            self._note(host, Entry(item, group.name, group.number, act.op, seq, act.size, p2p=False))
+            self._note(host, Entry(item, act.group, group.name, group.number, act.op, seq, act.size, p2p=False))
             return [item]
         return [self._pair(host, act, *peer) for peer in act.peers]
 
@@ -253,17 +264,40 @@ class World:
         ends = (host.rank, peer) if sends else (peer, host.rank)
         channel = f"{tag}:{ends[0]}>{ends[1]}"
         count = host.entered[channel] = host.entered.get(channel, 0) + 1
-        op = self._op((channel, count), Op(group.name, count, "pair", ends))
+        op = self._ops.setdefault((channel, count), Op(group.name, count, "pair", ends))
         op.p2p = True
         item = self._put(host, act.seconds, op, host.tail)
         seq = host.entered[group.name + "p2p"] = host.entered.get(group.name + "p2p", 0) + 1
         mine, other = group.ranks.index(host.rank), group.ranks.index(peer)
         name = f"send {mine}->{other}" if sends else f"recv {mine}<-{other}"
-        self._note(host, Entry(item, group.name, group.number, name, seq, act.size, p2p=True))
+        self._note(host, Entry(item, act.group, group.name, group.number, name, seq, act.size, p2p=True))
         return item
 
-    def _op(self, key: tuple[object, ...], fresh: Op) -> Op:
-        return self._ops.setdefault(key, fresh)
+    def _actors(self, group: Group) -> tuple[int, ...]:
+        if group.kind not in MEETING:
+            return group.ranks  # all of one replica are simulated, or none
+        known = self._acting.get(group.name)
+        if known is None:
+            known = self._acting[group.name] = tuple(rank for rank in group.ranks if rank in self.hosts)
+        return known
+
+    def host_of(self, rank: int) -> Host:
+        """The host that is simulated for this rank."""
+        return self.hosts[self.cast.stands_for[rank]]
+
+    def never_entered(self, rank: int, seen: Collection[int]) -> bool:
+        """Somebody of `seen` has entered an operation that this rank is a member of and has not entered."""
+        actor, shift = self.cast.stands_for[rank], self.cast.shift(rank)
+        for op in self._ops.values():
+            if len(op.items) == len(op.members) or actor in op.items or actor not in op.members:
+                continue
+            if op.everyone is op.members:
+                entered = (member + shift for member in op.items)
+            else:
+                entered = (member for member in op.everyone if self.cast.stands_for[member] in op.items)
+            if any(member in seen for member in entered):
+                return True
+        return False
 
     def _note(self, host: Host, entry: Entry) -> None:
         entry.order = entry.item.order = len(host.entries)

@@ -85,18 +85,15 @@ def _told_by_recorders(world: World, fault: Fault, case: Case) -> str:
     hidden = set(range(case.layout.world)) - dumped
     if hidden - set(fault.ranks) and hidden & set(fault.ranks):
         return ""
-    missed: set[int] = set()
-    for op in world.ops():
-        if any(member in dumped for member in op.items):
-            missed.update(member for member in op.members if member not in op.items)
+    missed = {rank for rank in fault.ranks if world.never_entered(rank, dumped)}
     # One that has something open itself may as well wait for others: a circle, and no beginning of it.
-    sinks = {r for r in missed & set(fault.ranks) if r not in dumped or _idle(world, r)}
+    sinks = {r for r in missed if r not in dumped or _idle(world, r)}
     shown = case.layout.nodes(sinks) == case.layout.nodes(fault.ranks)
     return "recorders" if shown else ""
 
 
 def _idle(world: World, rank: int) -> bool:
-    return all(entry.item.done_s < FOREVER_S for entry in world.hosts[rank].entries)
+    return all(entry.item.done_s < FOREVER_S for entry in world.host_of(rank).entries)
 
 
 def _told_by_device(world: World, fault: Fault, case: Case) -> str:
@@ -128,6 +125,6 @@ def _told_by_groups(world: World, case: Case) -> str:
         return ""
     shared: frozenset[str] | None = None
     for op in world.ready_to_fail():
-        here = case.layout.nodes(op.members)
+        here = case.layout.nodes(op.everyone)
         shared = here if shared is None else shared & here
     return "groups that share one node" if shared is not None and len(shared) == 1 else ""
