@@ -22,7 +22,6 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.recorder.verdict import judge_dumps
 from slurm_robust.localize.stops import judge_stop_signals, judge_stops
 from slurm_robust.localize.together import with_stacks
-from slurm_robust.localize.tree import rank_place
 from slurm_robust.localize.waiting import judge_waiting
 from slurm_robust.model import Conclusion, Verdict
 
@@ -79,9 +78,7 @@ def _recorded(evidence: Evidence) -> Verdict | None:
 def _recorded_nobody(evidence: Evidence) -> Verdict | None:
     if not evidence.recorder:
         return None
-    last = evidence.captures[-1].ranks if evidence.captures else ()
-    waiting = {r.rank for r in last if rank_place(r).waits_for_peers}
-    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes, waiting)
+    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes, alone=not evidence.captures)
 
 
 def _outside_the_collective(evidence: Evidence) -> Verdict | None:
