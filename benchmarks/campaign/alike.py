@@ -42,11 +42,9 @@ def everyone(layout: Layout) -> Cast:
 
 
 def reduced(layout: Layout, struck: Collection[int], *, apart: bool) -> Cast:
-    """One replica of each sort.
+    """One replica of each sort, by the places in it that the fault strikes.
 
-    Args:
-        struck: Ranks that the fault strikes.
-        apart: Each replica that is struck is simulated: where its nodes matter, or the moment in which it is struck.
+    With `apart`, each replica that is struck is simulated: where its nodes matter, or the moment in which it is struck.
     """
     sorts: dict[int, set[tuple[int, int, int, int]]] = {}
     for rank in struck:

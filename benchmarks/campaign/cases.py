@@ -31,6 +31,8 @@ _KINDS = {
     "unidentifiable": ("link", "device", "collective", "p2p", "gil"),
 }
 _TRIES = 60
+STRAY_SIGNALS = 0.04
+"""Share of the cases with a held rank in which an innocent node reports a fault of its own."""
 _RAISED = (
     "Traceback (most recent call last):",
     '  File "/home/u/train.py", line 57, in main',
@@ -91,11 +93,7 @@ class Case:
 
 
 def make_case(kind: str, seed: int, max_ranks: int = 4096, *, whole: bool = False) -> Case:
-    """The case of this class and seed.
-
-    Args:
-        max_ranks: Of the largest job that may be drawn.
-        whole: Simulate each rank, also where one can stand for many (`alike`): the same case, slowly.
+    """The case of this class and seed. With `whole` each rank is simulated, which gives the same case, slowly.
 
     Raises:
         LookupError: no job was found in which the fault strikes and the evidence fits the class.
@@ -187,7 +185,8 @@ def _eyes(rng: random.Random, job: Job) -> Eyes:
     half = frozenset(r for r in lost if rng.random() < 0.5)
     undumped = frozenset(r for r in range(world) if rng.random() < share)
     source = rng.choice(("site", "checkout"))
-    return Eyes(half, lost - half, undumped, source, rng.random() < 0.4, rng.randint(5, 90_000))
+    busy = rng.choices(("nobody", "first", "all"), (8, 1, 1))[0]
+    return Eyes(half, lost - half, undumped, source, rng.random() < 0.4, rng.randint(5, 90_000), busy)
 
 
 def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> Case:
@@ -198,7 +197,9 @@ def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> 
     rounds, every_s = rng.choice((2, 3, 4)), rng.choice((5.0, 10.0, 45.0))
     first_s = world.now_s
     recorders: tuple[RecorderView, ...] = ()
-    if gathered != "stacks" and case.kind != "no fault":
+    if gathered == "recorder" and case.kind == "no fault":
+        gathered = "both"  # a recorder alone cannot tell an evaluation from a hang
+    if gathered != "stacks":
         silent = {r for r, look in looks.items() if look.gone or look.state == "T" or "freez" in look.wchan}
         recorders = tuple(
             recorder_of(world, rank, case.eyes)
@@ -217,7 +218,7 @@ def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> 
         scenes=tuple(scenes),
         recorders=recorders if case.what != "raise" else (),
         exits=exits,
-        signals=_signals(case, fault),
+        signals=_signals(case, fault, rng),
         told_layout=_told(case.layout, rng),
         progress=rng.random() < 0.8,
     )
@@ -234,13 +235,17 @@ def _exits(fault: Fault | None, rng: random.Random) -> tuple[ExitView, ...]:
     return tuple(ExitView(r, fault.struck_s + rng.uniform(0, 0.5), None, signal, ()) for r in fault.ranks)
 
 
-def _signals(case: Case, fault: Fault | None) -> tuple[SignalView, ...]:
-    if fault is None:
+def _signals(case: Case, fault: Fault | None, rng: random.Random) -> tuple[SignalView, ...]:
+    if fault is None or case.kind in BLAMELESS:
         return ()
     detail = "XID 79: GPU has fallen off the bus" if fault.kind == "device" else "mlx5_0 port 1: link down"
+    struck = case.layout.nodes(fault.ranks)
     if not fault.signal:
-        return ()
-    return tuple(SignalView("fault", n, fault.struck_s, detail) for n in sorted(case.layout.nodes(fault.ranks)))
+        # Of the same minutes, on a node that has nothing to do with it: something else tells the truth.
+        others = sorted(case.layout.nodes(range(case.layout.world)) - struck)
+        stray = others and fault.kind not in ("link", "device") and rng.random() < STRAY_SIGNALS
+        return (SignalView("fault", rng.choice(others), fault.struck_s - 20.0, detail),) if stray else ()
+    return tuple(SignalView("fault", n, fault.struck_s, detail) for n in sorted(struck))
 
 
 def _told(layout: Layout, rng: random.Random) -> Mapping[str, int]:

@@ -147,6 +147,7 @@ class World:
         self._ops: dict[tuple[object, ...], Op] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._ticket = itertools.count()
+        self._next: dict[int, Item | None] = {}
         self._acting: dict[str, tuple[int, ...]] = {}
         for host in self.hosts.values():
             self._at(0.0, lambda host=host: self._go(host))  # type: ignore[misc]
@@ -369,12 +370,9 @@ class World:
         """All operations that anybody has entered."""
         return list(self._ops.values())
 
-    def ready_to_fail(self) -> list[Op]:
-        """Operations that all members have started and that are not complete."""
-        return [
-            op
-            for op in self._ops.values()
-            if len(op.items) == len(op.members)
-            and all(i.ready_s < FOREVER_S for i in op.items.values())
-            and any(i.done_s == FOREVER_S for i in op.items.values())
-        ]
+    def next_of(self, rank: int) -> Item | None:
+        """The first operation that this rank's host has entered and that is not complete there."""
+        if rank not in self._next:
+            entries = self.hosts[rank].entries
+            self._next[rank] = next((e.item for e in entries if e.item.done_s == FOREVER_S), None)
+        return self._next[rank]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from campaign.engine import FOREVER_S, Host, World
 from campaign.faults import Look
 from campaign.pipelines import loads
-from campaign.places import FEEDER, FRAMES, HOLDER, WORKER
+from campaign.places import FEEDER, FRAMES, HOLDER, PUBLISHER, WORKER
 from campaign.programs import Job
 
 RECORDED = 6
@@ -97,6 +98,8 @@ class Eyes:
         source: `site` or `checkout`: where Megatron's files lie.
         timing: The recorder knows when an operation started on the device.
         base_step: Steps before the simulated ones.
+        publishing: Whose process has a side thread that is at work and holds the GIL now and then: nobody's, that of
+            the first rank, or all.
     """
 
     unseen: frozenset[int] = frozenset()
@@ -105,6 +108,7 @@ class Eyes:
     source: str = "site"
     timing: bool = False
     base_step: int = 1000
+    publishing: str = "nobody"
 
 
 def look_at(world: World, job: Job, looks: Mapping[int, Look], eyes: Eyes) -> Scene:
@@ -115,15 +119,16 @@ def look_at(world: World, job: Job, looks: Mapping[int, Look], eyes: Eyes) -> Sc
         if rank in eyes.unseen or node in world.silent_nodes:
             continue
         host = world.host_of(rank)
-        processes = _processes(world, job, host, looks.get(rank), eyes, rank)
+        processes = _processes(world, job, rank, looks.get(rank), eyes)
         age_s = world.now_s - host.stepped_s
         ranks.append(RankView(rank, node, processes, eyes.base_step + host.step - 1, host.phase, age_s))
     return Scene(world.now_s, tuple(ranks), tuple(sorted(world.silent_nodes)))
 
 
-def _processes(world: World, job: Job, host: Host, look: Look | None, eyes: Eyes, rank: int) -> tuple[ProcessView, ...]:
+def _processes(world: World, job: Job, rank: int, look: Look | None, eyes: Eyes) -> tuple[ProcessView, ...]:
     if look is not None and look.gone:
         return ()
+    host = world.host_of(rank)
     struck = look is not None
     look = look or _healthy(job, host)
     stood_s = world.now_s - host.since_s
@@ -132,6 +137,8 @@ def _processes(world: World, job: Job, host: Host, look: Look | None, eyes: Eyes
     threads: tuple[ThreadView, ...] = (ThreadView(_frames(job, host, stood_s, struck), active=look.cpu > 0.5),)
     if look.holder:
         threads += (ThreadView(HOLDER, "metrics", active=True, owns_gil=True),)
+    elif eyes.publishing == "all" or (eyes.publishing == "first" and rank == 0):
+        threads += (_publisher(rank, world.now_s),)
     cpu_s = 100.0 + look.cpu * stood_s
     io_bytes = 10_000_000 + (int(stood_s * 50_000_000) if busy_io else 0)
     training = ProcessView(pid, "python train.py", look.state, look.wchan, cpu_s, io_bytes, threads)
@@ -147,6 +154,14 @@ def _processes(world: World, job: Job, host: Host, look: Look | None, eyes: Eyes
     feeder = ThreadView(FEEDER, "QueueFeederThread")
     worker = ProcessView(pid + 1, "pt_data_worker", state, wchan, worker_cpu_s, 90_000, (ThreadView(frames), feeder))
     return (training, worker)
+
+
+def _publisher(rank: int, now_s: float) -> ThreadView:
+    """A side thread at work: another line at each look, and the GIL in its hands one time in three."""
+    name, _, line = PUBLISHER[-1].rpartition(":")
+    drawn = zlib.crc32(f"{rank} {now_s:.3f}".encode())
+    frames = (*PUBLISHER[:-1], f"{name}:{int(line) + drawn % 12}")
+    return ThreadView(frames, "publisher", active=True, owns_gil=drawn // 12 % 3 == 0)
 
 
 def _healthy(job: Job, host: Host) -> Look:

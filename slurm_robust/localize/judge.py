@@ -21,7 +21,7 @@ from slurm_robust.localize.nodes import judge_faults, judge_silence
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.recorder.verdict import judge_dumps
 from slurm_robust.localize.stops import judge_stop_signals, judge_stops
-from slurm_robust.localize.together import with_stacks
+from slurm_robust.localize.together import with_stacks, without_workers
 from slurm_robust.localize.waiting import judge_waiting
 from slurm_robust.model import Conclusion, Verdict
 
@@ -72,13 +72,14 @@ def _recorded(evidence: Evidence) -> Verdict | None:
     found = _recorded_nobody(evidence)
     if found is None or found.conclusion is Conclusion.UNDETERMINED:
         return None
-    return with_stacks(found, _outside_the_collective(evidence), evidence)
+    found = without_workers(found, evidence)
+    return None if found is None else with_stacks(found, _outside_the_collective(evidence), evidence)
 
 
 def _recorded_nobody(evidence: Evidence) -> Verdict | None:
     if not evidence.recorder:
         return None
-    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes, alone=not evidence.captures)
+    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
 
 
 def _outside_the_collective(evidence: Evidence) -> Verdict | None:

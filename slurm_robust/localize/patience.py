@@ -10,9 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_robust.localize.evidence import Process, RankCapture
+from slurm_robust.localize.frames import label
 from slurm_robust.localize.names import Kind, Wait
 from slurm_robust.localize.place import Place
-from slurm_robust.localize.tree import all_threads_wait, died, loaders, place, rank_process, stopped, uninterruptible
+from slurm_robust.localize.tree import (
+    all_threads_wait,
+    died,
+    gil_holder,
+    loaders,
+    place,
+    rank_process,
+    stopped,
+    uninterruptible,
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,9 @@ def blocking(rank: RankCapture) -> Blocking:
         return _stopped(training, held)
     if (zombie := died(rank)) is not None:
         return Blocking(f"process {zombie.pid} is dead and nobody has noticed (zombie)", SURE, True, 0.9)
+    if (holder := gil_holder(rank)) is not None:
+        what = f"its thread {holder.name or holder.os_thread_id} holds the GIL at {label(holder.frames[-1])}"
+        return Blocking(what, LIKELY, False, 0.7, f"the main thread is at {place(training).label}")
     return _alive(rank, training)
 
 

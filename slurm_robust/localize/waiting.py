@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
+from slurm_robust.localize.frames import labels
 from slurm_robust.localize.motion import BUSY_SHARE, Motion, Stillness, moving, spinning, stillness
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.place import Place
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.tree import rank_place, rank_process
+from slurm_robust.localize.tree import gil_holder, rank_place, rank_process
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.words import joined
 
@@ -42,8 +43,9 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
         return None
     last = evidence.captures[-1]
     scene = _scene(evidence.captures, last)
-    if not scene.waiting or _outnumbered(last, scene):
-        scene = _one_is_held(evidence.captures, last, scene) or scene
+    held = _one_is_held(evidence.captures, last, scene)
+    if held is not None and {r.rank for r in held.outside} != {r.rank for r in scene.outside}:
+        scene = held
     if not scene.waiting:
         return _nobody_waits(evidence, scene)
     if not scene.outside:
@@ -101,10 +103,11 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) ->
 
     Under CUDA the others wait wherever they next need their device, which is not one line of the program.
     """
-    if len(captures) < 2 or scene.unseen:
+    if len(captures) < 2 or len(scene.unseen) > MAX_UNSEEN_SHARE * len(last.ranks):
         return None
-    held = tuple(r for r in last.ranks if (what := blocking(r)).patience is not None and what.infrastructure)
-    others = {r.rank for r in last.ranks} - {r.rank for r in held}
+    gil = _gil_held(captures)
+    held = tuple(r for r in last.ranks if r.rank in gil or _seen_held(r))
+    others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(scene.unseen)
     before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
     spin = spinning(captures, others)
     at_rest = all(
@@ -112,8 +115,25 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) ->
     )
     if not held or not at_rest or set(moving(captures, others)) - spin:
         return None
-    found = _Scene(scene.places, tuple(sorted(others)), held, (), False, tuple(sorted(spin)))
+    found = _Scene(scene.places, tuple(sorted(others)), held, scene.unseen, False, tuple(sorted(spin)))
     return None if not others or _outnumbered(last, found) else found
+
+
+def _seen_held(rank: RankCapture) -> bool:
+    what = blocking(rank)
+    return what.patience is not None and what.infrastructure
+
+
+def _gil_held(captures: Sequence[Capture]) -> frozenset[int]:
+    """Ranks of which one side thread held the GIL in every capture, with the same stack."""
+    stacks: dict[int, set[tuple[str, ...]]] = {}
+    seen: Counter[int] = Counter()
+    for capture in captures:
+        for rank in capture.ranks:
+            if (holder := gil_holder(rank)) is not None:
+                stacks.setdefault(rank.rank, set()).add(labels(holder.frames))
+                seen[rank.rank] += 1
+    return frozenset(rank for rank, kinds in stacks.items() if len(kinds) == 1 and seen[rank] == len(captures) > 1)
 
 
 def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> bool:
@@ -205,7 +225,17 @@ def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
     still_for = stillness(captures, [r.rank for r in scene.outside])
     looks = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
     peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
-    at_work = [r for r in scene.outside if looks[r.rank][1].moves]
+    gil = _gil_held(captures)
+    at_work = [r for r in scene.outside if looks[r.rank][1].moves and r.rank not in gil]
+    busy = spinning(captures, (r.rank for r in at_work))
+    if busy == {r.rank for r in at_work} and len(busy) < len(scene.outside):
+        # Hosts that wait for their GPU use a processor wherever they stand; who sleeps outside does not wait so.
+        scene = replace(
+            scene,
+            outside=tuple(r for r in scene.outside if r.rank not in busy),
+            spin=tuple(sorted({*scene.spin, *busy})),
+        )
+        at_work = []
     if at_work:
         return _at_work(at_work, scene, looks, peers)
     if len(captures) < 2 and all(what.patience is None for what, _ in looks.values()):

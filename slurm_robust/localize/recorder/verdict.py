@@ -18,8 +18,6 @@ CONFIDENCE_ABSENT = 0.85
 """It is waited for and waits for nobody. Whether it is held by its node or by the program, stacks say."""
 CONFIDENCE_SHARED = 0.8
 """The one node that every operation which all joined and nobody completes has in common."""
-CONFIDENCE_NO_DUMP = 0.6
-"""It left no dump: dead, or its watchdog could not write."""
 MAX_SUSPECT_SHARE = 0.5
 """More nodes than this share: what they have in common is at fault, not each of them."""
 
@@ -33,13 +31,12 @@ class _Lead:
     order_s: float
 
 
-def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str], *, alone: bool = True) -> Verdict | None:
+def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Verdict | None:
     """Who holds all others, as far as the recorders know; None where nothing is pending anywhere.
 
     Args:
         dumps: One of each rank that left one.
         rank_nodes: Where each rank runs; a rank that is not in it is suspected without a node.
-        alone: Nothing else was captured. Otherwise whether a rank without a dump is gone is known better from that.
     """
     if not dumps or not any(d.pending for d in dumps):
         return None
@@ -47,7 +44,7 @@ def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str], *, alo
     missing = (f"flight-recorder dumps of {name(seen.undumped)}",) if seen.undumped else ()
     if seen.mismatches:
         return _code_fault(seen.mismatches, missing)
-    leads = [*_stuck(seen, dumps), *_sinks(seen, dumps, alone=alone)]
+    leads = [*_stuck(seen, dumps), *_sinks(seen, dumps)]
     if not leads:
         return _shared_node(seen, rank_nodes, missing) or _nobody(seen, missing)
     nodes = {rank_nodes.get(lead.rank, f"?{lead.rank}") for lead in leads}
@@ -73,34 +70,21 @@ def _stuck(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
     return leads
 
 
-def _sinks(seen: Alignment, dumps: Sequence[RankDump], *, alone: bool) -> list[_Lead]:
+def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
     """Ranks that are waited for and have nothing outstanding themselves."""
     by_rank = {d.rank: d for d in dumps}
     # A collective tells more than one pair; what was enqueued first, more than what lies behind it.
     holds = sorted(seen.holds, key=lambda h: (h.op.p2p, h.op.order))
-    absent: dict[int, Hold] = {}
-    undumped: dict[int, Hold] = {}
+    first: dict[int, Hold] = {}
     for hold in holds:
-        for rank in hold.absent:
-            if rank in seen.idle:
-                absent.setdefault(rank, hold)
-        for rank in hold.undumped:
-            undumped.setdefault(rank, hold)
-    if absent or seen.stuck or seen.unstarted:
-        # With dumps that tell, a rank without one is only missing evidence.
-        return [_lead(rank, hold, dumps, by_rank[rank].last_at_s) for rank, hold in absent.items()]
-    if not alone or seen.closed:
-        return []
-    return [_lead(rank, hold, dumps, None) for rank, hold in undumped.items()]
-
-
-def _lead(rank: int, hold: Hold, dumps: Sequence[RankDump], last_at_s: float | None) -> _Lead:
-    group = _group(dumps, hold.waiters[0], hold.op.group)
-    confidence, said = CONFIDENCE_ABSENT, "never joined"
-    if last_at_s is None:
-        confidence, said = CONFIDENCE_NO_DUMP, "left no dump, as for"
-    what = f"{said} {hold.op.name} {hold.op.seq} of {group}"
-    return _Lead(rank, confidence, what, f"{name(hold.waiters)} wait for it there", last_at_s or 0.0)
+        for rank in seen.idle.intersection(hold.absent):
+            first.setdefault(rank, hold)
+    leads = []
+    for rank, hold in first.items():
+        what = f"never joined {hold.op.name} {hold.op.seq} of {_group(dumps, hold.waiters[0], hold.op.group)}"
+        waiters = f"{name(hold.waiters)} wait for it there"
+        leads.append(_Lead(rank, CONFIDENCE_ABSENT, what, waiters, by_rank[rank].last_at_s))
+    return leads
 
 
 def _shared_node(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[str, ...]) -> Verdict | None:
@@ -176,5 +160,10 @@ def _nobody(seen: Alignment, missing: tuple[str, ...]) -> Verdict:
         waits.update(dict.fromkeys((*hold.absent, *hold.undumped, *hold.behind), len(hold.waiters)))
     waited = waits.most_common(3)
     told = joined(f"{name([rank])} is waited for by {count}" for rank, count in waited)
+    unknown = sorted({rank for hold in seen.holds for rank in hold.undumped})
+    if unknown:
+        # Dead, or its watchdog could not write, or the file is lost: a link's fault with a lost dump looks the same.
+        reason = f"what was recorded ends at {name(unknown)}, of which there is no dump"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=told)
     reason = "every rank that is waited for waits for another itself"
     return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=told)
