@@ -69,7 +69,7 @@ def _moves(evidence: Evidence) -> Verdict | None:
 
 def _recorded(evidence: Evidence) -> Verdict | None:
     """What the recorders know. Where they name nobody, stacks may still know more."""
-    found = _recorded_nobody(evidence)
+    found = _dumps(evidence)
     if found is None or found.conclusion is Conclusion.UNDETERMINED:
         return None
     found = without_workers(found, evidence)
@@ -77,6 +77,11 @@ def _recorded(evidence: Evidence) -> Verdict | None:
 
 
 def _recorded_nobody(evidence: Evidence) -> Verdict | None:
+    found = _dumps(evidence)
+    return found if found is not None and found.conclusion is Conclusion.UNDETERMINED else None
+
+
+def _dumps(evidence: Evidence) -> Verdict | None:
     if not evidence.recorder:
         return None
     return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)

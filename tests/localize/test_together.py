@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from localize_scenes import USER, USER_LOCK, WORKER_LOCK, in_loader, process, rank, repeated, waiting
+import pytest
+from localize_scenes import (
+    ALL_REDUCE,
+    EVALUATE,
+    SAVE,
+    USER,
+    USER_LOCK,
+    WORKER_LOCK,
+    capture,
+    evidence,
+    in_loader,
+    process,
+    rank,
+    repeated,
+    waiting,
+)
 from recorder_dumps import WORLD, dump, entry
 
 from slurm_robust.localize.evidence import Evidence, RankCapture
@@ -74,3 +89,33 @@ def test_no_stacks() -> None:
     """The recorder alone."""
     alone = replace(both(1, waiting(1)), captures=())
     assert judge(alone).suspects[0].detail == "ranks 0,2-3 wait for it there"
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [rank(1, process(EVALUATE)), rank(1, process(USER), phase="checkpoint"), rank(1, process(SAVE))],
+    ids=["evaluates", "announced", "saves"],
+)
+def test_waited_for_and_at_work(elsewhere: RankCapture) -> None:
+    """All wait at a barrier for the rank that evaluates or saves: the recorder's word is not taken for a hang."""
+    assert judge(replace(both(1, elsewhere), captures=())).suspects[0].confidence > 0.8
+    assert all(s.confidence <= 0.3 and not s.infrastructure for s in judge(both(1, elsewhere)).suspects)
+
+
+def test_waited_for_and_moving() -> None:
+    """The rank that never joined is seen at two places: slow perhaps, and not held."""
+    captures = [
+        capture(t, *(waiting(n) for n in (0, 2, 3)), rank(1, process(stack)))
+        for t, stack in ((0, USER), (5, ALL_REDUCE))
+    ]
+    assert not judge(replace(evidence(*captures), recorder=recorded(1))).suspects
+
+
+def test_two_are_held_and_one_waits_for_the_other() -> None:
+    """The recorder knows the one that never joined; the stacks show both uninterruptible, and both are named."""
+    stuck = [rank(n, process(USER, state="D", wchan="nfs_wait_bit_killable")) for n in (1, 2)]
+    found = judge(replace(repeated(*(waiting(n) for n in (0, 3, 4, 5)), *stuck), recorder=recorded(1)))
+    assert [s.node for s in found.suspects] == ["n1", "n2"]
+    # Stacks that do not know the recorder's suspect at all add nobody.
+    other = judge(replace(repeated(*(waiting(n) for n in (0, 1, 3, 4, 5)), stuck[1]), recorder=recorded(1)))
+    assert [s.node for s in other.suspects] == ["n1"]
