@@ -30,7 +30,7 @@ NOTES = (
     "Fixed seeds: the same numbers on every machine.",
 )
 OURS = "slurm-robust"
-OURS_AGAIN = "slurm-robust, the cases of the votes left out"
+OURS_AGAIN = "none left out"
 Method = Callable[[Case], frozenset[str]]
 BASELINES: dict[str, Method] = {
     "dominant groups (ByteRobust's rule alone)": baselines.dominant_groups,
@@ -168,8 +168,8 @@ def show(console: Console, answers: dict[str, list[Answer]]) -> None:
         "rightly nobody",
         "evicted",
     )
-    for method, given in answers.items():
-        rows = []
+    for method in (OURS, *BASELINES):
+        rows, given = [], answers[method]
         for kind in dict.fromkeys(a.kind for a in given):
             here = [a for a in given if a.kind == kind]
             found = score.shares(here)
@@ -177,6 +177,13 @@ def show(console: Console, answers: dict[str, list[Answer]]) -> None:
                 found["exact"], found["group"], found["wrong"], found["partial"], found["missed"], "")  # fmt: skip
             rows.append((kind, len(here), *shown, f"{score.evicted(here):.2f}"))
         lib.show_table(console, method, columns, rows)
+    kinds = list(dict.fromkeys(a.kind for a in answers[OURS]))
+    rows = []
+    for method in [m for m in answers if m not in (OURS, *BASELINES)]:
+        right = [[a.right for a in answers[method] if a.kind == kind] for kind in kinds]
+        rows.append((method, len(right[0]), *(sum(here) for here in right)))
+    if rows:
+        lib.show_table(console, "Right answers with each vote left out", ("", "cases a class", *kinds), rows)
     rows = [(f"{low:.1f} to {high:.1f}", share.cases, share) for low, high, share in score.calibration(answers[OURS])]
     lib.show_table(console, "Calibration: verdicts that name somebody", ("confidence", "cases", "right"), rows)
     sizes = Counter(a.ranks for a in answers[OURS])
@@ -234,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(report.to_json())
         return 0
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 200)
     show(console, answers)
     for line in report.figures["not_right"][:20]:
         console.print(line)

@@ -137,9 +137,10 @@ def _processes(world: World, job: Job, rank: int, look: Look | None, eyes: Eyes)
     threads: tuple[ThreadView, ...] = (ThreadView(_frames(job, host, stood_s, struck), active=look.cpu > 0.5),)
     if look.holder:
         threads += (ThreadView(HOLDER, "metrics", active=True, owns_gil=True),)
-    elif eyes.publishing == "all" or (eyes.publishing == "first" and rank == 0):
+    publishes = eyes.publishing == "all" or (eyes.publishing == "first" and rank == 0)
+    if publishes and not look.holder:
         threads += (_publisher(rank, world.now_s),)
-    cpu_s = 100.0 + look.cpu * stood_s
+    cpu_s = 100.0 + (look.cpu + (0.3 if publishes and look.state in "SR" and not struck else 0.0)) * stood_s
     io_bytes = 10_000_000 + (int(stood_s * 50_000_000) if busy_io else 0)
     training = ProcessView(pid, "python train.py", look.state, look.wchan, cpu_s, io_bytes, threads)
     if rank in eyes.unread:

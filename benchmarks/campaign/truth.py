@@ -71,6 +71,8 @@ def _told_by_stacks(fault: Fault, case: Case) -> bool:
         return True
     if fault.kind in ("collective", "p2p"):
         return False
+    if fault.kind == "gil" and len(case.scenes) < 3 and any(look.cpu > 0 for look in fault.looks.values()):
+        return False  # a thread at work that was met twice at one place looks the same
     blind = case.eyes.unseen | (frozenset() if fault.kind in ("stopped", "dead") else case.eyes.unread)
     struck_nodes = case.layout.nodes(fault.ranks)
     shown = case.layout.nodes(frozenset(fault.looks) - blind)

@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.frames import labels
-from slurm_robust.localize.motion import BUSY_SHARE, Motion, Stillness, moving, spinning, stillness
+from slurm_robust.localize.motion import (
+    BUSY_SHARE,
+    QUIET_FLOOR_S,
+    QUIET_SHARE,
+    Motion,
+    Stillness,
+    moving,
+    spinning,
+    stillness,
+)
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.place import Place
@@ -19,6 +28,8 @@ from slurm_robust.words import joined
 
 MAX_UNSEEN_SHARE = 0.1
 """More ranks than this without a stack: one of them may be the source, so nothing is corroborated."""
+GIL_LOOKS = 3
+"""Captures that must show a thread with the GIL at one place, where it uses a processor meanwhile."""
 LAGGING_STEPS = 2
 """Ranks in one collective may differ by one completed step; more is a rank left behind."""
 
@@ -125,15 +136,24 @@ def _seen_held(rank: RankCapture) -> bool:
 
 
 def _gil_held(captures: Sequence[Capture]) -> frozenset[int]:
-    """Ranks of which one side thread held the GIL in every capture, with the same stack."""
-    stacks: dict[int, set[tuple[str, ...]]] = {}
-    seen: Counter[int] = Counter()
+    """Ranks of which one side thread held the GIL in every capture, with the same stack.
+
+    Two captures may meet a thread at work twice at one place; not one that used no processor in between.
+    """
+    looks: dict[int, list[tuple[tuple[str, ...], float]]] = {}
     for capture in captures:
         for rank in capture.ranks:
-            if (holder := gil_holder(rank)) is not None:
-                stacks.setdefault(rank.rank, set()).add(labels(holder.frames))
-                seen[rank.rank] += 1
-    return frozenset(rank for rank, kinds in stacks.items() if len(kinds) == 1 and seen[rank] == len(captures) > 1)
+            holder, process = gil_holder(rank), rank_process(rank)
+            if holder is not None and process is not None:
+                looks.setdefault(rank.rank, []).append((labels(holder.frames), process.cpu_s))
+    found = set()
+    for number, seen in looks.items():
+        if len(seen) < len(captures) or len(seen) < 2 or len({stack for stack, _ in seen}) > 1:
+            continue
+        used_s, elapsed_s = seen[-1][1] - seen[0][1], captures[-1].at_s - captures[0].at_s
+        if len(seen) >= GIL_LOOKS or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S):
+            found.add(number)
+    return frozenset(found)
 
 
 def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> bool:

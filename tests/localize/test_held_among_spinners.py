@@ -59,8 +59,9 @@ def test_a_thread_that_keeps_the_gil(busy: bool) -> None:
         [holder(1, line=58), holder(1, line=60)],
         [holder(1), holder(1, owns=False)],
         [holder(1)],
+        [holder(1), holder(1, 10.0, busy=True)],
     ],
-    ids=["at work", "for a moment", "seen once"],
+    ids=["at work", "for a moment", "seen once", "twice, computing"],
 )
 def test_a_thread_that_has_the_gil_in_passing(looks: list[RankCapture]) -> None:
     """Metrics and logs are written by such threads all the time: that alone names nobody."""

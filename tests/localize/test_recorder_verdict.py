@@ -183,7 +183,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert [s["node"] for s in json.loads(done.stdout)["suspects"]] == ["node1"]
     done = CliRunner().invoke(command, words)
-    assert "suspect rank 2, confidence 0.85: rank 2: never joined all_reduce 5" in done.output
+    assert "suspect rank 2, confidence 0.90: rank 2: never joined all_reduce 5" in done.output
     done = CliRunner().invoke(command, [])
     assert done.exit_code == 2
     assert "--flight-recorder DIR" in done.output

@@ -66,7 +66,7 @@ def test_the_stack_alone_names_nobody() -> None:
     found = judge(both(1, waiting(1)))
     assert [s.node for s in found.suspects] == ["n1"]
     assert not found.corroborated
-    assert found.suspects[0].confidence == 0.85
+    assert found.suspects[0].confidence == 0.9
     assert "its stack waits at all_reduce" in found.suspects[0].detail
 
 
@@ -75,7 +75,7 @@ def test_they_disagree() -> None:
     found = judge(both(2, in_loader(1, process(WORKER_LOCK))))
     assert [s.node for s in found.suspects] == ["n2"]
     assert not found.corroborated
-    assert found.suspects[0].confidence == 0.85
+    assert found.suspects[0].confidence == 0.9
 
 
 def test_one_capture_only() -> None:

@@ -14,7 +14,7 @@ from slurm_robust.words import joined
 
 CONFIDENCE_STUCK = 0.9
 """Its peers completed what its own device holds."""
-CONFIDENCE_ABSENT = 0.85
+CONFIDENCE_ABSENT = 0.9
 """It is waited for and waits for nobody. Whether it is held by its node or by the program, stacks say."""
 CONFIDENCE_SHARED = 0.8
 """The one node that every operation which all joined and nobody completes has in common."""
