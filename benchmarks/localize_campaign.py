@@ -8,6 +8,7 @@ below 100,000 and reported on seeds from there on.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
@@ -68,8 +69,9 @@ def campaign(args: argparse.Namespace) -> dict[str, list[Answer]]:
         for method, answer in found.items():
             answers.setdefault(method, []).append(answer)
         done = len(answers[OURS])
-        if not args.json and done % (len(args.classes) * 20) == 0:
-            print(f"{done} of {len(wanted)} cases", file=sys.stderr, flush=True)
+        if args.save is not None and done % (len(args.classes) * 10) == 0:
+            so_far = {"cases": done, "of": len(wanted), "figures": figures(answers)}
+            args.save.with_suffix(".part").write_text(json.dumps(so_far), encoding="utf-8")
     return answers
 
 
@@ -216,7 +218,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--classes", nargs="+", default=list(CLASSES), choices=CLASSES, metavar="CLASS")
     parser.add_argument("--ablate", type=int, default=0, metavar="N", help="the first N of each class also with each "
                         "vote left out")  # fmt: skip
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the figures there, whole")
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="also write the figures there; FILE with .part has them while it runs"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} small cases a class")
     parser.add_argument("--json", action="store_true", help="figures for tools")
