@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from campaign.alike import reduced
-from campaign.engine import Act, World
+from campaign.engine import World
 from campaign.faults import APART, Fault, Look, arm, can_strike, settle, wrong_program
 from campaign.jobs import draw_job, draw_pause
 from campaign.layout import Layout
+from campaign.parts import Act
 from campaign.programs import Job, program
 from campaign.scene import Eyes, RecorderView, Scene, look_at, recorder_of
 from campaign.truth import Truth, truth_of

@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from campaign.engine import Act, Host, Op, World
+from campaign.engine import World
+from campaign.parts import Act, Host, Op
 from campaign.pipelines import loads
 from campaign.programs import Job
 

@@ -6,8 +6,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from campaign.engine import FOREVER_S, Host, World
+from campaign.engine import World
 from campaign.faults import Look
+from campaign.parts import FOREVER_S, Host
 from campaign.pipelines import loads
 from campaign.places import FEEDER, FRAMES, HOLDER, PUBLISHER, WORKER
 from campaign.programs import Job

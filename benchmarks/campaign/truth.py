@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from campaign.engine import FOREVER_S, World
+from campaign.engine import World
 from campaign.faults import Fault
+from campaign.parts import FOREVER_S
 from campaign.programs import Job
 
 if TYPE_CHECKING:

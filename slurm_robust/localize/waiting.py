@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
-from slurm_robust.localize.frames import labels
+from slurm_robust.localize.held import gil_held, seen_held
+from slurm_robust.localize.lagging import left_behind
 from slurm_robust.localize.motion import (
     BUSY_SHARE,
-    QUIET_FLOOR_S,
-    QUIET_SHARE,
     Motion,
     Stillness,
     moving,
@@ -22,16 +21,12 @@ from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.place import Place
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.tree import gil_holder, rank_place, rank_process
+from slurm_robust.localize.tree import rank_place, rank_process
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.words import joined
 
 MAX_UNSEEN_SHARE = 0.1
 """More ranks than this without a stack: one of them may be the source, so nothing is corroborated."""
-GIL_LOOKS = 3
-"""Captures that must show a thread with the GIL at one place, where it uses a processor meanwhile."""
-LAGGING_STEPS = 2
-"""Ranks in one collective may differ by one completed step; more is a rank left behind."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +111,8 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) ->
     """
     if len(captures) < 2 or len(scene.unseen) > MAX_UNSEEN_SHARE * len(last.ranks):
         return None
-    gil = _gil_held(captures)
-    held = tuple(r for r in last.ranks if r.rank in gil or _seen_held(r))
+    gil = gil_held(captures)
+    held = tuple(r for r in last.ranks if r.rank in gil or seen_held(r))
     others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(scene.unseen)
     before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
     spin = spinning(captures, others)
@@ -128,32 +123,6 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) ->
         return None
     found = _Scene(scene.places, tuple(sorted(others)), held, scene.unseen, False, tuple(sorted(spin)))
     return None if not others or _outnumbered(last, found) else found
-
-
-def _seen_held(rank: RankCapture) -> bool:
-    what = blocking(rank)
-    return what.patience is not None and what.infrastructure
-
-
-def _gil_held(captures: Sequence[Capture]) -> frozenset[int]:
-    """Ranks of which one side thread held the GIL in every capture, with the same stack.
-
-    Two captures may meet a thread at work twice at one place; not one that used no processor in between.
-    """
-    looks: dict[int, list[tuple[tuple[str, ...], float]]] = {}
-    for capture in captures:
-        for rank in capture.ranks:
-            holder, process = gil_holder(rank), rank_process(rank)
-            if holder is not None and process is not None:
-                looks.setdefault(rank.rank, []).append((labels(holder.frames), process.cpu_s))
-    found = set()
-    for number, seen in looks.items():
-        if len(seen) < len(captures) or len(seen) < 2 or len({stack for stack, _ in seen}) > 1:
-            continue
-        used_s, elapsed_s = seen[-1][1] - seen[0][1], captures[-1].at_s - captures[0].at_s
-        if len(seen) >= GIL_LOOKS or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S):
-            found.add(number)
-    return frozenset(found)
 
 
 def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> bool:
@@ -202,7 +171,7 @@ def _all_wait(last: Capture, scene: _Scene) -> Verdict:
     if scene.unseen:
         reason = f"every rank that was seen waits; {name(scene.unseen)} could not be seen"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(scene.unseen)}",))
-    behind = _left_behind(last)
+    behind = left_behind(last)
     if behind is not None:
         return behind
     labels = Counter(place.label for place in scene.places.values())
@@ -218,34 +187,12 @@ def _all_wait(last: Capture, scene: _Scene) -> Verdict:
     return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=told)
 
 
-def _left_behind(last: Capture) -> Verdict | None:
-    steps = {r.rank: r.progress.step for r in last.ranks if r.progress is not None}
-    if len(steps) < len(last.ranks) or not steps:
-        return None
-    most = Counter(steps.values()).most_common(1)[0][0]
-    behind = [r for r in last.ranks if steps[r.rank] <= most - LAGGING_STEPS]
-    if not behind or len({r.node for r in behind}) > max(1, len({r.node for r in last.ranks}) // 2):
-        return None
-    suspects = tuple(
-        Suspect(
-            node,
-            tuple(r.rank for r in behind if r.node == node),
-            0.5,
-            f"{name(r.rank for r in behind if r.node == node)} on {node} completed step "
-            f"{min(steps[r.rank] for r in behind if r.node == node)} while the others completed {most}",
-        )
-        for node in sorted({r.node for r in behind})
-    )
-    missing = ("flight recorder or NCCL RAS: who did not join",)
-    return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), suspects, missing=missing)
-
-
 def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
     captures = evidence.captures
     still_for = stillness(captures, [r.rank for r in scene.outside])
     looks = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
     peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
-    gil = _gil_held(captures)
+    gil = gil_held(captures)
     at_work = [r for r in scene.outside if looks[r.rank][1].moves and r.rank not in gil]
     busy = spinning(captures, (r.rank for r in at_work))
     if busy == {r.rank for r in at_work} and len(busy) < len(scene.outside):
