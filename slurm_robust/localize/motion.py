@@ -99,9 +99,11 @@ def _processes(before: RankCapture, after: RankCapture, elapsed_s: float) -> lis
 
 
 def _stacks(before: Process, after: Process) -> _Finding:
-    if before.state == after.state == "T":
-        return Motion.STILL, "", False
     ours, theirs = main_thread(before.threads), main_thread(after.threads)
+    # Archives give equal stacks as one object.
+    same = ours is not None and before.threads is after.threads
+    if same or before.state == after.state == "T":
+        return Motion.STILL, "", False
     if ours is None or theirs is None:
         if before.state == after.state and after.state in ("D", "Z", "X"):
             return Motion.STILL, "", False

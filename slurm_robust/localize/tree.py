@@ -36,6 +36,8 @@ _FROZEN = re.compile(r"freez|refrigerator")
 
 def rank_process(rank: RankCapture) -> Process | None:
     """The training process: the first with a stack (a shell may stand before it), else the first; None: it was gone."""
+    if len(rank.processes) == 1:
+        return rank.processes[0]
     for process in rank.processes:
         if process.threads and role_of(process, None) is not Role.BYSTANDER:
             return process
