@@ -230,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         explain(args.explain, args.max_ranks)
         return 0
     if args.quick:
-        args.cases, args.max_ranks, args.jobs = QUICK_CASES, QUICK_RANKS, 1
+        args.cases, args.max_ranks = QUICK_CASES, QUICK_RANKS
     report = lib.Report("localize_campaign", args.quick, notes=list(NOTES), machine=lib.machine())
     began_s = time.monotonic()
     answers = campaign(args)
