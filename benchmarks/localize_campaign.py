@@ -8,11 +8,14 @@ below 100,000 and reported on seeds from there on.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lib
@@ -28,6 +31,7 @@ NOTES = (
     "Fixed seeds: the same numbers on every machine.",
 )
 OURS = "slurm-robust"
+OURS_AGAIN = "none left out"
 Method = Callable[[Case], frozenset[str]]
 BASELINES: dict[str, Method] = {
     "dominant groups (ByteRobust's rule alone)": baselines.dominant_groups,
@@ -35,16 +39,18 @@ BASELINES: dict[str, Method] = {
 }
 
 
-def judged(kind: str, max_ranks: int, ablate: bool, seed: int) -> dict[str, Answer]:
-    """What every method says of one case."""
+def judged(kind: str, max_ranks: int, ablated: range, seed: int) -> dict[str, Answer]:
+    """What every method says of one case; with each vote left out, where its seed is one of `ablated`."""
     case = make_case(kind, seed, max_ranks)
     evidence = adapter.evidence_of(case)
     verdict = adapter.verdict_of(evidence)
     answers = {OURS: _answer(case, adapter.nodes_of(verdict), adapter.confidence_of(verdict))}
     answers.update((name, _answer(case, method(case))) for name, method in BASELINES.items())
-    for vote in adapter.votes() if ablate else ():
-        without = adapter.verdict_without(evidence, vote)
-        answers[f"without {vote}"] = _answer(case, adapter.nodes_of(without), adapter.confidence_of(without))
+    if seed in ablated:
+        answers[OURS_AGAIN] = answers[OURS]
+        for vote in adapter.votes():
+            without = adapter.verdict_without(evidence, vote)
+            answers[f"without {vote}"] = _answer(case, adapter.nodes_of(without), adapter.confidence_of(without))
     return answers
 
 
@@ -56,21 +62,32 @@ def _answer(case: Case, named: frozenset[str], confidence: float = 0.0) -> Answe
 def campaign(args: argparse.Namespace) -> dict[str, list[Answer]]:
     """All cases, by method."""
     answers: dict[str, list[Answer]] = {}
-    for kind in args.classes:
-        for found in _all(
-            partial(judged, kind, args.max_ranks, args.ablate), range(args.seed, args.seed + args.cases), args.jobs
-        ):
-            for method, answer in found.items():
-                answers.setdefault(method, []).append(answer)
+    ablated = range(args.seed, args.seed + args.ablate)
+    # Class by class within a seed, so that a run that is cut short has all classes.
+    wanted = [(kind, seed) for seed in range(args.seed, args.seed + args.cases) for kind in args.classes]
+    for found in _all(partial(_judged_of, args.max_ranks, ablated), wanted, args.jobs):
+        for method, answer in found.items():
+            answers.setdefault(method, []).append(answer)
+        done = len(answers[OURS])
+        if args.save is not None and done % (len(args.classes) * 10) == 0:
+            so_far = {"cases": done, "of": len(wanted), "figures": figures(answers)}
+            args.save.with_suffix(".part").write_text(json.dumps(so_far), encoding="utf-8")
     return answers
 
 
-def _all(judge: Callable[[int], dict[str, Answer]], seeds: Sequence[int], jobs: int) -> Iterator[dict[str, Answer]]:
+def _judged_of(max_ranks: int, ablated: range, which: tuple[str, int]) -> dict[str, Answer]:
+    return judged(which[0], max_ranks, ablated, which[1])
+
+
+def _all(
+    judge: Callable[[tuple[str, int]], dict[str, Answer]], wanted: Sequence[tuple[str, int]], jobs: int
+) -> Iterator[dict[str, Answer]]:
+    """In the order of `wanted`, however many processes there are."""
     if jobs <= 1:
-        yield from map(judge, seeds)
+        yield from map(judge, wanted)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(judge, seeds, chunksize=8)
+        yield from pool.map(judge, wanted, chunksize=4)
 
 
 def figures(answers: dict[str, list[Answer]]) -> dict[str, Any]:
@@ -94,10 +111,29 @@ def figures(answers: dict[str, list[Answer]]) -> dict[str, Any]:
         {"from": low, "to": high, "right": share.hits, "cases": share.cases}
         for low, high, share in score.calibration(answers.get(OURS, ()))
     ]
+    found["worst_class"] = worst_class(answers[OURS])
+    found["by_ranks"] = {
+        ranks: {"cases": sum(a.ranks == ranks for a in answers[OURS]),
+                "right": sum(a.ranks == ranks and a.right for a in answers[OURS])}
+        for ranks in sorted({a.ranks for a in answers[OURS]})
+    }  # fmt: skip
+    found["by_fault"] = {
+        f"{kind}/{what}": {"cases": sum((a.kind, a.what) == (kind, what) for a in answers[OURS]),
+                           "right": sum((a.kind, a.what) == (kind, what) and a.right for a in answers[OURS])}
+        for kind, what in sorted({(a.kind, a.what) for a in answers[OURS]})
+    }  # fmt: skip
     found["not_right"] = [
         f"{a.kind}:{a.seed} {a.what} ({a.ranks} ranks): {a.outcome}" for a in answers.get(OURS, ()) if not a.right
     ]
     return found
+
+
+def worst_class(answers: Sequence[Answer]) -> str:
+    """The class with the smallest share of right answers, and that share."""
+    kinds = {kind: [a for a in answers if a.kind == kind] for kind in dict.fromkeys(a.kind for a in answers)}
+    found = {kind: score.Share(sum(a.right for a in here), len(here)) for kind, here in kinds.items()}
+    kind = min(found, key=lambda kind: found[kind].hits / found[kind].cases)
+    return f"{kind}, {found[kind]} right"
 
 
 def targets(answers: Sequence[Answer]) -> list[lib.Target]:
@@ -129,23 +165,36 @@ def show(console: Console, answers: dict[str, list[Answer]]) -> None:
         "exact node",
         "smallest group",
         "wrong",
-        "missed or partial",
+        "partly",
+        "missed",
         "rightly nobody",
         "evicted",
     )
-    for method, given in answers.items():
-        rows = []
+    for method in (OURS, *BASELINES):
+        rows, given = [], answers[method]
         for kind in dict.fromkeys(a.kind for a in given):
             here = [a for a in given if a.kind == kind]
             found = score.shares(here)
-            lacking = score.Share(found["missed"].hits + found["partial"].hits, len(here))
-            blame = kind in BLAMELESS
-            shown = ("", "", found["false blame"], "", found["rightly nobody"]) if blame else (
-                found["exact"], found["group"], found["wrong"], lacking, "")  # fmt: skip
+            shown = ("", "", found["false blame"], "", "", found["rightly nobody"]) if kind in BLAMELESS else (
+                found["exact"], found["group"], found["wrong"], found["partial"], found["missed"], "")  # fmt: skip
             rows.append((kind, len(here), *shown, f"{score.evicted(here):.2f}"))
         lib.show_table(console, method, columns, rows)
+    kinds = list(dict.fromkeys(a.kind for a in answers[OURS]))
+    rows = []
+    for method in [m for m in answers if m not in (OURS, *BASELINES)]:
+        right = [[a.right for a in answers[method] if a.kind == kind] for kind in kinds]
+        rows.append((method, len(right[0]), *(sum(here) for here in right)))
+    if rows:
+        lib.show_table(console, "Right answers with each vote left out", ("", "cases a class", *kinds), rows)
     rows = [(f"{low:.1f} to {high:.1f}", share.cases, share) for low, high, share in score.calibration(answers[OURS])]
     lib.show_table(console, "Calibration: verdicts that name somebody", ("confidence", "cases", "right"), rows)
+    sizes = Counter(a.ranks for a in answers[OURS])
+    rows = [
+        (f"{ranks} ranks", count, score.Share(sum(a.right for a in answers[OURS] if a.ranks == ranks), count))
+        for ranks, count in sorted(sizes.items())
+    ]
+    lib.show_table(console, "By size", ("job", "cases", "right"), rows)
+    console.print(f"worst class: {worst_class(answers[OURS])}")
 
 
 def explain(which: str, max_ranks: int) -> None:
@@ -167,7 +216,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=REPORTED_FROM, help="first seed (default: %(default)s)")
     parser.add_argument("--max-ranks", type=int, default=4096, help="largest job (default: %(default)s)")
     parser.add_argument("--classes", nargs="+", default=list(CLASSES), choices=CLASSES, metavar="CLASS")
-    parser.add_argument("--ablate", action="store_true", help="also with each vote left out")
+    parser.add_argument("--ablate", type=int, default=0, metavar="N", help="the first N of each class also with each "
+                        "vote left out")  # fmt: skip
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="also write the figures there; FILE with .part has them while it runs"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} small cases a class")
     parser.add_argument("--json", action="store_true", help="figures for tools")
@@ -177,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         explain(args.explain, args.max_ranks)
         return 0
     if args.quick:
-        args.cases, args.max_ranks, args.jobs = QUICK_CASES, QUICK_RANKS, 1
+        args.cases, args.max_ranks = QUICK_CASES, QUICK_RANKS
     report = lib.Report("localize_campaign", args.quick, notes=list(NOTES), machine=lib.machine())
     began_s = time.monotonic()
     answers = campaign(args)
@@ -187,10 +240,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{args.cases} cases a class, seeds {args.seed} to {args.seed + args.cases - 1}, "
         f"at most {args.max_ranks} ranks, {time.monotonic() - began_s:.0f} s"
     )
+    if args.save is not None:
+        args.save.write_text(report.to_json(), encoding="utf-8")
     if args.json:
         print(report.to_json())
         return 0
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 200)
     show(console, answers)
     for line in report.figures["not_right"][:20]:
         console.print(line)

@@ -68,10 +68,11 @@ def _recorders(case: Case) -> dict[int, RankDump]:
     if not case.recorders:
         return {}
     made = {g.name: Group(g.name, g.kind, g.ranks) for g in case.layout.all_groups()}
-    mine: dict[int, dict[str, Group]] = {}
-    for (_, rank), group in case.layout.groups.items():
-        mine.setdefault(rank, {})[group.name] = made[group.name]
-    return {seen.rank: _dump(seen, mine[seen.rank]) for seen in case.recorders}
+    found = {}
+    for seen in case.recorders:
+        mine = {group.name: made[group.name] for group in case.layout.groups_of(seen.rank)}
+        found[seen.rank] = _dump(seen, mine)
+    return found
 
 
 def _capture(scene: Scene, case: Case) -> Capture:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from campaign.alike import reduced
 from campaign.engine import World
-from campaign.faults import Fault, Look, arm, can_strike, wrong_program
+from campaign.faults import APART, Fault, Look, arm, can_strike, settle, wrong_program
 from campaign.jobs import draw_job, draw_pause
 from campaign.layout import Layout
+from campaign.parts import Act
 from campaign.programs import Job, program
 from campaign.scene import Eyes, RecorderView, Scene, look_at, recorder_of
 from campaign.truth import Truth, truth_of
@@ -30,6 +32,8 @@ _KINDS = {
     "unidentifiable": ("link", "device", "collective", "p2p", "gil"),
 }
 _TRIES = 60
+STRAY_SIGNALS = 0.04
+"""Share of the cases with a held rank in which an innocent node reports a fault of its own."""
 _RAISED = (
     "Traceback (most recent call last):",
     '  File "/home/u/train.py", line 57, in main',
@@ -89,26 +93,26 @@ class Case:
         return f"{self.kind}/{self.what} seed {self.seed}: {shape}; {had}; truth {sorted(self.truth.nodes) or 'nobody'}"
 
 
-def make_case(kind: str, seed: int, max_ranks: int = 4096) -> Case:
-    """The case of this class and seed.
+def make_case(kind: str, seed: int, max_ranks: int = 4096, *, whole: bool = False) -> Case:
+    """The case of this class and seed. With `whole` each rank is simulated, which gives the same case, slowly.
 
     Raises:
         LookupError: no job was found in which the fault strikes and the evidence fits the class.
     """
     for attempt in range(_TRIES):
         rng = random.Random(f"{kind}/{seed}/{attempt}")
-        case = _try(kind, seed, rng, max_ranks)
+        case = _try(kind, seed, rng, max_ranks, whole=whole)
         if case is not None:
             return case
     raise LookupError(f"{kind} {seed}: no case in {_TRIES} tries")
 
 
-def _try(kind: str, seed: int, rng: random.Random, max_ranks: int) -> Case | None:
+def _try(kind: str, seed: int, rng: random.Random, max_ranks: int, *, whole: bool) -> Case | None:
     what = rng.choice(_KINDS[kind])
     if kind == "no fault":
         pause = draw_pause(rng)
         job = draw_job(rng, max_ranks, pauses=(pause,))
-        world = _world(job, None)
+        world = _world(job, None, whole=whole)
         world.run(rng.uniform(500, 800))
         return _seen(Case(seed, kind, pause.place, job, Truth(), _eyes(rng, job)), world, None, rng)
     job = draw_job(rng, max_ranks, framework="megatron" if what == "p2p" else "")
@@ -119,12 +123,13 @@ def _try(kind: str, seed: int, rng: random.Random, max_ranks: int) -> Case | Non
         what, ranks, step=1, nth=int(rng.random() ** 2 * 12), inside=what == "device" and rng.random() < 0.3,
         signal=what in ("device", "link") and kind != "unidentifiable" and rng.random() < 0.4,
     )  # fmt: skip
-    world = _world(job, fault)
+    world = _world(job, fault, whole=whole)
     arm(world, fault, rng)
     world.run(100.0)  # a few simulated steps take seconds: the world has come to a standstill
     if _went_on(world, job):
         return None
     world.run(world.now_s + rng.uniform(30, 300))
+    settle(world, fault)
     case = _seen(Case(seed, kind, what, job, Truth(), _eyes(rng, job)), world, fault, rng)
     case = replace(case, truth=truth_of(case.job, world, fault, case))
     # Where the evidence cannot tell, nobody may be named: those cases are a class of their own.
@@ -132,16 +137,21 @@ def _try(kind: str, seed: int, rng: random.Random, max_ranks: int) -> Case | Non
     return case if kind in BLAMELESS[:2] or case.truth.identifiable == wanted else None
 
 
-def _world(job: Job, fault: Fault | None) -> World:
-    programs = [program(job, rank) for rank in range(job.layout.world)]
-    if fault is not None and fault.kind in ("shape", "order"):
-        programs = [wrong_program(p, fault, rank) for rank, p in enumerate(programs)]
-    return World(job.layout, programs, job.depth)
+def _world(job: Job, fault: Fault | None, *, whole: bool) -> World:
+    def programs(rank: int) -> Iterator[Act]:
+        right = program(job, rank)
+        wrong = fault is not None and fault.kind in ("shape", "order")
+        return wrong_program(right, fault, rank) if fault is not None and wrong else right
+
+    struck = fault.ranks if fault is not None else ()
+    apart = fault is not None and fault.kind in APART
+    cast = None if whole else reduced(job.layout, struck, apart=apart)
+    return World(job.layout, programs, job.depth, cast)
 
 
 def _went_on(world: World, job: Job) -> bool:
     """The fault never struck, or held nobody: every rank came to its end."""
-    return all(host.step >= job.steps for host in world.hosts)
+    return all(host.step >= job.steps for host in world.hosts.values())
 
 
 def _victims(kind: str, what: str, job: Job, rng: random.Random) -> tuple[int, ...]:
@@ -176,7 +186,8 @@ def _eyes(rng: random.Random, job: Job) -> Eyes:
     half = frozenset(r for r in lost if rng.random() < 0.5)
     undumped = frozenset(r for r in range(world) if rng.random() < share)
     source = rng.choice(("site", "checkout"))
-    return Eyes(half, lost - half, undumped, source, rng.random() < 0.4, rng.randint(5, 90_000))
+    busy = rng.choices(("nobody", "first", "all"), (8, 1, 1))[0]
+    return Eyes(half, lost - half, undumped, source, rng.random() < 0.4, rng.randint(5, 90_000), busy)
 
 
 def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> Case:
@@ -187,12 +198,14 @@ def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> 
     rounds, every_s = rng.choice((2, 3, 4)), rng.choice((5.0, 10.0, 45.0))
     first_s = world.now_s
     recorders: tuple[RecorderView, ...] = ()
-    if gathered != "stacks" and case.kind != "no fault":
+    if gathered == "recorder" and case.kind == "no fault":
+        gathered = "both"  # a recorder alone cannot tell an evaluation from a hang
+    if gathered != "stacks":
         silent = {r for r, look in looks.items() if look.gone or look.state == "T" or "freez" in look.wchan}
         recorders = tuple(
-            recorder_of(host, case.eyes)
-            for host in world.hosts
-            if host.rank not in silent and host.rank not in case.eyes.undumped
+            recorder_of(world, rank, case.eyes)
+            for rank in range(case.layout.world)
+            if rank not in silent and rank not in case.eyes.undumped
         )
     scenes = []
     for number in range(rounds):
@@ -206,7 +219,7 @@ def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> 
         scenes=tuple(scenes),
         recorders=recorders if case.what != "raise" else (),
         exits=exits,
-        signals=_signals(case, fault),
+        signals=_signals(case, fault, rng),
         told_layout=_told(case.layout, rng),
         progress=rng.random() < 0.8,
     )
@@ -223,13 +236,17 @@ def _exits(fault: Fault | None, rng: random.Random) -> tuple[ExitView, ...]:
     return tuple(ExitView(r, fault.struck_s + rng.uniform(0, 0.5), None, signal, ()) for r in fault.ranks)
 
 
-def _signals(case: Case, fault: Fault | None) -> tuple[SignalView, ...]:
-    if fault is None:
+def _signals(case: Case, fault: Fault | None, rng: random.Random) -> tuple[SignalView, ...]:
+    if fault is None or case.kind in BLAMELESS:
         return ()
     detail = "XID 79: GPU has fallen off the bus" if fault.kind == "device" else "mlx5_0 port 1: link down"
+    struck = case.layout.nodes(fault.ranks)
     if not fault.signal:
-        return ()
-    return tuple(SignalView("fault", n, fault.struck_s, detail) for n in sorted(case.layout.nodes(fault.ranks)))
+        # Of the same minutes, on a node that has nothing to do with it: something else tells the truth.
+        others = sorted(case.layout.nodes(range(case.layout.world)) - struck)
+        stray = others and fault.kind not in ("link", "device") and rng.random() < STRAY_SIGNALS
+        return (SignalView("fault", rng.choice(others), fault.struck_s - 20.0, detail),) if stray else ()
+    return tuple(SignalView("fault", n, fault.struck_s, detail) for n in sorted(struck))
 
 
 def _told(layout: Layout, rng: random.Random) -> Mapping[str, int]:

@@ -9,119 +9,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
 
-from campaign.layout import Layout
-
-FOREVER_S = 1e12
-
-
-@dataclass(frozen=True)
-class Act:
-    """One thing that a program does next.
-
-    Attributes:
-        kind: cpu, kernel, comm, pair, wait, sync, load, file, phase or step.
-        place: Key of the frames that its host shows meanwhile (`places`).
-        seconds: Of the host (cpu, load, file) or of the device.
-        group: Kind of the group of a collective.
-        op: The collective's name as the recorder writes it; a phase's name.
-        size: Elements: members of one operation must agree.
-        peers: Of a batch of point-to-point operations: (sends, peer, tag).
-        blocking: The stream goes on only when it is complete.
-        hold: Name under which a later `wait` finds it.
-        root: The world rank that a broadcast comes from.
-    """
-
-    kind: str
-    place: str = ""
-    seconds: float = 0.0
-    group: str = ""
-    op: str = ""
-    size: int = 1024
-    peers: tuple[tuple[bool, int, str], ...] = ()
-    blocking: bool = True
-    hold: str = ""
-    root: int = -1
-
-
-class Item:
-    """Something that a host has put on its device."""
-
-    __slots__ = ("deps", "done_s", "enqueued_s", "host", "index", "op", "order", "ready_s", "seconds", "then", "wakes")
-
-    def __init__(self, host: Host, index: int, seconds: float, op: Op | None, now_s: float) -> None:
-        self.host, self.index, self.seconds, self.op = host, index, seconds, op
-        self.enqueued_s = now_s
-        self.ready_s = self.done_s = FOREVER_S
-        self.deps = 0
-        self.order = 0
-        self.then: list[Item] = []
-        self.wakes = False
-
-
-class Op:
-    """One operation of a group, as its members enter it."""
-
-    __slots__ = ("group", "items", "members", "name", "p2p", "ready", "root", "seq")
-
-    def __init__(self, group: str, seq: int, name: str, members: tuple[int, ...], root: int = -1) -> None:
-        self.group, self.seq, self.name, self.members, self.root = group, seq, name, members, root
-        self.p2p = False
-        self.ready = 0
-        """Members whose device has come to it."""
-        self.items: dict[int, Item] = {}
-
-
-@dataclass
-class Entry:
-    """What the flight recorder notes when an operation is enqueued."""
-
-    item: Item
-    group: str
-    number: int
-    name: str
-    seq: int
-    size: int
-    p2p: bool
-    order: int = 0
-
-
-@dataclass(eq=False)
-class Host:
-    """One rank: its process, its device, and what they have come to."""
-
-    rank: int
-    program: Iterator[Act]
-    depth: int
-    act: Act = Act("cpu", "start")
-    since_s: float = 0.0
-    step: int = 0
-    phase: str = "train"
-    stepped_s: float = 0.0
-    blocked_on: Item | None = None
-    stuck: bool = False
-    dead_s: float = FOREVER_S
-    device_stops_at: int = -1
-    items: list[Item] = field(default_factory=list)
-    tail: list[Item] = field(default_factory=list)
-    streams: dict[str, Item] = field(default_factory=dict)
-    held: dict[str, list[Item]] = field(default_factory=dict)
-    entered: dict[str, int] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
-    retry: bool = False
-    """Its action could not begin: the launch queue is full."""
-    waits: list[Item] = field(default_factory=list)
-    acts_in_step: int = 0
-    stops_inside: bool = False
-    """The operation at `device_stops_at` still takes part; it never completes here."""
-
-    @property
-    def device_dead(self) -> bool:
-        """Nothing more completes on it."""
-        return self.dead_s < FOREVER_S or self.device_stops_at >= 0
-
+from campaign.alike import MEETING, Cast, everyone
+from campaign.layout import Group, Layout
+from campaign.parts import FOREVER_S, Act, Entry, Host, Item, Op
 
 Watch = Callable[["World", Host, Act], bool]
 """Asked before each action of a host: True where the host stands there for ever."""
@@ -130,9 +22,10 @@ Watch = Callable[["World", Host, Act], bool]
 class World:
     """All hosts, and the clock."""
 
-    def __init__(self, layout: Layout, programs: list[Iterator[Act]], depth: int) -> None:
+    def __init__(self, layout: Layout, programs: Callable[[int], Iterator[Act]], depth: int, cast: Cast | None) -> None:
         self.layout = layout
-        self.hosts = [Host(rank, program, depth) for rank, program in enumerate(programs)]
+        self.cast = cast or everyone(layout)
+        self.hosts = {rank: Host(rank, programs(rank), depth) for rank in self.cast.acting}
         self.now_s = 0.0
         self.watches: dict[int, Watch] = {}
         self.broken: Callable[[Op], bool] | None = None
@@ -140,7 +33,9 @@ class World:
         self._ops: dict[tuple[object, ...], Op] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._ticket = itertools.count()
-        for host in self.hosts:
+        self._next: dict[int, Item | None] = {}
+        self._acting: dict[str, tuple[int, ...]] = {}
+        for host in self.hosts.values():
             self._at(0.0, lambda host=host: self._go(host))  # type: ignore[misc]
 
     def run(self, until_s: float) -> None:
@@ -240,11 +135,14 @@ class World:
             if len(group.ranks) == 1:
                 return host.tail
             seq = host.entered[group.name] = host.entered.get(group.name, 0) + 1
-            op = self._op((group.name, seq), Op(group.name, seq, act.op, group.ranks, act.root))
+            op = self._ops.get((group.name, seq))
+            if op is None:
+                op = self._ops[group.name, seq] = Op(group.name, seq, act.op, self._actors(group), act.root)
+                op.everyone = group.ranks
             before = [*host.tail, *filter(None, [host.streams.get(group.name)])]
             item = self._put(host, act.seconds, op, before)
             host.streams[group.name] = item
-            self._note(host, Entry(item, group.name, group.number, act.op, seq, act.size, p2p=False))
+            self._note(host, Entry(item, act.group, group.name, group.number, act.op, seq, act.size, p2p=False))
             return [item]
         return [self._pair(host, act, *peer) for peer in act.peers]
 
@@ -253,17 +151,40 @@ class World:
         ends = (host.rank, peer) if sends else (peer, host.rank)
         channel = f"{tag}:{ends[0]}>{ends[1]}"
         count = host.entered[channel] = host.entered.get(channel, 0) + 1
-        op = self._op((channel, count), Op(group.name, count, "pair", ends))
+        op = self._ops.setdefault((channel, count), Op(group.name, count, "pair", ends))
         op.p2p = True
         item = self._put(host, act.seconds, op, host.tail)
         seq = host.entered[group.name + "p2p"] = host.entered.get(group.name + "p2p", 0) + 1
         mine, other = group.ranks.index(host.rank), group.ranks.index(peer)
         name = f"send {mine}->{other}" if sends else f"recv {mine}<-{other}"
-        self._note(host, Entry(item, group.name, group.number, name, seq, act.size, p2p=True))
+        self._note(host, Entry(item, act.group, group.name, group.number, name, seq, act.size, p2p=True))
         return item
 
-    def _op(self, key: tuple[object, ...], fresh: Op) -> Op:
-        return self._ops.setdefault(key, fresh)
+    def _actors(self, group: Group) -> tuple[int, ...]:
+        if group.kind not in MEETING:
+            return group.ranks  # all of one replica are simulated, or none
+        known = self._acting.get(group.name)
+        if known is None:
+            known = self._acting[group.name] = tuple(rank for rank in group.ranks if rank in self.hosts)
+        return known
+
+    def host_of(self, rank: int) -> Host:
+        """The host that is simulated for this rank."""
+        return self.hosts[self.cast.stands_for[rank]]
+
+    def never_entered(self, rank: int, seen: Collection[int]) -> bool:
+        """Somebody of `seen` has entered an operation that this rank is a member of and has not entered."""
+        actor, shift = self.cast.stands_for[rank], self.cast.shift(rank)
+        for op in self._ops.values():
+            if len(op.items) == len(op.members) or actor in op.items or actor not in op.members:
+                continue
+            if op.everyone is op.members:
+                entered = (member + shift for member in op.items)
+            else:
+                entered = (member for member in op.everyone if self.cast.stands_for[member] in op.items)
+            if any(member in seen for member in entered):
+                return True
+        return False
 
     def _note(self, host: Host, entry: Entry) -> None:
         entry.order = entry.item.order = len(host.entries)
@@ -335,12 +256,9 @@ class World:
         """All operations that anybody has entered."""
         return list(self._ops.values())
 
-    def ready_to_fail(self) -> list[Op]:
-        """Operations that all members have started and that are not complete."""
-        return [
-            op
-            for op in self._ops.values()
-            if len(op.items) == len(op.members)
-            and all(i.ready_s < FOREVER_S for i in op.items.values())
-            and any(i.done_s == FOREVER_S for i in op.items.values())
-        ]
+    def next_of(self, rank: int) -> Item | None:
+        """The first operation that this rank's host has entered and that is not complete there."""
+        if rank not in self._next:
+            entries = self.hosts[rank].entries
+            self._next[rank] = next((e.item for e in entries if e.item.done_s == FOREVER_S), None)
+        return self._next[rank]

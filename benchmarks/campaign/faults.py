@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from campaign.engine import Act, Host, Op, World
+from campaign.engine import World
+from campaign.parts import Act, Host, Op
 from campaign.pipelines import loads
 from campaign.programs import Job
 
@@ -72,6 +73,8 @@ _STRIKES_AT: dict[str, tuple[str, ...]] = {
 }
 _ANY = ("load", "comm", "kernel", "pair", "sync", "wait")
 TOGETHER = frozenset({"silent"})
+APART = frozenset({"silent", "link", "device"})
+"""What these do to a rank depends on more than its place in its replica."""
 """A node's ranks stop at one moment, wherever they are; other faults meet each rank at its own next action."""
 _STORAGE_WAITS = ("nfs_wait_bit_killable", "rpc_wait_bit_killable", "folio_wait_bit_common", "cl_sync_io_wait")
 
@@ -106,7 +109,14 @@ def arm(world: World, fault: Fault, rng: random.Random) -> None:
         return _strike(world, fault, host, look)
 
     for rank in fault.ranks:
-        world.watches[rank] = watch
+        if rank in world.hosts:
+            world.watches[rank] = watch
+
+
+def settle(world: World, fault: Fault) -> None:
+    """The looks of those that were not simulated are the looks of whoever stood for them."""
+    struck = {rank: fault.looks.get(world.cast.stands_for[rank]) for rank in fault.ranks}
+    fault.looks = {rank: look for rank, look in struck.items() if look is not None}
 
 
 def _strike(world: World, fault: Fault, host: Host, look: Look) -> bool:
@@ -121,7 +131,7 @@ def _strike(world: World, fault: Fault, host: Host, look: Look) -> bool:
         for rank in fault.ranks:
             world.watches.pop(rank, None)
         return False
-    struck = [world.hosts[r] for r in fault.ranks] if fault.kind in TOGETHER else [host]
+    struck = [world.hosts[r] for r in fault.ranks if r in world.hosts] if fault.kind in TOGETHER else [host]
     for one in struck:
         one.stuck = True
         fault.looks[one.rank] = look
@@ -138,11 +148,14 @@ def _strike(world: World, fault: Fault, host: Host, look: Look) -> bool:
 
 def _cut(world: World, nodes: set[str]) -> None:
     """From now on nothing gets from these nodes to others."""
-    layout = world.layout
+    crossing: dict[tuple[int, ...], bool] = {}
 
     def broken(op: Op) -> bool:
-        there = layout.nodes(op.members)
-        return bool(there & nodes) and bool(there - nodes)
+        known = crossing.get(op.members)
+        if known is None:
+            there = world.layout.nodes(op.everyone)
+            known = crossing[op.members] = bool(there & nodes) and bool(there - nodes)
+        return known
 
     world.broken = broken
 

@@ -14,9 +14,8 @@ MIN_NODES = 4
 
 
 def draw_job(rng: random.Random, max_ranks: int, *, framework: str = "", pauses: tuple[Pause, ...] = ()) -> Job:
-    """A job; small ones are more likely, as the time they cost."""
-    sizes = [size for size in SIZES if size <= max_ranks]
-    world = rng.choices(sizes, [size**-0.75 for size in sizes])[0]
+    """A job; all sizes are as likely, each twice the one before."""
+    world = rng.choice([size for size in SIZES if size <= max_ranks])
     framework = framework or rng.choices(("megatron", "fsdp", "ddp"), (6, 2, 2))[0]
     per_node = rng.choice([n for n in (1, 2, 4, 8) if world // n >= MIN_NODES])
     if framework == "ddp":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -32,21 +33,26 @@ class Layout:
     pp: int = 1
     ep: int = 1
     per_node: int = 8
-    groups: dict[tuple[str, int], Group] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _groups: dict[str, dict[int, Group]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        for number, (kind, same) in enumerate(_SAME.items()):
-            members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-            for rank in range(self.world):
-                t, c, d, p = self.place(rank)
-                at = {"t": t, "c": c, "d": d, "p": p, "e": d // self.ep, "m": 0 if p in (0, self.pp - 1) else p}
-                members[tuple(at[letter] for letter in same)].append(rank)
-            for index, ranks in enumerate(members.values()):
-                name = "0" if kind == "world" else str(number * 10_000 + index + 1)
-                group = Group(name, kind, tuple(ranks), number)
-                self.groups.update(((kind, rank), group) for rank in ranks)
+    def _of_kind(self, kind: str) -> dict[int, Group]:
+        """Rank → its group of this kind; made when it is first asked for."""
+        known = self._groups.get(kind)
+        if known is not None:
+            return known
+        number, same = list(_SAME).index(kind), _SAME[kind]
+        members: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for rank in range(self.world):
+            t, c, d, p = self.place(rank)
+            at = {"t": t, "c": c, "d": d, "p": p, "e": d // self.ep, "m": 0 if p in (0, self.pp - 1) else p}
+            members[tuple(at[letter] for letter in same)].append(rank)
+        found = self._groups[kind] = {}
+        for index, ranks in enumerate(members.values()):
+            name = "0" if kind == "world" else str(number * 10_000 + index + 1)
+            found.update(dict.fromkeys(ranks, Group(name, kind, tuple(ranks), number)))
+        return found
 
-    @property
+    @cached_property
     def world(self) -> int:
         """Number of ranks."""
         return self.tp * self.cp * self.dp * self.pp
@@ -64,11 +70,16 @@ class Layout:
 
     def group(self, kind: str, rank: int) -> Group:
         """The group of this kind that a rank is in."""
-        return self.groups[kind, rank]
+        return self._of_kind(kind)[rank]
+
+    def groups_of(self, rank: int) -> list[Group]:
+        """Every group that a rank is in."""
+        return [self._of_kind(kind)[rank] for kind in _SAME]
 
     def all_groups(self) -> list[Group]:
         """Every group once."""
-        return list({group.name: group for group in self.groups.values()}.values())
+        groups = [group for kind in _SAME for group in self._of_kind(kind).values()]
+        return list({id(group): group for group in groups}.values())
 
     def node(self, rank: int) -> str:
         """The node that a rank runs on."""

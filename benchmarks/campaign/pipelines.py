@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from campaign.engine import Act
+from campaign.parts import Act
 
 if TYPE_CHECKING:
     from campaign.programs import Job

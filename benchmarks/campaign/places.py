@@ -170,4 +170,5 @@ WORKER: dict[str, tuple[str, ...]] = {
 FEEDER = ("_bootstrap threading.py:1002", "run threading.py:982", "_feed multiprocessing/queues.py:231",
           "wait threading.py:327")  # fmt: skip
 HOLDER = ("_bootstrap threading.py:1002", "run threading.py:982", "_publish /home/u/native_metrics.py:58")
+PUBLISHER = ("_bootstrap threading.py:1002", "run threading.py:982", "_drain /home/u/publisher.py:31")
 FRAMES = {"megatron": MEGATRON, "fsdp": FSDP, "ddp": DDP}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from campaign.engine import Act
 from campaign.layout import Layout
+from campaign.parts import Act
 from campaign.pipelines import interleaved, one_f_one_b
 
 EVERY_RANK = -1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from campaign.engine import FOREVER_S, Host, World
+from campaign.engine import World
 from campaign.faults import Look
+from campaign.parts import FOREVER_S, Host
 from campaign.pipelines import loads
-from campaign.places import FEEDER, FRAMES, HOLDER, WORKER
+from campaign.places import FEEDER, FRAMES, HOLDER, PUBLISHER, WORKER
 from campaign.programs import Job
 
 RECORDED = 6
@@ -97,6 +99,8 @@ class Eyes:
         source: `site` or `checkout`: where Megatron's files lie.
         timing: The recorder knows when an operation started on the device.
         base_step: Steps before the simulated ones.
+        publishing: Whose process has a side thread that is at work and holds the GIL now and then: nobody's, that of
+            the first rank, or all.
     """
 
     unseen: frozenset[int] = frozenset()
@@ -105,38 +109,44 @@ class Eyes:
     source: str = "site"
     timing: bool = False
     base_step: int = 1000
+    publishing: str = "nobody"
 
 
 def look_at(world: World, job: Job, looks: Mapping[int, Look], eyes: Eyes) -> Scene:
     """Every rank as its node's agent would capture it now."""
     ranks = []
-    for host in world.hosts:
-        node = job.layout.node(host.rank)
-        if host.rank in eyes.unseen or node in world.silent_nodes:
+    for rank in range(job.layout.world):
+        node = job.layout.node(rank)
+        if rank in eyes.unseen or node in world.silent_nodes:
             continue
-        processes = _processes(world, job, host, looks.get(host.rank), eyes)
+        host = world.host_of(rank)
+        processes = _processes(world, job, rank, looks.get(rank), eyes)
         age_s = world.now_s - host.stepped_s
-        ranks.append(RankView(host.rank, node, processes, eyes.base_step + host.step - 1, host.phase, age_s))
+        ranks.append(RankView(rank, node, processes, eyes.base_step + host.step - 1, host.phase, age_s))
     return Scene(world.now_s, tuple(ranks), tuple(sorted(world.silent_nodes)))
 
 
-def _processes(world: World, job: Job, host: Host, look: Look | None, eyes: Eyes) -> tuple[ProcessView, ...]:
+def _processes(world: World, job: Job, rank: int, look: Look | None, eyes: Eyes) -> tuple[ProcessView, ...]:
     if look is not None and look.gone:
         return ()
+    host = world.host_of(rank)
     struck = look is not None
     look = look or _healthy(job, host)
     stood_s = world.now_s - host.since_s
-    pid = 5000 + 40 * host.rank
+    pid = 5000 + 40 * rank
     busy_io = host.act.kind == "file" and not struck
     threads: tuple[ThreadView, ...] = (ThreadView(_frames(job, host, stood_s, struck), active=look.cpu > 0.5),)
     if look.holder:
         threads += (ThreadView(HOLDER, "metrics", active=True, owns_gil=True),)
-    cpu_s = 100.0 + look.cpu * stood_s
+    publishes = eyes.publishing == "all" or (eyes.publishing == "first" and rank == 0)
+    if publishes and not look.holder:
+        threads += (_publisher(rank, world.now_s),)
+    cpu_s = 100.0 + (look.cpu + (0.3 if publishes and look.state in "SR" and not struck else 0.0)) * stood_s
     io_bytes = 10_000_000 + (int(stood_s * 50_000_000) if busy_io else 0)
     training = ProcessView(pid, "python train.py", look.state, look.wchan, cpu_s, io_bytes, threads)
-    if host.rank in eyes.unread:
+    if rank in eyes.unread:
         return (ProcessView(pid, "python train.py", look.state, look.wchan, cpu_s, io_bytes, (), "permission denied"),)
-    if job.framework == "megatron" and not loads(job, host.rank):
+    if job.framework == "megatron" and not loads(job, rank):
         return (training,)
     fetching = host.act.kind == "load" and not struck
     frames = WORKER[look.worker or ("fetch" if fetching else "idle")]
@@ -146,6 +156,14 @@ def _processes(world: World, job: Job, host: Host, look: Look | None, eyes: Eyes
     feeder = ThreadView(FEEDER, "QueueFeederThread")
     worker = ProcessView(pid + 1, "pt_data_worker", state, wchan, worker_cpu_s, 90_000, (ThreadView(frames), feeder))
     return (training, worker)
+
+
+def _publisher(rank: int, now_s: float) -> ThreadView:
+    """A side thread at work: another line at each look, and the GIL in its hands one time in three."""
+    name, _, line = PUBLISHER[-1].rpartition(":")
+    drawn = zlib.crc32(f"{rank} {now_s:.3f}".encode())
+    frames = (*PUBLISHER[:-1], f"{name}:{int(line) + drawn % 12}")
+    return ThreadView(frames, "publisher", active=True, owns_gil=drawn // 12 % 3 == 0)
 
 
 def _healthy(job: Job, host: Host) -> Look:
@@ -168,12 +186,17 @@ def _frames(job: Job, host: Host, stood_s: float, struck: bool) -> tuple[str, ..
     return frames
 
 
-def recorder_of(host: Host, eyes: Eyes) -> RecorderView:
+def recorder_of(world: World, rank: int, eyes: Eyes) -> RecorderView:
     """What this rank's flight recorder would write now."""
-    bases: dict[str, int] = {}
+    host, layout, shift = world.host_of(rank), world.layout, world.cast.shift(rank)
+    named: dict[str, tuple[str, int]] = {}
     pending, counters, numbers, last_at_s = [], {}, {}, 0.0
     for entry in host.entries:
-        base = bases.setdefault(entry.group, 100 + 37 * int(entry.group) % 9000)
+        group, base = named.get(entry.kind) or ("", 0)
+        if not group:
+            group = layout.group(entry.kind, rank).name
+            base = 100 + 37 * int(group) % 9000
+            named[entry.kind] = group, base
         done = entry.item.done_s < FOREVER_S
         seq = base + entry.seq
         if not entry.p2p:
@@ -181,15 +204,14 @@ def recorder_of(host: Host, eyes: Eyes) -> RecorderView:
             counters[entry.number] = (max(enqueued, seq), max(completed, seq) if done else completed)
         last_at_s = max(last_at_s, entry.item.enqueued_s)
         if not done:
-            numbers[entry.number] = entry.group
+            numbers[entry.number] = group
             state = "started" if eyes.timing and entry.item.ready_s < FOREVER_S else "scheduled"
             op = entry.item.op
             peer = -1
             if entry.p2p and op is not None:
-                peer = op.members[1] if op.members[0] == host.rank else op.members[0]
+                peer = shift + (op.members[1] if op.members[0] == host.rank else op.members[0])
             at_s = entry.item.enqueued_s
-            shown = EntryView(entry.group, entry.number, entry.name, seq, entry.order, peer, state, entry.size, at_s)
-            pending.append(shown)
+            pending.append(EntryView(group, entry.number, entry.name, seq, entry.order, peer, state, entry.size, at_s))
     for entry in host.entries[-RECORDED:]:
-        numbers.setdefault(entry.number, entry.group)
-    return RecorderView(host.rank, tuple(pending), counters, numbers, last_at_s)
+        numbers.setdefault(entry.number, named[entry.kind][0])
+    return RecorderView(rank, tuple(pending), counters, numbers, last_at_s)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from campaign.engine import FOREVER_S, World
+from campaign.engine import World
 from campaign.faults import Fault
+from campaign.parts import FOREVER_S
 from campaign.programs import Job
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ def truth_of(job: Job, world: World, fault: Fault, case: Case) -> Truth:
 
 
 def _told_by(world: World, fault: Fault, case: Case) -> str:
-    if case.signals:
+    if fault.signal:
         return "node signals"
     if fault.kind in ("link", "device"):
-        return _told_by_groups(world, case) if fault.kind == "link" else _told_by_device(world, fault, case)
+        return (_told_by_device(world, fault, case) if fault.kind == "device" else "") or _told_by_groups(world, case)
     return _told_of_hosts(world, fault, case)
 
 
@@ -71,6 +72,8 @@ def _told_by_stacks(fault: Fault, case: Case) -> bool:
         return True
     if fault.kind in ("collective", "p2p"):
         return False
+    if fault.kind == "gil" and len(case.scenes) < 3 and any(look.cpu > 0 for look in fault.looks.values()):
+        return False  # a thread at work that was met twice at one place looks the same
     blind = case.eyes.unseen | (frozenset() if fault.kind in ("stopped", "dead") else case.eyes.unread)
     struck_nodes = case.layout.nodes(fault.ranks)
     shown = case.layout.nodes(frozenset(fault.looks) - blind)
@@ -78,56 +81,51 @@ def _told_by_stacks(fault: Fault, case: Case) -> bool:
 
 
 def _told_by_recorders(world: World, fault: Fault, case: Case) -> str:
-    """Somebody waits for them where they never came, and no missing dump may hide another like them."""
-    if not case.recorders:
-        return ""
+    """Somebody waits for them where they never came, and they have nothing open: their own dumps tell both.
+
+    That a dump is missing tells nothing: the process may be gone, and the file may be lost.
+    """
     dumped = {seen.rank for seen in case.recorders}
-    hidden = set(range(case.layout.world)) - dumped
-    if hidden - set(fault.ranks) and hidden & set(fault.ranks):
-        return ""
-    missed: set[int] = set()
-    for op in world.ops():
-        if any(member in dumped for member in op.items):
-            missed.update(member for member in op.members if member not in op.items)
     # One that has something open itself may as well wait for others: a circle, and no beginning of it.
-    sinks = {r for r in missed & set(fault.ranks) if r not in dumped or _idle(world, r)}
+    sinks = {r for r in fault.ranks if r in dumped and _idle(world, r) and world.never_entered(r, dumped)}
     shown = case.layout.nodes(sinks) == case.layout.nodes(fault.ranks)
     return "recorders" if shown else ""
 
 
 def _idle(world: World, rank: int) -> bool:
-    return all(entry.item.done_s < FOREVER_S for entry in world.hosts[rank].entries)
+    return all(entry.item.done_s < FOREVER_S for entry in world.host_of(rank).entries)
 
 
 def _told_by_device(world: World, fault: Fault, case: Case) -> str:
-    """Its peers completed what it holds, or (where starts are recorded) started what it has not."""
+    """Its peers completed what it holds, or (where starts are recorded) started what is next on it and never began."""
     dumped = {seen.rank for seen in case.recorders}
-    if len(dumped) < case.layout.world:
-        return ""
     (rank,) = fault.ranks
     for entry in world.hosts[rank].entries:
         op = entry.item.op
         if op is None or entry.item.done_s < FOREVER_S:
             continue
-        if op.p2p:
-            return ""  # a recorder keeps no counter of what a pair has completed
-        others = [item for member, item in op.items.items() if member != rank]
-        full = len(op.items) == len(op.members)
-        if full and op.root < 0 and others and all(item.done_s < FOREVER_S for item in others):
-            return "completed elsewhere"
-        started = others and all(item.ready_s < FOREVER_S for item in others)
-        if full and case.eyes.timing and started and entry.item.ready_s == FOREVER_S:
-            return "started elsewhere"
-        return ""
+        if rank not in dumped or op.root >= 0 or len(op.items) < len(op.members):
+            return ""
+        others = {member: item for member, item in op.items.items() if member != rank}
+        done = [member for member, item in others.items() if item.done_s < FOREVER_S]
+        if not op.p2p and len(done) == len(others):
+            return "completed elsewhere" if dumped.intersection(done) else ""
+        started = all(item.ready_s < FOREVER_S for item in others.values()) and entry.item.ready_s == FOREVER_S
+        next_on_all = all(world.next_of(member) is item for member, item in op.items.items())
+        told = case.eyes.timing and started and next_on_all and dumped >= set(op.everyone)
+        return "started elsewhere" if told else ""
     return ""
 
 
 def _told_by_groups(world: World, case: Case) -> str:
-    """Operations that all have entered and nobody completes, of several groups that share one node."""
+    """Operations that all have entered as the first that is open on each, and nobody completes, share one node."""
     if len(case.recorders) < case.layout.world:
         return ""
     shared: frozenset[str] | None = None
-    for op in world.ready_to_fail():
-        here = case.layout.nodes(op.members)
-        shared = here if shared is None else shared & here
-    return "groups that share one node" if shared is not None and len(shared) == 1 else ""
+    for op in world.ops():
+        if len(op.items) < len(op.members) or op.root >= 0:
+            continue
+        if all(world.next_of(member) is item for member, item in op.items.items()):
+            here = case.layout.nodes(op.everyone)
+            shared = here if shared is None else shared & here
+    return "operations that share one node" if shared is not None and len(shared) == 1 else ""

@@ -11,7 +11,7 @@ from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.frames import main_thread, own_frames
 from slurm_robust.localize.graph import Sink, WaitGraph
 from slurm_robust.localize.layout import Groups, known_groups
-from slurm_robust.localize.motion import moving
+from slurm_robust.localize.motion import BUSY_SHARE, moving
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.scopes import Scope, scope_of
 from slurm_robust.localize.tree import rank_place, rank_process
@@ -49,10 +49,27 @@ def judge_groups(evidence: Evidence) -> Verdict | None:
         return None
     if not all(rank_place(rank).waits_for_peers for rank in last.ranks):
         return None
+    if _ahead_of_devices(before, last):
+        return None
     sink = _only_sink(last, groups)
     if sink is None or _only_sink(before, groups) != sink or moving((before, last), (r.rank for r in last.ranks)):
         return None
     return _named(last, sink, groups)
+
+
+def _ahead_of_devices(before: Capture, last: Capture) -> bool:
+    """Most of the waiting ranks use a processor: hosts that wait for their GPU, wherever their next need of it is.
+
+    What their devices wait in lies before that, in another group perhaps; the code that they stand in does not tell it.
+    """
+    elapsed_s = last.at_s - before.at_s
+    old = {r.rank: rank_process(r) for r in before.ranks}
+    busy = 0
+    for rank in last.ranks:
+        was, now = old.get(rank.rank), rank_process(rank)
+        if was is not None and now is not None and was.pid == now.pid and min(was.cpu_s, now.cpu_s) >= 0:
+            busy += now.cpu_s - was.cpu_s > BUSY_SHARE * elapsed_s
+    return busy > len(last.ranks) / 2
 
 
 def _only_sink(capture: Capture, groups: Groups) -> Sink | None:

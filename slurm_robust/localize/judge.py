@@ -22,8 +22,8 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.ras import judge_ras
 from slurm_robust.localize.recorder.verdict import judge_dumps
 from slurm_robust.localize.stops import judge_stop_signals, judge_stops
-from slurm_robust.localize.together import with_stacks
-from slurm_robust.localize.tree import rank_place, rank_process
+from slurm_robust.localize.together import with_stacks, without_workers
+from slurm_robust.localize.tree import rank_process
 from slurm_robust.localize.waiting import judge_waiting
 from slurm_robust.model import Conclusion, Verdict
 
@@ -71,20 +71,22 @@ def _moves(evidence: Evidence) -> Verdict | None:
 
 def _recorded(evidence: Evidence) -> Verdict | None:
     """What the recorders know. Where they name nobody, stacks may still know more."""
-    found = _recorded_nobody(evidence)
+    found = _dumps(evidence)
     if found is None or found.conclusion is Conclusion.UNDETERMINED:
         return None
-    return with_stacks(found, _outside_the_collective(evidence), evidence)
+    found = without_workers(found, evidence)
+    return None if found is None else with_stacks(found, _outside_the_collective(evidence), evidence)
 
 
 def _recorded_nobody(evidence: Evidence) -> Verdict | None:
+    found = _dumps(evidence)
+    return found if found is not None and found.conclusion is Conclusion.UNDETERMINED else None
+
+
+def _dumps(evidence: Evidence) -> Verdict | None:
     if not evidence.recorder:
         return None
-    last = evidence.captures[-1].ranks if evidence.captures else ()
-    # Ranks whose missing dump says nothing: they wait, or have ended as they should.
-    waiting = {r.rank for r in last if rank_place(r).waits_for_peers}
-    waiting |= {e.rank for e in evidence.exits if e.exit_code == 0 and not e.signal}
-    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes, waiting)
+    return judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
 
 
 def _seen_by_nccl(evidence: Evidence) -> Verdict | None:

@@ -99,9 +99,11 @@ def _processes(before: RankCapture, after: RankCapture, elapsed_s: float) -> lis
 
 
 def _stacks(before: Process, after: Process) -> _Finding:
-    if before.state == after.state == "T":
-        return Motion.STILL, "", False
     ours, theirs = main_thread(before.threads), main_thread(after.threads)
+    # Archives give equal stacks as one object.
+    same = ours is not None and before.threads is after.threads
+    if same or before.state == after.state == "T":
+        return Motion.STILL, "", False
     if ours is None or theirs is None:
         if before.state == after.state and after.state in ("D", "Z", "X"):
             return Motion.STILL, "", False
@@ -209,7 +211,8 @@ def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
     """Those of these ranks that used a processor at one place, and no more, between the last two captures.
 
     A host that waits for its GPU spins, wherever in the program it stands (`.item()`, a full launch queue); so does one
-    that computes. It counts only in training, without a step, and where nothing says that the place is slow by nature.
+    that computes, and one whose stack cannot be read. It counts only in training (as far as is known), without a step,
+    and where nothing says that the place is slow by nature.
     """
     looks = stillness(captures[-2:], ranks)
     last = {r.rank: r for r in captures[-1].ranks} if captures else {}
@@ -222,5 +225,5 @@ def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
 
 def _may_spin(rank: RankCapture) -> bool:
     where = rank_place(rank)
-    in_training = rank.progress is not None and rank.progress.phase == "train"
-    return in_training and not where.slow_by_nature and where.kind in (Kind.USER, Kind.BACKWARD)
+    in_training = rank.progress is None or rank.progress.phase == "train"
+    return in_training and not where.slow_by_nature and where.kind in (Kind.USER, Kind.BACKWARD, Kind.UNKNOWN)

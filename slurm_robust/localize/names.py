@@ -75,6 +75,7 @@ TIGHT: tuple[tuple[Kind, str, str], ...] = (
     (Kind.SYNC, "torch/nn/utils/clip_grad.py", r".*"),
     (Kind.SYNC, "megatron/core/optimizer/clip_grads.py", r".*"),
     (Kind.SYNC, "megatron/training/training.py", r"training_log"),
+    (Kind.SYNC, "megatron/core/transformer/moe/token_dispatcher.py", r"_maybe_dtoh_and_synchronize"),
 )
 """(kind, start of the file, pattern of functions); counts only for the innermost frame that is no wrapper."""
 

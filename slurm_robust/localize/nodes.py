@@ -13,8 +13,10 @@ from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.words import joined, shortened
 
 CONFIDENCE_SILENT = 0.95
-"""Slurm, or two rounds of silence, say that the node is gone. Hand-set, as all of them in this first version."""
+"""Slurm, or two rounds of silence, say that the node is gone."""
 CONFIDENCE_FAULT = 0.9
+CONFIDENCE_FAULT_SPIN = 0.85
+"""The same where hosts use a processor at one place: they may wait for their GPUs, or compute."""
 
 
 def judge_silence(evidence: Evidence) -> Verdict | None:
@@ -78,7 +80,8 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
         return None
     sure = len(evidence.captures) > 1 and not spin
     whys = {node: f"node {node} reports {faults[node][:160]}{', and no rank moves' if sure else ''}" for node in faults}
-    suspects = _suspects(evidence, whys, dict.fromkeys(faults, CONFIDENCE_FAULT if sure else CONFIDENCE_FIRST_LOOK))
+    confidence = CONFIDENCE_FAULT if sure else CONFIDENCE_FAULT_SPIN if spin else CONFIDENCE_FIRST_LOOK
+    suspects = _suspects(evidence, whys, dict.fromkeys(faults, confidence))
     missing = () if sure else _spin_told(spin) or ("a second capture: does nothing move?",)
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
 

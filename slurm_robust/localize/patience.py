@@ -10,9 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_robust.localize.evidence import Process, RankCapture
+from slurm_robust.localize.frames import label
 from slurm_robust.localize.names import Kind, Wait
 from slurm_robust.localize.place import Place
-from slurm_robust.localize.tree import all_threads_wait, died, loaders, place, rank_process, stopped, uninterruptible
+from slurm_robust.localize.tree import (
+    all_threads_wait,
+    died,
+    gil_holder,
+    loaders,
+    place,
+    rank_process,
+    stopped,
+    uninterruptible,
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Blocking:
         what: In a few words, for the short sentence.
         detail: What belongs to it and is too much for that sentence.
         infrastructure: Its node may be the reason (a stopped or uninterruptible process, a loader that hangs).
-        confidence: Hand-set for the first version: an order of trust, not measured frequencies.
+        confidence: That this is where the cause is: see `docs/localization.md` for which of them are measured.
     """
 
     what: str
@@ -72,11 +82,14 @@ def blocking(rank: RankCapture) -> Blocking:
     """What holds this rank (it is given to be outside the collective that its peers wait in)."""
     training = rank_process(rank)
     if training is None:
-        return Blocking("it is gone, and its exit was not seen", BLOCKED, False, 0.7)
+        return Blocking("it is gone, and its exit was not seen", BLOCKED, False, 0.85)
     if (held := stopped(rank)) is not None:
         return _stopped(training, held)
     if (zombie := died(rank)) is not None:
         return Blocking(f"process {zombie.pid} is dead and nobody has noticed (zombie)", SURE, True, 0.9)
+    if (holder := gil_holder(rank)) is not None:
+        what = f"its thread {holder.name or holder.os_thread_id} holds the GIL at {label(holder.frames[-1])}"
+        return Blocking(what, LIKELY, False, 0.8, f"the main thread is at {place(training).label}")
     return _alive(rank, training)
 
 
@@ -89,14 +102,14 @@ def _alive(rank: RankCapture, training: Process) -> Blocking:
         return Blocking(f"it is in {slow} at {where.label}", None, False, 0.3)
     if (stuck := uninterruptible(rank)) is not None:
         wchan = f", waiting in the kernel's {stuck.wchan}" if stuck.wchan.strip("0") else ""
-        return Blocking(f"process {stuck.pid} is uninterruptible (D){wchan}", SLOW, True, 0.85)
+        return Blocking(f"process {stuck.pid} is uninterruptible (D){wchan}", SLOW, True, 0.9)
     if where.kind is Kind.LOADER:
         return _loader(rank, training, where)
     if where.kind is Kind.UNKNOWN:
         return Blocking(f"it has no stack ({training.error[:80] or 'not captured'})", None, False, 0.3)
     if where.wait is Wait.LOCK and all_threads_wait(training):
         return Blocking(f"it waits for {where.wait.value} at {where.label}", LIKELY, False, 0.7)
-    return Blocking(f"it stands at {where.label} ({where.wait.value})", None, False, 0.5)
+    return Blocking(f"it stands at {where.label} ({where.wait.value})", None, False, 0.75)
 
 
 def _stopped(training: Process, held: Process) -> Blocking:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankCapture
-from slurm_robust.localize.motion import Motion, stillness
+from slurm_robust.localize.motion import moving, spinning
 from slurm_robust.localize.patience import blocking
-from slurm_robust.localize.tree import rank_place
+from slurm_robust.localize.tree import rank_place, stopped
 from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.words import joined
 
 MAX_CONFIDENCE = 0.97
 """Two witnesses are not certainty: both may see the victim of a third."""
@@ -28,13 +29,10 @@ def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -
     """
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
-    on_the_move = _on_the_move(recorded, evidence)
-    if on_the_move:
-        reason = f"{recorded.reason}; but {on_the_move}"
-        return Verdict(Conclusion.NONE, reason, missing=recorded.missing, detail=recorded.detail)
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
     named = {s.node: s for s in stacks.suspects} if stacks is not None else {}
     suspects = tuple(_joined(s, named.get(s.node), seen) for s in recorded.suspects)
+    suspects += tuple(named[node] for node in sorted(_more(suspects, named)))
     agreed = stacks is not None and {s.node for s in suspects if s.node} == {n for n in named if n}
     if stacks is None or not agreed or not named:
         return replace(recorded, suspects=suspects)
@@ -43,22 +41,38 @@ def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -
     return replace(recorded, suspects=suspects, detail=detail, missing=missing, corroborated=stacks.corroborated)
 
 
-def _on_the_move(recorded: Verdict, evidence: Evidence) -> str:
-    """How the first suspect moves, where all of them are seen to: whoever is late and at work is no culprit.
+def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
+    """The recorder's verdict without suspects that are seen at work elsewhere; None where nobody is left.
 
-    A processor used at one place of the training step does not count: a host that waits for its device may do that.
+    All wait at a barrier for the rank that evaluates or saves: the recorder cannot tell that from a hang.
     """
-    slow = {r.rank for r in evidence.captures[-1].ranks if rank_place(r).slow_by_nature}
-    looks = stillness(evidence.captures[-2:], (rank for s in recorded.suspects for rank in s.ranks))
-    moves = {
-        r: x.last
-        for r, x in looks.items()
-        if x.last and (x.last.motion is not Motion.STILL if r in slow else x.moves and not x.last.busy)
-    }
-    if not looks or set(moves) != set(looks):
-        return ""
-    rank, last = next(iter(moves.items()))
-    return f"rank {rank} {'moves' if last.motion is Motion.MOVING else 'may be at work'} ({last.why})"
+    if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
+        return recorded
+    seen = {r.rank: r for r in evidence.captures[-1].ranks}
+    ranks = {rank for suspect in recorded.suspects for rank in suspect.ranks}
+    moved = set(moving(evidence.captures, ranks)) - spinning(evidence.captures, ranks)
+    at_work = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
+    left = tuple(s for s in recorded.suspects if not s.ranks or not at_work >= set(s.ranks))
+    if len(left) == len(recorded.suspects):
+        return recorded
+    return replace(recorded, suspects=left, reason=joined(s.why for s in left)) if left else None
+
+
+def _slow_by_nature(rank: RankCapture) -> bool:
+    announced = rank.progress is not None and rank.progress.phase != "train"
+    return (announced or bool(rank_place(rank).slow_by_nature)) and stopped(rank) is None
+
+
+def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:
+    """Nodes that only the stacks name, where they name all of the recorder's too, and for the same sort of reason.
+
+    Of two ranks that are held at once the recorder knows only the one that the other waits for.
+    """
+    recorded = {s.node for s in suspects}
+    if not recorded <= set(named):
+        return set()
+    sorts = {named[node].infrastructure for node in recorded}
+    return {node for node, suspect in named.items() if node not in recorded and suspect.infrastructure in sorts}
 
 
 def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture]) -> Suspect:

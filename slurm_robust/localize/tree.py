@@ -6,7 +6,7 @@ import enum
 import re
 from functools import lru_cache
 
-from slurm_robust.localize.evidence import Frame, Process, RankCapture
+from slurm_robust.localize.evidence import Frame, Process, RankCapture, Thread
 from slurm_robust.localize.frames import main_thread, own_frames, short_file, short_function
 from slurm_robust.localize.memo import by_identity
 from slurm_robust.localize.names import Kind, Wait
@@ -36,6 +36,8 @@ _FROZEN = re.compile(r"freez|refrigerator")
 
 def rank_process(rank: RankCapture) -> Process | None:
     """The training process: the first with a stack (a shell may stand before it), else the first; None: it was gone."""
+    if len(rank.processes) == 1:
+        return rank.processes[0]
     for process in rank.processes:
         if process.threads and not _is_bystander(process.command):
             return process
@@ -126,6 +128,20 @@ def uninterruptible(rank: RankCapture) -> Process | None:
     for process in watched(rank):
         if process.state == "D":
             return process
+    return None
+
+
+def gil_holder(rank: RankCapture) -> Thread | None:
+    """A side thread of the training process that has the GIL while the main thread sleeps; None: none, or a bystander.
+
+    Many programs have such a thread for a moment; that it holds anybody needs the same stack again and again.
+    """
+    training = rank_process(rank)
+    if training is None or training.state != "S":
+        return None
+    for thread in training.threads:
+        if thread.owns_gil and not thread.main and thread.frames and not is_bystander_thread(thread.frames):
+            return thread
     return None
 
 

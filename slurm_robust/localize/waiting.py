@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
-from slurm_robust.localize.motion import BUSY_SHARE, Motion, Stillness, moving, spinning, stillness
+from slurm_robust.localize.held import gil_held, seen_held
+from slurm_robust.localize.lagging import left_behind
+from slurm_robust.localize.motion import (
+    BUSY_SHARE,
+    Motion,
+    Stillness,
+    moving,
+    spinning,
+    stillness,
+)
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.place import Place
@@ -18,8 +27,6 @@ from slurm_robust.words import joined
 
 MAX_UNSEEN_SHARE = 0.1
 """More ranks than this without a stack: one of them may be the source, so nothing is corroborated."""
-LAGGING_STEPS = 2
-"""Ranks in one collective may differ by one completed step; more is a rank left behind."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,9 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
         return None
     last = evidence.captures[-1]
     scene = _scene(evidence.captures, last)
-    if not scene.waiting or _outnumbered(last, scene):
-        scene = _one_is_held(evidence.captures, last, scene) or scene
+    held = _one_is_held(evidence.captures, last, scene)
+    if held is not None and {r.rank for r in held.outside} != {r.rank for r in scene.outside}:
+        scene = held
     if not scene.waiting:
         return _nobody_waits(evidence, scene)
     if not scene.outside:
@@ -101,10 +109,11 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) ->
 
     Under CUDA the others wait wherever they next need their device, which is not one line of the program.
     """
-    if len(captures) < 2 or scene.unseen:
+    if len(captures) < 2 or len(scene.unseen) > MAX_UNSEEN_SHARE * len(last.ranks):
         return None
-    held = tuple(r for r in last.ranks if (what := blocking(r)).patience is not None and what.infrastructure)
-    others = {r.rank for r in last.ranks} - {r.rank for r in held}
+    gil = gil_held(captures)
+    held = tuple(r for r in last.ranks if r.rank in gil or seen_held(r))
+    others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(scene.unseen)
     before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
     spin = spinning(captures, others)
     at_rest = all(
@@ -112,7 +121,7 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) ->
     )
     if not held or not at_rest or set(moving(captures, others)) - spin:
         return None
-    found = _Scene(scene.places, tuple(sorted(others)), held, (), False, tuple(sorted(spin)))
+    found = _Scene(scene.places, tuple(sorted(others)), held, scene.unseen, False, tuple(sorted(spin)))
     return None if not others or _outnumbered(last, found) else found
 
 
@@ -162,7 +171,7 @@ def _all_wait(last: Capture, scene: _Scene) -> Verdict:
     if scene.unseen:
         reason = f"every rank that was seen waits; {name(scene.unseen)} could not be seen"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(scene.unseen)}",))
-    behind = _left_behind(last)
+    behind = left_behind(last)
     if behind is not None:
         return behind
     labels = Counter(place.label for place in scene.places.values())
@@ -178,34 +187,22 @@ def _all_wait(last: Capture, scene: _Scene) -> Verdict:
     return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=told)
 
 
-def _left_behind(last: Capture) -> Verdict | None:
-    steps = {r.rank: r.progress.step for r in last.ranks if r.progress is not None}
-    if len(steps) < len(last.ranks) or not steps:
-        return None
-    most = Counter(steps.values()).most_common(1)[0][0]
-    behind = [r for r in last.ranks if steps[r.rank] <= most - LAGGING_STEPS]
-    if not behind or len({r.node for r in behind}) > max(1, len({r.node for r in last.ranks}) // 2):
-        return None
-    suspects = tuple(
-        Suspect(
-            node,
-            tuple(r.rank for r in behind if r.node == node),
-            0.5,
-            f"{name(r.rank for r in behind if r.node == node)} on {node} completed step "
-            f"{min(steps[r.rank] for r in behind if r.node == node)} while the others completed {most}",
-        )
-        for node in sorted({r.node for r in behind})
-    )
-    missing = ("flight recorder or NCCL RAS: who did not join",)
-    return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), suspects, missing=missing)
-
-
 def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
     captures = evidence.captures
     still_for = stillness(captures, [r.rank for r in scene.outside])
     looks = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
     peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
-    at_work = [r for r in scene.outside if looks[r.rank][1].moves]
+    gil = gil_held(captures)
+    at_work = [r for r in scene.outside if looks[r.rank][1].moves and r.rank not in gil]
+    busy = spinning(captures, (r.rank for r in at_work))
+    if busy == {r.rank for r in at_work} and len(busy) < len(scene.outside):
+        # Hosts that wait for their GPU use a processor wherever they stand; who sleeps outside does not wait so.
+        scene = replace(
+            scene,
+            outside=tuple(r for r in scene.outside if r.rank not in busy),
+            spin=tuple(sorted({*scene.spin, *busy})),
+        )
+        at_work = []
     if at_work:
         return _at_work(at_work, scene, looks, peers)
     if len(captures) < 2 and all(what.patience is None for what, _ in looks.values()):

@@ -91,15 +91,15 @@ def test_restart_without_a_prolog_at_allocation() -> None:
 
 
 def test_localize_campaign_twice() -> None:
-    """Every class and method has its figures, and the same seeds give the same ones again."""
-    found = run("localize_campaign.py", "--ablate")
+    """Every class and method has its figures; the same seeds give the same ones again, whatever the processes."""
+    found = run("localize_campaign.py", "--ablate", "2", "--jobs", "1")
     figures = found["figures"]
     assert {t["name"] for t in found["targets"]} >= {"wrong node, worst class"}
     for method in ("slurm-robust", "lowest progress alone", "without judge_exits"):
         assert {kind: told["cases"] for kind, told in figures[method].items()}.keys() >= {"single rank", "no fault"}
     ours = figures["slurm-robust"]
     assert sum(told["exact"]["hits"] for told in ours.values()) > 0
-    assert run("localize_campaign.py", "--ablate")["figures"] == figures
+    assert run("localize_campaign.py", "--ablate", "2", "--jobs", "2")["figures"] == figures
 
 
 def test_checkpoint_verify() -> None:

@@ -113,3 +113,16 @@ def test_more_than_half_of_the_nodes_share_a_cause() -> None:
     assert judge_groups(replace(evidence, rank_nodes={})) is not None
     crowded = [replace(r, node="m0" if r.rank < 2 else "m1" if r.rank < 4 else "m2") for r in ranks]
     assert judge_groups(replace(evidence_of(crowded), layout={"tp": 4, "dp": 2}, layout_order="")) is None
+
+
+def test_hosts_ahead_of_their_devices() -> None:
+    """Under CUDA a host that waits uses a processor, and where it stands is not what its device waits in."""
+    evidence = evidence_of(job(BYTEROBUST))
+    first, last = evidence.captures
+
+    def later(rank: RankCapture) -> RankCapture:
+        return replace(rank, processes=tuple(replace(p, cpu_s=p.cpu_s + 5.0) for p in rank.processes))
+
+    assert judge_groups(evidence) is not None
+    ahead = replace(last, at_s=first.at_s + 5.0, ranks=tuple(later(r) for r in last.ranks))
+    assert judge_groups(replace(evidence, captures=(first, ahead))) is None

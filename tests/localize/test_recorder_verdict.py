@@ -16,6 +16,7 @@ from localize_scenes import capture, evidence, waiting
 from recorder_dumps import TENSOR, WORLD, dump, entry, plain
 
 from slurm_robust.cli.localize import command
+from slurm_robust.localize.evidence import RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.recorder.folder import read_dumps
@@ -135,12 +136,12 @@ def test_a_pair_that_nobody_answers() -> None:
     assert ranks(verdict([zero, one, two])) == [2]
 
 
-def test_no_dump_is_weak_evidence() -> None:
-    """Everyone waits for a rank that left no dump: suspected, with less trust, and said to be missing."""
+def test_a_missing_dump_names_nobody() -> None:
+    """All wait for a rank that left no dump: it may be dead, or the file lost; it is told, and not named."""
     found = verdict([waits(0), waits(1), waits(3)])
-    assert ranks(found) == [2]
-    assert found.suspects[0].confidence == 0.6
-    assert found.missing == ("flight-recorder dumps of rank 2",)
+    assert found.conclusion is Conclusion.UNDETERMINED
+    assert found.reason == "what was recorded ends at rank 2, of which there is no dump"
+    assert found.missing[0] == "flight-recorder dumps of rank 2"
 
 
 def test_many_holders_are_no_nodes_fault() -> None:
@@ -182,18 +183,19 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert [s["node"] for s in json.loads(done.stdout)["suspects"]] == ["node1"]
     done = CliRunner().invoke(command, words)
-    assert "suspect rank 2, confidence 0.85: rank 2: never joined all_reduce 5" in done.output
+    assert "suspect rank 2, confidence 0.90: rank 2: never joined all_reduce 5" in done.output
     done = CliRunner().invoke(command, [])
     assert done.exit_code == 2
     assert "--flight-recorder DIR" in done.output
 
 
-def test_a_missing_dump_of_a_rank_that_is_seen_to_wait() -> None:
-    """Its stack shows it in a collective: that its dump is missing names it no more than any other."""
+def test_a_missing_dump_and_what_else_is_known() -> None:
+    """Its stack shows it in a collective: nobody is named. Its process is gone: it is."""
     dumps = {r: waits(r) for r in (0, 1, 3)}
     seen = evidence(capture(1.0, *(waiting(r) for r in range(4))), capture(6.0, *(waiting(r) for r in range(4))))
-    assert ranks(judge(replace(seen, captures=(), recorder=dumps))) == [2]
     assert judge(replace(seen, recorder=dumps)).conclusion is Conclusion.UNDETERMINED
+    gone = [*(waiting(r) for r in (0, 1, 3)), RankCapture(2, "n2")]
+    assert ranks(judge(replace(evidence(capture(1.0, *gone), capture(6.0, *gone)), recorder=dumps))) == [2]
 
 
 def test_a_send_that_nobody_receives_is_a_wait() -> None:
@@ -201,3 +203,45 @@ def test_a_send_that_nobody_receives_is_a_wait() -> None:
     groups = {WORLD: [0, 1, 2, 3], TENSOR: [2, 3]}
     sends = dump(2, [entry(10, 1, "send 0->1", group=TENSOR, number=1)], {0: (4, 4), 1: (0, 0)}, groups)
     assert ranks(verdict([waits(0), waits(1), sends, idle(3)])) == [3]
+
+
+def test_whoever_has_something_outstanding_waits() -> None:
+    """1 never joined what 0 waits in, but its own send to 2 waits; 2 is held by 3, which has nothing open."""
+    groups = {WORLD: [0, 1, 2, 3], TENSOR: [0, 1], "9": [1, 2]}
+    zero = dump(0, [entry(10, 8, group=TENSOR, number=1)], {0: (4, 4), 1: (8, 7)}, groups)
+    one = dump(1, [entry(10, 1, "send 0->1", group="9", number=2)], {0: (4, 4), 1: (7, 7)}, groups)
+    two = dump(2, [entry(10, 6), entry(11, 1, "recv 1<-0", group="9", number=2)], {0: (6, 5)}, groups)
+    assert ranks(verdict([zero, one, two, dump(3, [], {0: (5, 5)}, groups)])) == [3]
+
+
+def test_a_device_that_never_began() -> None:
+    """All joined, each as the first, and all devices but one began it: that one's. Without starts nobody is named."""
+    began = [dump(r, [entry(10, 5, state="started")], {0: (5, 4)}, FOUR) for r in (0, 1, 2)]
+    found = verdict([*began, waits(3)])
+    assert ranks(found) == [3]
+    assert found.suspects[0].why.endswith("its device never began all_reduce 5 of group_0 (ranks 0-3)")
+    # It has something else before it: it is held, and not by its device.
+    behind = dump(3, [entry(9, 2, "recv 3<-0"), entry(10, 5)], {0: (5, 4)}, FOUR)
+    assert not verdict([*began, behind]).suspects
+
+
+def closed(*groups: Sequence[int]) -> Verdict:
+    """All members of each group wait in it, and have joined it."""
+    names = {str(70 + n): list(members) for n, members in enumerate(groups)}
+    dumps = []
+    for rank in sorted({rank for members in groups for rank in members}):
+        mine = {n: members for n, members in names.items() if rank in members}
+        (name,) = mine
+        dumps.append(dump(rank, [entry(10, 5, group=name, number=1)], {1: (5, 4)}, mine))
+    found = judge_dumps(dumps, {r: f"n{r // 2}" for r in range(8)})
+    assert found is not None
+    return found
+
+
+def test_operations_that_share_one_node() -> None:
+    """Two groups that are closed and never complete cross in one node: its link. Within one node: that node."""
+    found = closed((0, 2), (3, 4))
+    assert [(s.node, s.ranks) for s in found.suspects] == [("n1", (2, 3))]
+    assert [s.node for s in closed((2, 3)).suspects] == ["n1"]
+    assert [s.node for s in closed((0, 2), (4, 6)).suspects] == []  # they share none
+    assert [s.node for s in closed((0, 2), (1, 3)).suspects] == []  # they share two

@@ -2,15 +2,16 @@
 
 An operation that a rank has enqueued and that is not complete waits for one of three things: members that never
 enqueued it (`absent`), its own device, where other members have completed it (`stuck`), or something that lies before
-it on a member's device (`behind`). From these edges the sinks follow: who is waited for and waits for nobody.
+it on a member's device (`behind`). Whoever is waited for and has nothing outstanding itself waits for nobody.
+
+What is known of an operation is worked out once for all its members: work grows with entries, not with pairs of ranks.
 """
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_robust.localize.recorder.dump import Group, Op, RankDump
 
@@ -20,21 +21,23 @@ _ANY_SHAPE = frozenset({"all_to_all", "alltoall_base", "alltoall", "gather", "sc
 """Sizes may differ between members."""
 
 
-class Why(enum.Enum):
-    """Why one rank waits for another."""
-
-    ABSENT = "never joined"
-    BEHIND = "joined, and is held before it"
-
-
 @dataclass(frozen=True)
-class Edge:
-    """`waiter` waits for `rank`, in `op`."""
+class Hold:
+    """An operation that waits for ranks.
 
-    waiter: int
-    rank: int
+    Attributes:
+        op: As one of the waiters noted it.
+        waiters: Ranks that have it pending, next in its group.
+        absent: Members that never enqueued it; they left a dump, which says so.
+        undumped: Members that nothing is known of: they left no dump.
+        behind: Members that enqueued it, and have something else before it on their device.
+    """
+
     op: Op
-    why: Why
+    waiters: tuple[int, ...]
+    absent: tuple[int, ...] = ()
+    undumped: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,18 +55,30 @@ class Alignment:
     """What all dumps say together.
 
     Attributes:
-        edges: Who waits for whom.
+        holds: Who waits for whom.
         stuck: Ranks whose own device holds an operation that others have completed, with the first such one.
-        closed: Groups in which all members joined an operation as their first, and none has completed it.
+        idle: Ranks whose device has nothing to do: whatever holds them holds their host.
+        unstarted: Ranks whose device never began an operation that is its next and that all other members began.
+        closed: Operations that all members joined, each as its first, and that none has completed.
         mismatches: Different operations under one number: a fault of the program.
         undumped: Members of the groups that left no dump.
     """
 
-    edges: tuple[Edge, ...]
+    holds: tuple[Hold, ...]
     stuck: Mapping[int, tuple[Op, tuple[int, ...]]]
+    idle: frozenset[int]
+    unstarted: Mapping[int, tuple[Op, tuple[int, ...]]]
     closed: tuple[tuple[Group, Op], ...]
     mismatches: tuple[Mismatch, ...]
     undumped: tuple[int, ...]
+
+
+@dataclass
+class _Found:
+    holds: list[Hold] = field(default_factory=list)
+    stuck: dict[int, tuple[Op, tuple[int, ...]]] = field(default_factory=dict)
+    unstarted: dict[int, tuple[Op, tuple[int, ...]]] = field(default_factory=dict)
+    closed: list[tuple[Group, Op]] = field(default_factory=list)
 
 
 class _Board:
@@ -121,30 +136,28 @@ class _Board:
 def align(dumps: Iterable[RankDump]) -> Alignment:
     """Lay the dumps side by side. Two of one rank: the later one counts."""
     board = _Board({d.rank: d for d in dumps})
-    edges: list[Edge] = []
-    stuck: dict[int, tuple[Op, tuple[int, ...]]] = {}
-    closed: dict[str, tuple[Group, Op]] = {}
+    found = _Found()
+    waiters: dict[tuple[str, int], list[int]] = defaultdict(list)
     for dump in board.dumps.values():
-        first = dump.pending[0] if dump.pending else None
         for op in _heads(dump.pending):
-            group = board.groups.get(op.group)
-            if group is None:
+            if op.group not in board.groups:
                 continue
             if op.p2p:
-                edges.extend(_pair(board, dump.rank, op))
-                continue
-            absent, done, unknown = _members(board, dump.rank, group, op)
-            edges.extend(Edge(dump.rank, rank, op, Why.ABSENT) for rank in absent)
-            if done and not absent and op.name.lower() not in _ONE_SIDED:
-                stuck.setdefault(dump.rank, (op, done))
-            elif not absent and not unknown:
-                held = tuple(r for r in group.ranks if r != dump.rank and not _is_first(board, r, op))
-                edges.extend(Edge(dump.rank, rank, op, Why.BEHIND) for rank in held)
-                if not held and op is first:
-                    closed[op.group] = (group, op)
+                _pair(board, dump.rank, op, found)
+            else:
+                waiters[op.group, op.seq].append(dump.rank)
+    for (name, seq), ranks in waiters.items():
+        _collective(board, board.groups[name], seq, tuple(ranks), found)
     members = {rank for group in board.groups.values() for rank in group.ranks}
-    undumped = tuple(sorted(members - set(board.dumps)))
-    return Alignment(tuple(edges), stuck, tuple(closed.values()), _mismatches(board), undumped)
+    return Alignment(
+        tuple(found.holds),
+        found.stuck,
+        frozenset(d.rank for d in board.dumps.values() if not d.pending),
+        found.unstarted,
+        tuple(found.closed),
+        _mismatches(board),
+        tuple(sorted(members - set(board.dumps))),
+    )
 
 
 def _heads(pending: Iterable[Op]) -> list[Op]:
@@ -155,20 +168,57 @@ def _heads(pending: Iterable[Op]) -> list[Op]:
     return list(heads.values())
 
 
-def _members(board: _Board, me: int, group: Group, op: Op) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Members that never joined, that have completed, and that nothing is known of."""
-    absent, done, unknown = [], [], []
+def _collective(board: _Board, group: Group, seq: int, waiters: tuple[int, ...], found: _Found) -> None:
+    entered = board.entered[group.name, seq]
+    op = entered[waiters[0]]
+    seen = _members(board, group, op)
+    if seen.absent or seen.undumped:
+        found.holds.append(Hold(op, waiters, seen.absent, seen.undumped))
+    if seen.absent or op.name.lower() in _ONE_SIDED:
+        return
+    if seen.done:
+        # What one has completed all have joined, those without a dump too.
+        for rank in waiters:
+            found.stuck.setdefault(rank, (entered[rank], seen.done))
+    elif not seen.undumped and not seen.unknown:
+        behind = tuple(rank for rank in group.ranks if not _is_first(board, rank, op))
+        if behind:
+            found.holds.append(Hold(op, waiters, behind=behind))
+        else:
+            found.closed.append((group, op))
+            _began(entered, found.unstarted)
+
+
+@dataclass
+class _Seen:
+    """Members of a group, by what is known of them and one of its operations; the others have it pending."""
+
+    absent: tuple[int, ...]
+    undumped: tuple[int, ...]
+    done: tuple[int, ...]
+    unknown: tuple[int, ...]
+
+
+def _members(board: _Board, group: Group, op: Op) -> _Seen:
+    absent, undumped, done, unknown = [], [], [], []
     for rank in group.ranks:
-        if rank == me:
-            continue
-        joined = board.joined(rank, op)
-        if rank not in board.dumps or joined is False:
-            absent.append(rank)
-        elif joined is None:
+        if rank not in board.dumps:
+            undumped.append(rank)
+        elif (joined := board.joined(rank, op)) is None:
             unknown.append(rank)
+        elif not joined:
+            absent.append(rank)
         elif board.completed(rank, op):
             done.append(rank)
-    return tuple(absent), tuple(done), tuple(unknown)
+    return _Seen(tuple(absent), tuple(undumped), tuple(done), tuple(unknown))
+
+
+def _began(entered: Mapping[int, Op], found: dict[int, tuple[Op, tuple[int, ...]]]) -> None:
+    """A few members' devices never began what the others' have: something holds those devices."""
+    began = tuple(sorted(rank for rank, op in entered.items() if op.state == "started"))
+    late = [rank for rank, op in entered.items() if op.state != "started"]
+    if len(late) <= len(began):
+        found.update((rank, (entered[rank], began)) for rank in late)
 
 
 def _is_first(board: _Board, rank: int, op: Op) -> bool:
@@ -178,14 +228,24 @@ def _is_first(board: _Board, rank: int, op: Op) -> bool:
     return mine is not None and bool(pending) and pending[0].order == mine.order
 
 
-def _pair(board: _Board, me: int, op: Op) -> list[Edge]:
+def _pair(board: _Board, me: int, op: Op, found: _Found) -> None:
     if op.peer < 0 or op.peer == me:
-        return []
+        return
     peer = board.dumps.get(op.peer)
-    answers = peer is not None and any(
-        other.p2p and other.group == op.group and other.peer == me and other.sends != op.sends for other in peer.pending
+    if peer is None:
+        found.holds.append(Hold(op, (me,), undumped=(op.peer,)))
+        return
+    answer = next(
+        (o for o in peer.pending if o.p2p and o.group == op.group and o.peer == me and o.sends != op.sends), None
     )
-    return [Edge(me, op.peer, op, Why.BEHIND if answers else Why.ABSENT)]
+    if answer is None:
+        found.holds.append(Hold(op, (me,), absent=(op.peer,)))
+    elif answer is not peer.pending[0]:
+        found.holds.append(Hold(op, (me,), behind=(op.peer,)))
+    elif me < op.peer and op is board.dumps[me].pending[0]:
+        ends = {me: op, op.peer: answer}
+        found.closed.append((Group("", f"the pair in {board.groups[op.group].desc}", (me, op.peer)), op))
+        _began(ends, found.unstarted)
 
 
 def _mismatches(board: _Board) -> tuple[Mismatch, ...]:

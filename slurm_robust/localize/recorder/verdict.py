@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.recorder.align import Alignment, Edge, Mismatch, Why, align
+from slurm_robust.localize.recorder.align import Alignment, Hold, Mismatch, align
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.words import joined
 
 CONFIDENCE_STUCK = 0.9
 """Its peers completed what its own device holds."""
-CONFIDENCE_ABSENT = 0.85
+CONFIDENCE_ABSENT = 0.9
 """It is waited for and waits for nobody. Whether it is held by its node or by the program, stacks say."""
-CONFIDENCE_NO_DUMP = 0.6
-"""It left no dump: dead, or its watchdog could not write."""
+CONFIDENCE_SHARED = 0.8
+"""The one node that every operation which all joined and nobody completes has in common."""
 MAX_SUSPECT_SHARE = 0.5
 """More nodes than this share: what they have in common is at fault, not each of them."""
 
@@ -31,15 +31,12 @@ class _Lead:
     order_s: float
 
 
-def judge_dumps(
-    dumps: Sequence[RankDump], rank_nodes: Mapping[int, str], waiting: Collection[int] = ()
-) -> Verdict | None:
+def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Verdict | None:
     """Who holds all others, as far as the recorders know; None where nothing is pending anywhere.
 
     Args:
         dumps: One of each rank that left one.
         rank_nodes: Where each rank runs; a rank that is not in it is suspected without a node.
-        waiting: Ranks whose stacks show them waiting for their peers: that they left no dump says nothing.
     """
     if not dumps or not any(d.pending for d in dumps):
         return None
@@ -47,9 +44,9 @@ def judge_dumps(
     missing = (f"flight-recorder dumps of {name(seen.undumped)}",) if seen.undumped else ()
     if seen.mismatches:
         return _code_fault(seen.mismatches, missing)
-    leads = [*_stuck(seen, dumps), *_sinks(seen, dumps, waiting)]
+    leads = [*_stuck(seen, dumps), *_sinks(seen, dumps)]
     if not leads:
-        return _nobody(seen, missing)
+        return _shared_node(seen, rank_nodes, missing) or _nobody(seen, missing)
     nodes = {rank_nodes.get(lead.rank, f"?{lead.rank}") for lead in leads}
     known = {rank_nodes.get(d.rank, f"?{d.rank}") for d in dumps} | nodes
     if len(known) > 2 and len(nodes) > MAX_SUSPECT_SHARE * len(known):
@@ -61,42 +58,53 @@ def judge_dumps(
 
 
 def _stuck(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
+    """Ranks whose own device holds what their peers' devices completed, or began."""
+    told = [(rank, op, peers, "holds", "completed it") for rank, (op, peers) in seen.stuck.items()]
+    told += [(rank, op, peers, "never began", "began it") for rank, (op, peers) in seen.unstarted.items()]
     last = {d.rank: d.last_at_s for d in dumps}
-    return [
-        _Lead(
-            rank,
-            CONFIDENCE_STUCK,
-            f"its device holds {op.name} {op.seq} of {_group(dumps, rank, op.group)}",
-            f"{name(done)} completed it",
-            last[rank],
-        )
-        for rank, (op, done) in seen.stuck.items()
-    ]
-
-
-def _sinks(seen: Alignment, dumps: Sequence[RankDump], waiting: Collection[int]) -> list[_Lead]:
-    """Ranks that are waited for, wait for nobody, and whose device holds nothing either."""
-    # A send may wait although nobody is late; not one whose receiver has posted nothing.
-    firm = {e.waiter for e in seen.edges if not e.op.sends or e.why is Why.ABSENT}
-    by_rank = {d.rank: d for d in dumps}
-    wanted: dict[int, list[Edge]] = defaultdict(list)
-    for edge in seen.edges:
-        if edge.why is Why.ABSENT and edge.rank not in firm and edge.rank not in seen.stuck:
-            wanted[edge.rank].append(edge)
     leads = []
-    for rank, edges in wanted.items():
-        surest = min(edges, key=lambda e: (e.op.p2p, e.op.order))  # a collective tells more than one pair
-        op, group = surest.op, _group(dumps, surest.waiter, surest.op.group)
-        waiters = name(e.waiter for e in edges)
-        dump = by_rank.get(rank)
-        if dump is None and rank in waiting:
-            continue
-        confidence, said = (CONFIDENCE_ABSENT, "never joined") if dump else (CONFIDENCE_NO_DUMP, "left no dump, as for")
-        what = f"{said} {op.name} {op.seq} of {group}"
-        leads.append(_Lead(rank, confidence, what, f"{waiters} wait for it there", dump.last_at_s if dump else 0.0))
-    # With dumps that tell, a rank without one is only missing evidence.
-    told = [lead for lead in leads if lead.confidence > CONFIDENCE_NO_DUMP]
-    return told or ([] if seen.stuck else leads)
+    for rank, op, peers, what, done in told:
+        where = _group(dumps, rank, op.group)
+        said = f"its device {what} {op.name} {op.seq} of {where}"
+        leads.append(_Lead(rank, CONFIDENCE_STUCK, said, f"{name(peers)} {done}", last[rank]))
+    return leads
+
+
+def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
+    """Ranks that are waited for and have nothing outstanding themselves."""
+    by_rank = {d.rank: d for d in dumps}
+    # A collective tells more than one pair; what was enqueued first, more than what lies behind it.
+    holds = sorted(seen.holds, key=lambda h: (h.op.p2p, h.op.order))
+    first: dict[int, Hold] = {}
+    for hold in holds:
+        for rank in seen.idle.intersection(hold.absent):
+            first.setdefault(rank, hold)
+    leads = []
+    for rank, hold in first.items():
+        what = f"never joined {hold.op.name} {hold.op.seq} of {_group(dumps, hold.waiters[0], hold.op.group)}"
+        waiters = f"{name(hold.waiters)} wait for it there"
+        leads.append(_Lead(rank, CONFIDENCE_ABSENT, what, waiters, by_rank[rank].last_at_s))
+    return leads
+
+
+def _shared_node(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[str, ...]) -> Verdict | None:
+    """All operations that everybody joined and nobody completes have one node in common: its link, or a device."""
+    if not seen.closed or seen.undumped:
+        return None
+    around = [{rank_nodes.get(rank, "") for rank in group.ranks} for group, _ in seen.closed]
+    shared = set.intersection(*around)
+    if len(shared) != 1 or "" in shared or len(set(rank_nodes.values())) < 2:
+        return None
+    (node,) = shared
+    group, op = seen.closed[0]
+    count = f"{len(around)} operations that" if len(around) > 1 else f"{op.name} {op.seq} of {group.desc}, which"
+    why = f"{node}: {count} all joined and none completed, on this node only"
+    if any(len(nodes) > 1 for nodes in around):
+        why = f"{node}: {count} all joined and none completed, with other nodes each, share this one"
+    ranks = tuple(sorted({r for group, _ in seen.closed for r in group.ranks if rank_nodes.get(r) == node}))
+    suspect = Suspect(node, ranks, CONFIDENCE_SHARED, why)
+    wanted = (*missing, "NCCL RAS, NIC counters: the link, or one device")
+    return Verdict(Conclusion.CULPRIT, why, (suspect,), missing=wanted)
 
 
 def _group(dumps: Sequence[RankDump], member: int, group: str) -> str:
@@ -147,7 +155,15 @@ def _nobody(seen: Alignment, missing: tuple[str, ...]) -> Verdict:
             "none completed it: a link or one device among them"
         )
         return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted)
-    waited = Counter(e.rank for e in seen.edges).most_common(3)
+    waits: Counter[int] = Counter()
+    for hold in seen.holds:
+        waits.update(dict.fromkeys((*hold.absent, *hold.undumped, *hold.behind), len(hold.waiters)))
+    waited = waits.most_common(3)
     told = joined(f"{name([rank])} is waited for by {count}" for rank, count in waited)
+    unknown = sorted({rank for hold in seen.holds for rank in hold.undumped})
+    if unknown:
+        # Dead, or its watchdog could not write, or the file is lost: a link's fault with a lost dump looks the same.
+        reason = f"what was recorded ends at {name(unknown)}, of which there is no dump"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=told)
     reason = "every rank that is waited for waits for another itself"
     return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=told)

@@ -1,0 +1,41 @@
+"""Ranks that something is seen to hold, wherever in the program they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_robust.localize.evidence import Capture, RankCapture
+from slurm_robust.localize.frames import labels
+from slurm_robust.localize.motion import QUIET_FLOOR_S, QUIET_SHARE
+from slurm_robust.localize.patience import blocking
+from slurm_robust.localize.tree import gil_holder, rank_process
+
+GIL_LOOKS = 3
+"""Captures that must show a thread with the GIL at one place, where it uses a processor meanwhile."""
+
+
+def seen_held(rank: RankCapture) -> bool:
+    """Something is seen to hold it that its node may be the reason of: stopped, dead, D state, a loader that hangs."""
+    what = blocking(rank)
+    return what.patience is not None and what.infrastructure
+
+
+def gil_held(captures: Sequence[Capture]) -> frozenset[int]:
+    """Ranks of which one side thread held the GIL in every capture, with the same stack.
+
+    Two captures may meet a thread at work twice at one place; not one that used no processor in between.
+    """
+    looks: dict[int, list[tuple[tuple[str, ...], float]]] = {}
+    for capture in captures:
+        for rank in capture.ranks:
+            holder, process = gil_holder(rank), rank_process(rank)
+            if holder is not None and process is not None:
+                looks.setdefault(rank.rank, []).append((labels(holder.frames), process.cpu_s))
+    found = set()
+    for number, seen in looks.items():
+        if len(seen) < len(captures) or len(seen) < 2 or len({stack for stack, _ in seen}) > 1:
+            continue
+        used_s, elapsed_s = seen[-1][1] - seen[0][1], captures[-1].at_s - captures[0].at_s
+        if len(seen) >= GIL_LOOKS or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S):
+            found.add(number)
+    return frozenset(found)
