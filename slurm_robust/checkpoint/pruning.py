@@ -34,13 +34,15 @@ def prune(
     *,
     unfinished_after_s: float = 3600.0,
     dry_run: bool = False,
+    deep: bool = True,
     on_bytes: OnBytes | None = None,
 ) -> Pruned:
     """Keep the `keep` newest checkpoints whose bytes were read back and fit, and remove what is older than those.
 
     Newer ones that are not good, and those written to in the last `unfinished_after_s` by a save that is not sealed,
     stay: somebody may want to see them, or be writing them. So does what a framework's own tracker points at: its next
-    start looks for it. With fewer good ones than `keep`, nothing is removed.
+    start looks for it. With fewer good ones than `keep`, nothing is removed. Where not `deep`, size and time of change
+    of each file are taken for its bytes.
 
     Raises:
         CheckpointError: `keep` is below 1, the folder or a tracker cannot be read, or one cannot be removed.
@@ -52,7 +54,7 @@ def prune(
         tracked = {tracker.target: tracker.name for tracker in trackers(directory)}
     except OSError as error:
         raise CheckpointError(f"{directory}: a tracker cannot be read: {error}", "Nothing was removed") from error
-    found = entries(directory, deep=True, on_bytes=on_bytes)
+    found = entries(directory, deep=deep, on_bytes=on_bytes)
     good = [entry for entry in found if entry.sealed and not entry.problem]
     kept = good[:keep]
     removed, left = [], []
