@@ -14,6 +14,7 @@ import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving import writing
+from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
 from slurm_robust.checkpoint.saving.buffers import Buffers
 from slurm_robust.checkpoint.saving.image import Note
 from slurm_robust.checkpoint.saving.layout import pickled_value
@@ -67,6 +68,7 @@ class Checkpointer:
         self._plan: Plan | None = None
         self._signature = 0
         self._buffers: Buffers | None = None
+        self._bindings: Bindings | None = None
         self._saves = 0
         self._times: dict[int, int] = {}
 
@@ -78,7 +80,7 @@ class Checkpointer:
         Raises:
             CheckpointError: they do not fit the node's or the step's memory, or the state cannot be saved.
         """
-        self._ready(State(collect(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0))
+        self._ready(state)
 
     def save(self, step: int, state: Mapping[str, Any]) -> bool:
         """Save the state as it is after `step`.
@@ -98,8 +100,7 @@ class Checkpointer:
             CheckpointError: at the first save, or when the state has changed: as `prepare`.
         """
         self._hear()
-        now = State(collect(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0)
-        contents = self._ready(now)
+        contents = self._ready(state)
         if self._buffers is not None and self.overlap == "skip":
             (busy,) = self.ranks.most(int(self._buffers.busy()))
             if busy:
@@ -118,42 +119,58 @@ class Checkpointer:
             return False
         return True
 
-    def _ready(self, now: State) -> list[torch.Tensor | bytes]:
-        """Make the plan anew where it does not fit any more; what is to be copied, in its order."""
-        signature = now.signature()
-        contents = self._contents(now) if self._plan is not None and signature == self._signature else None
+    def _ready(self, state: Mapping[str, Any]) -> list[torch.Tensor | bytes]:
+        """What is to be copied, in the plan's order; the plan is made anew where it does not fit any more."""
+        flat = self._bindings.flat(state) if self._bindings is not None else None
+        collected: State | None = None
+        contents: list[torch.Tensor | bytes] | None = None
+        if flat is None:
+            collected = self._collected(state)
+            if self._plan is not None and collected.signature() == self._signature:
+                flat = collected.flat
+        if flat is not None:
+            contents = self._contents(flat)
         (changed,) = self.ranks.most(int(contents is None))
-        if not changed:
-            assert contents is not None
-            return contents
-        self._plan, self._signature = agree(now, self.ranks), signature
-        failure = ""
-        if self.asynchronous:
-            try:
-                self._buffers = None
-                self._buffers = Buffers(self.link, self._plan, self.ranks.world_size, self.keep)
-            except CheckpointError as error:
-                failure = str(error)
-            failure = next((why for why in self.ranks.gather(failure) if why), "")
-        if failure:
-            self._plan = self._buffers = None
-            raise CheckpointError(failure)
-        contents = self._contents(now)
+        if changed:
+            collected = collected or self._collected(state)
+            self._agree(collected)
+            contents = self._contents(collected.flat)
+        if collected is not None:
+            self._bindings = Bindings(state, collected.flat, self.ranks.rank, rng=self.rng)
         assert contents is not None
         return contents
 
-    def _contents(self, now: State) -> list[torch.Tensor | bytes] | None:
+    def _collected(self, state: Mapping[str, Any]) -> State:
+        return State(collect(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0)
+
+    def _agree(self, collected: State) -> None:
+        """Make plan and buffers, all ranks together."""
+        self._plan, self._signature = agree(collected, self.ranks), collected.signature()
+        failure = ""
+        if self.asynchronous:
+            self._buffers = None
+            try:
+                self._buffers = Buffers(self.link, self._plan, self.ranks.world_size, self.keep)
+            except CheckpointError as error:
+                failure = str(error)
+        failure = next((why for why in self.ranks.gather(failure) if why), "")
+        if failure:
+            self._plan = self._buffers = None
+            raise CheckpointError(failure)
+
+    def _contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
         """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
         assert self._plan is not None
         found: list[torch.Tensor | bytes] = []
         for place in self._plan.layout.places:
+            value = flat[place.name.fqn]
             if place.dtype is None:
-                pickled = pickled_value(now.flat[place.name.fqn])
+                pickled = pickled_value(value)
                 if len(pickled) > place.data_bytes:
                     return None
                 found.append(pickled)
             else:
-                found.append(now.planner.lookup_object(place.name).detach())
+                found.append(local_tensor(value))
         return found
 
     def _write(self, note: Note, contents: list[torch.Tensor | bytes]) -> bool:

@@ -22,6 +22,10 @@ _BOOTSTRAP = (
 )
 COMMAND = [sys.executable, "-c", _BOOTSTRAP, str(Path(slurm_robust.__file__).resolve().parent.parent)]
 """Starts a persister; the descriptors of its socket and of its lifeline follow."""
+PROTOCOL = 1
+"""Of messages and images; another version of this package does not find a persister that has another one."""
+_AGENT_S = 3.0
+"""For the agent to listen: it starts with the training, which has to import torch first."""
 _ANSWER_S = 120.0
 """For the persister to answer: it may have to write what the trainer before this one left."""
 
@@ -32,7 +36,7 @@ def agent_name(env: Mapping[str, str], uid: int) -> str:
     The agent has the same rule: `supervise.agent.persist`.
     """
     job, node = env.get("SLURM_JOB_ID", ""), env.get("SLURMD_NODENAME", "")
-    return f"srobust-ckpt-{uid}-{env.get('SLURM_CLUSTER_NAME', '')}-{job}-{node}" if job and node else ""
+    return f"srobust-ckpt{PROTOCOL}-{uid}-{env.get('SLURM_CLUSTER_NAME', '')}-{job}-{node}" if job and node else ""
 
 
 class Link:
@@ -75,11 +79,15 @@ class Link:
 
     def _connected(self) -> socket.socket:
         name = agent_name(os.environ, os.getuid())
-        sock = wire.connect(name, _ANSWER_S) if name and os.environ.get("SROBUST_ATTEMPT") else None
-        self.by_agent = sock is not None
-        if sock is not None:
-            return sock
-        own = f"srobust-ckpt-{os.getuid()}-{self.run}-{os.environ.get('SLURMD_NODENAME', '')}"
+        self.by_agent = False
+        if name and os.environ.get("SROBUST_ATTEMPT"):
+            deadline_s = time.monotonic() + _AGENT_S
+            while (sock := wire.connect(name, _ANSWER_S)) is None and time.monotonic() < deadline_s:
+                time.sleep(_PAUSE_S)
+            if sock is not None:
+                self.by_agent = True
+                return sock
+        own = f"srobust-ckpt{PROTOCOL}-{os.getuid()}-{self.run}-{os.environ.get('SLURMD_NODENAME', '')}"
         deadline_s = time.monotonic() + _ANSWER_S
         while (sock := wire.connect(own, _ANSWER_S)) is None:
             # Of several ranks one can bind the name: that one starts the persister for all.
@@ -147,6 +155,7 @@ class Link:
             self._sock = None
 
 
+_PAUSE_S = 0.1
 _INSTEAD = "Checkpointer(asynchronous=False) writes without one"
 
 

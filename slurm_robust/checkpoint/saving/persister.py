@@ -194,9 +194,11 @@ class Persister:
 
     def serve(self) -> None:
         """Live until nobody needs it any more."""
-        served = False
+        served = ending = False
         while True:
-            watched: list[Any] = [self.listening, self._poke_read, *self.connections]
+            watched: list[Any] = [self._poke_read, *self.connections]
+            if not ending:
+                watched.append(self.listening)
             if self.lifeline is not None:
                 watched.append(self.lifeline)
             ready, _, _ = select.select(watched, [], [], 30.0)
@@ -208,12 +210,14 @@ class Persister:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._poke_read, 4096)
                 elif one == self.lifeline:
+                    # The agent ends, and another one may want the name. Ranks that live bring their buffers there.
                     os.close(one)
-                    self.lifeline = None
-                    served = True
+                    self.lifeline, ending = None, True
+                    self.listening.close()
                 else:
                     self._hear(one)
-            if self.lifeline is None and not self.connections and served and self.idle():
+            alone = self.lifeline is None and served and not self.connections
+            if (ending or alone) and self.idle():
                 return
 
     def _accept(self) -> None:

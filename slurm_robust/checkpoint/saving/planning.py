@@ -121,6 +121,8 @@ def agree(state: State, ranks: Ranks) -> Plan:
         pickles = {n: pickled_value(v) for n, v in state.flat.items() if not isinstance(v, torch.Tensor)}
         for name, pickled in pickles.items():
             _check_readable(name, pickled)
+        for name, value in state.flat.items():
+            _check_supported(name, value)
         mine = state.planner.create_local_plan()
     except CheckpointError as error:
         failure = str(error)
@@ -149,6 +151,14 @@ def agree(state: State, ranks: Ranks) -> Plan:
         written = pickle.dumps(metadata)
     written = ranks.told(written)
     return Plan(layout, file if layout.file_bytes else "", written, xxhash.xxh3_128_hexdigest(written))
+
+
+def _check_supported(name: str, value: object) -> None:
+    if type(value).__name__ == "ShardedTensor":
+        raise CheckpointError(
+            f"{name} is a ShardedTensor, which FSDP1 used before DTensor: not supported",
+            "Give FSDP a device_mesh, or use fully_shard (FSDP2)",
+        )
 
 
 def _check_readable(name: str, pickled: bytes) -> None:

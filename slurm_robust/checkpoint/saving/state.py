@@ -138,7 +138,9 @@ def _has_tensors(content: Any) -> bool:
 
 
 def _rng_state() -> dict[str, Any]:
-    found: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    version, words, gauss = random.getstate()
+    # As a tensor: torch.save looks at every number of a tuple by itself.
+    found: dict[str, Any] = {"python": [version, torch.tensor(words), gauss], "torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
@@ -149,7 +151,8 @@ def _rng_state() -> dict[str, Any]:
 
 
 def _set_rng_state(found: dict[str, Any]) -> None:
-    random.setstate(found["python"])
+    version, words, gauss = found["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
     torch.set_rng_state(found["torch"])
     if "cuda" in found and torch.cuda.is_available():
         torch.cuda.set_rng_state(found["cuda"])

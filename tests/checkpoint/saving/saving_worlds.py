@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # each rank would import it by itself: a second each
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

@@ -18,11 +18,11 @@ PRELUDE = """
 import json, sys
 sys.path[:0] = [{here!r}]
 from saving_worlds import *
-def told(value): print(json.dumps(value))
+def told(value): print(json.dumps(value), flush=True)
 """
 
 
-def in_worlds(program: str, timeout_s: float = 120.0) -> list[Any]:
+def in_worlds(program: str, timeout_s: float = 170.0) -> list[Any]:
     """Run a program that may fork worlds; what it `told`, in order."""
     prelude = PRELUDE.format(here=str(Path(__file__).parent))
     done = subprocess.run(
