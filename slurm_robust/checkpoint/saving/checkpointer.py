@@ -249,6 +249,8 @@ class Checkpointer:
         for told in self.link.news(timeout_s):
             if told.get("t") != "ended":
                 continue
+            if told["warning"]:
+                self._say(str(told["warning"]))
             if told["failure"]:
                 self._failed(int(told["step"]), str(told["failure"]))
             else:

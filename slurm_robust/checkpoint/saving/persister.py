@@ -108,16 +108,16 @@ class Keeper:
         writing.note_part(folder, writing.Part(save_id=note.save_id, rank=description.rank, files=tuple(found)))
         return digest
 
-    def tell(self, note: Note, failure: str) -> None:
-        """Tell the rank how a save ended (empty: sealed); where it is gone, stderr."""
-        message = {"t": "ended", "step": note.step, "save_id": note.save_id, "failure": failure}
+    def tell(self, note: Note, failure: str, warning: str = "") -> None:
+        """Tell the rank how a save ended (no failure: sealed); where it is gone, stderr."""
+        message = {"t": "ended", "step": note.step, "failure": failure, "warning": warning}
         connection = self.connection
         if connection is not None:
             with contextlib.suppress(OSError):
                 wire.send(connection, message)
                 return
-        if failure:
-            _say(f"step {note.step} is not saved: {failure}")
+        if failure or warning:
+            _say(f"step {note.step} is not saved: {failure}" if failure else warning)
 
 
 class Persister:
@@ -135,6 +135,7 @@ class Persister:
         self.connections: dict[socket.socket, Keeper | None] = {}
         self._seals = 0
         self._lock = threading.Lock()
+        self._pruning = threading.Lock()
         self._poke_read, self._poke_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def poke(self) -> None:
@@ -155,23 +156,33 @@ class Persister:
     def _seal(
         self, keeper: Keeper, description: Description, folder: Path, note: Note, done: Callable[[], None]
     ) -> None:
+        failure = warning = ""
         try:
             self._wait_and_seal(description, folder, note)
-            if description.keep:
-                writing.retain(Path(description.directory), description.keep)
-                writing.reached("pruned")
-            failure = ""
+            warning = self._retain(description)
         except CheckpointError as error:
             failure = str(error)
         except Exception as error:  # noqa: BLE001 (as above)
             failure = f"{folder}: {type(error).__name__}: {error}"
-        keeper.tell(note, failure)
+        keeper.tell(note, failure, warning)
         done()
         writing.reached("copy finished")
         with self._lock:
             self._seals -= 1
         keeper.wake.set()
         self.poke()
+
+    def _retain(self, description: Description) -> str:
+        """Remove old checkpoints, one save at a time; why that failed. The new one is sealed whatever comes of it."""
+        if not description.keep:
+            return ""
+        with self._pruning:
+            try:
+                writing.retain(Path(description.directory), description.keep)
+            except CheckpointError as error:
+                return f"old checkpoints stay: {error}"
+            writing.reached("pruned")
+        return ""
 
     def _wait_and_seal(self, description: Description, folder: Path, note: Note) -> None:
         if seals.read(folder) is not None:

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.distributed.checkpoint import load as dcp_load
+from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-
-PRELUDE = """
-import json, sys
-sys.path[:0] = [{here!r}]
-from saving_worlds import *
-def told(value): print(json.dumps(value), flush=True)
-"""
-
-
-def in_worlds(program: str, timeout_s: float = 170.0) -> list[Any]:
-    """Run a program that may fork worlds; what it `told`, in order."""
-    prelude = PRELUDE.format(here=str(Path(__file__).parent))
-    done = subprocess.run(
-        [sys.executable, "-c", prelude + program], capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
