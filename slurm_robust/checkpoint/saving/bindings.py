@@ -41,13 +41,15 @@ class Bindings:
         self._rank, self._rng = rank, rng
         self._parts = {name: id(value) for name, value in state.items()}
         self._census = _census(state)
-        self._tensors: dict[str, tuple[_Holder | None, torch.Tensor]] = {}
+        self._tensors: dict[str, tuple[list[_Holder], torch.Tensor]] = {}
         self._values: dict[str, tuple[Mapping[str, Any], str] | None] = {}
         self.complete = self._bind(state, flat)
 
     def _bind(self, state: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
         """Find all holders; False where one has none that is known."""
-        holders = {_identity(holder.within()[holder.key]): holder for holder in _holders(state)}
+        holders: dict[_Key, list[_Holder]] = {}
+        for holder in _holders(state):
+            holders.setdefault(_identity(holder.within()[holder.key]), []).append(holder)
         small = set(collect(_small(state), self._rank, rng=self._rng))
         groups = {
             f"{name}.param_groups.{number}.{key}": (group, key)
@@ -58,11 +60,10 @@ class Bindings:
         }
         for name, value in flat.items():
             if isinstance(value, torch.Tensor):
-                holder = holders.get(_identity(value))
-                if holder is None and local_tensor(value).numel():
+                found = holders.get(_identity(value), [])
+                if not found and local_tensor(value).numel():
                     return False
-                now = holder.within()[holder.key] if holder is not None else value
-                self._tensors[name] = (holder, now)
+                self._tensors[name] = (found, found[0].within()[found[0].key] if found else value)
             elif name in small:
                 continue
             elif name in groups:
@@ -79,8 +80,11 @@ class Bindings:
         if _census(state) != self._census:
             return None
         found: dict[str, Any] = {}
-        for name, (holder, was) in self._tensors.items():
-            now = was if holder is None else holder.within().get(holder.key)
+        for name, (holders, was) in self._tensors.items():
+            now = holders[0].within().get(holders[0].key) if holders else was
+            # Tied weights have several holders: they must have stayed together.
+            if any(other.within().get(other.key) is not now for other in holders[1:]):
+                return None
             if now is not was:
                 if type(now) is not type(was) or now.shape != was.shape or now.dtype != was.dtype:
                     return None

@@ -45,7 +45,6 @@ class Buffers:
             keep=keep,
         )
         made = sizes(4096 + 6 * len(str(link.directory)) + len(metadata), plan.layout.file_bytes)
-        link.open()
         fd = link.held()
         image = Image(fd, populate=True) if fd is not None else None
         if image is not None and image.described() != description:
@@ -94,9 +93,8 @@ class Buffers:
         Raises:
             CheckpointError: none can be had.
         """
-        if self.link.go():
+        if self.link.alive and self.link.go():
             return
-        self.link.open()
         self.link.ask({"t": "adopt"}, (self.image.fd,))
 
     def copy(self, tensors: list[torch.Tensor | bytes], note: Note) -> None:

@@ -236,8 +236,11 @@ class Checkpointer:
             deadline_s = time.monotonic() + timeout_s
             while time.monotonic() < deadline_s and self._buffers.image.due():
                 self._hear(0.05)
-                if not self.link.alive:
+                try:
                     self._buffers.ensure_alive()
+                except CheckpointError as error:
+                    self._say(f"what was copied last may not be written: {error}")
+                    break
             self._hear()
         self.last_sealed = self.ranks.told(self.last_sealed)
         return self.last_sealed

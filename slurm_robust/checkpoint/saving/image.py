@@ -170,7 +170,7 @@ class Image:
         if len(text) > _NOTE_MOST_BYTES - _NOTE_HEAD.size:
             raise ValueError(f"a note of {len(text)} bytes")
         at = _SLOTS_AT[slot] + _NUMBER.size
-        crc = zlib.crc32(text, number & 0xFFFFFFFF)
+        crc = zlib.crc32(text, zlib.crc32(_NUMBER.pack(number)))
         self.view[at + _NOTE_HEAD.size : at + _NOTE_HEAD.size + len(text)] = text
         _NOTE_HEAD.pack_into(self.view, at, len(text), crc)
         _NUMBER.pack_into(self.view, _SLOTS_AT[slot], number)
@@ -184,7 +184,7 @@ class Image:
             return None
         start = at + _NUMBER.size + _NOTE_HEAD.size
         text = bytes(self.view[start : start + length])
-        if zlib.crc32(text, number & 0xFFFFFFFF) != crc or _NUMBER.unpack_from(self.view, at)[0] != number:
+        if zlib.crc32(text, zlib.crc32(_NUMBER.pack(number))) != crc or _NUMBER.unpack_from(self.view, at)[0] != number:
             return None
         try:
             return number, msgspec.json.decode(text, type=Note)

@@ -48,27 +48,40 @@ class Layout(NamedTuple):
     file_bytes: int
 
 
-def _untyped(storage: Any) -> Any:
-    """Torch has no types for what it calls private here, and no other way to what its own files say."""
-    return storage
-
-
 class _TensorPickler(pickle.Pickler):
     """Pickles a tensor as torch.save does: its storage becomes a reference to record `0`."""
 
+    def __init__(self, out: io.BytesIO, numel: int, item_bytes: int) -> None:
+        super().__init__(out, protocol=2)
+        self._numel, self._item_bytes = numel, item_bytes
+
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, torch.storage.TypedStorage):
-            return "storage", getattr(torch, _untyped(obj)._pickle_storage_type()), "0", "cpu", _untyped(obj)._size()
+            name = getattr(obj, "_pickle_storage_type")()  # noqa: B009 (torch gives it no type)
+            return "storage", getattr(torch, name), "0", "cpu", self._numel
         if isinstance(obj, torch.UntypedStorage):
-            return "storage", torch.UntypedStorage, "0", "cpu", obj.nbytes()
+            return "storage", torch.UntypedStorage, "0", "cpu", self._numel * self._item_bytes
         return None
 
 
+class _Rebuilt:
+    """What pickles as the call that makes a tensor."""
+
+    def __init__(self, call: tuple[Any, ...]) -> None:
+        self._call = call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._call
+
+
 def pickled_tensor(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
-    """The pickle of a contiguous tensor on the CPU, without its bytes."""
+    """The pickle of a contiguous tensor on the CPU, without its bytes; nothing of that size is allocated."""
+    small: Any = torch.empty(1, dtype=dtype)
+    rebuild, (storage, offset, _, _, *rest) = small.__reduce_ex__(2)
+    strides = [math.prod(max(1, size) for size in shape[dimension + 1 :]) for dimension in range(len(shape))]
     out = io.BytesIO()
-    # Never touched, so it costs addresses, not memory.
-    _TensorPickler(out, protocol=2).dump(torch.empty(tuple(shape), dtype=dtype))
+    call = (rebuild, (storage, offset, tuple(shape), tuple(strides), *rest))
+    _TensorPickler(out, math.prod(shape), dtype.itemsize).dump(_Rebuilt(call))
     return out.getvalue()
 
 

@@ -26,6 +26,8 @@ PROTOCOL = 1
 """Of messages and images; another version of this package does not find a persister that has another one."""
 _AGENT_S = 3.0
 """For the agent to listen: it starts with the training, which has to import torch first."""
+_SUCCESSOR_S = 15.0
+"""For a persister that died to be replaced."""
 _ANSWER_S = 120.0
 """For the persister to answer: it may have to write what the trainer before this one left."""
 
@@ -55,6 +57,8 @@ class Link:
         self.run, self.directory, self.rank = run, directory, rank
         self.by_agent = False
         self._sock: socket.socket | None = None
+        self._news: list[dict[str, Any]] = []
+        """Told while something else was asked."""
 
     def open(self) -> None:
         """Connect, if there is no connection.
@@ -103,22 +107,30 @@ class Link:
         return self._sock is not None
 
     def ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> tuple[dict[str, Any], list[int]]:
-        """Say something that has an answer, and return it.
+        """Say something that has an answer, and return it; where the persister dies meanwhile, its successor is asked.
 
         Raises:
-            CheckpointError: the persister is gone.
+            CheckpointError: nobody answers.
         """
+        deadline_s = time.monotonic() + _SUCCESSOR_S
+        while True:
+            self.open()
+            try:
+                return self._asked({**message, "directory": str(self.directory), "rank": self.rank}, fds)
+            except (OSError, ValueError) as error:
+                self.close()
+                if time.monotonic() > deadline_s:
+                    raise CheckpointError(f"the persister of this node does not answer: {error}", _INSTEAD) from error
+                time.sleep(_PAUSE_S)
+
+    def _asked(self, message: dict[str, Any], fds: tuple[int, ...]) -> tuple[dict[str, Any], list[int]]:
         assert self._sock is not None
-        try:
-            wire.send(self._sock, {**message, "directory": str(self.directory), "rank": self.rank}, fds)
-            while (got := wire.receive(self._sock)) is not None:
-                if got[0]["t"] != "ended":
-                    return got
-        except (OSError, ValueError) as error:
-            self.close()
-            raise CheckpointError(f"the persister of this node does not answer: {error}", _INSTEAD) from error
-        self.close()
-        raise CheckpointError("the persister of this node has ended", _INSTEAD)
+        wire.send(self._sock, message, fds)
+        while (got := wire.receive(self._sock)) is not None:
+            if got[0]["t"] != "ended":
+                return got
+            self._news.append(got[0])
+        raise ConnectionResetError("it has ended")
 
     def go(self) -> bool:
         """Tell it that a slot is complete; False where it is gone."""
@@ -131,7 +143,7 @@ class Link:
 
     def news(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """How saves ended that it told of since; waits for the first one at most so long. Notices its end, too."""
-        found: list[dict[str, Any]] = []
+        found, self._news = self._news, []
         while self._sock is not None:
             self._sock.settimeout(timeout_s if not found else 0.0)
             try:

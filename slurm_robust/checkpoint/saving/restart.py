@@ -135,7 +135,6 @@ def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, 
 
 def _image(link: Link, notes: list[str]) -> Image | None:
     try:
-        link.open()
         fd = link.held()
     except CheckpointError as error:
         notes.append(f"no memory of an earlier run: {error}")
