@@ -42,7 +42,8 @@ def _end() -> None:
     for server in _SERVER:
         assert server.stdin is not None
         server.stdin.close()
-        server.wait(10)
+        server.kill()  # it has nothing to tidy up, and torch takes its time to leave
+        server.wait()
 
 
 def serve() -> None:
