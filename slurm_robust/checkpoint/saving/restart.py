@@ -160,7 +160,9 @@ def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> No
     if why := demotion(folder):
         notes.append(f"step {note.step} is in memory, and was passed over: {why}")
         return None
-    return note if note.step > found.step or folder == found.path else None
+    # What srobust run exports may be relative to where it was called.
+    same = found.path is not None and folder.resolve() == found.path.resolve()
+    return note if note.step > found.step or same else None
 
 
 def _intact(image: Image, held: Held, note: Note, ranks: Ranks, notes: list[str]) -> bool:
