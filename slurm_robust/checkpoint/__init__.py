@@ -10,8 +10,14 @@
 
 A checkpoint is a folder (or a single file) with a *seal*: a manifest of names, sizes and digests, written last and
 atomically, after what was written was read back. Without its seal a folder is never chosen. Choosing one only looks
-up seals, sizes and times of change; torch is imported by `save` and `load` alone.
+up seals, sizes and times of change; torch is imported by `save`, `load` and `Checkpointer` alone.
+
+`Checkpointer` saves models of any parallel layout beside the training: docs/checkpointer.md.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
@@ -26,12 +32,18 @@ from slurm_robust.checkpoint.trackers import Tracker, pin, trackers
 from slurm_robust.checkpoint.verification import Problem, Report, verify
 from slurm_robust.checkpoint.writer import save
 
+if TYPE_CHECKING:
+    from slurm_robust.checkpoint.saving.checkpointer import Checkpointer
+    from slurm_robust.checkpoint.saving.state import PerRank
+
 __all__ = [
     "CheckpointError",
+    "Checkpointer",
     "Entry",
     "FileSeal",
     "Found",
     "HealthLog",
+    "PerRank",
     "Problem",
     "Pruned",
     "Report",
@@ -52,3 +64,16 @@ __all__ = [
     "trackers",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Checkpointer` and `PerRank` import torch, which the lookup at a restart must not pay for."""
+    if name == "Checkpointer":
+        from slurm_robust.checkpoint.saving.checkpointer import Checkpointer  # noqa: PLC0415 (as above)
+
+        return Checkpointer
+    if name == "PerRank":
+        from slurm_robust.checkpoint.saving.state import PerRank  # noqa: PLC0415 (as above)
+
+        return PerRank
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

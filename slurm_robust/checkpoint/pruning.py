@@ -38,13 +38,15 @@ def prune(
     *,
     unfinished_after_s: float = 3600.0,
     dry_run: bool = False,
+    deep: bool = True,
     on_bytes: OnBytes | None = None,
 ) -> Pruned:
     """Keep the `keep` newest checkpoints whose bytes were read back and fit, and remove what is older than those.
 
     Newer ones that are not good, and those written to in the last `unfinished_after_s` by a save that is not sealed,
     stay: somebody may want to see them, or be writing them. So does what a framework's own tracker points at: its next
-    start looks for it. With fewer good ones than `keep`, nothing is removed.
+    start looks for it. With fewer good ones than `keep`, nothing is removed. Where not `deep`, size and time of change
+    of each file are taken for its bytes.
 
     Reading takes long, and others go on meanwhile. So before each removal all that are kept must still be as they
     were read, and the one to go, too; after the rename that takes it out of sight it is looked at once more, and comes
@@ -62,7 +64,7 @@ def prune(
         raise CheckpointError(f"{directory}: a tracker cannot be read: {error}", "Nothing was removed") from error
     listed = candidates(directory)
     before = {path: _stand(path) for path, _, _ in listed}
-    found, kept = _choose(listed, keep, on_bytes)
+    found, kept = _choose(listed, keep, on_bytes, deep=deep)
     removed, left = [], []
     for entry in found:
         if entry in kept:
@@ -90,12 +92,12 @@ def prune(
 
 
 def _choose(
-    listed: list[tuple[Path, Seal | None, str]], keep: int, on_bytes: OnBytes | None
+    listed: list[tuple[Path, Seal | None, str]], keep: int, on_bytes: OnBytes | None, *, deep: bool
 ) -> tuple[list[Entry], list[Entry]]:
     """All of them, and the newest `keep` that are good, read back; what goes anyway is not read."""
     found, kept = list[Entry](), list[Entry]()
     for path, seal, problem in listed:
-        entry = entry_of(path, seal, problem, deep=len(kept) < keep, on_bytes=on_bytes)
+        entry = entry_of(path, seal, problem, deep=deep and len(kept) < keep, on_bytes=on_bytes)
         found.append(entry)
         if entry.sealed and not entry.problem and len(kept) < keep:
             kept.append(entry)

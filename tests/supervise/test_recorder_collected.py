@@ -182,4 +182,4 @@ def test_the_default_group_of_gloo_is_known() -> None:
     groups = {"": [0, 1]}
     waits = read_dump(pickle.dumps(plain([entry(3, 4)], {0: (4, 3)}, groups)), 0)
     late = read_dump(pickle.dumps(plain([entry(2, 3, state="completed")], {0: (3, 3)}, groups)), 1)
-    assert [(e.waiter, e.rank) for e in align([waits, late]).edges] == [(0, 1)]
+    assert [(h.waiters, h.absent) for h in align([waits, late]).holds] == [((0,), (1,))]

@@ -26,6 +26,7 @@ from slurm_robust.supervise.agent.capture import capture
 from slurm_robust.supervise.agent.exits import Exits
 from slurm_robust.supervise.agent.gpus import holders
 from slurm_robust.supervise.agent.kill import kill
+from slurm_robust.supervise.agent.persist import Persist
 from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group, identity, left_behind
 from slurm_robust.supervise.agent.timings import Timings
 
@@ -56,6 +57,8 @@ class Agent:
         self._timings = Timings(time.monotonic())
         self._write_lock = threading.Lock()
         self._said_at = 0.0
+        self._persist = Persist(target)
+        self._knocking = -1
 
     # -- saying ------------------------------------------------------------------------------------------------
 
@@ -251,6 +254,22 @@ class Agent:
 
     def run(self) -> None:
         """Live until the supervisor is gone or says so."""
+        try:
+            self._live()
+        finally:
+            self._persist.end()
+
+    def _watch_door(self, selector: selectors.BaseSelector) -> None:
+        """Look for ranks with checkpoints while no process serves them yet."""
+        fd = self._persist.listening()
+        if fd != self._knocking:
+            if self._knocking >= 0:
+                selector.unregister(self._knocking)
+            if fd >= 0:
+                selector.register(fd, selectors.EVENT_READ)
+            self._knocking = fd
+
+    def _live(self) -> None:
         self.say("hello", pid=os.getpid(), v=1)
         os.set_blocking(0, False)
         selector = selectors.DefaultSelector()
@@ -264,13 +283,18 @@ class Agent:
             now = time.monotonic()
             if now >= next_scan:
                 self.rescan()
+                self._watch_door(selector)
                 next_scan = now + _RESCAN_S
             if now >= next_tick:
                 self.look()
                 next_tick = now + self.tick_s
             if now - self._said_at >= _HEARTBEAT_S:
                 self.say("hb", ranks=len(self.ranks))
-            for _ in selector.select(max(0.0, min(next_tick, next_scan) - time.monotonic())):
+            for key, _ in selector.select(max(0.0, min(next_tick, next_scan) - time.monotonic())):
+                if key.fd == self._knocking:
+                    self._persist.start()
+                    self._watch_door(selector)
+                    continue
                 data = os.read(0, 65536)
                 if not data:
                     return

@@ -1,0 +1,101 @@
+"""Does a rank's checkpoint memory fit its node? Asked before the first byte is taken: no OOM kill is to come later."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+_SPARE_SHARE = 0.03
+_SPARE_LEAST_BYTES = 64 << 20
+_NO_LIMIT = 1 << 60
+"""Version 1 of control groups says "no limit" with a number of this size."""
+
+
+class Room(NamedTuple):
+    """What may still be taken, and who sets the limit: `the node`, or a control group's folder."""
+
+    left_bytes: int
+    limit_bytes: int
+    set_by: str
+
+
+def buffers_bytes(file_bytes: int, slots: int = 2) -> int:
+    """What the two buffers of a rank that writes `file_bytes` take, headers apart."""
+    return slots * file_bytes
+
+
+def spare_bytes(limit_bytes: int) -> int:
+    """What is never taken, so that a page more somewhere else kills nobody."""
+    return max(_SPARE_LEAST_BYTES, int(limit_bytes * _SPARE_SHARE))
+
+
+def refusal(needed_bytes: int, rooms: list[Room], whose: str) -> str:
+    """Why so many bytes are not taken, as a sentence; empty where they fit.
+
+    Args:
+        needed_bytes: To be taken now.
+        rooms: All limits that hold.
+        whose: For the sentence: `rank 3`.
+    """
+    for room in rooms:
+        free_bytes = room.left_bytes - spare_bytes(room.limit_bytes)
+        if needed_bytes > free_bytes:
+            return (
+                f"{whose}: the two checkpoint buffers take {_gib(needed_bytes)}, and {room.set_by} has "
+                f"{_gib(max(0, free_bytes))} left for them (limit {_gib(room.limit_bytes)}, "
+                f"{_gib(spare_bytes(room.limit_bytes))} of it kept free)"
+            )
+    return ""
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.2f} GiB"
+
+
+def rooms(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> list[Room]:
+    """The limits that hold for this process: the node's memory, and every control group above it that has one.
+
+    What cannot be read limits nothing.
+    """
+    found = []
+    memory = _read(proc / "meminfo")
+    numbers = {key: int(kib) << 10 for key, kib in re.findall(r"^(\w+):\s+(\d+) kB", memory, re.MULTILINE)}
+    if "MemAvailable" in numbers:
+        found.append(Room(numbers["MemAvailable"], numbers.get("MemTotal", 0), "the node"))
+    for line in _read(proc / "self" / "cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            found += _above(cgroups, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            found += _above(
+                cgroups / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            )
+    return found
+
+
+def _above(root: Path, path: str, limit: str, used: str, reclaimable: str) -> list[Room]:
+    found = []
+    names = [name for name in path.split("/") if name and name != ".."]
+    for depth in range(len(names), -1, -1):
+        folder = root.joinpath(*names[:depth])
+        most, now = _number(folder / limit), _number(folder / used)
+        if most is None or now is None or most >= _NO_LIMIT:
+            continue
+        # Cached files give way; a checkpoint that was just written must not keep the next one out.
+        match = re.search(rf"^{reclaimable} (\d+)", _read(folder / "memory.stat"), re.MULTILINE)
+        found.append(Room(most - now + (int(match[1]) if match else 0), most, str(folder)))
+    return found
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,135 @@
+"""A rank's two buffers: asked for once, copied into in turn, handed on to a new persister where the old one is gone."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.layout import Layout, views
+from slurm_robust.checkpoint.saving.link import Link
+from slurm_robust.checkpoint.saving.planning import Plan
+from slurm_robust.checkpoint.saving.writing import reached
+
+_POLL_S = 0.005
+_LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID")
+
+
+def keeps_metadata(rank: int) -> bool:
+    """Whether this rank's image has DCP's `.metadata`: one of each node is enough."""
+    local = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "0")
+    return rank == 0 or local == "0"
+
+
+class Buffers:
+    """The image of this rank, as the trainer sees it.
+
+    Raises:
+        CheckpointError: it is refused, or no persister can be had.
+    """
+
+    def __init__(self, link: Link, plan: Plan, world_size: int, keep: int) -> None:
+        self.link, self.layout = link, plan.layout
+        metadata = plan.metadata if keeps_metadata(link.rank) else b""
+        description = Description(
+            directory=str(link.directory),
+            rank=link.rank,
+            world_size=world_size,
+            file=plan.file,
+            file_bytes=plan.layout.file_bytes,
+            metadata_bytes=len(metadata),
+            digest=plan.digest,
+            keep=keep,
+        )
+        made = sizes(4096 + 6 * len(str(link.directory)) + len(metadata), plan.layout.file_bytes)
+        fd = link.held()
+        image = Image(fd, populate=True) if fd is not None else None
+        if image is not None and image.described() != description:
+            image.close()
+            os.close(image.fd)
+            image = None
+        if image is None:
+            answer, fds = link.ask({"t": "alloc", "total_bytes": made.total_bytes})
+            if not fds:
+                raise CheckpointError(
+                    f"{answer.get('why', 'the persister refuses')}",
+                    "Give the job more memory (--mem), or write without buffers: Checkpointer(asynchronous=False)",
+                )
+            image = Image(fds[0], populate=True)
+            image.describe(made, description, metadata)
+        self.image = image
+        self.number = image.newest()
+        self._targets = [self._prepared(plan.layout, slot) for slot in SLOTS]
+
+    def _prepared(self, layout: Layout, slot: int) -> list[torch.Tensor | memoryview]:
+        """Where to copy to; every page of a slot that holds nothing is touched now, and not in a step."""
+        view = self.image.slot(slot)
+        if self.image.held(slot) is None and layout.file_bytes:
+            torch.frombuffer(view, dtype=torch.uint8).zero_()
+        return views(layout, view)
+
+    def next_slot(self) -> int:
+        """The slot that is copied into next: the empty one, or the one with the older copy."""
+        held = [found[0] if (found := self.image.held(slot)) else 0 for slot in SLOTS]
+        return held.index(min(held))
+
+    def busy(self) -> bool:
+        """Whether the next slot is still being written."""
+        return not self.image.free(self.next_slot())
+
+    def wait_free(self) -> None:
+        """Wait until it is not; a persister that has died meanwhile gets a successor."""
+        slot = self.next_slot()
+        while not self.image.free(slot):
+            self.ensure_alive()
+            time.sleep(_POLL_S)
+
+    def ensure_alive(self) -> None:
+        """Hand the image to a new persister where the old one is gone.
+
+        Raises:
+            CheckpointError: none can be had.
+        """
+        if self.link.alive and self.link.go():
+            return
+        self.link.ask({"t": "adopt"}, (self.image.fd,))
+
+    def copy(self, tensors: list[torch.Tensor | bytes], note: Note) -> None:
+        """Copy a state into the next slot, and tell the persister. `tensors` are in the order of the layout's places.
+
+        Raises:
+            CheckpointError: no persister can be had any more; the copy is complete all the same.
+        """
+        slot = self.next_slot()
+        reached("slot chosen")
+        self.image.begin(slot)
+        reached("slot void")
+        into: list[torch.Tensor] = []
+        out: list[torch.Tensor] = []
+        for target, content in zip(self._targets[slot], tensors, strict=True):
+            if isinstance(target, memoryview):
+                assert isinstance(content, bytes)
+                target[: len(content)] = content
+            else:
+                assert isinstance(content, torch.Tensor)
+                into.append(target)
+                out.append(content)
+        reached("values copied")
+        with torch.no_grad():
+            if all(source.device.type == "cpu" for source in out):
+                half = len(out) // 2
+                torch._foreach_copy_(into[:half], out[:half]) if half else None
+                reached("half copied")
+                torch._foreach_copy_(into[half:], out[half:]) if out else None
+            else:
+                for target, source in zip(into, out, strict=True):
+                    target.copy_(source)
+        reached("all copied")
+        self.number += 1
+        self.image.commit(slot, self.number, note)
+        reached("slot complete")
+        self.ensure_alive()
+        reached("persister told")

@@ -1,0 +1,300 @@
+"""What a training loop calls: copy now, write later, resume from the newest that is whole."""
+
+from __future__ import annotations
+
+import secrets
+import string
+import sys
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.saving import writing
+from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
+from slurm_robust.checkpoint.saving.buffers import Buffers
+from slurm_robust.checkpoint.saving.image import Note
+from slurm_robust.checkpoint.saving.layout import pickled_value
+from slurm_robust.checkpoint.saving.link import Link
+from slurm_robust.checkpoint.saving.planning import Plan, Ranks, State, agree
+from slurm_robust.checkpoint.saving.restart import Resume, resume
+from slurm_robust.checkpoint.saving.state import collect
+
+_RUN_LETTERS = 6
+_SEAL_S = 60.0
+"""For a network file system to show rank 0 what the others have just written."""
+
+
+class Checkpointer:
+    """Saves and loads the state of a training; all ranks make one, and call its methods together.
+
+    Args:
+        directory: Where checkpoints go; all nodes must see it.
+        keep: Sealed checkpoints that stay; 0 for all.
+        asynchronous: Copy in the step and write outside of it, from two buffers in shared memory. False: write in the
+            step, without buffers.
+        overlap: What a save does while both buffers are still being written: `wait` for one, or `skip` and say so.
+        rng: Save the random generators' states of each rank, too.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        keep: int = 3,
+        asynchronous: bool = True,
+        overlap: Literal["wait", "skip"] = "wait",
+        rng: bool = True,
+    ) -> None:
+        if overlap not in ("wait", "skip"):
+            raise ValueError(f"overlap is {overlap!r}: say 'wait' or 'skip'")
+        if keep < 0:
+            raise ValueError(f"keep is {keep}: 0 keeps all, 1 or more so many")
+        self.directory = Path(directory).absolute()
+        self.keep, self.asynchronous, self.overlap, self.rng = keep, asynchronous, overlap, rng
+        self.ranks = Ranks()
+        letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(_RUN_LETTERS))
+        self.run: str = self.ranks.told(letters)
+        self.link = Link(self.run, self.directory, self.ranks.rank)
+        self.last_sealed: int | None = None
+        """The last step that this rank knows to be sealed."""
+        self.failures: list[str] = []
+        """What went wrong with saves of this run, each a sentence."""
+        self.resumed: Resume | None = None
+        """What `load_latest` chose, and where from."""
+        self._plan: Plan | None = None
+        self._signature = 0
+        self._buffers: Buffers | None = None
+        self._bindings: Bindings | None = None
+        self._saves = 0
+        self._times: dict[int, int] = {}
+
+    # -- saving ------------------------------------------------------------------------------------------------
+
+    def prepare(self, state: Mapping[str, Any]) -> None:
+        """Make the plan and the buffers now, and not in the first save.
+
+        Raises:
+            CheckpointError: they do not fit the node's or the step's memory, or the state cannot be saved.
+        """
+        self._ready(state)
+
+    def save(self, step: int, state: Mapping[str, Any]) -> bool:
+        """Save the state as it is after `step`.
+
+        Asynchronous: returns when the state is copied; what becomes of the copy is told by the next save, and `wait`.
+        A save that fails says so on stderr, and training goes on.
+
+        Args:
+            step: The last step that `state` includes.
+            state: Name → model, optimizer, anything with `state_dict` and `load_state_dict`, tensors, plain values.
+                What differs on each rank stands in a `PerRank`.
+
+        Returns:
+            True: it is copied (asynchronous), or sealed. False: it was skipped, or failed; the same on all ranks.
+
+        Raises:
+            CheckpointError: at the first save, or when the state has changed: as `prepare`.
+        """
+        self._hear()
+        contents = self._ready(state)
+        if self._buffers is not None and self.overlap == "skip":
+            (busy,) = self.ranks.most(int(self._buffers.busy()))
+            if busy:
+                self._say(f"step {step} is not saved: both buffers are still being written")
+                return False
+        self._saves += 1
+        again = self._times[step] = self._times.get(step, -1) + 1
+        note = Note(f"{self.run}-{self._saves}", step, writing.folder_name(step, self.run, again), time.time())
+        if self._buffers is None:
+            return self._write(note, contents)
+        try:
+            self._buffers.wait_free()
+            self._buffers.copy(contents, note)
+        except CheckpointError as error:
+            self._failed(step, str(error))
+            return False
+        return True
+
+    def _ready(self, state: Mapping[str, Any]) -> list[torch.Tensor | bytes]:
+        """What is to be copied, in the plan's order; the plan is made anew where it does not fit any more."""
+        flat = self._bindings.flat(state) if self._bindings is not None else None
+        collected: State | None = None
+        contents: list[torch.Tensor | bytes] | None = None
+        if flat is None:
+            collected = self._collected(state)
+            if self._plan is not None and collected.signature() == self._signature:
+                flat = collected.flat
+        if flat is not None:
+            contents = self._contents(flat)
+        (changed,) = self.ranks.most(int(contents is None))
+        if changed:
+            collected = collected or self._collected(state)
+            self._agree(collected)
+            contents = self._contents(collected.flat)
+        if collected is not None:
+            self._bindings = Bindings(state, collected.flat, self.ranks.rank, rng=self.rng)
+        assert contents is not None
+        return contents
+
+    def _collected(self, state: Mapping[str, Any]) -> State:
+        return State(collect(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0)
+
+    def _agree(self, collected: State) -> None:
+        """Make plan and buffers, all ranks together."""
+        self._plan, self._signature = agree(collected, self.ranks), collected.signature()
+        failure = ""
+        if self.asynchronous:
+            self._buffers = None
+            try:
+                self._buffers = Buffers(self.link, self._plan, self.ranks.world_size, self.keep)
+            except CheckpointError as error:
+                failure = str(error)
+        failure = next((why for why in self.ranks.gather(failure) if why), "")
+        if failure:
+            self._plan = self._buffers = None
+            raise CheckpointError(failure)
+
+    def _contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
+        """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
+        assert self._plan is not None
+        found: list[torch.Tensor | bytes] = []
+        for place in self._plan.layout.places:
+            value = flat[place.name.fqn]
+            if place.dtype is None:
+                pickled = pickled_value(value)
+                if len(pickled) > place.data_bytes:
+                    return None
+                found.append(pickled)
+            else:
+                found.append(local_tensor(value))
+        return found
+
+    def _write(self, note: Note, contents: list[torch.Tensor | bytes]) -> bool:
+        """Write in the step: every rank its file, then rank 0 the seal."""
+        assert self._plan is not None
+        folder, failure = self.directory / note.folder, ""
+        try:
+            found = [writing.write_file(folder, self._plan.file, self._pieces(contents))] if self._plan.file else []
+            if self.ranks.rank == 0:
+                found.append(writing.write_file(folder, writing.METADATA, [memoryview(self._plan.metadata)]))
+            writing.note_part(folder, writing.Part(save_id=note.save_id, rank=self.ranks.rank, files=tuple(found)))
+        except CheckpointError as error:
+            failure = str(error)
+        failure = next((why for why in self.ranks.gather(failure) if why), "")
+        if not failure:
+            if self.ranks.rank == 0:
+                failure = self._seal(folder, note)
+            failure = self.ranks.told(failure)
+        if failure:
+            self._failed(note.step, failure)
+            return False
+        self.last_sealed = note.step
+        return True
+
+    def _seal(self, folder: Path, note: Note) -> str:
+        try:
+            until_s = time.monotonic() + _SEAL_S
+            writing.seal_when_complete(
+                folder, note.save_id, note.step, self.ranks.world_size, lambda: time.monotonic() > until_s
+            )
+        except CheckpointError as error:
+            return str(error)
+        try:
+            if self.keep:
+                writing.retain(self.directory, self.keep)
+        except CheckpointError as error:
+            self._say(f"old checkpoints stay: {error}")
+        return ""
+
+    def _pieces(self, contents: list[torch.Tensor | bytes]) -> Iterator[memoryview]:
+        assert self._plan is not None
+        at = 0
+        for place, content in zip(self._plan.layout.places, contents, strict=True):
+            yield memoryview(bytes(place.at - at) + place.frame.before)
+            if isinstance(content, bytes):
+                yield memoryview(content.ljust(place.data_bytes, b"\0"))
+            elif place.data_bytes:
+                flat = content.cpu().contiguous().view(-1).view(torch.uint8)
+                yield flat.numpy().data
+            yield memoryview(place.frame.after)
+            at = place.at + place.length
+        yield memoryview(bytes(self._plan.layout.file_bytes - at))
+
+    # -- what became of it -------------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float = 600.0) -> int | None:
+        """Wait until all copies are written and sealed, or have failed; all ranks call it.
+
+        Returns:
+            The last step of this run that is sealed, the same on all ranks; None where none is.
+        """
+        if self._buffers is not None:
+            deadline_s = time.monotonic() + timeout_s
+            while time.monotonic() < deadline_s and self._buffers.image.due():
+                self._hear(0.05)
+                try:
+                    self._buffers.ensure_alive()
+                except CheckpointError as error:
+                    self._say(f"what was copied last may not be written: {error}")
+                    break
+            self._hear()
+        self.last_sealed = self.ranks.told(self.last_sealed)
+        return self.last_sealed
+
+    def _hear(self, timeout_s: float = 0.0) -> None:
+        """Take the persister's news of earlier saves."""
+        if not self.link.alive:
+            return
+        for told in self.link.news(timeout_s):
+            if told.get("t") != "ended":
+                continue
+            if told["warning"]:
+                self._say(str(told["warning"]))
+            if told["failure"]:
+                self._failed(int(told["step"]), str(told["failure"]))
+            else:
+                self.last_sealed = max(self.last_sealed or 0, int(told["step"]))
+
+    def _failed(self, step: int, why: str) -> None:
+        self.failures.append(f"step {step}: {why}")
+        self._say(f"step {step} is not saved, training goes on: {why}")
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(f"slurm_robust.checkpoint: {text}\n")
+        sys.stderr.flush()
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def load_latest(self, state: MutableMapping[str, Any]) -> int | None:
+        """Load the newest checkpoint that is whole into `state`; all ranks get the same one.
+
+        What a killed run has left in this node's memory comes first where it is newer than what is on the disk, and
+        complete on all ranks. The number of ranks and their layout may be another one than when it was saved.
+
+        Returns:
+            Its step; None where there is none, and nothing was changed.
+
+        Raises:
+            CheckpointError: there is one, and it does not fit `state`, or nobody can say what there is.
+        """
+        self.resumed = resume(self.directory, state, self.ranks, self.link if self.asynchronous else None, rng=self.rng)
+        for text in self.resumed.notes:
+            if self.ranks.rank == 0:
+                self._say(text)
+        return self.resumed.step
+
+    def close(self) -> None:
+        """Wait for what is being written, and let the persister go."""
+        self.wait()
+        self.link.close()
+        self._buffers = None
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,131 @@
+"""On which rank's node a rank's checkpoint is kept a second time, so that one failure does not take both.
+
+A failure takes a node, or the nodes of a whole parallel group, since such a group is evicted together. So a backup
+stands on a node that has no tensor, pipeline, data or other group in common with the first. Decides; moves nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+_Group = tuple[str, tuple[int, ...]]
+
+
+class Placement(NamedTuple):
+    """Where backups stand.
+
+    Attributes:
+        backup: Rank → the rank on whose node its checkpoint is kept, too. Each rank keeps exactly one other's.
+        shared: The most groups that a node has in common with the one that backs up a rank of it; 0 is what is wanted.
+    """
+
+    backup: tuple[int, ...]
+    shared: int
+
+
+class Layout:
+    """A regular layout of ranks.
+
+    Args:
+        axes: Name → size, the fastest first: `{"tp": 2, "pp": 4, "dp": 2}` where ranks 0 and 1 are a tensor group.
+        ranks_per_node: Consecutive ranks that share a node.
+
+    Raises:
+        ValueError: a size below 1, or no rank on a node.
+    """
+
+    def __init__(self, axes: Mapping[str, int], ranks_per_node: int) -> None:
+        if ranks_per_node < 1 or any(size < 1 for size in axes.values()):
+            raise ValueError(f"no layout: {dict(axes)} with {ranks_per_node} ranks a node")
+        self.names = tuple(axes)
+        self.sizes = tuple(axes.values())
+        self.ranks_per_node = ranks_per_node
+        self.world_size = math.prod(self.sizes)
+        self.nodes = -(-self.world_size // ranks_per_node)
+
+    def node(self, rank: int) -> int:
+        """The number of its node."""
+        return rank // self.ranks_per_node
+
+    def coordinates(self, rank: int) -> tuple[int, ...]:
+        """Its place on each axis."""
+        found = []
+        for size in self.sizes:
+            rank, place = divmod(rank, size)
+            found.append(place)
+        return tuple(found)
+
+    def rank(self, coordinates: Sequence[int]) -> int:
+        """The reverse."""
+        found = 0
+        for size, place in zip(reversed(self.sizes), reversed(coordinates), strict=True):
+            found = found * size + place
+        return found
+
+    def groups(self, rank: int) -> list[_Group]:
+        """The groups of more than one that it is in: along each axis, those who differ from it there alone."""
+        own = self.coordinates(rank)
+        return [
+            (name, own[:axis] + own[axis + 1 :])
+            for axis, (name, size) in enumerate(zip(self.names, self.sizes, strict=True))
+            if size > 1
+        ]
+
+    def groups_by_node(self) -> list[set[_Group]]:
+        """The groups that each node takes part in."""
+        found: list[set[_Group]] = [set() for _ in range(self.nodes)]
+        for rank in range(self.world_size):
+            found[self.node(rank)].update(self.groups(rank))
+        return found
+
+
+def place(layout: Layout) -> Placement | None:
+    """Choose backups; None where there is one node only.
+
+    Every rank's backup lies the same way along each axis: half around it, or not at all. Of those ways the one is
+    taken that has no two copies on one node, then the fewest groups in common, then backs up in pairs (of all pairs of
+    nodes, fewest then hold both copies of something), then lies farthest, by the nodes' numbers around a ring.
+    """
+    if layout.nodes < 2:
+        return None
+    by_node = layout.groups_by_node()
+    best: tuple[tuple[float, ...], tuple[int, ...], int] | None = None
+    for shift in itertools.product(*({0, size // 2} for size in layout.sizes)):
+        backup = tuple(_shifted(layout, rank, shift) for rank in range(layout.world_size))
+        pairs = {(layout.node(rank), layout.node(other)) for rank, other in enumerate(backup)}
+        if any(here == there for here, there in pairs):
+            # Within a node nothing is gained; whole nodes further along is what is left then.
+            continue
+        found = _judged(layout, backup, pairs, by_node)
+        best = found if best is None or found[0] < best[0] else best
+    if best is None:
+        half = layout.nodes // 2 * layout.ranks_per_node
+        backup = tuple(_around(layout, rank + half) for rank in range(layout.world_size))
+        best = _judged(layout, backup, {(layout.node(r), layout.node(b)) for r, b in enumerate(backup)}, by_node)
+    return Placement(best[1], best[2])
+
+
+def _around(layout: Layout, rank: int) -> int:
+    return rank % layout.world_size
+
+
+def _shifted(layout: Layout, rank: int, shift: Sequence[int]) -> int:
+    own = layout.coordinates(rank)
+    return layout.rank([(place + by) % size for place, by, size in zip(own, shift, layout.sizes, strict=True)])
+
+
+def _judged(
+    layout: Layout, backup: tuple[int, ...], pairs: set[tuple[int, int]], by_node: list[set[_Group]]
+) -> tuple[tuple[float, ...], tuple[int, ...], int]:
+    shared = [len(by_node[here] & by_node[there]) for here, there in pairs]
+    distance = min(min((here - there) % layout.nodes, (there - here) % layout.nodes) for here, there in pairs)
+    fatal = len({frozenset(pair) for pair in pairs})
+    return (max(shared), sum(shared) / len(shared), fatal, -distance), backup, max(shared)
+
+
+def lost(layout: Layout, backup: Sequence[int], nodes: set[int]) -> list[int]:
+    """Ranks whose checkpoint is nowhere any more when these nodes are gone."""
+    return [rank for rank, other in enumerate(backup) if layout.node(rank) in nodes and layout.node(other) in nodes]

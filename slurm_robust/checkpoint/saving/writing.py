@@ -1,0 +1,174 @@
+"""From a buffer to a file that was read back, and from all ranks' files to a seal. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from slurm_robust.checkpoint import files, seals
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.pruning import prune
+from slurm_robust.checkpoint.seals import FileSeal
+
+METADATA = ".metadata"
+LAYOUT = "torch.distributed.checkpoint"
+_CHUNK_BYTES = 4 << 20
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+_LOOK = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's word that its share of a save is on the disk; `files` may be empty where it had nothing to write."""
+
+    save_id: str
+    rank: int
+    files: tuple[FileSeal, ...]
+
+
+class Missing(Exception):  # noqa: N818 (not an error: the others are not through yet)
+    """Parts that are not there yet; `args[0]` are their ranks."""
+
+
+def reached(point: str) -> None:
+    """Named points of a save; tests replace it to kill the process there."""
+
+
+def folder_name(step: int, run: str, again: int) -> str:
+    """The folder of a save; no two runs, and no two saves of one, share one, so that nothing is ever written over."""
+    return f"step-{step:08d}-{run}{'x' * again}"
+
+
+def _part_path(folder: Path, rank: int) -> Path:
+    return folder / f"part-{rank:05d}.json"
+
+
+def write_file(folder: Path, name: str, content: Iterable[memoryview]) -> FileSeal:
+    """Write a file, flush it, read it back and compare.
+
+    Raises:
+        CheckpointError: any of that failed; nothing by that name is left.
+    """
+    where, temporary = folder / name, folder / f".{name}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.sync_folder(folder.parent)
+        reached("folder made")
+        hasher = xxhash.xxh3_128()
+        with temporary.open("wb", buffering=0) as file:
+            for piece in content:
+                for at in range(0, len(piece), _CHUNK_BYTES):
+                    chunk = piece[at : at + _CHUNK_BYTES]
+                    hasher.update(chunk)
+                    _write_all(file.fileno(), chunk)
+            reached("file written")
+            os.fsync(file.fileno())
+        temporary.replace(where)
+        files.sync_folder(folder)
+        reached("file renamed")
+        parts: list[str] = []
+        meant, found = hasher.hexdigest(), files.digest(where, None, parts)
+        if found != meant:
+            where.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"{where}: what was read back is not what was written: xxh3-128 {found}, meant {meant}",
+                "Memory, controller or file system is at fault: srobust check",
+            )
+        return seals.describe(folder, name, meant, tuple(parts))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise CheckpointError(f"{where}: cannot be written: {error}", _LOOK) from error
+
+
+def _write_all(fd: int, chunk: memoryview) -> None:
+    while len(chunk):
+        chunk = chunk[os.write(fd, chunk) :]
+
+
+def note_part(folder: Path, part: Part) -> None:
+    """Leave the word for the rank that seals.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_atomic(_part_path(folder, part.rank), msgspec.json.encode(part))
+    except OSError as error:
+        raise CheckpointError(f"{_part_path(folder, part.rank)}: cannot be written: {error}", _LOOK) from error
+    reached("part noted")
+
+
+def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
+    """Put all ranks' files under one seal.
+
+    Raises:
+        Missing: not all ranks have left their word yet.
+        CheckpointError: the seal cannot be written.
+    """
+    found: list[FileSeal] = []
+    missing: list[int] = []
+    try:
+        there = set(os.listdir(folder))  # noqa: PTH208 (a listing asks a network file system anew, an open may not)
+        for rank in range(world_size):
+            path = _part_path(folder, rank)
+            part = msgspec.json.decode(path.read_bytes(), type=Part) if path.name in there else None
+            if part is None or part.save_id != save_id:
+                missing.append(rank)
+            else:
+                found += part.files
+        if missing:
+            raise Missing(missing)
+        reached("about to seal")
+        seals.write(folder, step, world_size, tuple(found), layout=LAYOUT)
+        reached("sealed")
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CheckpointError(f"{folder}: cannot be sealed: {error}", _LOOK) from error
+    with contextlib.suppress(OSError):  # sealed it is
+        for rank in range(world_size):
+            _part_path(folder, rank).unlink(missing_ok=True)
+    reached("cleaned up")
+
+
+def retain(directory: Path, keep: int, unfinished_after_s: float = 3600.0) -> None:
+    """Remove sealed checkpoints beyond the newest `keep` that are whole, and what old saves left unfinished.
+
+    Raises:
+        CheckpointError: one of them cannot be removed.
+    """
+    prune(directory, keep, unfinished_after_s=unfinished_after_s, deep=False)
+
+
+def seal_when_complete(folder: Path, save_id: str, step: int, world_size: int, give_up: Callable[[], bool]) -> None:
+    """Wait for all parts, then seal.
+
+    Args:
+        folder: The checkpoint.
+        save_id: Of the save.
+        step: Of it.
+        world_size: Ranks whose parts there must be.
+        give_up: Asked between two looks.
+
+    Raises:
+        CheckpointError: they did not come, or the seal cannot be written.
+    """
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return seal_parts(folder, save_id, step, world_size)
+        except Missing as missing:
+            ranks = missing.args[0]
+        if give_up():
+            few = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+            raise CheckpointError(
+                f"{folder}: not sealed: no part of rank {few} came",
+                "See what those ranks said; all nodes must see this folder: is it on a shared file system?",
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
