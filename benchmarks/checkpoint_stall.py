@@ -139,6 +139,8 @@ def asynchronous(way: str, state: dict[str, Any], folder: Path) -> Save:
 
 def one(way: str, gib: float, repeats: int, folder: Path) -> dict[str, Any]:
     """Measure one way, in this process."""
+    # Two threads that copy together wait for the slower one: on a busy machine that is noise of its own.
+    torch.set_num_threads(1)
     if way.startswith("async"):
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29871"}
         dist.init_process_group("gloo", rank=0, world_size=1)
@@ -175,16 +177,17 @@ def one(way: str, gib: float, repeats: int, folder: Path) -> dict[str, Any]:
 
 def memory_bytes() -> int:
     """What this process and those it started hold that is not a file's: anonymous and shared, shared parts once."""
-    mine = os.environ["STALL_MARK"]
-    found = 0
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and f"STALL_MARK={mine}" in (entry / "environ").read_text():
-                told = (entry / "smaps_rollup").read_text()
-                found += sum(map(int, re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+)", told, re.MULTILINE))) << 10
-        except (OSError, UnicodeDecodeError):  # noqa: PERF203 (each process for itself)
-            continue
-    return found
+    return sum(_held_bytes(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _held_bytes(entry: Path) -> int:
+    try:
+        if f"STALL_MARK={os.environ['STALL_MARK']}" not in (entry / "environ").read_text():
+            return 0
+        told = (entry / "smaps_rollup").read_text()
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return sum(map(int, re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+)", told, re.MULTILINE))) << 10
 
 
 def restarts(gib: float, folder: Path) -> dict[str, float]:
@@ -273,7 +276,7 @@ def measure(args: argparse.Namespace, sizes: list[float]) -> None:
     report = Report("checkpoint_stall", args.quick, machine=machine())
     report.notes = [
         "Tensors on the CPU: nothing here covers a GPU's copy.",
-        "One rank. The disk is this machine's; files are read back from the page cache.",
+        "One rank, one thread. The disk is this machine's; files are read back from the page cache.",
         "torch.save and DCP do not flush, read back or digest what they wrote; ours does.",
     ]
     repeats = 2 if args.quick else args.repeats
