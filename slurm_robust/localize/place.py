@@ -71,6 +71,21 @@ def place_of(frames: tuple[Frame, ...], wchan: str = "") -> Place:
 
 
 @by_identity
+def slow_around(frames: tuple[Frame, ...], _: str) -> str:
+    """The word for work that takes long by nature and that these frames are part of; empty where there is none.
+
+    A rank that waits at the end of a checkpoint or an evaluation waits for those that are at work in it.
+    """
+    for frame in own_frames(frames):
+        file, function = short_file(frame.file), short_function(frame.function)
+        if _match(LOOSE, file, function) is Kind.CHECKPOINT:
+            return Kind.CHECKPOINT.value
+        if not file.startswith("torch/") and (match := SLOW_NAMES.search(function)):
+            return match[0].strip("_").lower()
+    return ""
+
+
+@by_identity
 def _place_of(frames: tuple[Frame, ...], wchan: str) -> Place:
     frames = own_frames(frames)
     if not frames:

@@ -6,12 +6,16 @@ soon as the stacks alone would be; where they do not, the recorder's word stands
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankCapture
+from slurm_robust.localize.frames import main_thread
 from slurm_robust.localize.motion import moving, spinning
+from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import blocking
-from slurm_robust.localize.tree import rank_place, stopped
+from slurm_robust.localize.place import slow_around
+from slurm_robust.localize.tree import rank_place, rank_process, stopped
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.words import joined
 
@@ -42,9 +46,11 @@ def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -
 
 
 def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
-    """The recorder's verdict without suspects that are seen at work elsewhere; None where nobody is left.
+    """The recorder's verdict without suspects that are at work elsewhere; None where nobody is left.
 
-    All wait at a barrier for the rank that evaluates or saves: the recorder cannot tell that from a hang.
+    All wait at a barrier for the rank that evaluates or saves: the recorder cannot tell that from a hang. A rank whose
+    stack is not there counts as at work where others that the recorder names are, and where the peers wait at the end
+    of such work.
     """
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
@@ -52,6 +58,8 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
     ranks = {rank for suspect in recorded.suspects for rank in suspect.ranks}
     moved = set(moving(evidence.captures, ranks)) - spinning(evidence.captures, ranks)
     at_work = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
+    if at_work or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
+        at_work |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
     left = tuple(s for s in recorded.suspects if not s.ranks or not at_work >= set(s.ranks))
     if len(left) == len(recorded.suspects):
         return recorded
@@ -61,6 +69,18 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
 def _slow_by_nature(rank: RankCapture) -> bool:
     announced = rank.progress is not None and rank.progress.phase != "train"
     return (announced or bool(rank_place(rank).slow_by_nature)) and stopped(rank) is None
+
+
+def _unread(rank: RankCapture) -> bool:
+    """Its process is there, and runs for all that is known, and its stack could not be read."""
+    return bool(rank.processes) and rank_place(rank).kind is Kind.UNKNOWN and blocking(rank).patience is None
+
+
+def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
+    """Most of those whose stack is there wait at the end of a checkpoint, an evaluation and the like."""
+    stacks = [main_thread(p.threads) for p in map(rank_process, peers) if p is not None]
+    around = [bool(slow_around(thread.frames, "")) for thread in stacks if thread is not None]
+    return sum(around) > len(around) / 2
 
 
 def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:

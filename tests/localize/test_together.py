@@ -29,6 +29,7 @@ from slurm_robust.localize.evidence import Evidence, Frame, RankCapture, RankExi
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
 
+COMPILE = frames("main /home/u/train.py:57", "_compile torch/_dynamo/convert_frame.py:1052")
 FOUR = {WORLD: [0, 1, 2, 3]}
 
 
@@ -134,6 +135,32 @@ def test_waited_for_and_at_work(elsewhere: RankCapture) -> None:
     """All wait at a barrier for the rank that evaluates or saves: the recorder's word is not taken for a hang."""
     assert judge(replace(both(1, elsewhere), captures=())).suspects[0].confidence > 0.8
     assert all(s.confidence <= 0.3 and not s.infrastructure for s in judge(both(1, elsewhere)).suspects)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["unread", "uncaptured"])
+def test_waited_for_at_the_end_of_a_save(seen: bool) -> None:
+    """The peers wait in `save_checkpoint` for a rank without a stack: it saves, for all that is known."""
+    barrier = frames("save_checkpoint /home/u/train.py:88", "barrier torch/distributed/distributed_c10d.py:5356")
+    unread = [rank(1, process(None))] if seen else []
+    nodes = {n: f"n{n}" for n in range(4)}
+    for stack, named in ((barrier, []), (ALL_REDUCE, ["n1"])):
+        looks = [capture(t, *(waiting(n, stack) for n in (0, 2, 3)), *unread) for t in (0.0, 5.0)]
+        found = judge(replace(evidence(*looks, nodes=nodes), recorder=recorded(1)))
+        assert [s.node for s in found.suspects] == named
+
+
+def test_waited_for_beside_ranks_at_work() -> None:
+    """Two never joined: one is seen to compile, the other has no stack: nobody is named."""
+    dumps = {r: d for r, d in recorded(1).items() if r != 2}
+    dumps[2] = dump(2, [entry(9, 4, state="completed")], {0: (4, 4)}, FOUR)
+    ranks = [
+        waiting(0),
+        waiting(3),
+        *(waiting(n) for n in (4, 5, 6)),
+        rank(1, process(COMPILE)),
+        rank(2, process(None)),
+    ]
+    assert not [s for s in judge(replace(repeated(*ranks), recorder=dumps)).suspects if s.confidence > 0.3]
 
 
 def test_waited_for_and_moving() -> None:
