@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,8 +40,9 @@ def build(folder: Path) -> Path:
 
 def line(plugin: Path, *arguments: str) -> str:
     """A line of plugstack.conf for it, with the srobust of these tests."""
-    command = shutil.which("srobust")
-    assert command, "srobust is not on PATH: source the virtual environment"
+    # Beside the interpreter that runs the tests: its folder need not be on PATH.
+    command = shutil.which("srobust", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    assert command, "srobust is not installed beside this Python: scripts/setup --dev"
     return " ".join(
         [
             "optional",

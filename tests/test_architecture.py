@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -226,3 +227,9 @@ def test_files_can_be_read_in_one_sitting() -> None:
     sizes = {str(p.relative_to(PACKAGE)): len(p.read_text("utf-8").splitlines()) for p in PACKAGE.rglob("*.py")}
     assert {name: n for name, n in sizes.items() if n > LONGER.get(name, MAX_LINES)} == {}
     assert all(sizes[name] > MAX_LINES for name in LONGER), "an exception that is not needed any more"
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Pytest imports them by that name: two that are alike cannot be collected together, though each can alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []

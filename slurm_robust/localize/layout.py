@@ -36,7 +36,7 @@ _BY_DESC = {
     "mesh_pp": "pp",
 }
 """What Megatron and PyTorch's device meshes call their process groups; of two of one kind the first counts."""
-_SIZE = re.compile(r"(tp|cp|ep|etp|dp|pp)=(\d{1,7})")
+_SIZE = re.compile(r"(tp|cp|ep|etp|dp|pp)=([1-9]\d{0,5})")
 _ORDER = re.compile(r"order=((?:tp|cp|ep|dp|pp)(?:-(?:tp|cp|ep|dp|pp)){0,4})")
 
 
@@ -124,7 +124,7 @@ def parse(text: str) -> tuple[dict[str, int], str]:
     for part in text.replace(" ", "").split(","):
         if (found := _ORDER.fullmatch(part)) is not None and not order:
             order = found[1]
-        elif (found := _SIZE.fullmatch(part)) is not None and found[1] not in sizes and int(found[2]) > 0:
+        elif (found := _SIZE.fullmatch(part)) is not None and found[1] not in sizes:
             sizes[found[1]] = int(found[2])
         else:
             raise LayoutError(f"layout: not understood: {part[:40]!r} (expected tp=2,pp=4,dp=4[,cp=,ep=][,order=…])")

@@ -4,9 +4,10 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static const char *const LAYOUT_KEYS[] = {"tp", "pp", "dp", "ep", "cp", "fsdp"};
+static const char *const LAYOUT_KEYS[] = {"tp", "pp", "dp", "ep", "cp", "etp"};
+static const char ORDER[] = "order=";
 
-enum { MAX_SPARES = 1024, MAX_TIMEOUT_S = 7 * 86400, MAX_SIZE_DIGITS = 6 };
+enum { MAX_SPARES = 1024, MAX_TIMEOUT_S = 7 * 86400, MAX_SIZE_DIGITS = 6, MAX_ORDER = 5 };
 
 /* Not isdigit() and company: they read the user's locale. */
 static bool digit(char c)
@@ -80,32 +81,68 @@ static bool timeout_fits(const char *text)
 	return whole >= 1 && (whole < MAX_TIMEOUT_S || (whole == MAX_TIMEOUT_S && !more));
 }
 
-/* One `tp=4`: where it ends, NULL where it is none. */
-static const char *layout_pair(const char *text)
+/* Where a word of `LAYOUT_KEYS` at the head of a text ends and which it is; NULL where there is none. */
+static const char *layout_key(const char *text, unsigned *which)
 {
-	for (size_t k = 0; k < sizeof LAYOUT_KEYS / sizeof *LAYOUT_KEYS; k++) {
-		size_t length = strlen(LAYOUT_KEYS[k]), digits = 0;
-		const char *size = text + length + 1;
+	for (unsigned k = 0; k < sizeof LAYOUT_KEYS / sizeof *LAYOUT_KEYS; k++) {
+		size_t length = strlen(LAYOUT_KEYS[k]);
 
-		if (strncmp(text, LAYOUT_KEYS[k], length) != 0 || text[length] != '=')
-			continue;
-		while (digits <= MAX_SIZE_DIGITS && digit(size[digits]))
-			digits++;
-		return digits > 0 && digits <= MAX_SIZE_DIGITS && size[0] != '0' ? size + digits : NULL;
+		if (strncmp(text, LAYOUT_KEYS[k], length) == 0 && !(text[length] >= 'a' && text[length] <= 'z')) {
+			*which = k;
+			return text + length;
+		}
 	}
 	return NULL;
 }
 
+/* One `tp=4`, no size twice: where it ends, NULL where it is none. */
+static const char *layout_pair(const char *text, unsigned *seen)
+{
+	unsigned which = 0;
+	size_t digits = 0;
+	const char *size = layout_key(text, &which);
+
+	if (size == NULL || *size++ != '=' || (*seen & 1u << which))
+		return NULL;
+	*seen |= 1u << which;
+	while (digits <= MAX_SIZE_DIGITS && digit(size[digits]))
+		digits++;
+	return digits > 0 && digits <= MAX_SIZE_DIGITS && size[0] != '0' ? size + digits : NULL;
+}
+
+/* `tp-cp-ep-dp-pp` or a shorter one: where it ends, NULL where it is none. */
+static const char *layout_order(const char *text)
+{
+	unsigned which = 0, kinds = 0;
+
+	for (;;) {
+		text = layout_key(text, &which);
+		if (text == NULL || strcmp(LAYOUT_KEYS[which], "etp") == 0 || ++kinds > MAX_ORDER)
+			return NULL;
+		if (*text != '-')
+			return text;
+		text++;
+	}
+}
+
 static bool layout_fits(const char *text)
 {
+	unsigned seen = 0;
+	bool ordered = false;
+
 	if (strlen(text) >= LAYOUT_BYTES)
 		return false;
 	for (;;) {
-		text = layout_pair(text);
+		if (!ordered && strncmp(text, ORDER, strlen(ORDER)) == 0) {
+			text = layout_order(text + strlen(ORDER));
+			ordered = true;
+		} else {
+			text = layout_pair(text, &seen);
+		}
 		if (text == NULL)
 			return false;
 		if (*text == '\0')
-			return true;
+			return seen != 0;
 		if (*text++ != ',')
 			return false;
 	}
@@ -145,7 +182,7 @@ const char *value_take(struct request *out, enum field field, const char *text)
 		return NULL;
 	case FIELD_LAYOUT:
 		if (!layout_fits(text))
-			return "expected sizes such as tp=2,pp=4,dp=4 (tp, pp, dp, ep, cp, fsdp)";
+			return "expected sizes such as tp=2,pp=4,dp=4 (tp, pp, dp, ep, cp, etp; no size twice)";
 		snprintf(out->layout, sizeof out->layout, "%s", text);
 		return NULL;
 	case FIELD_CHECKPOINT_DIR:

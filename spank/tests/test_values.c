@@ -78,7 +78,7 @@ static void test_numbers(void)
 static void test_layouts(void)
 {
 	taken(FIELD_LAYOUT, "tp=2", "tp=2");
-	taken(FIELD_LAYOUT, "tp=2,pp=4,dp=4,ep=1,cp=1,fsdp=999999", "tp=2,pp=4,dp=4,ep=1,cp=1,fsdp=999999");
+	taken(FIELD_LAYOUT, "tp=2,pp=4,dp=4,ep=1,cp=1,etp=999999", "tp=2,pp=4,dp=4,ep=1,cp=1,etp=999999");
 	refused(FIELD_LAYOUT, "tp");
 	refused(FIELD_LAYOUT, "tp=");
 	refused(FIELD_LAYOUT, "tp=0");
@@ -89,6 +89,17 @@ static void test_layouts(void)
 	refused(FIELD_LAYOUT, "tp=2;pp=2");
 	refused(FIELD_LAYOUT, "tp=2 ,pp=2");
 	refused(FIELD_LAYOUT, "xp=2");
+	refused(FIELD_LAYOUT, "fsdp=8");
+	taken(FIELD_LAYOUT, "tp=2,order=tp-cp-ep-dp-pp,pp=2", "tp=2,order=tp-cp-ep-dp-pp,pp=2");
+	taken(FIELD_LAYOUT, "order=dp,dp=8", "order=dp,dp=8");
+	refused(FIELD_LAYOUT, "order=tp-pp");
+	refused(FIELD_LAYOUT, "tp=2,order=");
+	refused(FIELD_LAYOUT, "tp=2,order=tp-");
+	refused(FIELD_LAYOUT, "tp=2,order=tp-etp");
+	refused(FIELD_LAYOUT, "tp=2,order=tp-tp-tp-tp-tp-tp");
+	refused(FIELD_LAYOUT, "tp=2,order=tp,order=tp");
+	refused(FIELD_LAYOUT, "tp=2,order=tp;pp");
+	refused(FIELD_LAYOUT, "tp=2,pp=4,tp=2");
 	refused(FIELD_LAYOUT, "tp=2\n");
 }
 

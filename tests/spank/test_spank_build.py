@@ -92,7 +92,11 @@ def test_the_plugin_and_srobust_run_take_the_same_values(tmp_path: Path) -> None
     need_compiler()
     cases = [
         *[("hang-timeout", v) for v in ("1", "0", "0.5", "90.5", "604800", "604801", "x", "1_0", " 1", "5s")],
-        *[("layout", v) for v in ("tp=2", "tp=2,pp=4", "tp=0", "tp", "tp=2,", "xx=1", "fsdp=8,cp=2", "tp=1234567")],
+        *[("layout", v) for v in ("tp=2", "tp=2,pp=4", "tp=0", "tp", "tp=2,", "xx=1", "fsdp=8", "tp=1234567")],
+        *[
+            ("layout", v)
+            for v in ("tp=2,tp=2", "ep=2,etp=1,cp=2", "tp=02", "tp=2,order=tp-pp-dp", "order=tp", "tp=2,order=etp")
+        ],
     ]
     source, probe = tmp_path / "probe.c", tmp_path / "probe"
     source.write_text(PROBE)

@@ -89,8 +89,11 @@ def test_a_live_process_is_named(gpus: FakeGpus) -> None:
 
 
 @pytest.mark.parametrize("holder", ["graphics", "mps"])
-def test_memory_of_a_desktop_or_a_client_of_mps_is_held_by_somebody(gpus: FakeGpus, holder: str) -> None:
+def test_memory_of_a_desktop_or_a_client_of_mps_is_held_by_somebody(
+    gpus: FakeGpus, holder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NVML lists what draws, and what computes through MPS, apart from other processes."""
+    monkeypatch.setattr(gpu_in_use, "_live_jobs", lambda context: [])  # this machine may run some, for other tests
     gpus.scenario("gpu.0.memory.used_mib=20000")
     assert gpus.verdict("gpu_in_use", stage="prolog", job_id=7, job_gpus=(0,))[1] == "memory_held"
     gpus.scenario("gpu.0.memory.used_mib=20000", f"gpu.0.{holder}=1:20000")

@@ -157,7 +157,7 @@ def test_any_config_space_is_read(config: bytes) -> None:
 
 def test_a_driver_whose_gpus_nvml_does_not_show() -> None:
     """Warns in what slurmd runs; inside a job hidden GPUs are the cgroup's doing."""
-    facts = {**A100S, "gpus": [], "in_driver": ["0000:1b:00.0"], "job_gpus": []}
+    facts = {**A100S, "gpus": [], "in_driver": ["0000:1b:00.0"], "job_gpus": [], "job_instances_missing": []}
     for stage, expected in (("periodic", ("warn", "gpu_hidden")), ("full", ("skip", "no_gpu"))):
         finding = gpu_identity.check.judge({**facts, "stage": stage}, gpu_identity.check.settings({}))
         assert (finding.status.value, finding.reason) == expected
