@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import lib
-from campaign import adapter, baselines, score
+from campaign import adapter, baselines, score, tables
 from campaign.cases import BLAMELESS, CLASSES, Case, make_case
 from campaign.score import Answer
 from rich.console import Console
@@ -224,10 +224,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_CASES} small cases a class")
     parser.add_argument("--json", action="store_true", help="figures for tools")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="no run: the tables of a saved one, for the docs")
     parser.add_argument("--explain", metavar="CLASS:SEED", help="one case and its verdict, in words")
     args = parser.parse_args(argv)
     if args.explain:
         explain(args.explain, args.max_ranks)
+        return 0
+    if args.markdown is not None:
+        saved = json.loads(args.markdown.read_text(encoding="utf-8"))["figures"]
+        left_out = [method for method in saved if method == OURS_AGAIN or method.startswith("without ")]
+        print("\n".join([*tables.markdown(saved, OURS, left_out), f"Worst class: {saved['worst_class']}", ""]))
+        print("\n".join(saved["not_right"]))
         return 0
     if args.quick:
         args.cases, args.max_ranks = QUICK_CASES, QUICK_RANKS

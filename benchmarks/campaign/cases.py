@@ -13,7 +13,7 @@ from campaign.jobs import draw_job, draw_pause
 from campaign.layout import Layout
 from campaign.parts import Act
 from campaign.programs import Job, program
-from campaign.scene import Eyes, RecorderView, Scene, look_at, recorder_of
+from campaign.scene import Eyes, RecorderView, Scene, look_at, recorders_of
 from campaign.truth import Truth, truth_of
 
 CLASSES = ("single rank", "single node", "two nodes", "whole group", "link", "code", "no fault", "unidentifiable")
@@ -202,11 +202,8 @@ def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> 
         gathered = "both"  # a recorder alone cannot tell an evaluation from a hang
     if gathered != "stacks":
         silent = {r for r, look in looks.items() if look.gone or look.state == "T" or "freez" in look.wchan}
-        recorders = tuple(
-            recorder_of(world, rank, case.eyes)
-            for rank in range(case.layout.world)
-            if rank not in silent and rank not in case.eyes.undumped
-        )
+        dumped = [r for r in range(case.layout.world) if r not in silent and r not in case.eyes.undumped]
+        recorders = tuple(recorders_of(world, dumped, case.eyes))
     scenes = []
     for number in range(rounds):
         world.run(first_s + number * every_s)

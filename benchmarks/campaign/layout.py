@@ -42,10 +42,18 @@ class Layout:
             return known
         number, same = list(_SAME).index(kind), _SAME[kind]
         members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for rank in range(self.world):
-            t, c, d, p = self.place(rank)
-            at = {"t": t, "c": c, "d": d, "p": p, "e": d // self.ep, "m": 0 if p in (0, self.pp - 1) else p}
-            members[tuple(at[letter] for letter in same)].append(rank)
+        of = {
+            "t": [rank % self.tp for rank in range(self.world)],
+            "c": [rank // self.tp % self.cp for rank in range(self.world)],
+            "d": [rank // (self.tp * self.cp) % self.dp for rank in range(self.world)],
+            "p": [rank // (self.tp * self.cp * self.dp) for rank in range(self.world)],
+        }
+        of["e"] = [d // self.ep for d in of["d"]]
+        of["m"] = [0 if p == self.pp - 1 else p for p in of["p"]]
+        for rank, at in enumerate(zip(*(of[letter] for letter in same), strict=True)) if same else ():
+            members[at].append(rank)
+        if not same:
+            members[()] = list(range(self.world))
         found = self._groups[kind] = {}
         for index, ranks in enumerate(members.values()):
             name = "0" if kind == "world" else str(number * 10_000 + index + 1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from campaign.engine import World
 from campaign.faults import Look
-from campaign.parts import FOREVER_S, Host
+from campaign.parts import FOREVER_S, Entry, Host
 from campaign.pipelines import loads
 from campaign.places import FEEDER, FRAMES, HOLDER, PUBLISHER, WORKER
 from campaign.programs import Job
@@ -186,32 +186,51 @@ def _frames(job: Job, host: Host, stood_s: float, struck: bool) -> tuple[str, ..
     return frames
 
 
-def recorder_of(world: World, rank: int, eyes: Eyes) -> RecorderView:
-    """What this rank's flight recorder would write now."""
-    host, layout, shift = world.host_of(rank), world.layout, world.cast.shift(rank)
-    named: dict[str, tuple[str, int]] = {}
-    pending, counters, numbers, last_at_s = [], {}, {}, 0.0
+@dataclass(frozen=True)
+class _Tape:
+    """What a host has recorded, before it is told as one rank's: numbers count from the group's first."""
+
+    counters: Mapping[int, tuple[str, int, int]]
+    kinds: Mapping[int, str]
+    used: frozenset[str]
+    pending: tuple[Entry, ...]
+    last_at_s: float
+
+
+def _tape(host: Host) -> _Tape:
+    counters: dict[int, tuple[str, int, int]] = {}
     for entry in host.entries:
-        group, base = named.get(entry.kind) or ("", 0)
-        if not group:
-            group = layout.group(entry.kind, rank).name
-            base = 100 + 37 * int(group) % 9000
-            named[entry.kind] = group, base
-        done = entry.item.done_s < FOREVER_S
-        seq = base + entry.seq
         if not entry.p2p:
-            enqueued, completed = counters.get(entry.number, (base, base))
-            counters[entry.number] = (max(enqueued, seq), max(completed, seq) if done else completed)
-        last_at_s = max(last_at_s, entry.item.enqueued_s)
-        if not done:
-            numbers[entry.number] = group
-            state = "started" if eyes.timing and entry.item.ready_s < FOREVER_S else "scheduled"
+            _, enqueued, completed = counters.get(entry.number, ("", 0, 0))
+            done = entry.item.done_s < FOREVER_S
+            counters[entry.number] = entry.kind, max(enqueued, entry.seq), max(completed, entry.seq * done)
+    pending = tuple(entry for entry in host.entries if entry.item.done_s == FOREVER_S)
+    kinds = {entry.number: entry.kind for entry in (*pending, *host.entries[-RECORDED:])}
+    used = frozenset(entry.kind for entry in host.entries)
+    return _Tape(counters, kinds, used, pending, max((e.item.enqueued_s for e in host.entries), default=0.0))
+
+
+def recorders_of(world: World, ranks: Iterable[int], eyes: Eyes) -> Iterator[RecorderView]:
+    """What these ranks' flight recorders would write now."""
+    tapes: dict[int, _Tape] = {}
+    for rank in ranks:
+        host, shift = world.host_of(rank), world.cast.shift(rank)
+        tape = tapes.get(host.rank)
+        if tape is None:
+            tape = tapes[host.rank] = _tape(host)
+        names = {kind: world.layout.group(kind, rank).name for kind in tape.used}
+        base = {kind: 100 + 37 * int(name) % 9000 for kind, name in names.items()}
+        pending = []
+        for entry in tape.pending:
             op = entry.item.op
             peer = -1
             if entry.p2p and op is not None:
                 peer = shift + (op.members[1] if op.members[0] == host.rank else op.members[0])
-            at_s = entry.item.enqueued_s
-            pending.append(EntryView(group, entry.number, entry.name, seq, entry.order, peer, state, entry.size, at_s))
-    for entry in host.entries[-RECORDED:]:
-        numbers.setdefault(entry.number, named[entry.kind][0])
-    return RecorderView(rank, tuple(pending), counters, numbers, last_at_s)
+            state = "started" if eyes.timing and entry.item.ready_s < FOREVER_S else "scheduled"
+            seq, at_s = base[entry.kind] + entry.seq, entry.item.enqueued_s
+            pending.append(
+                EntryView(names[entry.kind], entry.number, entry.name, seq, entry.order, peer, state, entry.size, at_s)
+            )
+        counters = {n: (base[kind] + sent, base[kind] + done) for n, (kind, sent, done) in tape.counters.items()}
+        numbers = {number: names[kind] for number, kind in tape.kinds.items()}
+        yield RecorderView(rank, tuple(pending), counters, numbers, tape.last_at_s)

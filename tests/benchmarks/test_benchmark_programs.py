@@ -90,9 +90,10 @@ def test_restart_without_a_prolog_at_allocation() -> None:
     assert times["decided"] < times["requeued"] < times["running"] < times["first_new_step"]
 
 
-def test_localize_campaign_twice() -> None:
+def test_localize_campaign_twice(tmp_path: Path) -> None:
     """Every class and method has its figures; the same seeds give the same ones again, whatever the processes."""
-    found = run("localize_campaign.py", "--ablate", "2", "--jobs", "1")
+    saved = tmp_path / "figures.json"
+    found = run("localize_campaign.py", "--ablate", "2", "--jobs", "1", "--save", str(saved))
     figures = found["figures"]
     assert {t["name"] for t in found["targets"]} >= {"wrong node, worst class"}
     for method in ("slurm-robust", "lowest progress alone", "without judge_exits"):
@@ -100,6 +101,10 @@ def test_localize_campaign_twice() -> None:
     ours = figures["slurm-robust"]
     assert sum(told["exact"]["hits"] for told in ours.values()) > 0
     assert run("localize_campaign.py", "--ablate", "2", "--jobs", "2")["figures"] == figures
+    command = [sys.executable, str(BENCHMARKS / "localize_campaign.py"), "--markdown", str(saved)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert any(line.startswith("| single rank | 6 | ") for line in told)
+    assert any(line.startswith("| without judge_exits | 2 | ") for line in told)
 
 
 def test_checkpoint_verify() -> None:
