@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -87,6 +88,8 @@ def command(
         config = own.applied(site.load(config_path))
         ref = JobRef.parse(job_id)
         context = job.read(connect(config.slurm), ref)
+        # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
+        os.environ.setdefault("SLURM_CLUSTER_NAME", context.cluster)
     except SlurmError as error:
         click.echo(f"srobust attach: {slurm_words(error)}", err=True)
         sys.exit(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import AsyncGenerator
@@ -92,7 +93,10 @@ def command(
     try:
         config = site.load(config_path)
         ref = JobRef.parse(job_id)
-        job = connect(config.slurm).job(ref)
+        client = connect(config.slurm)
+        job = client.job(ref)
+        # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
+        os.environ.setdefault("SLURM_CLUSTER_NAME", client.cluster_name())
     except SlurmError as error:
         click.echo(f"srobust stacks: {slurm_words(error)}", err=True)
         sys.exit(3)

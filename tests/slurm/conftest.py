@@ -61,9 +61,17 @@ def jobs(cluster: DevCluster, client: SlurmClient) -> Iterator[Jobs]:
     made = Jobs(cluster, client)
     yield made
     if made.submitted:
-        cluster.run(["scancel", *map(str, made.submitted)], check=False)
-        running = ["squeue", "-h", "-j", ",".join(map(str, made.submitted))]
-        wait_until(lambda: not cluster.run(running, check=False).stdout, 15, "the test's jobs to go")
+
+        def gone() -> bool:
+            # A controller that was killed or frozen a moment ago may hear neither of the first two.
+            cluster.run(["scancel", *map(str, made.submitted)], check=False)
+            told = cluster.run(["squeue", "-h"], check=False)
+            return (
+                not told.returncode and not {line.split()[0].split("_")[0] for line in told.stdout.splitlines()} & names
+            )
+
+        names = set(map(str, made.submitted))
+        wait_until(gone, 30, "the test's jobs to go", poll_s=0.2)
 
 
 @pytest.fixture
@@ -71,7 +79,8 @@ def clean(cluster: DevCluster, client: SlurmClient) -> Iterator[None]:
     """Undoes what a test did to nodes and reservations."""
     yield
     for reservation in client.reservations():
-        cluster.run(["scontrol", "delete", f"reservation={reservation.name}"])
+        delete = ["scontrol", "delete", f"reservation={reservation.name}"]
+        wait_until(lambda delete=delete: not cluster.run(delete, check=False).returncode, 15, " ".join(delete))
     for node in client.nodes():
         if node.drained:
             with contextlib.suppress(SlurmError):
