@@ -114,7 +114,7 @@ def built_for(library: bytes) -> tuple[int, int] | None:
     """
     try:
         number = _number_at(library, b"plugin_version")
-    except (struct.error, IndexError, ValueError):
+    except (struct.error, IndexError, ValueError, OverflowError):
         return None
     return None if number is None else (number >> 16 & 0xFF, number >> 8 & 0xFF)
 

@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from spank_build import make, need_compiler
 
@@ -116,6 +116,7 @@ def test_without_slurm_nothing_is_said() -> None:
     assert plugin.look({}) == []
 
 
+@example(b"\0\0\0\x80" + bytes(13) + b"\x01", 434, 0)
 @given(st.binary(max_size=300), st.integers(0, 500), st.integers(0, 255))
 def test_no_library_makes_it_fail(tail: bytes, at: int, byte: int) -> None:
     """Cut off, garbled, or something else: it cannot be told."""
