@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankCapture
 from slurm_robust.localize.frames import main_thread
-from slurm_robust.localize.motion import moving, spinning
+from slurm_robust.localize.motion import stillness
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import blocking
 from slurm_robust.localize.place import slow_around
@@ -56,7 +56,9 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
     ranks = {rank for suspect in recorded.suspects for rank in suspect.ranks}
-    moved = set(moving(evidence.captures, ranks)) - spinning(evidence.captures, ranks)
+    looks = stillness(evidence.captures[-2:], ranks)
+    # One that only uses a processor where it stands is slow or in an endless loop: held, by itself.
+    moved = {r for r, still in looks.items() if still.moves and still.last is not None and not still.last.busy}
     at_work = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
     if at_work or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
         at_work |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
