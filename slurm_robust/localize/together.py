@@ -86,15 +86,15 @@ def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
 
 
 def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:
-    """Nodes that only the stacks name, where they name all of the recorder's too, and for the same sort of reason.
+    """Nodes that only the stacks name, where they name all of the recorder's too, and for no weaker sort of reason.
 
     Of two ranks that are held at once the recorder knows only the one that the other waits for.
     """
     recorded = {s.node for s in suspects}
     if not recorded <= set(named):
         return set()
-    sorts = {named[node].infrastructure for node in recorded}
-    return {node for node, suspect in named.items() if node not in recorded and suspect.infrastructure in sorts}
+    weakest = all(named[node].infrastructure for node in recorded)
+    return {node for node, suspect in named.items() if node not in recorded and suspect.infrastructure >= weakest}
 
 
 def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture]) -> Suspect:

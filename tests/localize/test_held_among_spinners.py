@@ -86,6 +86,16 @@ def test_a_loader_that_hangs_while_another_thread_has_the_gil() -> None:
     assert "data loader hangs" in suspect.why
 
 
+@pytest.mark.parametrize(("state", "named"), [("S", ["n9"]), ("R", [])], ids=["main asleep", "main runs"])
+def test_a_side_thread_at_work_beside_a_held_main_thread(state: str, named: list[str]) -> None:
+    """What uses the processor is the side thread where the main thread sleeps: held all the same, and not yet sure."""
+    side = Thread(HOLDER, "metrics", 7, active=True)
+    looks = [[*peers(), rank(9, process(USER, state=state, cpu_s=10.0 * t, side=[side]))] for t in range(2)]
+    found = judge(seen(*looks))
+    assert [s.node for s in found.suspects] == named
+    assert not found.corroborated
+
+
 def test_all_have_such_a_thread() -> None:
     """The same program on all ranks: no rank is told from the others by it."""
     assert not judge(seen(*([holder(n) for n in range(6)] for _ in range(3)))).suspects
