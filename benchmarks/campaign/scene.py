@@ -139,9 +139,10 @@ def _processes(world: World, job: Job, rank: int, look: Look | None, eyes: Eyes)
     if look.holder:
         threads += (ThreadView(HOLDER, "metrics", active=True, owns_gil=True),)
     publishes = eyes.publishing == "all" or (eyes.publishing == "first" and rank == 0)
+    at_work = publishes and not look.holder and look.state != "T" and "freez" not in look.wchan
     if publishes and not look.holder:
-        threads += (_publisher(rank, world.now_s),)
-    cpu_s = 100.0 + (look.cpu + (0.3 if publishes and look.state in "SR" and not struck else 0.0)) * stood_s
+        threads += (_publisher(rank, world.now_s if at_work else 0.0),)
+    cpu_s = 100.0 + (look.cpu + 0.3 * at_work) * stood_s
     io_bytes = 10_000_000 + (int(stood_s * 50_000_000) if busy_io else 0)
     training = ProcessView(pid, "python train.py", look.state, look.wchan, cpu_s, io_bytes, threads)
     if rank in eyes.unread:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from campaign.engine import World
 from campaign.faults import Fault
-from campaign.parts import FOREVER_S
+from campaign.parts import FOREVER_S, Op
 from campaign.programs import Job
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ def _told_by(world: World, fault: Fault, case: Case) -> str:
     if fault.signal:
         return "node signals"
     if fault.kind in ("link", "device"):
-        return (_told_by_device(world, fault, case) if fault.kind == "device" else "") or _told_by_groups(world, case)
+        # A host that its dead device has stopped before the next operation never comes to it, as one that is held.
+        device = fault.kind == "device"
+        by_host = _told_by_recorders(world, fault, case) if device else ""
+        return by_host or (_told_by_device(world, fault, case) if device else "") or _told_by_groups(world, case)
     return _told_of_hosts(world, fault, case)
 
 
@@ -61,19 +64,21 @@ def _told_of_hosts(world: World, fault: Fault, case: Case) -> str:
         return ""  # it did not strike all before the world stood still: they wait like others
     if {e.rank for e in case.exits} >= set(fault.ranks):
         return "exits"
-    if case.scenes and _told_by_stacks(fault, case):
+    if case.scenes and _told_by_stacks(world, fault, case):
         return "stacks"
     return _told_by_recorders(world, fault, case)
 
 
-def _told_by_stacks(fault: Fault, case: Case) -> bool:
+def _told_by_stacks(world: World, fault: Fault, case: Case) -> bool:
     """Each node that was struck shows it in both of the last captures; a call that all make shows nothing."""
     if fault.kind == "silent":
         return True
     if fault.kind in ("collective", "p2p"):
         return False
     if fault.kind == "gil" and len(case.scenes) < 3 and any(look.cpu > 0 for look in fault.looks.values()):
-        return False  # a thread at work that was met twice at one place looks the same
+        # A thread at work that was met twice at one place looks the same: where the main thread stands must tell.
+        if any(world.host_of(rank).act.kind not in ("load", "kernel") for rank in fault.looks):
+            return False
     blind = case.eyes.unseen | (frozenset() if fault.kind in ("stopped", "dead") else case.eyes.unread)
     struck_nodes = case.layout.nodes(fault.ranks)
     shown = case.layout.nodes(frozenset(fault.looks) - blind)
@@ -111,7 +116,7 @@ def _told_by_device(world: World, fault: Fault, case: Case) -> str:
         if not op.p2p and len(done) == len(others):
             return "completed elsewhere" if dumped.intersection(done) else ""
         started = all(item.ready_s < FOREVER_S for item in others.values()) and entry.item.ready_s == FOREVER_S
-        next_on_all = all(world.next_of(member) is item for member, item in op.items.items())
+        next_on_all = _open_pair(world, op) if op.p2p else _next_on_all(world, op)
         told = case.eyes.timing and started and next_on_all and dumped >= set(op.everyone)
         return "started elsewhere" if told else ""
     return ""
@@ -123,9 +128,19 @@ def _told_by_groups(world: World, case: Case) -> str:
         return ""
     shared: frozenset[str] | None = None
     for op in world.ops():
-        if len(op.items) < len(op.members) or op.root >= 0:
+        if op.root >= 0 or not (_open_pair(world, op) if op.p2p else _next_on_all(world, op)):
             continue
-        if all(world.next_of(member) is item for member, item in op.items.items()):
-            here = case.layout.nodes(op.everyone)
-            shared = here if shared is None else shared & here
+        here = case.layout.nodes(op.everyone)
+        shared = here if shared is None else shared & here
     return "operations that share one node" if shared is not None and len(shared) == 1 else ""
+
+
+def _next_on_all(world: World, op: Op) -> bool:
+    entered = len(op.items) == len(op.members)
+    return entered and all(world.next_of(member) is item for member, item in op.items.items())
+
+
+def _open_pair(world: World, op: Op) -> bool:
+    """Both ends have one of these next; a recorder does not number them so that one could tell which."""
+    next_ops = [item.op for item in map(world.next_of, op.members) if item is not None]
+    return len(next_ops) == 2 and all(found is not None and found.members == op.members for found in next_ops)

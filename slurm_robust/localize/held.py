@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_robust.localize.evidence import Capture, RankCapture
-from slurm_robust.localize.frames import labels
+from slurm_robust.localize.frames import label, labels
 from slurm_robust.localize.motion import QUIET_FLOOR_S, QUIET_SHARE
 from slurm_robust.localize.patience import blocking
 from slurm_robust.localize.tree import gil_holder, rank_process
@@ -23,19 +23,25 @@ def seen_held(rank: RankCapture) -> bool:
 def gil_held(captures: Sequence[Capture]) -> frozenset[int]:
     """Ranks of which one side thread held the GIL in every capture, with the same stack.
 
-    Two captures may meet a thread at work twice at one place; not one that used no processor in between.
+    Two captures may meet a thread at work twice at one place; not one that used no processor in between. Of thousands
+    of ranks some are met so every time: a function in which others have the GIL too tells nothing.
     """
     looks: dict[int, list[tuple[tuple[str, ...], float]]] = {}
+    functions: dict[str, set[int]] = {}
     for capture in captures:
         for rank in capture.ranks:
             holder, process = gil_holder(rank), rank_process(rank)
             if holder is not None and process is not None:
                 looks.setdefault(rank.rank, []).append((labels(holder.frames), process.cpu_s))
-    found = set()
-    for number, seen in looks.items():
-        if len(seen) < len(captures) or len(seen) < 2 or len({stack for stack, _ in seen}) > 1:
-            continue
-        used_s, elapsed_s = seen[-1][1] - seen[0][1], captures[-1].at_s - captures[0].at_s
-        if len(seen) >= GIL_LOOKS or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S):
-            found.add(number)
-    return frozenset(found)
+                functions.setdefault(label(holder.frames[-1], lines=False), set()).add(rank.rank)
+    elapsed_s = captures[-1].at_s - captures[0].at_s if captures else 0.0
+    found = {number for number, seen in looks.items() if _keeps(seen, len(captures), elapsed_s)}
+    return frozenset().union(*(ranks & found for ranks in functions.values() if len(ranks & found) > len(ranks) / 2))
+
+
+def _keeps(seen: Sequence[tuple[tuple[str, ...], float]], captures: int, elapsed_s: float) -> bool:
+    """Seen with the GIL in all captures (there are two or more), at one place, and not by chance."""
+    if captures < 2 or len(seen) < captures or len({stack for stack, _ in seen}) > 1:
+        return False
+    used_s = seen[-1][1] - seen[0][1]
+    return captures >= GIL_LOOKS or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S)

@@ -23,6 +23,7 @@ QUIET_SHARE = 0.02
 """Less than this is what the threads of a waiting training process use (NCCL's watchdog, metrics)."""
 QUIET_FLOOR_S = 0.03
 """Three ticks of the kernel's clock (100 a second): below it nothing can be told."""
+_ASLEEP = ("SS", "SD", "DS", "DD")
 IO_BYTES = 16384
 """Fewer bytes than this are a log line or a heartbeat."""
 
@@ -146,7 +147,15 @@ def _counters(before: Process, after: Process, elapsed_s: float, *, is_rank: boo
     if is_rank and place(after).kind in (Kind.COLLECTIVE, Kind.SYNC):
         # Waiting for peers or the device may spin; that is no progress.
         return Motion.STILL, "", False
-    return _cpu(after, after.cpu_s - before.cpu_s, elapsed_s)
+    found = _cpu(after, after.cpu_s - before.cpu_s, elapsed_s)
+    if found[0] is Motion.MOVING and before.state + after.state in _ASLEEP and _side_thread_runs(after):
+        # /proc tells the main thread's state: what uses the processor is the thread that is seen to run.
+        return Motion.UNSURE, f"a side thread of process {after.pid} uses a processor", False
+    return found
+
+
+def _side_thread_runs(process: Process) -> bool:
+    return any(thread.active and not thread.main for thread in process.threads)
 
 
 def _cpu(process: Process, used_s: float, elapsed_s: float) -> _Finding:

@@ -87,9 +87,6 @@ def blocking(rank: RankCapture) -> Blocking:
         return _stopped(training, held)
     if (zombie := died(rank)) is not None:
         return Blocking(f"process {zombie.pid} is dead and nobody has noticed (zombie)", SURE, True, 0.9)
-    if (holder := gil_holder(rank)) is not None:
-        what = f"its thread {holder.name or holder.os_thread_id} holds the GIL at {label(holder.frames[-1])}"
-        return Blocking(what, LIKELY, False, 0.8, f"the main thread is at {place(training).label}")
     return _alive(rank, training)
 
 
@@ -107,6 +104,13 @@ def _alive(rank: RankCapture, training: Process) -> Blocking:
         return _loader(rank, training, where)
     if where.kind is Kind.UNKNOWN:
         return Blocking(f"it has no stack ({training.error[:80] or 'not captured'})", None, False, 0.3)
+    return _in_program(rank, training, where)
+
+
+def _in_program(rank: RankCapture, training: Process, where: Place) -> Blocking:
+    if (holder := gil_holder(rank)) is not None:
+        what = f"its thread {holder.name or holder.os_thread_id} holds the GIL at {label(holder.frames[-1])}"
+        return Blocking(what, LIKELY, False, 0.8, f"the main thread is at {where.label}")
     if where.wait is Wait.LOCK and all_threads_wait(training):
         return Blocking(f"it waits for {where.wait.value} at {where.label}", LIKELY, False, 0.7)
     return Blocking(f"it stands at {where.label} ({where.wait.value})", None, False, 0.75)

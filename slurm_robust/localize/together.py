@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankCapture
 from slurm_robust.localize.frames import main_thread
-from slurm_robust.localize.motion import moving, spinning
+from slurm_robust.localize.motion import stillness
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import blocking
 from slurm_robust.localize.place import slow_around
@@ -56,7 +56,9 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
     ranks = {rank for suspect in recorded.suspects for rank in suspect.ranks}
-    moved = set(moving(evidence.captures, ranks)) - spinning(evidence.captures, ranks)
+    looks = stillness(evidence.captures[-2:], ranks)
+    # One that only uses a processor where it stands is slow or in an endless loop: held, by itself.
+    moved = {r for r, still in looks.items() if still.moves and still.last is not None and not still.last.busy}
     at_work = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
     if at_work or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
         at_work |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
@@ -84,15 +86,15 @@ def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
 
 
 def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:
-    """Nodes that only the stacks name, where they name all of the recorder's too, and for the same sort of reason.
+    """Nodes that only the stacks name, where they name all of the recorder's too, and for no weaker sort of reason.
 
     Of two ranks that are held at once the recorder knows only the one that the other waits for.
     """
     recorded = {s.node for s in suspects}
     if not recorded <= set(named):
         return set()
-    sorts = {named[node].infrastructure for node in recorded}
-    return {node for node, suspect in named.items() if node not in recorded and suspect.infrastructure in sorts}
+    weakest = all(named[node].infrastructure for node in recorded)
+    return {node for node, suspect in named.items() if node not in recorded and suspect.infrastructure >= weakest}
 
 
 def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture]) -> Suspect:

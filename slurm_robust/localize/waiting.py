@@ -109,7 +109,7 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) ->
 
     Under CUDA the others wait wherever they next need their device, which is not one line of the program.
     """
-    if len(captures) < 2 or len(scene.unseen) > MAX_UNSEEN_SHARE * len(last.ranks):
+    if len(captures) < 2 or len(scene.unseen) > max(1, MAX_UNSEEN_SHARE * len(last.ranks)):
         return None
     gil = gil_held(captures)
     held = tuple(r for r in last.ranks if r.rank in gil or seen_held(r))

@@ -68,6 +68,34 @@ def test_a_thread_that_has_the_gil_in_passing(looks: list[RankCapture]) -> None:
     assert not judge(seen(*([*peers(), look] for look in looks))).suspects
 
 
+def test_one_of_many_with_such_a_thread() -> None:
+    """All have a thread that takes the GIL now and then; one was met with it every time, as one of many will be."""
+    looks = [[holder(n, 10.0 * t, busy=True, owns=n in (0, t)) for n in range(12)] for t in range(1, 4)]
+    assert not judge(seen(*looks)).suspects
+
+
+def test_a_loader_that_hangs_while_another_thread_has_the_gil() -> None:
+    """What holds it is its loader, whatever a metrics thread does at that moment."""
+    side = Thread(HOLDER, "metrics", 7, active=True, owns_gil=True)
+    stuck = in_loader(1, process(WORKER_LOCK))
+    stuck = replace(
+        stuck,
+        processes=(replace(stuck.processes[0], threads=(*stuck.processes[0].threads, side)), *stuck.processes[1:]),
+    )
+    (suspect,) = judge(seen(*([*peers(), stuck] for _ in range(2)))).suspects
+    assert "data loader hangs" in suspect.why
+
+
+@pytest.mark.parametrize(("state", "named"), [("S", ["n9"]), ("R", [])], ids=["main asleep", "main runs"])
+def test_a_side_thread_at_work_beside_a_held_main_thread(state: str, named: list[str]) -> None:
+    """What uses the processor is the side thread where the main thread sleeps: held all the same, and not yet sure."""
+    side = Thread(HOLDER, "metrics", 7, active=True)
+    looks = [[*peers(), rank(9, process(USER, state=state, cpu_s=10.0 * t, side=[side]))] for t in range(2)]
+    found = judge(seen(*looks))
+    assert [s.node for s in found.suspects] == named
+    assert not found.corroborated
+
+
 def test_all_have_such_a_thread() -> None:
     """The same program on all ranks: no rank is told from the others by it."""
     assert not judge(seen(*([holder(n) for n in range(6)] for _ in range(3)))).suspects
