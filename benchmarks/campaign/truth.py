@@ -75,10 +75,12 @@ def _told_by_stacks(world: World, fault: Fault, case: Case) -> bool:
         return True
     if fault.kind in ("collective", "p2p"):
         return False
-    if fault.kind == "gil" and len(case.scenes) < 3 and any(look.cpu > 0 for look in fault.looks.values()):
-        # A thread at work that was met twice at one place looks the same: where the main thread stands must tell.
-        if any(world.host_of(rank).act.kind not in ("load", "kernel") for rank in fault.looks):
-            return False
+    at_work = fault.kind == "gil" and any(look.cpu > 0 for look in fault.looks.values())
+    elsewhere = any(world.host_of(rank).act.kind not in ("load", "kernel") for rank in fault.looks)
+    if at_work and elsewhere and len(case.scenes) < 3:
+        return (
+            False  # a thread at work that was met twice at one place looks the same: the main thread's place must tell
+        )
     blind = case.eyes.unseen | (frozenset() if fault.kind in ("stopped", "dead") else case.eyes.unread)
     struck_nodes = case.layout.nodes(fault.ranks)
     shown = case.layout.nodes(frozenset(fault.looks) - blind)
