@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust.localize.evidence import Evidence, RankCapture
-from slurm_robust.localize.frames import main_thread
+from slurm_robust.localize.evidence import Evidence, Frame, RankCapture
+from slurm_robust.localize.frames import main_thread, own_frames, short_function
 from slurm_robust.localize.motion import stillness
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import blocking
@@ -49,8 +49,8 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
     """The recorder's verdict without suspects that are at work elsewhere; None where nobody is left.
 
     All wait at a barrier for the rank that evaluates or saves: the recorder cannot tell that from a hang. A rank whose
-    stack is not there counts as at work where others that the recorder names are, and where the peers wait at the end
-    of such work.
+    stack is not there counts as at work where others that the recorder names are, and where the peers wait in a barrier
+    or at the end of such work.
     """
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
@@ -79,10 +79,19 @@ def _unread(rank: RankCapture) -> bool:
 
 
 def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
-    """Most of those whose stack is there wait at the end of a checkpoint, an evaluation and the like."""
+    """Most of those whose stack is there wait at the end of a checkpoint, an evaluation and the like, or in a barrier.
+
+    A program that calls a barrier lets all wait until somebody's work is done, mostly rank 0's.
+    """
     stacks = [main_thread(p.threads) for p in map(rank_process, peers) if p is not None]
-    around = [bool(slow_around(thread.frames, "")) for thread in stacks if thread is not None]
+    frames = [thread.frames for thread in stacks if thread is not None]
+    around = [bool(slow_around(found, "")) or _in_barrier(found) for found in frames]
     return sum(around) > len(around) / 2
+
+
+def _in_barrier(frames: tuple[Frame, ...]) -> bool:
+    own = own_frames(frames)
+    return bool(own) and short_function(own[-1].function) in ("barrier", "monitored_barrier")
 
 
 def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:

@@ -139,11 +139,12 @@ def test_waited_for_and_at_work(elsewhere: RankCapture) -> None:
 
 @pytest.mark.parametrize("seen", [True, False], ids=["unread", "uncaptured"])
 def test_waited_for_at_the_end_of_a_save(seen: bool) -> None:
-    """The peers wait in `save_checkpoint` for a rank without a stack: it saves, for all that is known."""
-    barrier = frames("save_checkpoint /home/u/train.py:88", "barrier torch/distributed/distributed_c10d.py:5356")
+    """The peers wait in a barrier, or in `save_checkpoint`, for a rank without a stack: it saves, for all that is known."""
+    save = frames("save_checkpoint /home/u/train.py:88", "all_reduce torch/distributed/distributed_c10d.py:2810")
+    barrier = frames("main /home/u/train.py:88", "barrier torch/distributed/distributed_c10d.py:5356")
     unread = [rank(1, process(None))] if seen else []
     nodes = {n: f"n{n}" for n in range(4)}
-    for stack, named in ((barrier, []), (ALL_REDUCE, ["n1"])):
+    for stack, named in ((save, []), (barrier, []), (ALL_REDUCE, ["n1"])):
         looks = [capture(t, *(waiting(n, stack) for n in (0, 2, 3)), *unread) for t in (0.0, 5.0)]
         found = judge(replace(evidence(*looks, nodes=nodes), recorder=recorded(1)))
         assert [s.node for s in found.suspects] == named
