@@ -139,7 +139,7 @@ def test_waited_for_and_at_work(elsewhere: RankCapture) -> None:
 
 @pytest.mark.parametrize("seen", [True, False], ids=["unread", "uncaptured"])
 def test_waited_for_at_the_end_of_a_save(seen: bool) -> None:
-    """The peers wait in a barrier or in `save_checkpoint` for a rank without a stack: it saves, for all that is known."""
+    """The peers wait in a barrier or in `save_checkpoint` for a rank without a stack: for all we know, it saves."""
     save = frames("save_checkpoint /home/u/train.py:88", "all_reduce torch/distributed/distributed_c10d.py:2810")
     barrier = frames("main /home/u/train.py:88", "barrier torch/distributed/distributed_c10d.py:5356")
     unread = [rank(1, process(None))] if seen else []
