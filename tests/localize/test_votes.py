@@ -135,7 +135,7 @@ RIGHT: dict[str, Scene] = {
     # One stands outside the collective that others wait in; meanwhile another completes a step.
     "_moves": (stepping(*others(3), rank(3, process(USER_LOCK))), NOBODY),
     # Nobody waits for anybody, and one is stopped.
-    "judge_stops": (evidence(capture(1000.0, STOPPED, *(apart(n) for n in (0, 2, 3)))), names("n1")),
+    "_stopped": (evidence(capture(1000.0, STOPPED, *(apart(n) for n in (0, 2, 3)))), names("n1")),
     # All stand at one place, and only the recorders know who never came there.
     "_recorded": (replace(repeated(*others()), recorder=recorded(1)), names("n1")),
     # The same, and only NCCL's service knows.
@@ -175,7 +175,7 @@ WRONG: dict[str, Scene] = {
     # A step was completed, and then a rank was killed.
     "_moves": (replace(stepping(*others()), exits=(ended(2, None, 9, at_s=1004.0),)), names("n2")),
     # Stopped for a moment, as some profilers do: others complete steps.
-    "judge_stops": (stepping(*others(1), STOPPED), NOBODY),
+    "_stopped": (stepping(*others(1), STOPPED), NOBODY),
     # The recorders' word is from before the step that was completed.
     "_recorded": (replace(stepping(*others()), recorder=recorded(1)), NOBODY),
     "_seen_by_nccl": (replace(stepping(*processes()), ras=lagging(2)), NOBODY),
