@@ -119,6 +119,7 @@ def command(
         checkpoint_dir=own.checkpoint_dir,
         output_files=tuple(files),
         layout=own.layout,
+        layout_order=own.layout_order,
         sole=sole if context.can_claim else None,
     )
     try:
