@@ -28,7 +28,8 @@ void srun_post_opt(spank_t sp)
 		return;
 	step.request = options_effective(sp, lookup_here);
 	step.wanted = is_watched(&step.request);
-	if (step.wanted || options_typed()->mode != MODE_UNSET) {
+	if (step.wanted || options_any_typed()) {
+		options_tell_idle(&step.request);
 		options_tell_site_mistakes();
 		options_tell_prologs(sp, &step.request);
 		options_export_here(&step.request);

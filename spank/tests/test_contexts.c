@@ -152,6 +152,64 @@ static void test_a_batch_script(void)
 	finish();
 }
 
+/* An option without --robust watches nothing, which is told once, where it is typed; `srobust run` finds its value. */
+static void test_options_alone(void)
+{
+	for (int context = 0; context < 2; context++) {
+		start(context == 0 ? S_CTX_ALLOCATOR : S_CTX_LOCAL, 0);
+		CHECK(host_option("robust-layout", "tp=2", 0) == 0 && host_option("robust-spares", "1", 0) == 0, "options");
+		CHECK(slurm_spank_init_post_opt(NULL, 3, arguments) == 0, "post_opt");
+		CHECK(strstr(host.said, "alone watches nothing: add --robust") != NULL, "said: %s", host.said);
+		CHECK(strchr(host.said, '\n')[1] == '\0', "said twice: %s", host.said);
+		CHECK(getenv("SROBUST_LAYOUT") != NULL && getenv("SROBUST_MODE") == NULL, "exported");
+		unsetenv("SROBUST_LAYOUT");
+		unsetenv("SROBUST_SPARES");
+		finish();
+	}
+	start(S_CTX_REMOTE, 0xfffffffbU);
+	host_option("robust-layout", "tp=2", 1);
+	run_task();
+	is("SROBUST_LAYOUT", "tp=2");
+	is("SROBUST_MODE", NULL);
+	CHECK(host.said[0] == '\0', "said again: %s", host.said);
+	finish();
+	start(S_CTX_LOCAL, 0);
+	host_option("robust-layout", "tp=2", 0);
+	host_option("robust", "off", 0);
+	slurm_spank_init_post_opt(NULL, 3, arguments);
+	CHECK(host.said[0] == '\0', "off was chosen: %s", host.said);
+	unsetenv("SROBUST_LAYOUT");
+	unsetenv("SROBUST_MODE");
+	finish();
+}
+
+/* The site's mode holds for plain sruns. It is no choice of the job's: `srobust run` has robust.yaml for that. */
+static void test_the_sites_mode(void)
+{
+	char *site[] = {"mode=observe"};
+
+	for (int context = 0; context < 2; context++) {
+		host_begin(context == 0 ? S_CTX_ALLOCATOR : S_CTX_LOCAL);
+		slurm_spank_init(NULL, 1, site);
+		slurm_spank_init_post_opt(NULL, 1, site);
+		CHECK(getenv("SROBUST_MODE") == NULL, "exported");
+		CHECK(host_prolog("ROBUST_MODE") != NULL && strcmp(host_prolog("ROBUST_MODE"), "observe") == 0, "prolog");
+		finish();
+	}
+	host_begin(S_CTX_REMOTE);
+	host.step = 0xfffffffbU;
+	slurm_spank_init(NULL, 1, site);
+	run_task();
+	is("SROBUST_MODE", NULL);
+	finish();
+	host_begin(S_CTX_REMOTE);
+	host.step = 3;
+	slurm_spank_init(NULL, 1, site);
+	run_task();
+	is("TORCH_FR_BUFFER_SIZE", "2000");
+	finish();
+}
+
 /* As root would read them: what a patched command has let through is told, and has no effect. */
 static void test_hostile_values_in_slurmstepd(void)
 {
@@ -286,6 +344,8 @@ int main(void)
 	test_what_the_user_set_stays();
 	test_who_is_left_alone();
 	test_a_batch_script();
+	test_options_alone();
+	test_the_sites_mode();
 	test_hostile_values_in_slurmstepd();
 	test_exits_only_where_nobody_else_may_write();
 	test_commands();

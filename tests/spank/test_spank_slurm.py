@@ -128,6 +128,17 @@ def test_without_the_option_a_task_is_as_it_was(spank_cluster: DevCluster) -> No
         assert not {name for name in env if name.startswith("TORCH_") or name == "SROBUST_SITECUSTOMIZE"}
 
 
+@pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
+def test_an_option_that_watches_nothing_by_itself_is_told(spank_cluster: DevCluster, command: str) -> None:
+    """Where it is typed, once, and the job runs: else it would go unwatched, and nobody know why."""
+    words = {"sbatch": ("--wait", "--output=/dev/null", "--wrap", "srun true"), "srun": ("true",)}
+    rest = words.get(command, ("srun", "true"))
+    more = () if command == "sbatch" else ("--immediate=30",)
+    done = run(spank_cluster, command, "-N2", *more, "--robust-hang-timeout=300", *rest)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("--robust-hang-timeout alone watches nothing: add --robust") == 1
+
+
 @pytest.mark.parametrize("export", ["ALL", "NONE"])
 def test_sbatch_options_reach_the_sruns_of_the_script(spank_cluster: DevCluster, export: str) -> None:
     """Through the script's environment; also where that is not the submitter's."""
@@ -153,6 +164,9 @@ def test_salloc_options_reach_its_sruns(spank_cluster: DevCluster) -> None:
     """`salloc --robust srun …`."""
     done = run(spank_cluster, "salloc", "-N1", "--immediate=30", "--robust=observe", "srun", "-n1", SHOW)
     assert variables(done.stdout)["SROBUST_MODE"] == "observe", done.stderr
+    for nearer in (f"SROBUST_MODE=off srun -n1 {SHOW}", f"srun -n1 --robust=off {SHOW}"):
+        done = run(spank_cluster, "salloc", "-N1", "--immediate=30", "--robust=observe", "sh", "-c", nearer)
+        assert variables(done.stdout)["SROBUST_MODE"] == "off", nearer
 
 
 @pytest.mark.parametrize("command", ["sbatch", "salloc", "srun"])
