@@ -146,26 +146,32 @@ bool lookup_in_job(spank_t sp, const char *name, char *out, int size)
 	return found == ESPANK_SUCCESS || found == ESPANK_NOSPACE;
 }
 
+/* Of what nobody typed. Who does not use the plugin is told of a wrong mode alone: `srobust run` has these variables
+ * too, and takes more of them. */
+static void take_variable(spank_t sp, lookup_fn lookup, enum field field, struct request *out)
+{
+	char value[FOLDER_BYTES + 1] = "", text[SHOWN_BYTES];
+	const char *why;
+
+	if (value_given(out, field) || !lookup(sp, FIELD_VARIABLES[field], value, sizeof value) || value[0] == '\0')
+		return;
+	why = value_take(out, field, value);
+	if (why != NULL && (field == FIELD_MODE || is_watched(out)))
+		slurm_error("robust: environment: %s=%s: %s; it is passed over", FIELD_VARIABLES[field],
+			    shown(value, text), why);
+}
+
 struct request options_effective(spank_t sp, lookup_fn lookup)
 {
 	struct request result = plugin.typed;
 
-	for (enum field field = FIELD_MODE; field < FIELDS; field++) {
-		char value[FOLDER_BYTES + 1] = "", text[SHOWN_BYTES];
-		const char *why;
-
-		if (value_given(&result, field) || !lookup(sp, FIELD_VARIABLES[field], value, sizeof value) ||
-		    value[0] == '\0')
-			continue;
-		why = value_take(&result, field, value);
-		if (why != NULL)
-			slurm_error("robust: environment: %s=%s: %s; it is passed over", FIELD_VARIABLES[field],
-				    shown(value, text), why);
-	}
+	take_variable(sp, lookup, FIELD_MODE, &result);
 	if (result.mode == MODE_UNSET) {
 		result.mode = plugin.site.mode;
 		result.is_sites_mode = true;
 	}
+	for (enum field field = FIELD_MODE + 1; field < FIELDS; field++)
+		take_variable(sp, lookup, field, &result);
 	return result;
 }
 

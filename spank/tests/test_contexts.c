@@ -183,6 +183,22 @@ static void test_options_alone(void)
 	finish();
 }
 
+/* srobust run has these variables too, and takes more of them: who did not ask for the plugin is not told. */
+static void test_wrong_variables_of_a_job_that_is_not_watched(void)
+{
+	start(S_CTX_REMOTE, 3);
+	host_set("SROBUST_CHECKPOINT_DIR", "/ck/run[1]");
+	host_set("SROBUST_LAYOUT", "fsdp=8");
+	run_task();
+	CHECK(host.said[0] == '\0', "said: %s", host.said);
+	finish();
+	start(S_CTX_REMOTE, 3);
+	host_set("SROBUST_MODE", "of");
+	run_task();
+	CHECK(strstr(host.said, "SROBUST_MODE=of: expected") != NULL, "said: %s", host.said);
+	finish();
+}
+
 /* The site's mode holds for plain sruns. It is no choice of the job's: `srobust run` has robust.yaml for that. */
 static void test_the_sites_mode(void)
 {
@@ -346,6 +362,7 @@ int main(void)
 	test_a_batch_script();
 	test_options_alone();
 	test_the_sites_mode();
+	test_wrong_variables_of_a_job_that_is_not_watched();
 	test_hostile_values_in_slurmstepd();
 	test_exits_only_where_nobody_else_may_write();
 	test_commands();
