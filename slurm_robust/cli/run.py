@@ -106,9 +106,12 @@ def command(words: list[str]) -> None:
         sys.stderr.write(f"srobust: {mistake}\n")
     if own.off:
         os.environ["SROBUST_MODE"] = "off"  # else the SPANK plugin watches this srun by what sbatch was given
-    if own.off or problem or outside or not os.environ.get("SLURM_JOB_ID"):
+    het = "SLURM_HET_SIZE" in os.environ
+    if own.off or problem or outside or het or not os.environ.get("SLURM_JOB_ID"):
         if outside:
             sys.stderr.write(f"srobust run: {outside}. Until then it runs under plain srun, unsupervised\n")
+        elif het and not own.off:
+            sys.stderr.write("srobust: heterogeneous jobs are not supervised: the command runs under plain srun\n")
         elif problem:
             sys.stderr.write(f"srobust: {problem}; the command runs under plain srun, unsupervised: tell your admins\n")
         elif not own.off:

@@ -184,11 +184,16 @@ class WatchStep:
                 return
             failures = 0 if time.monotonic() - began > _HEALTHY_S else failures + 1
             pause_s = _RETRY_S[min(max(failures - 1, 0), len(_RETRY_S) - 1)]
-            said = "; ".join(self._stderr_tail[-2:])
-            told = f"the watch step ended (exit {code}){': ' + said if said else ''}; the next one in {pause_s:g} s"
-            later = asyncio.get_running_loop().call_later(_TOLD_AFTER_S, self._log, told)
-            self._untold = [*self._untold[-7:], later]
+            if failures <= len(_RETRY_S):
+                self._tell_later(code, pause_s, last=failures == len(_RETRY_S))
             await asyncio.sleep(pause_s)
+
+    def _tell_later(self, code: int | None, pause_s: float, *, last: bool) -> None:
+        said = "; ".join(self._stderr_tail[-2:])
+        then = f"one each {pause_s:g} s from now on, untold" if last else f"the next one in {pause_s:g} s"
+        told = f"the watch step ended (exit {code}){': ' + said if said else ''}; {then}"
+        later = asyncio.get_running_loop().call_later(_TOLD_AFTER_S, self._log, told)
+        self._untold = [*self._untold[-7:], later]
 
     async def _live(self) -> int | None:
         self._stderr_tail = []

@@ -50,6 +50,10 @@ void srun_launch(spank_t sp)
 		slurm_error("robust: srun: the step is not supervised: Slurm did not tell its number");
 		return;
 	}
+	if (getenv("SLURM_HET_SIZE") != NULL) {
+		slurm_error("robust: srun: step %u.%u is not supervised: it is part of a heterogeneous job", job, number);
+		return;
+	}
 	if (access(site->command, X_OK) != 0) {
 		slurm_error("robust: srun: step %u.%u is not supervised: there is no srobust at %s on this node; "
 			    "command= in plugstack.conf names another place",

@@ -298,6 +298,23 @@ static void test_commands(void)
 	unsetenv("SROBUST_SPARES");
 }
 
+/* Its watch would see one component's ranks wait for ranks that it cannot see. */
+static void test_a_heterogeneous_job_is_not_supervised(void)
+{
+	start(S_CTX_LOCAL, 0);
+	host_option("robust", NULL, 0);
+	slurm_spank_init_post_opt(NULL, 3, arguments);
+	setenv("SLURM_HET_SIZE", "2", 1);
+	slurm_spank_local_user_init(NULL, 3, arguments);
+	slurm_spank_local_user_init(NULL, 3, arguments);
+	CHECK(strstr(host.said, "step 12.0 is not supervised: it is part of a heterogeneous job") != NULL, "said: %s",
+	      host.said);
+	CHECK(strchr(host.said, '\n')[1] == '\0', "said twice: %s", host.said);
+	unsetenv("SLURM_HET_SIZE");
+	unsetenv("SROBUST_MODE");
+	finish();
+}
+
 static void test_the_watch_is_started_and_not_waited_for(void)
 {
 	char path[96], argument[128], done[96];
@@ -366,6 +383,7 @@ int main(void)
 	test_hostile_values_in_slurmstepd();
 	test_exits_only_where_nobody_else_may_write();
 	test_commands();
+	test_a_heterogeneous_job_is_not_supervised();
 	test_the_watch_is_started_and_not_waited_for();
 	test_wrong_plugstack_arguments();
 	host_end();

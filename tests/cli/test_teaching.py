@@ -165,6 +165,13 @@ def test_off_is_off_also_under_sbatch_robust(tmp_path: Path) -> None:
     assert (given.returncode, given.stdout, given.stderr) == (0, "srun -- train (off)\n", "")
 
 
+def test_a_heterogeneous_job_runs_unsupervised(tmp_path: Path) -> None:
+    """Its watch step could not start beside it, and would see one component's nodes alone."""
+    done = srun_of(tmp_path, "-n2", "train", site="mode: act\n", SLURM_HET_SIZE="2")
+    assert (done.returncode, done.stdout) == (0, "srun -n2 -- train\n")
+    assert "heterogeneous jobs are not supervised" in done.stderr
+
+
 def test_a_wrong_variable_holds_no_launch(tmp_path: Path) -> None:
     """It is told, and the command runs."""
     done = srun_of(tmp_path, "--robust=off", "train", site="mode: act\n", SROBUST_LAYOUT="$(reboot)")

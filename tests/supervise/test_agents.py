@@ -104,3 +104,30 @@ def test_a_watch_step_that_ends_with_its_job_is_no_news(monkeypatch: pytest.Monk
     assert told == []
     asyncio.run(story(0.2))
     assert [line.split(";")[0] for line in told] == ["the watch step ended (exit 143)"]
+
+
+def test_a_watch_step_that_never_starts_is_told_of_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Python on that node, say: a week of training is not a story of ten thousand notes."""
+    monkeypatch.setattr(watch, "_TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(watch, "_RETRY_S", (0.001, 0.002))
+    told: list[str] = []
+    step = watch.WatchStep(5, 0.5, lambda _: None, told.append)
+    lives = 0
+
+    async def live() -> int:
+        nonlocal lives
+        lives += 1
+        return 2
+
+    async def story() -> None:
+        await step.start(("n1",), "")
+        await asyncio.sleep(0.2)
+        await step.stop()
+
+    monkeypatch.setattr(step, "_live", live)
+    asyncio.run(story())
+    assert lives > 3
+    assert [line.split("; ")[-1] for line in told] == [
+        "the next one in 0.001 s",
+        "one each 0.002 s from now on, untold",
+    ]
