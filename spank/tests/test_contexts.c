@@ -315,6 +315,7 @@ static void test_a_heterogeneous_job_is_not_supervised(void)
 	finish();
 }
 
+/* srun's environment is that of its step's rank 0 on the batch host: SROBUST_WATCH keeps agents from taking it for one. */
 static void test_the_watch_is_started_and_not_waited_for(void)
 {
 	char path[96], argument[128], done[96];
@@ -323,7 +324,7 @@ static void test_the_watch_is_started_and_not_waited_for(void)
 	snprintf(path, sizeof path, "%s/srobust", folder);
 	snprintf(done, sizeof done, "%s/started", folder);
 	script = fopen(path, "w");
-	fprintf(script, "#!/bin/sh\necho \"$@\" >%s.new\nmv %s.new %s\n", done, done, done);
+	fprintf(script, "#!/bin/sh\necho \"$@ $SROBUST_WATCH\" >%s.new\nmv %s.new %s\n", done, done, done);
 	fclose(script);
 	chmod(path, 0755);
 	snprintf(argument, sizeof argument, "command=%s", path);
@@ -343,7 +344,7 @@ static void test_the_watch_is_started_and_not_waited_for(void)
 	CHECK(fd >= 0 && read(fd, text, sizeof text - 1) > 0, "it was not started");
 	if (fd >= 0)
 		close(fd);
-	snprintf(expected, sizeof expected, "attach --step=4 --launcher=%d --act --layout=tp=2 -- 12\n", (int)getpid());
+	snprintf(expected, sizeof expected, "attach --step=4 --launcher=%d --act --layout=tp=2 -- 12 1\n", (int)getpid());
 	CHECK(strcmp(text, expected) == 0, "started as: %s", text);
 	unlink(done);
 	unlink(path);
