@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import random
@@ -48,6 +49,13 @@ def spread(values: Iterable[float]) -> Spread | None:
     if not known:
         return None
     return Spread(round(known[0], 6), round(statistics.median(known), 6), round(known[-1], 6), len(known))
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the median, from the values' order alone."""
+    ordered, n = sorted(values), len(values)
+    below = max(0, math.floor(n / 2 - 0.98 * math.sqrt(n)))
+    return ordered[below], ordered[n - 1 - below]
 
 
 @dataclasses.dataclass(frozen=True)

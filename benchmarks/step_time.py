@@ -8,7 +8,6 @@ The step time of a window is exact: the training's own progress page gives a ste
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import statistics
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib import ROOT, first_job_id, wait_for
+from lib import ROOT, first_job_id, median_interval, wait_for
 from many_nodes import cpu_s
 
 from slurm_robust import progress
@@ -108,13 +107,6 @@ def _window(fd: int, rank: int) -> Window:
     time.sleep(WINDOW_S)
     (later, later_s), cpu_after_s = _read(fd), cpu_s(rank)
     return Window((later_s - at_s) / (later - step), (cpu_after_s - cpu_before_s) / (later - step))
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % confidence interval of the median, from the values' order alone."""
-    ordered, n = sorted(values), len(values)
-    below = max(0, math.floor(n / 2 - 0.98 * math.sqrt(n)))
-    return ordered[below], ordered[n - 1 - below]
 
 
 def _compare(fd: int, rank: int, ours: Sequence[int], pairs: int) -> tuple[list[tuple[Window, Window]], list[float]]:

@@ -43,7 +43,7 @@ def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: st
         [
             (0, "the job has ended"),
             (2, "wrong usage"),
-            (3, "no such running job, or Slurm cannot be asked"),
+            (3, "no such running job, a heterogeneous one, or Slurm cannot be asked"),
             (130, "Ctrl-C: the watch has ended, the job goes on"),
         ],
     )
@@ -101,6 +101,9 @@ def command(
     if context.job.state != "RUNNING":
         click.echo(f"srobust attach: {not_running(job_id, context.job.state)}", err=True)
         sys.exit(3)
+    if context.job.hetjob_id:
+        click.echo(f"srobust attach: job {job_id} is part of a heterogeneous job, which is not supervised", err=True)
+        sys.exit(3)
     attached = Attached(step, launcher or 0) if step is not None else None
     sole = Sole(context.cluster, context.name) if attached is not None and act else None
     if not act or (sole is not None and not sole.claim()):
@@ -119,6 +122,7 @@ def command(
         checkpoint_dir=own.checkpoint_dir,
         output_files=tuple(files),
         layout=own.layout,
+        layout_order=own.layout_order,
         sole=sole if context.can_claim else None,
     )
     try:

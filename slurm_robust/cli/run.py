@@ -87,6 +87,9 @@ def command(words: list[str]) -> None:
       --robust-layout=tp=2,pp=4     parallel sizes, for the localisation (and order=tp-pp-dp)
       --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
       --robust-config=FILE          robust.yaml to use
+
+    What sbatch --robust was given holds where nothing is typed here: SROBUST_MODE, SROBUST_CHECKPOINT_DIR,
+    SROBUST_HANG_TIMEOUT, SROBUST_LAYOUT.
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
     try:
         parsed = srunargs.parse(words)
@@ -99,9 +102,16 @@ def command(words: list[str]) -> None:
     except site.ConfigError as error:
         sys.stderr.write(f"srobust run: {error}\n")
         sys.exit(EXIT_USAGE)
-    if own.off or problem or outside or not os.environ.get("SLURM_JOB_ID"):
+    for mistake in options.mistakes(parsed.own, os.environ):
+        sys.stderr.write(f"srobust: {mistake}\n")
+    if own.off:
+        os.environ["SROBUST_MODE"] = "off"  # else the SPANK plugin watches this srun by what sbatch was given
+    het = "SLURM_HET_SIZE" in os.environ
+    if own.off or problem or outside or het or not os.environ.get("SLURM_JOB_ID"):
         if outside:
             sys.stderr.write(f"srobust run: {outside}. Until then it runs under plain srun, unsupervised\n")
+        elif het and not own.off:
+            sys.stderr.write("srobust: heterogeneous jobs are not supervised: the command runs under plain srun\n")
         elif problem:
             sys.stderr.write(f"srobust: {problem}; the command runs under plain srun, unsupervised: tell your admins\n")
         elif not own.off:

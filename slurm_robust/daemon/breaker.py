@@ -95,7 +95,7 @@ class Breaker:
             if drained_by_us(node) and node.name not in known:
                 self.ledger.drained(node.name, at_s, node.reason)
                 core.alert("node.drained", f"{node.name}: {node.reason}")
-            elif node.name in known and not node.drained and self._forgotten(node):
+            elif node.name in known and not node.drained and self._forgotten(node, known[node.name]):
                 self.lost[node.name] = known[node.name]
             elif node.name in known and not node.drained:
                 self.ledger.drain_ended(node.name, core.now_s())
@@ -104,11 +104,18 @@ class Breaker:
         if not self.why_open and (why := self._limit(frozenset(), planned=False)):
             self._open(why)
 
-    def _forgotten(self, node: Node) -> bool:
+    def _forgotten(self, node: Node, reason: str) -> bool:
         """True where slurmctld went away right after the drain, and nobody has touched the node since."""
         drains = [d.at_s for d in self.ledger.drains() if d.node == node.name and d.out]
         away_at_s = self.core.away_at_s
-        return not node.reason and any(at_s <= away_at_s <= at_s + SAVED_AFTER_S for at_s in drains)
+        return any(
+            at_s <= away_at_s <= at_s + SAVED_AFTER_S and self._untouched_since(node, at_s, reason) for at_s in drains
+        )
+
+    @staticmethod
+    def _untouched_since(node: Node, drain_at_s: float, reason: str) -> bool:
+        """True where the node bears nothing newer than before the drain: Slurm 24.11 keeps reasons that are over."""
+        return not node.reason or (node.reason != reason and 0 < node.reason_at_s < drain_at_s)
 
     def _open(self, why: str) -> None:
         self.core.journal.put(OPEN_KEY, why)

@@ -78,7 +78,7 @@ class QuarantineKeeper:
 
     async def _look(self, q: Quarantine, node: Node) -> None:
         core = self.core
-        if node.drained and foreign(node):
+        if foreign(node):
             await self._end(q, f"somebody else took the node over: {node.reason}")
             return
         recheck = core.world.jobs.get(q.recheck_job) if q.recheck_job else None

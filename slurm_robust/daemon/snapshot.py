@@ -128,7 +128,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
                 "room": room,
                 "state": "+".join((node.state, *sorted(node.flags))),
                 "job": job_address,
-                "reason": node.reason,
+                "reason": node.reason if node.drained else "",
                 "owner": owner,
                 "incident": q.incident if q else "",
                 "word": f"{q.why}; {q.word}".strip("; ") if q else "",

@@ -11,7 +11,7 @@ from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.ledger import Ledger
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.ready import StandbyCheck, due
-from slurm_robust.policy.rooms import busy_nodes, foreign, in_reservations
+from slurm_robust.policy.rooms import busy_nodes, in_reservations
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand
@@ -117,7 +117,7 @@ class StandbyChecks:
         # Written down first: it is not asked again at once, whatever becomes of the drain.
         self.ledger.standby_not_checked(row.node, now_s, now_s + LATER_S, 0, sentence)
         core.alert("standby.failed", f"{row.node}: {sentence}")
-        if node.drained or foreign(node) or not self.breaker.allows(frozenset((row.node,))):
+        if node.drained or not self.breaker.allows(frozenset((row.node,))):
             return
         action = Action(ActionKind.DRAIN, row.node, f"{REASON_PREFIX} {sentence}")
         key = f"standby.{row.node}.{row.job_id}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,17 @@ from slurm_robust.doctor.settings import value, version_of
 PLUGIN = "spank_robust.so"
 _INCLUDE = "include /etc/slurm/plugstack.conf.d/*.conf"
 _MAX_INCLUDES = 64
+_COMMAND = "/opt/slurm_robust/bin/srobust"
+_FOLDER = (r"none|/.*", "expected an absolute path, or none")
+ARGUMENTS = {
+    "command": (r"/.*", "expected an absolute path"),
+    "mode": (r"off|observe|on", "expected off, observe or on"),
+    "python": _FOLDER,
+    "exits": _FOLDER,
+    "dumps": _FOLDER,
+    "flight_recorder": (r"on|off", "expected on or off"),
+}
+"""What the plugin takes behind its name, each with its shape and the words for it."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +37,13 @@ class Line:
         file: Where it stands.
         word: `optional` or `required`.
         path: The plugin, as it is written there.
+        arguments: What stands behind it.
     """
 
     file: str
     word: str
     path: str
+    arguments: tuple[str, ...] = ()
 
 
 def look(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
@@ -69,7 +84,7 @@ def read(conf: str, root: Path, depth: int = 0) -> list[Line]:
                 with contextlib.suppress(OSError):
                     out += read("/" + str(path.relative_to(root)), root, depth + 1)
         elif len(words) >= 2 and words[0].lower() in ("optional", "required"):
-            out.append(Line(conf, words[0].lower(), words[1]))
+            out.append(Line(conf, words[0].lower(), words[1], tuple(words[2:])))
     return out
 
 
@@ -83,20 +98,21 @@ def _absent(conf: str, folders: list[str], root: Path) -> Advice:
 
 
 def _judged(line: Line, settings: Mapping[str, str], folders: list[str], root: Path) -> list[Advice]:
-    found = []
+    found = _arguments(line)
     if line.word == "required":
         sentence = f"{PLUGIN} is required: after an update of Slurm no job would start"
-        found.append(Advice(Level.WRONG, line.file, sentence, f"optional {line.path}"))
+        found.append(Advice(Level.WRONG, line.file, sentence, " ".join(("optional", line.path, *line.arguments))))
     places = [line.path] if line.path.startswith("/") else [f"{folder}/{line.path}" for folder in folders]
     path = next((place for place in places if (root / place.lstrip("/")).exists()), None)
     if path is None:
         sentence = f"names {line.path}, which is not on this machine: `sbatch --robust` is an unknown option here"
         return [*found, Advice(Level.WRONG, line.file, sentence, "make -C spank install prefix=/usr")]
     try:
-        built = built_for((root / path.lstrip("/")).read_bytes())
+        library = (root / path.lstrip("/")).read_bytes()
     except OSError as error:
         return [*found, Advice(Level.UNKNOWN, path, f"cannot be read: {error.strerror}")]
-    running = version_of(settings)
+    found += _command(line, library, root)
+    built, running = built_for(library), version_of(settings)
     if built is None or running == (0, 0):
         return [*found, Advice(Level.UNKNOWN, path, "for which Slurm it was built cannot be told")]
     if built != running:
@@ -105,6 +121,31 @@ def _judged(line: Line, settings: Mapping[str, str], folders: list[str], root: P
         fix = "make -C spank clean install prefix=/usr"
         return [*found, Advice(Level.WRONG, path, sentence, fix)]
     return found or [Advice(Level.OK, path, f"built for this Slurm, {line.word}")]
+
+
+def _arguments(line: Line) -> list[Advice]:
+    """Those that have no effect, as the plugin judges them."""
+    found = []
+    for argument in line.arguments:
+        name, _, text = argument.partition("=")
+        shape, why = ARGUMENTS.get(name, ("", ""))
+        if not shape or "=" not in argument:
+            why = f"there is no such argument; known are {', '.join(f'{known}=' for known in ARGUMENTS)}"
+        elif re.fullmatch(shape, text):
+            continue
+        sentence = f"{argument} behind {PLUGIN} has no effect: {why}"
+        found.append(Advice(Level.WRONG, line.file, sentence, "see docs/spank.md, Install"))
+    return found
+
+
+def _command(line: Line, library: bytes, root: Path) -> list[Advice]:
+    """Whether srobust is where the plugin looks for it; a plugin that was built for another place names its own."""
+    given = [text.removeprefix("command=") for text in line.arguments if text.startswith("command=/")]
+    path = given[-1] if given else _COMMAND
+    if (not given and _COMMAND.encode() not in library) or os.access(root / path.lstrip("/"), os.X_OK):
+        return []
+    sentence = f"there is no srobust at {path} on this machine: jobs with --robust run unsupervised from here"
+    return [Advice(Level.WRONG, line.file, sentence, f"optional {line.path} command=PATH of srobust")]
 
 
 def built_for(library: bytes) -> tuple[int, int] | None:

@@ -53,8 +53,8 @@ def decide(
     """What an unfit node's report comes to, given how Slurm sees the node (None: Slurm does not know it).
 
     A node that is drained already stays as it is, whoever did it, and no job is started on it: the reason that stands
-    there is kept, and a job that was on its way before the drain goes elsewhere. A reason of somebody else on a node
-    that is not drained is respected too: then nothing is done.
+    there is kept, and a job that was on its way before the drain goes elsewhere. A reason on a node that is not
+    drained says nothing: Slurm 24.11 leaves the text of the last drain there when a node is resumed.
 
     A prolog's reason names the job (`job_id`) that is put back: where Slurm holds that, the daemon knows why. With
     `alone` (`nodecheck.alone: drain`) a node of which no daemon has ever said anything needs no leave.
@@ -73,23 +73,14 @@ def decide(
         # Only a prolog has a job to keep away.
         refuse = report.stage == "prolog"
         return Decision(refuse, "", f"{report.node} is unfit, and drained already ({node.reason}): {said}")
-    if why := _left_alone(node, report.stage):
-        return Decision(False, "", f"{report.node} is unfit, and {why}: {said}")
+    if report.stage == "periodic" and (node.state == "UNKNOWN" or node.flags & _NOT_YET_THERE):
+        # slurmd makes its first health check before it registers, on a machine that is still coming up.
+        return Decision(False, "", f"{report.node} is unfit, and slurmd has not registered it yet: {said}")
     reason = shorten(f"{REASON_PREFIX} {report.sentence}")
     if report.stage == "prolog" and job_id is not None:
         tag = job_tag(job_id)
         reason = f"{shorten(reason, SENTENCE_MAX_CHARS - len(tag) - 1)} {tag}"
     return Decision(True, reason, f"draining {report.node}: {said}")
-
-
-def _left_alone(node: Node, stage: str) -> str:
-    """Why a node that is not drained stays so; an empty text for none."""
-    if node.reason and not node.reason.startswith(REASON_PREFIX):
-        return f"has a reason of somebody's ({node.reason})"
-    if stage == "periodic" and (node.state == "UNKNOWN" or node.flags & _NOT_YET_THERE):
-        # slurmd makes its first health check before it registers, on a machine that is still coming up.
-        return "slurmd has not registered it yet"
-    return ""
 
 
 def alone_crowded(nodes: Iterable[Node], name: str, config: BreakerConfig, now_s: float) -> str:

@@ -62,6 +62,7 @@ class Situation:
         user_daemon: The owner runs one for this job.
         action_limit_reached: Silence lasted longer than the site allows without an explanation.
         mode: Changes nothing in the plan: in `observe`, whoever receives it does nothing.
+        outside: The watch is not the step's own: it starts no step anew, and a requeue is all that it can ask for.
     """
 
     verdict: Verdict
@@ -84,6 +85,7 @@ class Situation:
     action_limit_reached: bool = False
     job: JobFacts = field(default_factory=JobFacts)
     mode: Mode = Mode.ACT
+    outside: bool = False
 
     @property
     def used_nodes(self) -> frozenset[str]:
@@ -224,8 +226,10 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
         f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({shortened(', '.join(sorted(faults)), 60)})"
     )
     reason = f"{told}, more than half: a cause that they share, so none is evicted; {_told(s)}"
-    if not s.dead_nodes and s.restarts_in_place == 0:
+    if not s.dead_nodes and s.restarts_in_place == 0 and not s.outside:
         return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")
+    if s.outside and not s.job.requeueable:
+        return _words_alone(reason)
     if s.job.requeueable:
         road, how = _requeue_road(s)
         return Plan(road, f"{reason}. {how}; Slurm itself leaves out the nodes that are down")
@@ -233,12 +237,20 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
 
 
 def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
+    if s.outside:
+        return _words_alone(why)
     dead = set(s.dead_nodes) & set(s.allocation_nodes)
     if not dead and s.restarts_in_place == 0:
         reason = f"{why}. The job may not be requeued and has no place for it inside ({inside}): restart in place once"
         return Plan(Road.RESTART_IN_PLACE, reason)
     reason = f"{why}. No road without {names}: the job may not be requeued, and {inside}. Submit it with --requeue"
     return Plan(Road.STOP, reason, exit_code=_own_code(s))
+
+
+def _words_alone(why: str) -> Plan:
+    return Plan(
+        Road.ALERT_ONLY, f"{why}. Nothing is done: the job may not be requeued, and the step is not ours to start"
+    )
 
 
 def _requeue_road(s: Situation) -> tuple[Road, str]:
@@ -255,6 +267,11 @@ def _no_node(s: Situation) -> Plan:
     told = _told(s)
     rank_only = s.verdict.conclusion is Conclusion.CULPRIT
     why = "nothing says that a node is at fault" if rank_only else "no node is known to be at fault"
+    if s.outside and s.restarts_in_place == 0:
+        if not s.job.requeueable:
+            return _words_alone(f"{told}; {why}")
+        road, how = _requeue_road(s)
+        return Plan(road, f"{told}; {why}. {how}, no node named")
     if s.restarts_in_place == 0:
         return Plan(Road.RESTART_IN_PLACE, f"{told}; {why}: restart in place on the same nodes")
     if s.job.requeueable and s.restarts_in_place == 1:

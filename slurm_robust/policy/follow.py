@@ -125,7 +125,7 @@ def credential_pause_s(settings: Mapping[str, str]) -> int:
 def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: frozenset[str]) -> frozenset[str]:
     """Of the nodes that a job was to leave out, those with nothing against them any more."""
     known = (nodes[n] for n in bad if n in nodes and n not in in_quarantine)
-    return frozenset(n.name for n in known if n.usable and not foreign(n))
+    return frozenset(n.name for n in known if n.usable)
 
 
 def given_back(r: Recovery, view: View) -> frozenset[str]:

@@ -30,8 +30,11 @@ class Cluster:
 
 
 def foreign(node: Node) -> bool:
-    """True where somebody else put a reason on the node: it is theirs, and we do nothing to it."""
-    reason = node.reason.strip()
+    """True where somebody else took the node out of service: it is theirs, and we do nothing to it.
+
+    A reason on a node in service says nothing: Slurm 24.11 leaves the text where it is when a node is resumed.
+    """
+    reason = node.reason.strip() if node.drained else ""
     return bool(reason) and not reason.startswith(REASON_PREFIX) and reason not in SLURMS_OWN_REASONS
 
 

@@ -27,7 +27,8 @@ class Node:
     Attributes:
         state: Base state in capitals: IDLE, ALLOCATED, MIXED, DOWN, UNKNOWN, …
         flags: State flags: DRAIN, NOT_RESPONDING, RESERVED, COMPLETING, MAINTENANCE, FAIL, …
-        reason: Why it is drained or down, in the words of whoever did it; without Slurm's `[user@time]`.
+        reason: Why it is drained or down, in the words of whoever did it; without Slurm's `[user@time]`. Says nothing
+            of a node that is neither: Slurm 24.11 keeps the text when a node is resumed.
         reason_user: Who set the reason.
         reason_at_s: When it was set, 0 where unknown.
         boot_at_s: When it booted, 0 where unknown.

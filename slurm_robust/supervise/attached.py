@@ -95,5 +95,6 @@ class End:
             return
         step = s.present.step
         s.folder.tell("finished", f"srun has ended{f' at step {step}' if step >= 0 else ''}", step=step)
+        await s.agents.stop()
         if not s.context.asked:
             await s.context.say(state=claim.STATE_DONE, step=step)

@@ -84,6 +84,7 @@ class Handling:
             await asyncio.sleep(_PAUSE_S)
             await s.glance()
             gone = s.channel is not None and s.channel.gone.is_set()
+            gone = gone or (s.attached is not None and s.attached.over)
             if gone or s.ended is not None or s.present.scene.exits:
                 return True
             if s.present.assess(s.config.supervise).level is Level.QUIET:

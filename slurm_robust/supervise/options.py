@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -24,11 +24,14 @@ usage: srobust run [srun options] [--robust[=on|observe|off]] [--robust-…=…]
   --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
   --robust-config=FILE          robust.yaml to use
 
+SROBUST_MODE, SROBUST_CHECKPOINT_DIR, SROBUST_HANG_TIMEOUT and SROBUST_LAYOUT stand in for an option that is not typed.
 Everything else is srun's own. srobust run --help tells more.
 """
 NAMES = ("checkpoint-dir", "hang-timeout", "layout", "folder", "config")
 """What may follow `--robust-`."""
 _KNOWN = frozenset({"mode", *NAMES})
+VARIABLES = {"mode": "SROBUST_MODE", "hang-timeout": "SROBUST_HANG_TIMEOUT", "layout": "SROBUST_LAYOUT"}
+"""What stands in for an option that is not typed: the SPANK plugin puts there what sbatch was given."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class OwnOptions:
 
 
 def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
-    """Check the options (and SROBUST_CHECKPOINT_DIR, which stands in for its option).
+    """Check the options, and the variables that stand in for them: of those a wrong one is passed over (`mistakes`).
 
     Raises:
         UsageError: an unknown option, or a value that is not allowed; says what is.
@@ -65,10 +68,34 @@ def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
             known = difflib.get_close_matches(name, NAMES, n=1)
             meant = f"; did you mean --robust-{known[0]}?" if known else ""
             raise UsageError(f"--robust-{name}: there is no such option{meant}")
+    found = _checked({**own, **{name: env[VARIABLES[name]] for name in _stand_ins(own, env) if not _wrong(name, env)}})
+    return replace(found, checkpoint_dir=found.checkpoint_dir or env.get("SROBUST_CHECKPOINT_DIR", ""))
+
+
+def mistakes(own: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
+    """Each variable that would stand in for an option and is not allowed, in words. It may have been set far away."""
+    return [f"{why}; passed over" for name in _stand_ins(own, env) if (why := _wrong(name, env))]
+
+
+def _stand_ins(own: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
+    return [name for name, variable in VARIABLES.items() if name not in own and env.get(variable)]
+
+
+def _wrong(name: str, env: Mapping[str, str]) -> str:
+    try:
+        _checked({name: env[VARIABLES[name]]})
+    except UsageError as error:
+        option = "--robust" if name == "mode" else f"--robust-{name}"
+        said = str(error).replace(option, VARIABLES[name], 1)
+        return "".join(c if c.isprintable() else "?" for c in said)
+    return ""
+
+
+def _checked(own: Mapping[str, str]) -> OwnOptions:
     mode_text = own.get("mode", "")
     modes = {"": None, "on": Mode.ACT, "act": Mode.ACT, "observe": Mode.OBSERVE, "off": None}
     if mode_text not in modes:
-        raise UsageError(f"--robust={mode_text}: expected on, observe or off")
+        raise UsageError(f"--robust={mode_text[:80]}: expected on, observe or off")
     hang_s: float | None = None
     if "hang-timeout" in own:
         try:
@@ -76,7 +103,7 @@ def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
         except ValueError:
             hang_s = 0.0
         if not 1.0 <= hang_s <= 7 * 86400.0:
-            raise UsageError(f"--robust-hang-timeout={own['hang-timeout']}: expected seconds, 1 to 604800")
+            raise UsageError(f"--robust-hang-timeout={own['hang-timeout'][:80]}: expected seconds, 1 to 604800")
     try:
         layout, order = parse_layout(own["layout"]) if own.get("layout") else ({}, "")
     except LayoutError as error:
@@ -84,7 +111,7 @@ def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
     return OwnOptions(
         mode=Mode.ACT if "mode" in own and not mode_text else modes[mode_text],
         off=mode_text == "off",
-        checkpoint_dir=own.get("checkpoint-dir") or env.get("SROBUST_CHECKPOINT_DIR", ""),
+        checkpoint_dir=own.get("checkpoint-dir", ""),
         hang_timeout_s=hang_s,
         layout=layout,
         layout_order=order,

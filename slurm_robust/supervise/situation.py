@@ -87,4 +87,5 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
             survives_node_failure=bool(facts.environment.get("SLURM_NO_KILL")),
         ),
         mode=facts.config.mode,
+        outside=facts.command is None,
     )

@@ -26,6 +26,8 @@ _BOOTSTRAP = (
 )
 _STREAM_LIMIT = 1 << 20
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 15.0)
+_TOLD_AFTER_S = 2.0
+"""Slurm ends it a moment before the srun of an allocation of its own is gone: where that is seen, nothing is told."""
 _HEALTHY_S = 30.0
 """A watch step that lived this long starts over with the shortest pause when it ends."""
 _END_S = 1.0
@@ -120,6 +122,7 @@ class WatchStep:
         self._number = 0
         self._wanted = False
         self._stderr_tail: list[str] = []
+        self._untold: list[asyncio.TimerHandle] = []
 
     async def start(self, nodes: Sequence[str], attempt: str) -> None:
         """Want a watch step on these nodes, from now on."""
@@ -134,6 +137,8 @@ class WatchStep:
         it how the agent ended, and the job's own end waits for that.
         """
         self._wanted = False
+        while self._untold:
+            self._untold.pop().cancel()
         keeper, self._keeper = self._keeper, None
         if keeper is None:
             return
@@ -179,9 +184,16 @@ class WatchStep:
                 return
             failures = 0 if time.monotonic() - began > _HEALTHY_S else failures + 1
             pause_s = _RETRY_S[min(max(failures - 1, 0), len(_RETRY_S) - 1)]
-            said = "; ".join(self._stderr_tail[-2:])
-            self._log(f"the watch step ended (exit {code}){': ' + said if said else ''}; the next one in {pause_s:g} s")
+            if failures <= len(_RETRY_S):
+                self._tell_later(code, pause_s, last=failures == len(_RETRY_S))
             await asyncio.sleep(pause_s)
+
+    def _tell_later(self, code: int | None, pause_s: float, *, last: bool) -> None:
+        said = "; ".join(self._stderr_tail[-2:])
+        then = f"one each {pause_s:g} s from now on, untold" if last else f"the next one in {pause_s:g} s"
+        told = f"the watch step ended (exit {code}){': ' + said if said else ''}; {then}"
+        later = asyncio.get_running_loop().call_later(_TOLD_AFTER_S, self._log, told)
+        self._untold = [*self._untold[-7:], later]
 
     async def _live(self) -> int | None:
         self._stderr_tail = []

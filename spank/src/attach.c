@@ -6,6 +6,7 @@
 #include <slurm/spank.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -56,6 +57,25 @@ static void compose(struct command_line *line, const char *command, uint32_t job
 	add(line, "%u", job);
 }
 
+/* srun's own, in which the step is named as in that of its ranks, marked as the watch's: agents look for ranks by it.
+ * The caller frees it; NULL where there is no memory. */
+static char **watch_environment(void)
+{
+	static char mark[] = "SROBUST_WATCH=1";
+	size_t count = 0;
+	char **all;
+
+	while (environ[count] != NULL)
+		count++;
+	all = malloc((count + 2) * sizeof *all);
+	if (all == NULL)
+		return NULL;
+	memcpy(all, environ, count * sizeof *all);
+	all[count] = mark;
+	all[count + 1] = NULL;
+	return all;
+}
+
 /* Between fork and exec srun's other threads may hold any lock: system calls only, from here on. */
 
 static void reset_signals(void)
@@ -101,12 +121,12 @@ static bool outlives_grace(pid_t srun)
 	return true;
 }
 
-static void __attribute__((noreturn)) be_attach(char **argv, pid_t srun, int limit)
+static void __attribute__((noreturn)) be_attach(char **argv, char **environment, pid_t srun, int limit)
 {
 	reset_signals();
 	let_go_of_files(limit);
 	if (outlives_grace(srun)) {
-		execv(argv[0], argv);
+		execve(argv[0], argv, environment);
 		static const char said[] = "slurm_robust: srobust could not be started; the step is not supervised\n";
 		if (write(2, said, sizeof said - 1) < 0)
 			_exit(126);
@@ -118,9 +138,14 @@ void attach_start(const char *command, uint32_t job, uint32_t step, const struct
 {
 	static struct command_line line;
 	struct rlimit files = {0};
+	char **environment = watch_environment();
 	pid_t srun = getpid(), child;
 	int status, limit = 4096;
 
+	if (environment == NULL) {
+		slurm_error("robust: srun: step %u.%u is not supervised: no memory", job, step);
+		return;
+	}
 	compose(&line, command, job, step, request);
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 65536)
 		limit = (int)files.rlim_cur;
@@ -132,11 +157,12 @@ void attach_start(const char *command, uint32_t job, uint32_t step, const struct
 		case -1:
 			_exit(1);
 		case 0:
-			be_attach(line.argv, srun, limit);
+			be_attach(line.argv, environment, srun, limit);
 		default:
 			_exit(0);
 		}
 	}
+	free(environment);
 	if (child < 0) {
 		slurm_error("robust: srun: step %u.%u is not supervised: fork: %s", job, step, strerror(errno));
 		return;

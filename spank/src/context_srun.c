@@ -28,7 +28,8 @@ void srun_post_opt(spank_t sp)
 		return;
 	step.request = options_effective(sp, lookup_here);
 	step.wanted = is_watched(&step.request);
-	if (step.wanted || options_typed()->mode != MODE_UNSET) {
+	if (step.wanted || options_any_typed()) {
+		options_tell_idle(&step.request);
 		options_tell_site_mistakes();
 		options_tell_prologs(sp, &step.request);
 		options_export_here(&step.request);
@@ -47,6 +48,10 @@ void srun_launch(spank_t sp)
 	if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
 	    spank_get_item(sp, S_JOB_STEPID, &number) != ESPANK_SUCCESS) {
 		slurm_error("robust: srun: the step is not supervised: Slurm did not tell its number");
+		return;
+	}
+	if (getenv("SLURM_HET_SIZE") != NULL) {
+		slurm_error("robust: srun: step %u.%u is not supervised: it is part of a heterogeneous job", job, number);
 		return;
 	}
 	if (access(site->command, X_OK) != 0) {

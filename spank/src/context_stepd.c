@@ -27,7 +27,7 @@ void stepd_post_opt(spank_t sp)
 	uint32_t number = 0;
 
 	request = options_effective(sp, lookup_in_job);
-	if (!is_watched(&request) && options_typed()->mode == MODE_UNSET)
+	if (!is_watched(&request) && !options_any_typed())
 		return;
 	options_tell_site_mistakes();
 	if (spank_get_item(sp, S_JOB_STEPID, &number) != ESPANK_SUCCESS)
@@ -40,7 +40,7 @@ void stepd_post_opt(spank_t sp)
 	 * too, in variables that would come before what the script itself sets in ours: those go. */
 	for (enum field field = FIELD_MODE; field < FIELDS; field++) {
 		spank_unsetenv(sp, SLURM_VARIABLES[field]);
-		if (value_given(&request, field) &&
+		if (is_jobs_choice(&request, field) &&
 		    spank_setenv(sp, FIELD_VARIABLES[field], value_text(&request, field), 1) != ESPANK_SUCCESS)
 			slurm_error("robust: batch: %s could not be set", FIELD_VARIABLES[field]);
 	}

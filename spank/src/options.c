@@ -64,8 +64,20 @@ static int option_given(int val, const char *optarg, int remote)
 	return remote ? 0 : -1;
 }
 
+/* In the shell of salloc its options are there twice: in Slurm's variables, which count as typed here, and in ours,
+ * which somebody may have changed since. */
+static void drop_what_counts_as_typed(void)
+{
+	for (int field = 0; field < FIELDS; field++) {
+		if (getenv(FIELD_VARIABLES[field]) != NULL)
+			unsetenv(SLURM_VARIABLES[field]);
+	}
+}
+
 void options_register(spank_t sp, int ac, char **av)
 {
+	if (spank_context() == S_CTX_LOCAL)
+		drop_what_counts_as_typed();
 	memset(&plugin, 0, sizeof plugin);
 	site_defaults(&plugin.site);
 	for (int n = 0; n < ac; n++) {
@@ -94,9 +106,25 @@ void options_tell_site_mistakes(void)
 	}
 }
 
-const struct request *options_typed(void)
+bool options_any_typed(void)
 {
-	return &plugin.typed;
+	for (enum field field = FIELD_MODE; field < FIELDS; field++) {
+		if (value_given(&plugin.typed, field))
+			return true;
+	}
+	return false;
+}
+
+void options_tell_idle(const struct request *request)
+{
+	if (is_watched(request) || plugin.typed.mode != MODE_UNSET)
+		return;
+	for (enum field field = FIELD_MODE; field < FIELDS; field++) {
+		if (value_given(&plugin.typed, field)) {
+			slurm_error("robust: option: --%s alone watches nothing: add --robust", table[field].name);
+			return;
+		}
+	}
 }
 
 bool lookup_here(spank_t sp, const char *name, char *out, int size)
@@ -118,24 +146,32 @@ bool lookup_in_job(spank_t sp, const char *name, char *out, int size)
 	return found == ESPANK_SUCCESS || found == ESPANK_NOSPACE;
 }
 
+/* Of what nobody typed. Who does not use the plugin is told of a wrong mode alone: `srobust run` has these variables
+ * too, and takes more of them. */
+static void take_variable(spank_t sp, lookup_fn lookup, enum field field, struct request *out)
+{
+	char value[FOLDER_BYTES + 1] = "", text[SHOWN_BYTES];
+	const char *why;
+
+	if (value_given(out, field) || !lookup(sp, FIELD_VARIABLES[field], value, sizeof value) || value[0] == '\0')
+		return;
+	why = value_take(out, field, value);
+	if (why != NULL && (field == FIELD_MODE || is_watched(out)))
+		slurm_error("robust: environment: %s=%s: %s; it is passed over", FIELD_VARIABLES[field],
+			    shown(value, text), why);
+}
+
 struct request options_effective(spank_t sp, lookup_fn lookup)
 {
 	struct request result = plugin.typed;
 
-	for (enum field field = FIELD_MODE; field < FIELDS; field++) {
-		char value[FOLDER_BYTES + 1] = "", text[SHOWN_BYTES];
-		const char *why;
-
-		if (value_given(&result, field) || !lookup(sp, FIELD_VARIABLES[field], value, sizeof value) ||
-		    value[0] == '\0')
-			continue;
-		why = value_take(&result, field, value);
-		if (why != NULL)
-			slurm_error("robust: environment: %s=%s: %s; it is passed over", FIELD_VARIABLES[field],
-				    shown(value, text), why);
-	}
-	if (result.mode == MODE_UNSET)
+	take_variable(sp, lookup, FIELD_MODE, &result);
+	if (result.mode == MODE_UNSET) {
 		result.mode = plugin.site.mode;
+		result.is_sites_mode = true;
+	}
+	for (enum field field = FIELD_MODE + 1; field < FIELDS; field++)
+		take_variable(sp, lookup, field, &result);
 	return result;
 }
 
@@ -144,10 +180,15 @@ bool is_watched(const struct request *request)
 	return request->mode == MODE_ON || request->mode == MODE_OBSERVE;
 }
 
+bool is_jobs_choice(const struct request *request, enum field field)
+{
+	return value_given(request, field) && !(field == FIELD_MODE && request->is_sites_mode);
+}
+
 void options_export_here(const struct request *request)
 {
 	for (enum field field = FIELD_MODE; field < FIELDS; field++) {
-		if (value_given(request, field) && setenv(FIELD_VARIABLES[field], value_text(request, field), 1) != 0)
+		if (is_jobs_choice(request, field) && setenv(FIELD_VARIABLES[field], value_text(request, field), 1) != 0)
 			slurm_error("robust: environment: %s could not be set", FIELD_VARIABLES[field]);
 	}
 }

@@ -13,7 +13,8 @@ extern const char *const FIELD_VARIABLES[FIELDS];
 /* Slurm's own names for the same, in which it hands sbatch's options to the script. */
 extern const char *const SLURM_VARIABLES[FIELDS];
 
-/* Read the plugstack arguments and register the options; from slurm_spank_init, in every context. */
+/* Read the plugstack arguments and register the options; from slurm_spank_init, in every context: before Slurm looks
+ * for options in the environment and on the command line. */
 void options_register(spank_t sp, int ac, char **av);
 
 /* What the site chose. */
@@ -22,8 +23,11 @@ const struct site *options_site(void);
 /* Log each plugstack argument that is not allowed. Such a one has no effect; the rest has. */
 void options_tell_site_mistakes(void);
 
-/* What was typed so far. */
-const struct request *options_typed(void);
+/* Whether any of our options was typed. */
+bool options_any_typed(void);
+
+/* Tell of an option that was typed and, without --robust, has the plugin watch nothing. */
+void options_tell_idle(const struct request *request);
 
 /* Finds a variable: `spank_getenv` in a task, `getenv` where a command runs. False where it is not set. */
 typedef bool (*lookup_fn)(spank_t sp, const char *name, char *out, int size);
@@ -37,6 +41,10 @@ struct request options_effective(spank_t sp, lookup_fn lookup);
 
 /* Whether the job is watched. */
 bool is_watched(const struct request *request);
+
+/* Whether this field is the job's own choice, which its shell and steps are to find; the site's mode is none, since
+ * `srobust run` has the site's robust.yaml for that. */
+bool is_jobs_choice(const struct request *request, enum field field);
 
 /* The job's choice, where its shell and its steps find it. */
 void options_export_here(const struct request *request);

@@ -18,6 +18,7 @@ enum mode { MODE_UNSET, MODE_OFF, MODE_OBSERVE, MODE_ON };
 /* What was asked for; an empty text is what nobody asked for. Fixed sizes: nothing to allocate, nothing to leak. */
 struct request {
 	enum mode mode;
+	bool is_sites_mode; /* nobody asked for `mode`: it is what the site has for such jobs */
 	char spares[SPARES_BYTES];
 	char hang_timeout[TIMEOUT_BYTES];
 	char layout[LAYOUT_BYTES];

@@ -152,6 +152,80 @@ static void test_a_batch_script(void)
 	finish();
 }
 
+/* An option without --robust watches nothing, which is told once, where it is typed; `srobust run` finds its value. */
+static void test_options_alone(void)
+{
+	for (int context = 0; context < 2; context++) {
+		start(context == 0 ? S_CTX_ALLOCATOR : S_CTX_LOCAL, 0);
+		CHECK(host_option("robust-layout", "tp=2", 0) == 0 && host_option("robust-spares", "1", 0) == 0, "options");
+		CHECK(slurm_spank_init_post_opt(NULL, 3, arguments) == 0, "post_opt");
+		CHECK(strstr(host.said, "alone watches nothing: add --robust") != NULL, "said: %s", host.said);
+		CHECK(strchr(host.said, '\n')[1] == '\0', "said twice: %s", host.said);
+		CHECK(getenv("SROBUST_LAYOUT") != NULL && getenv("SROBUST_MODE") == NULL, "exported");
+		unsetenv("SROBUST_LAYOUT");
+		unsetenv("SROBUST_SPARES");
+		finish();
+	}
+	start(S_CTX_REMOTE, 0xfffffffbU);
+	host_option("robust-layout", "tp=2", 1);
+	run_task();
+	is("SROBUST_LAYOUT", "tp=2");
+	is("SROBUST_MODE", NULL);
+	CHECK(host.said[0] == '\0', "said again: %s", host.said);
+	finish();
+	start(S_CTX_LOCAL, 0);
+	host_option("robust-layout", "tp=2", 0);
+	host_option("robust", "off", 0);
+	slurm_spank_init_post_opt(NULL, 3, arguments);
+	CHECK(host.said[0] == '\0', "off was chosen: %s", host.said);
+	unsetenv("SROBUST_LAYOUT");
+	unsetenv("SROBUST_MODE");
+	finish();
+}
+
+/* srobust run has these variables too, and takes more of them: who did not ask for the plugin is not told. */
+static void test_wrong_variables_of_a_job_that_is_not_watched(void)
+{
+	start(S_CTX_REMOTE, 3);
+	host_set("SROBUST_CHECKPOINT_DIR", "/ck/run[1]");
+	host_set("SROBUST_LAYOUT", "fsdp=8");
+	run_task();
+	CHECK(host.said[0] == '\0', "said: %s", host.said);
+	finish();
+	start(S_CTX_REMOTE, 3);
+	host_set("SROBUST_MODE", "of");
+	run_task();
+	CHECK(strstr(host.said, "SROBUST_MODE=of: expected") != NULL, "said: %s", host.said);
+	finish();
+}
+
+/* The site's mode holds for plain sruns. It is no choice of the job's: `srobust run` has robust.yaml for that. */
+static void test_the_sites_mode(void)
+{
+	char *site[] = {"mode=observe"};
+
+	for (int context = 0; context < 2; context++) {
+		host_begin(context == 0 ? S_CTX_ALLOCATOR : S_CTX_LOCAL);
+		slurm_spank_init(NULL, 1, site);
+		slurm_spank_init_post_opt(NULL, 1, site);
+		CHECK(getenv("SROBUST_MODE") == NULL, "exported");
+		CHECK(host_prolog("ROBUST_MODE") != NULL && strcmp(host_prolog("ROBUST_MODE"), "observe") == 0, "prolog");
+		finish();
+	}
+	host_begin(S_CTX_REMOTE);
+	host.step = 0xfffffffbU;
+	slurm_spank_init(NULL, 1, site);
+	run_task();
+	is("SROBUST_MODE", NULL);
+	finish();
+	host_begin(S_CTX_REMOTE);
+	host.step = 3;
+	slurm_spank_init(NULL, 1, site);
+	run_task();
+	is("TORCH_FR_BUFFER_SIZE", "2000");
+	finish();
+}
+
 /* As root would read them: what a patched command has let through is told, and has no effect. */
 static void test_hostile_values_in_slurmstepd(void)
 {
@@ -224,6 +298,24 @@ static void test_commands(void)
 	unsetenv("SROBUST_SPARES");
 }
 
+/* Its watch would see one component's ranks wait for ranks that it cannot see. */
+static void test_a_heterogeneous_job_is_not_supervised(void)
+{
+	start(S_CTX_LOCAL, 0);
+	host_option("robust", NULL, 0);
+	slurm_spank_init_post_opt(NULL, 3, arguments);
+	setenv("SLURM_HET_SIZE", "2", 1);
+	slurm_spank_local_user_init(NULL, 3, arguments);
+	slurm_spank_local_user_init(NULL, 3, arguments);
+	CHECK(strstr(host.said, "step 12.0 is not supervised: it is part of a heterogeneous job") != NULL, "said: %s",
+	      host.said);
+	CHECK(strchr(host.said, '\n')[1] == '\0', "said twice: %s", host.said);
+	unsetenv("SLURM_HET_SIZE");
+	unsetenv("SROBUST_MODE");
+	finish();
+}
+
+/* srun's environment is that of its step's rank 0 on the batch host: SROBUST_WATCH keeps agents from taking it for one. */
 static void test_the_watch_is_started_and_not_waited_for(void)
 {
 	char path[96], argument[128], done[96];
@@ -232,7 +324,7 @@ static void test_the_watch_is_started_and_not_waited_for(void)
 	snprintf(path, sizeof path, "%s/srobust", folder);
 	snprintf(done, sizeof done, "%s/started", folder);
 	script = fopen(path, "w");
-	fprintf(script, "#!/bin/sh\necho \"$@\" >%s.new\nmv %s.new %s\n", done, done, done);
+	fprintf(script, "#!/bin/sh\necho \"$@ $SROBUST_WATCH\" >%s.new\nmv %s.new %s\n", done, done, done);
 	fclose(script);
 	chmod(path, 0755);
 	snprintf(argument, sizeof argument, "command=%s", path);
@@ -252,7 +344,7 @@ static void test_the_watch_is_started_and_not_waited_for(void)
 	CHECK(fd >= 0 && read(fd, text, sizeof text - 1) > 0, "it was not started");
 	if (fd >= 0)
 		close(fd);
-	snprintf(expected, sizeof expected, "attach --step=4 --launcher=%d --act --layout=tp=2 -- 12\n", (int)getpid());
+	snprintf(expected, sizeof expected, "attach --step=4 --launcher=%d --act --layout=tp=2 -- 12 1\n", (int)getpid());
 	CHECK(strcmp(text, expected) == 0, "started as: %s", text);
 	unlink(done);
 	unlink(path);
@@ -286,9 +378,13 @@ int main(void)
 	test_what_the_user_set_stays();
 	test_who_is_left_alone();
 	test_a_batch_script();
+	test_options_alone();
+	test_the_sites_mode();
+	test_wrong_variables_of_a_job_that_is_not_watched();
 	test_hostile_values_in_slurmstepd();
 	test_exits_only_where_nobody_else_may_write();
 	test_commands();
+	test_a_heterogeneous_job_is_not_supervised();
 	test_the_watch_is_started_and_not_waited_for();
 	test_wrong_plugstack_arguments();
 	host_end();

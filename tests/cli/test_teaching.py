@@ -121,7 +121,7 @@ def test_run_without_srun_is_told_and_no_traceback(tmp_path: Path) -> None:
 
 def srun_of(tmp_path: Path, *words: str, site: str, **env: str) -> subprocess.CompletedProcess[str]:
     """`srobust run` in a job on a site with this file, where srun is a script that tells its words."""
-    (tmp_path / "srun").write_text('#!/bin/sh\necho "srun $*"\n')
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "srun $*${SROBUST_MODE:+ ($SROBUST_MODE)}"\n')
     (tmp_path / "srun").chmod(0o755)
     (tmp_path / "robust.yaml").write_text(site)
     start = f"import slurm_robust.config as c; c.DEFAULT_PATH = c.Path({str(tmp_path / 'robust.yaml')!r})"
@@ -155,6 +155,28 @@ def test_a_wrong_file_of_the_site_holds_no_launch(tmp_path: Path) -> None:
     assert (named.returncode, named.stdout) == (64, "")
     named = srun_of(tmp_path, "python", "train.py", site="mode: atc\n", SROBUST_CONFIG=file)
     assert (named.returncode, named.stdout) == (64, "")
+
+
+def test_off_is_off_also_under_sbatch_robust(tmp_path: Path) -> None:
+    """What was typed here comes before what sbatch was given, also for the plugin in the plain srun."""
+    done = srun_of(tmp_path, "--robust=off", "train", site="mode: act\n", SROBUST_MODE="on")
+    assert done.stdout == "srun -- train (off)\n"
+    given = srun_of(tmp_path, "train", site="mode: act\n", SROBUST_MODE="off")
+    assert (given.returncode, given.stdout, given.stderr) == (0, "srun -- train (off)\n", "")
+
+
+def test_a_heterogeneous_job_runs_unsupervised(tmp_path: Path) -> None:
+    """Its watch step could not start beside it, and would see one component's nodes alone."""
+    done = srun_of(tmp_path, "-n2", "train", site="mode: act\n", SLURM_HET_SIZE="2")
+    assert (done.returncode, done.stdout) == (0, "srun -n2 -- train\n")
+    assert "heterogeneous jobs are not supervised" in done.stderr
+
+
+def test_a_wrong_variable_holds_no_launch(tmp_path: Path) -> None:
+    """It is told, and the command runs."""
+    done = srun_of(tmp_path, "--robust=off", "train", site="mode: act\n", SROBUST_LAYOUT="$(reboot)")
+    assert (done.returncode, done.stdout) == (0, "srun -- train (off)\n")
+    assert "srobust: SROBUST_LAYOUT=$(reboot): layout: not understood" in done.stderr
 
 
 def test_listing_checks_refuses_options_that_a_run_would_refuse(tmp_path: Path) -> None:

@@ -57,11 +57,11 @@ def test_recheck_that_was_not_needed_says_why(world: World) -> None:
 
 
 def test_since_when_a_node_is_drained(world: World) -> None:
-    """By Slurm's stamp on the reason, whoever drained it; a node in service has none."""
+    """By Slurm's stamp on the reason, whoever drained it; a node in service has neither."""
     node = world.slurm.state.nodes["n5"]
     drained = replace(node, flags=frozenset(("DRAIN",)), reason="bad fan", reason_at_s=999_000)
     world.slurm.state.nodes["n5"] = drained
     world.slurm.state.nodes["n6"] = replace(node, name="n6", reason="left over", reason_at_s=999_000)
     world.run(6)
-    since = {n["name"]: n["since_s"] for n in take(world.daemon)["nodes"]}
-    assert (since["n5"], since["n6"]) == (999_000, None)
+    shown = {n["name"]: (n["since_s"], n["reason"]) for n in take(world.daemon)["nodes"]}
+    assert (shown["n5"], shown["n6"]) == ((999_000, "bad fan"), (None, ""))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from spank_build import make, need_compiler
+from spank_build import SPANK, make, need_compiler
 
 from slurm_robust.doctor import plugin
 from slurm_robust.doctor.advice import Advice, Level
@@ -63,7 +63,7 @@ def test_a_site_that_follows_the_documentation_is_well(tmp_path: Path, path: str
     """Named in full, or found in PluginDir; in an included file."""
     for n, (line, included) in enumerate(
         [
-            (f"optional {path} command=/x", ""),
+            (f"optional {path} mode=observe exits=none dumps=/x flight_recorder=off", ""),
             ("include /etc/slurm/plugstack.conf.d/*.conf", f"optional {path}"),
             ("include plugstack.conf.d/*.conf", f"optional\t{path}  # ours"),
         ]
@@ -74,8 +74,52 @@ def test_a_site_that_follows_the_documentation_is_well(tmp_path: Path, path: str
 
 
 def test_required_is_wrong(tmp_path: Path) -> None:
-    """After an update nothing would start."""
-    assert told(site(tmp_path, "required spank_robust.so")) == [(Level.WRONG, "optional spank_robust.so")]
+    """After an update nothing would start. What the site chose stays in the line."""
+    found = site(tmp_path, "required spank_robust.so mode=observe")
+    assert told(found) == [(Level.WRONG, "optional spank_robust.so mode=observe")]
+
+
+@pytest.mark.parametrize(
+    ("argument", "why"),
+    [
+        ("colour=red", "there is no such argument; known are command="),
+        ("observe", "there is no such argument"),
+        ("mode=maybe", "expected off, observe or on"),
+        ("mode=", "expected off, observe or on"),
+        ("flight_recorder=yes", "expected on or off"),
+        ("exits=run", "expected an absolute path, or none"),
+        ("command=none", "expected an absolute path"),
+    ],
+)
+def test_an_argument_that_has_no_effect_is_wrong(tmp_path: Path, argument: str, why: str) -> None:
+    """The plugin itself tells only slurmd's log, and who uses --robust."""
+    (found,) = site(tmp_path, f"optional spank_robust.so python=none {argument}")
+    assert (found.level, found.about) == (Level.WRONG, "/etc/slurm/plugstack.conf")
+    assert found.sentence.startswith(f"{argument} behind spank_robust.so has no effect: {why}")
+
+
+@pytest.mark.parametrize("argument", ["", "command=/opt/tools/srobust"])
+def test_srobust_must_be_where_the_plugin_looks_for_it(tmp_path: Path, argument: str) -> None:
+    """Else srun says of each step that it is not supervised, to people who cannot mend it."""
+    place = argument.removeprefix("command=") or "/opt/slurm_robust/bin/srobust"
+    line = f"optional spank_robust.so {argument}"
+    site(tmp_path, line)
+    plug = tmp_path / "usr/lib/slurm/spank_robust.so"
+    plug.write_bytes(plug.read_bytes() + b"\0/opt/slurm_robust/bin/srobust\0")
+    (found,) = plugin.look(SAID, tmp_path)
+    assert found.level is Level.WRONG
+    assert f"no srobust at {place} on this machine" in found.sentence
+    file = tmp_path / place.lstrip("/")
+    file.parent.mkdir(parents=True)
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755)
+    assert told(plugin.look(SAID, tmp_path)) == [(Level.OK, "")]
+
+
+def test_the_plugin_and_the_doctor_know_the_same_arguments() -> None:
+    """As the plugin's own error lists them."""
+    source = (SPANK / "src/site.c").read_text()
+    assert f'known are {", ".join(f"{name}=" for name in plugin.ARGUMENTS)}"' in source
 
 
 @pytest.mark.parametrize("version", [(22, 4), (23, 5), (24, 11), (26, 5)])

@@ -51,7 +51,11 @@ DRAIN = "srobust: XID 79 on GPU 0000:9b:00"
             (True, ""),
             "already",
         ),
-        ("prolog", Mode.ACT, Node("n1", "IDLE", reason="watch this one", comment=LEAVE), (False, ""), "somebody's"),
+        # Slurm 24.11 leaves a reason where it stands when the node is resumed: it says nothing of a node in service.
+        ("prolog", Mode.ACT, Node("n1", "IDLE", reason="bad fan", comment=LEAVE), (True, DRAIN), "draining n1"),
+        ("periodic", Mode.ACT, Node("n1", "MIXED", reason="bad fan", comment=LEAVE), (True, DRAIN), "draining n1"),
+        ("periodic", Mode.ACT, Node("n1", "DOWN", reason="bad fan", comment=LEAVE), (False, ""), "bad fan"),
+        ("epilog", Mode.ACT, Node("n1", "IDLE", frozenset({"FAIL"}), "bad fan", comment=LEAVE), (False, ""), "bad fan"),
         ("prolog", Mode.ACT, Node("n1", "IDLE", reason="srobust: old", comment=LEAVE), (True, DRAIN), "draining n1"),
         # nhc#159: slurmd's first health check runs before the node has registered; the next look decides.
         ("periodic", Mode.ACT, IDLE, (True, DRAIN), "draining n1"),
@@ -66,7 +70,7 @@ DRAIN = "srobust: XID 79 on GPU 0000:9b:00"
     ],
 )
 def test_decision(stage: str, mode: Mode, node: Node | None, does: tuple[bool, str], words: str) -> None:
-    """Only with leave, only in act mode, never over a foreign reason."""
+    """Only with leave, only in act mode, never over what took the node out already."""
     decision = gate.decide(report(stage=stage), mode, node, NOW_S)
     assert (decision.refuse, decision.drain_reason) == does
     assert words in decision.line
@@ -178,10 +182,10 @@ def test_alone_only_where_no_daemon_has_been(comment: str, alone: bool, does: bo
 
 
 def test_alone_respects_what_anybody_respects() -> None:
-    """Observe mode, a person's drain or reason, a node that has not registered."""
+    """Observe mode, a person's drain, a node that has not registered."""
     for mode, stage, node in (
         (Mode.OBSERVE, "prolog", Node("n1", "IDLE")),
-        (Mode.ACT, "prolog", Node("n1", "IDLE", reason="watch this one")),
+        (Mode.ACT, "prolog", Node("n1", "DOWN", comment="[[srobust-later]]")),
         (Mode.ACT, "epilog", Node("n1", "IDLE", frozenset({"DRAIN"}), "bad fan")),
         (Mode.ACT, "periodic", Node("n1", "UNKNOWN")),
     ):

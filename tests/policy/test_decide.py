@@ -215,6 +215,17 @@ def test_not_requeueable() -> None:
     assert "--requeue" in plan.reason
 
 
+@pytest.mark.parametrize("verdict", [UNDETERMINED, culprit("n2"), culprit("n1", "n2", "n3")])
+def test_a_watch_from_outside_starts_no_step_anew(verdict: Verdict) -> None:
+    """`sbatch --robust` and `srobust attach --act`: a requeue; where the job cannot be requeued, words alone."""
+    outside = situation(verdict, healthy_spares=(), action_limit_reached=True, outside=True)
+    assert decide(outside).road is Road.SEAT
+    plan = decide(replace(outside, job=JobFacts(requeueable=False)))
+    assert (plan.road, plan.evict) == (Road.ALERT_ONLY, ())
+    assert "the job may not be requeued" in plan.reason
+    assert "in place" not in plan.reason
+
+
 def test_fruitless_attempts_stop() -> None:
     """Three without a new step: exit 93, and what the last one was."""
     plan = decide(situation(culprit("n2"), fruitless=3))
@@ -269,6 +280,7 @@ situations = st.builds(
     st.booleans(),
     st.booleans(),
     st.builds(JobFacts, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    outside=st.booleans(),
 )
 
 
@@ -289,6 +301,8 @@ def test_whatever_the_situation(s: Situation) -> None:
         assert plan.road is Road.ALERT_ONLY
     if not s.job.requeueable:
         assert plan.road not in REQUEUES
+    if s.outside:
+        assert plan.road is not Road.RESTART_IN_PLACE
     if s.verdict.conclusion is not Conclusion.CULPRIT:
         assert set(plan.evict) <= set(s.dead_nodes)
     if s.verdict.conclusion is Conclusion.USER_CODE:

@@ -83,7 +83,7 @@ def test_ladder(view: View, wanted: str) -> None:
 
 
 def test_set_down_only_a_lone_suspect_without_other_jobs() -> None:
-    """A node that holds up the end: not while survivors end too, not with another's job, not with a foreign reason."""
+    """A node that holds up the end: not while survivors end too, not with another's job, not a person's drain."""
     ending = replace(JOB, state="COMPLETING", completing=True, nodes=("n2",), restart_count=1)
     view = replace(VIEW, job=ending, reservations=SEAT, alone_s=5.0, completing_s=5.0)
     assert kind(view) == "set_down"
@@ -91,8 +91,10 @@ def test_set_down_only_a_lone_suspect_without_other_jobs() -> None:
     assert kind(replace(view, job=replace(ending, nodes=("n1", "n2")))) == "Wait"
     assert kind(replace(view, occupied=frozenset(("n2",)))) == "Wait"
     assert kind(replace(view, may_take_out=False)) == "Wait"
-    foreign = {**NODES, "n2": replace(NODES["n2"], reason="fan")}
-    assert kind(replace(view, nodes=foreign)) == "Wait"
+    theirs = replace(NODES["n2"], flags=frozenset(("DRAIN",)), reason="fan")
+    assert kind(replace(view, nodes={**NODES, "n2": theirs})) == "Wait"
+    left_over = replace(NODES["n2"], reason="fan")
+    assert kind(replace(view, nodes={**NODES, "n2": left_over})) == "set_down"
 
 
 def test_a_survivor_that_falls_silent_is_given_time() -> None:
@@ -141,9 +143,10 @@ def test_suspects_are_given_back_where_the_seat_is_too_small() -> None:
     assert isinstance(point, Do)
     assert (point.action.kind, point.action.args["exclude"]) == (ActionKind.POINT_JOB_AT_SEAT, "n3")
     assert kind(replace(view, in_quarantine=frozenset(("n2",)), reservations={**HELD, **seat}), short) == "Wait"
-    for wrong in ({"flags": frozenset(("DRAIN",))}, {"state": "DOWN"}, {"reason": "fan"}):
+    for wrong in ({"flags": frozenset(("DRAIN",))}, {"state": "DOWN"}):
         nodes = {**NODES, "n2": replace(NODES["n2"], **wrong)}  # type: ignore[arg-type]
         assert not fit_again(("n2",), nodes, frozenset())
+    assert fit_again(("n2",), {"n2": replace(NODES["n2"], reason="fan")}, frozenset())  # of an older drain
     enough = replace(view, reservations={**SEAT})
     assert kind(enough, replace(short, standby=("n4",))) == "Wait"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +23,8 @@ def pools(nodes: dict[str, Node], *reservations: Reservation, size: int = 2) -> 
 
 
 def test_foreign() -> None:
-    """Anybody's words are theirs, except ours and slurmctld's own."""
-    node = NODES["n1"]
+    """A node that is out by anybody's words is theirs, except by ours and slurmctld's own."""
+    node = replace(NODES["n1"], flags=frozenset(("DRAIN",)))
     assert [foreign(replace(node, reason=r)) for r in ("", "srobust: x", "Not responding", "fan", " SROBUST: x")] == [
         False,
         False,
@@ -31,6 +32,24 @@ def test_foreign() -> None:
         True,
         True,
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "flag", "theirs"),
+    [
+        ("IDLE", "DRAIN", True),
+        ("MIXED", "DRAIN", True),
+        ("DOWN", "", True),
+        ("ALLOCATED", "FAIL", True),
+        ("IDLE", "", False),
+        ("MIXED", "", False),
+        ("IDLE", "NOT_RESPONDING", False),
+    ],
+)
+def test_a_reason_is_somebodys_only_while_the_node_is_out(state: str, flag: str, theirs: bool) -> None:
+    """Slurm 24.11 keeps the text when a node is resumed: what a person said of its last fault holds nothing up then."""
+    flags = frozenset((flag,)) if flag else frozenset[str]()
+    assert foreign(replace(NODES["n1"], state=state, flags=flags, reason="fan")) is theirs
 
 
 def test_class_ignores_sockets_and_names_fit_slurm() -> None:

@@ -17,6 +17,7 @@ from slurm_robust.config import SlurmConfig
 from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.model import JobRef
+from slurm_robust.policy.rooms import drained_by_us, foreign
 from slurm_robust.slurm.actions import confirmed
 from slurm_robust.slurm.client import Node, Reservation, SlurmClient
 from slurm_robust.slurm.errors import (
@@ -89,6 +90,18 @@ def test_drain_and_resume_keep_the_reason_as_it_was(client: SlurmClient, reason:
     assert not any(n.drained for n in client.nodes())
     if machine.slurm_version() != (24, 11):  # which keeps the text beside a node that is back, whatever is asked
         assert not any(n.reason or n.reason_at_s for n in client.nodes())
+
+
+def test_a_persons_drain_that_is_over_holds_nothing(cluster: DevCluster, client: SlurmClient) -> None:
+    """While it stands the node is theirs; once resumed it is not, though Slurm 24.11 keeps the text."""
+    cluster.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=bad fan (ann)"])
+    assert foreign(node(client, "n1"))
+    cluster.run(["scontrol", "update", "nodename=n1", "state=resume"])
+    assert not foreign(node(client, "n1"))
+    assert not node(client, "n1").drained
+    client.drain("n1", "srobust: XID 79")
+    found = node(client, "n1")
+    assert (found.reason, drained_by_us(found)) == ("srobust: XID 79", True)
 
 
 def test_down_ends_what_runs_there(client: SlurmClient, jobs: Jobs) -> None:

@@ -128,6 +128,17 @@ def test_without_the_option_a_task_is_as_it_was(spank_cluster: DevCluster) -> No
         assert not {name for name in env if name.startswith("TORCH_") or name == "SROBUST_SITECUSTOMIZE"}
 
 
+@pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
+def test_an_option_that_watches_nothing_by_itself_is_told(spank_cluster: DevCluster, command: str) -> None:
+    """Where it is typed, once, and the job runs: else it would go unwatched, and nobody know why."""
+    words = {"sbatch": ("--wait", "--output=/dev/null", "--wrap", "srun true"), "srun": ("true",)}
+    rest = words.get(command, ("srun", "true"))
+    more = () if command == "sbatch" else ("--immediate=30",)
+    done = run(spank_cluster, command, "-N2", *more, "--robust-hang-timeout=300", *rest)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("--robust-hang-timeout alone watches nothing: add --robust") == 1
+
+
 @pytest.mark.parametrize("export", ["ALL", "NONE"])
 def test_sbatch_options_reach_the_sruns_of_the_script(spank_cluster: DevCluster, export: str) -> None:
     """Through the script's environment; also where that is not the submitter's."""
@@ -153,6 +164,9 @@ def test_salloc_options_reach_its_sruns(spank_cluster: DevCluster) -> None:
     """`salloc --robust srun …`."""
     done = run(spank_cluster, "salloc", "-N1", "--immediate=30", "--robust=observe", "srun", "-n1", SHOW)
     assert variables(done.stdout)["SROBUST_MODE"] == "observe", done.stderr
+    for nearer in (f"SROBUST_MODE=off srun -n1 {SHOW}", f"srun -n1 --robust=off {SHOW}"):
+        done = run(spank_cluster, "salloc", "-N1", "--immediate=30", "--robust=observe", "sh", "-c", nearer)
+        assert variables(done.stdout)["SROBUST_MODE"] == "off", nearer
 
 
 @pytest.mark.parametrize("command", ["sbatch", "salloc", "srun"])
@@ -262,6 +276,9 @@ def test_the_watch_comes_and_goes_with_its_step(spank_cluster: DevCluster) -> No
     try:
         wait_until(lambda: told("training"), 60, f"the watch: {story}")
         assert "1 ranks on" in told("training")[0]
+        for pid in watches(spank_cluster, job):
+            # On the batch host srun's environment is that of rank 0: an agent would take its watch for a part of it.
+            assert b"SROBUST_WATCH=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         (folder / "go").touch()
         wait_until(lambda: told("finished"), 30, "the step's end")
         wait_until(lambda: not watches(spank_cluster, job), 20, "the watch's end with its step")
@@ -298,10 +315,10 @@ def test_how_a_task_ended_is_known_without_sruns_words(plugin: Path, spank_clust
     wait_until(lambda: not list((plugin.parent / "exits").glob(f"{job}.*")), 20, "the files gone")
 
 
-def watches(cluster: DevCluster, job: str) -> list[bytes]:
+def watches(cluster: DevCluster, job: str) -> list[int]:
     """Processes of `srobust attach` in this job."""
     wanted = {b"attach", job.encode()}
-    return [words for words in command_lines(cluster, job) if wanted <= set(words.split(b"\0"))]
+    return [pid for pid, words in command_lines(cluster, job).items() if wanted <= set(words.split(b"\0"))]
 
 
 def test_srobust_run_in_a_job_with_the_option_is_not_watched_twice(spank_cluster: DevCluster) -> None:
@@ -314,7 +331,9 @@ def test_srobust_run_in_a_job_with_the_option_is_not_watched_twice(spank_cluster
     try:
         wait_until((folder / "up").exists, 60, "the training")
         # The watch step is there: whatever its srun would have started was started by then, and a second later.
-        wait_until(lambda: any(b"agent.main" in words for words in command_lines(spank_cluster, job)), 60, "its agent")
+        wait_until(
+            lambda: any(b"agent.main" in words for words in command_lines(spank_cluster, job).values()), 60, "its agent"
+        )
         for _ in range(20):
             assert watches(spank_cluster, job) == []
             time.sleep(0.1)
@@ -333,10 +352,10 @@ def opened(cluster: DevCluster, job: str) -> set[str]:
     return found
 
 
-def command_lines(cluster: DevCluster, job: str) -> list[bytes]:
-    """The command lines of all processes of a job."""
-    found = []
+def command_lines(cluster: DevCluster, job: str) -> dict[int, bytes]:
+    """The command lines of all processes of a job, by pid."""
+    found = {}
     for pid in cluster.processes(int(job)):
         with contextlib.suppress(OSError):
-            found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
     return found

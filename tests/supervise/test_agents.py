@@ -70,7 +70,7 @@ def test_an_extra_agent_goes_when_the_watch_steps_own_answers_again(watches: lis
 def test_a_watch_step_that_outlives_its_kill_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its srun hangs in a file system: neither the end of the supervisor nor a requeue waits for it."""
     monkeypatch.setattr(watch, "_END_S", 0.01)
-    monkeypatch.setattr(watch, "_KILLED_S", 0.01, raising=False)
+    monkeypatch.setattr(watch, "_KILLED_S", 0.01)
     step = watch.WatchStep(5, 0.5, lambda _: None, lambda _: None)
 
     async def story() -> None:
@@ -82,3 +82,52 @@ def test_a_watch_step_that_outlives_its_kill_is_left_behind(monkeypatch: pytest.
         assert not step.running
 
     asyncio.run(story())
+
+
+def test_a_watch_step_that_ends_with_its_job_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm ends it a moment before the srun of an allocation of its own is gone; one that ended by itself is told."""
+    monkeypatch.setattr(watch, "_TOLD_AFTER_S", 0.05)
+    told: list[str] = []
+    step = watch.WatchStep(5, 0.5, lambda _: None, told.append)
+
+    async def live() -> int:
+        return 143
+
+    async def story(lasts_s: float) -> None:
+        await step.start(("n1",), "")
+        await asyncio.sleep(lasts_s)
+        await step.stop()
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(step, "_live", live)
+    asyncio.run(story(0.0))
+    assert told == []
+    asyncio.run(story(0.2))
+    assert [line.split(";")[0] for line in told] == ["the watch step ended (exit 143)"]
+
+
+def test_a_watch_step_that_never_starts_is_told_of_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Python on that node, say: a week of training is not a story of ten thousand notes."""
+    monkeypatch.setattr(watch, "_TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(watch, "_RETRY_S", (0.001, 0.002))
+    told: list[str] = []
+    step = watch.WatchStep(5, 0.5, lambda _: None, told.append)
+    lives = 0
+
+    async def live() -> int:
+        nonlocal lives
+        lives += 1
+        return 2
+
+    async def story() -> None:
+        await step.start(("n1",), "")
+        await asyncio.sleep(0.2)
+        await step.stop()
+
+    monkeypatch.setattr(step, "_live", live)
+    asyncio.run(story())
+    assert lives > 3
+    assert [line.split("; ")[-1] for line in told] == [
+        "the next one in 0.001 s",
+        "one each 0.002 s from now on, untold",
+    ]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 from helpers import wait_until
 
+from slurm_robust.cli import attach
 from slurm_robust.cli.main import cli
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent.ranks import Finder, Target
 from slurm_robust.supervise.attached import Attached
 
@@ -40,6 +44,40 @@ def test_agents_take_ranks_of_that_step_only(attempt: str, found: bool) -> None:
         members = Finder(Target("77000001", "n1", attempt, "9")).members()
         assert [m.pid for m in members] == ([process.pid] if found else [])
         process.communicate(b"\n")
+
+
+def in_job(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
+    """A Slurm that knows this job."""
+    context = SimpleNamespace(cluster="c", name="1", job=job, output=lambda: None, can_claim=True)
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "c")
+    monkeypatch.setattr(attach, "connect", lambda config: None)
+    monkeypatch.setattr(attach.job, "read", lambda client, ref: context)
+
+
+def test_a_heterogeneous_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch step cannot start beside it, and would see one component's nodes alone."""
+    in_job(monkeypatch, Job(JobRef(1), "RUNNING", "ann", 1000, "main", nodes=("n1",), hetjob_id=1))
+    done = CliRunner().invoke(cli, ["attach", "1"])
+    assert done.exit_code == 3
+    assert "job 1 is part of a heterogeneous job" in done.output
+
+
+def test_the_order_of_a_layout_reaches_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under `srobust run`: sizes without their order are another layout."""
+    given: dict[str, object] = {}
+
+    class Watch:
+        def __init__(self, *_: object, **what: object) -> None:
+            given.update(what)
+
+        async def run(self) -> None:
+            return None
+
+    in_job(monkeypatch, Job(JobRef(1), "RUNNING", "ann", 1000, "main", nodes=("n1",)))
+    monkeypatch.setattr(attach, "Supervisor", Watch)
+    done = CliRunner().invoke(cli, ["attach", "--step=0", "--layout=tp=2,pp=2,order=pp-tp", "1"])
+    assert done.exit_code == 0, done.output
+    assert (given["layout"], given["layout_order"]) == ({"tp": 2, "pp": 2}, "pp-tp")
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,29 @@ def test_options_go_over_the_sites_choice() -> None:
     assert options.read({}, {"SROBUST_CHECKPOINT_DIR": "/ck"}).checkpoint_dir == "/ck"
 
 
+def test_what_sbatch_was_given_holds_where_nothing_is_typed() -> None:
+    """`sbatch --robust=observe --robust-layout=… script`, with `srobust run` in the script; typed there, that holds."""
+    env = {"SROBUST_MODE": "observe", "SROBUST_HANG_TIMEOUT": "90", "SROBUST_LAYOUT": "tp=2,order=pp-tp"}
+    own = options.read({}, env)
+    assert (own.mode, own.off, own.hang_timeout_s) == (Mode.OBSERVE, False, 90.0)
+    assert (own.layout, own.layout_order) == ({"tp": 2}, "pp-tp")
+    typed = options.read({"mode": "", "hang-timeout": "5", "layout": "dp=4"}, env)
+    assert (typed.mode, typed.hang_timeout_s, typed.layout, typed.layout_order) == (Mode.ACT, 5.0, {"dp": 4}, "")
+    assert options.read({}, {"SROBUST_MODE": "off"}).off
+
+
+def test_a_wrong_variable_is_passed_over() -> None:
+    """It may have been set far away: told, as the plugin does, and the job runs."""
+    env = {"SROBUST_MODE": "perhaps", "SROBUST_HANG_TIMEOUT": "soon\n", "SROBUST_LAYOUT": "tp=0"}
+    assert options.read({}, env) == options.OwnOptions()
+    told = options.mistakes({}, env)
+    assert [line.split("=")[0] for line in told] == ["SROBUST_MODE", "SROBUST_HANG_TIMEOUT", "SROBUST_LAYOUT"]
+    assert "expected on, observe or off" in told[0]
+    assert all("\n" not in line for line in told)
+    assert len(options.mistakes({"mode": "on"}, env)) == 2
+    assert options.mistakes({}, {"SROBUST_MODE": "on", "SROBUST_LAYOUT": ""}) == []
+
+
 @pytest.mark.parametrize(
     "own",
     [
