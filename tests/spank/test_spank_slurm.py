@@ -293,7 +293,8 @@ def test_how_a_task_ended_is_known_without_sruns_words(plugin: Path, spank_clust
     """Srun's output goes through a pipe, where nobody reads it: slurmstepd has written the exit down, and cleans up."""
     folder = spank_cluster.directory / "work" / "exits"
     folder.mkdir()
-    rank = f"cd {folder}; touch up; until [ -e go ]; do sleep 0.1; done; [ $SLURM_PROCID = 0 ] || exit 7; sleep 300"
+    wait = "touch up-$SLURM_PROCID; until [ -e go ]; do sleep 0.1; done"
+    rank = f"cd {folder}; {wait}; [ $SLURM_PROCID = 0 ] || exit 7; sleep 300"
     options = ("-N2", "-n2", f"--output={folder}/j-%j.out", f"--chdir={folder}", "--robust=observe")
     script = f"srun sh -c '{rank}' 2>&1 | cat >piped"
     job = run(spank_cluster, "sbatch", "--parsable", *options, "--wrap", script).stdout.strip()
@@ -303,7 +304,7 @@ def test_how_a_task_ended_is_known_without_sruns_words(plugin: Path, spank_clust
         return word if word in text else ""
 
     try:
-        wait_until((folder / "up").exists, 60, "the ranks")
+        wait_until(lambda: len(list(folder.glob("up-*"))) == 2, 60, "both ranks")
         files = [str(path) for path in (plugin.parent / "exits").glob(f"{job}.0-*")]
         assert len(files) == 2
         wait_until(lambda: set(files) <= opened(spank_cluster, job), 60, "the agents, which have found the ranks")
