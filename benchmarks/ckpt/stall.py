@@ -1,0 +1,222 @@
+"""How long a step stands still for a checkpoint.
+
+Each way has a process of its own, forked from the one that made the state, so that all of them save the same pages.
+They take turns, round after round, each save right after a plain copy: whatever else the machine does meets all of
+them, and every save has a copy of the same moment to be held against. A turn ends when the save is on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import random
+import statistics
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ckpt import memory, ways
+from ckpt.ways import COPY, OURS
+
+_ANSWER_S = 300.0
+
+
+@dataclasses.dataclass
+class Found:
+    """What was measured of one way, a value a round; seconds.
+
+    Attributes:
+        stall_s: Until the training may change its tensors.
+        call_s: Until the call returned.
+        written_s: Until it was on the disk.
+        copies: The stall, in plain copies of the moment before.
+        extra_bytes: Memory beside the state, at most.
+    """
+
+    stall_s: list[float] = dataclasses.field(default_factory=list)
+    call_s: list[float] = dataclasses.field(default_factory=list)
+    written_s: list[float] = dataclasses.field(default_factory=list)
+    copies: list[float] = dataclasses.field(default_factory=list)
+    extra_bytes: int = 0
+
+
+class Runner:
+    """A process that saves in one way when it is told to."""
+
+    def __init__(self, way: str, state: dict[str, Any], folder: Path) -> None:
+        self.way = way
+        context = multiprocessing.get_context("fork")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, way, state, folder))
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid or 0
+
+    def begin(self, what: str, step: int = 0) -> None:
+        """Have it do something: `prepare`, `save`, `end`."""
+        self._pipe.send((what, step))
+
+    def done(self, timeout_s: float = _ANSWER_S) -> bool:
+        """Whether it is through."""
+        return self._pipe.poll(timeout_s)
+
+    def answer(self) -> Any:
+        """What came of it.
+
+        Raises:
+            SystemExit: it failed, or takes too long.
+        """
+        try:
+            if not self.done():
+                raise SystemExit(f"{self.way}: nothing in {_ANSWER_S:g} s")
+            found = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            raise SystemExit(f"{self.way}: its process has ended, out of memory?") from None
+        if isinstance(found, str):
+            raise SystemExit(f"{self.way}: {found}")
+        return found
+
+    def ask(self, what: str, step: int = 0) -> Any:
+        """Both."""
+        self.begin(what, step)
+        return self.answer()
+
+    def end(self) -> None:
+        """End it and what it has started."""
+        with contextlib.suppress(OSError):
+            self.begin("end")
+        self._process.join(20)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._pipe.close()
+
+
+def _serve(pipe: Connection, way: str, state: dict[str, Any], folder: Path) -> None:
+    """Do what is told, until nobody tells any more."""
+    save: ways.Save | None = None
+    if way in ways.ASYNC:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DCP's process tells of every save; what fails is raised here
+    with contextlib.suppress(EOFError):
+        while (told := pipe.recv())[0] != "end":
+            what, step = told
+            try:
+                if what == "prepare":
+                    save = ways.prepared(way, state, folder)
+                    pipe.send(0)
+                else:
+                    assert save is not None
+                    pipe.send(_saved(save, step))
+                    ways.clear(way, folder)
+            except BaseException:  # noqa: BLE001 (whatever it was, the other side is waiting)
+                pipe.send(traceback.format_exc()[-3000:])
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(0)  # DCP's threads are not waited for
+
+
+def _saved(save: ways.Save, step: int) -> dict[str, float]:
+    began_s = time.perf_counter()
+    saved = save(step)
+    called_s = time.perf_counter()
+    saved.copied()
+    copied_s = time.perf_counter()
+    saved.written()
+    return {
+        "call_s": called_s - began_s,
+        "stall_s": copied_s - began_s,
+        "written_s": time.perf_counter() - began_s,
+    }
+
+
+def measure(size_bytes: int, rounds: int, where: Path, say: Callable[[str], None]) -> tuple[int, dict[str, Found]]:
+    """All ways, in turn.
+
+    Args:
+        size_bytes: Of the state, about.
+        rounds: That count; one before them does not, which makes plans and starts processes.
+        where: Where checkpoints go.
+        say: Told what is done.
+
+    Returns:
+        The state's real size, and what was measured of each way.
+    """
+    # Two threads that copy together wait for the slower one: on a busy machine that is noise of its own.
+    torch.set_num_threads(1)
+    state = ways.training(size_bytes)
+    found = {way: Found() for way in ways.WAYS}
+    with tempfile.TemporaryDirectory(prefix="srobust-stall-", dir=where, ignore_cleanup_errors=True) as name:
+        runners: dict[str, Runner] = {}
+        try:
+            for way in ways.WAYS:
+                folder = Path(name, way.replace(" ", "-"))
+                folder.mkdir()
+                runners[way] = Runner(way, state, folder)
+            before = {way: memory.held_bytes(runner.pid) for way, runner in runners.items()}
+            for runner in runners.values():
+                runner.ask("prepare")
+            order = [way for way in ways.WAYS if way != COPY]
+            shuffle = random.Random(rounds).shuffle
+            for step in range(rounds + 1):
+                say(f"{size_bytes / 1e9:g} GB: round {step} of {rounds}")
+                shuffle(order)
+                for way in order:
+                    copied = runners[COPY].ask("save", step)
+                    told = runners[way].ask("save", step)
+                    if step:
+                        _note(found[COPY], copied, copied)
+                        _note(found[way], told, copied)
+            say(f"{size_bytes / 1e9:g} GB: memory")
+            for way, runner in runners.items():
+                # Once more for the memory: looking costs time.
+                found[way].extra_bytes = _most(runner, rounds + 1) - before[way]
+        finally:
+            for runner in runners.values():
+                runner.end()
+    return sum(tensor.nbytes for tensor in ways.tensors(state)), found
+
+
+def _note(found: Found, told: dict[str, float], copied: dict[str, float]) -> None:
+    for key, value in told.items():
+        getattr(found, key).append(value)
+    found.copies.append(told["stall_s"] / copied["stall_s"])
+
+
+def _most(runner: Runner, step: int) -> int:
+    """The most memory that a way holds while it saves."""
+    runner.begin("save", step)
+    most = 0
+    while not runner.done(0.05):
+        most = max(most, memory.held_bytes(runner.pid))
+    runner.answer()
+    return max(most, memory.held_bytes(runner.pid))
+
+
+def ratio(found: dict[str, Found], way: str, other: str) -> float:
+    """How many times as long the step stands still, by the medians of both in copies of the moment before."""
+    return statistics.median(found[way].copies) / statistics.median(found[other].copies)
+
+
+def best(found: dict[str, Found]) -> str:
+    """DCP's best `async_save`."""
+    return min(ways.ASYNC, key=lambda way: statistics.median(found[way].copies))
+
+
+def needed_bytes(size_bytes: int) -> int:
+    """What measuring a state of that size takes, all ways together, and 256 MiB of programs each."""
+    return int(size_bytes * (1 + sum(ways.STATES.values()))) + (len(ways.WAYS) << 28)
+
+
+__all__ = ["COPY", "OURS", "Found", "best", "measure", "needed_bytes", "ratio"]
