@@ -2,11 +2,14 @@
 
 One core reads and writes 10 to 20 GB/s, a node's memory many times that. torchrun gives torch one thread a rank, so a
 plain copy of all tensors leaves most of it unused. Here threads take their next tensors when they are through with the
-last ones, less each time: one that has to wait for a core does not hold up the others for long.
+last ones, less each time: one that has to wait for a core does not hold up the others for long, and one that gets none
+holds up nobody.
 """
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import os
 import re
 import threading
@@ -17,6 +20,10 @@ import torch
 MOST_THREADS = 4
 """A rank's; on a node with eight of them that is as much as its memory gives."""
 _UNIT_BYTES = 8 << 20
+_LEAST_BYTES = 64 << 20
+"""One thread has copied less than this before another one has a core."""
+_LEAST_UNITS, _LEAST_TURNS = 4, 32
+"""A thread takes so many units a turn, or more where that still makes so many turns: each may wait for the GIL."""
 Pairs = tuple[list[torch.Tensor], list[torch.Tensor]]
 """Targets, and what goes there."""
 
@@ -67,37 +74,50 @@ def _can_be_cut(target: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 class _Queue:
-    """Hands out units, many at first and few at the end."""
+    """Hands out units, many at first and few at the end, and knows when all of them are copied."""
 
     def __init__(self, waiting: list[Pairs], threads: int) -> None:
         self._waiting, self._threads = waiting, threads
-        self._at = 0
-        self._lock = threading.Lock()
-        self.errors: list[BaseException] = []
+        self._most = max(_LEAST_UNITS, len(waiting) // _LEAST_TURNS)
+        self._at = self._taken = 0
+        self._changed = threading.Condition()
+        self.error: BaseException | None = None
 
     @property
     def half(self) -> bool:
         """Whether half of it is handed out."""
         return 2 * self._at >= len(self._waiting)
 
-    def take(self) -> Pairs | None:
-        with self._lock:
-            left = len(self._waiting) - self._at
-            if not left or self.errors:
-                return None
-            count = max(1, left // (2 * self._threads))
-            taken = self._waiting[self._at : self._at + count]
-            self._at += count
-        return [one for pair in taken for one in pair[0]], [one for pair in taken for one in pair[1]]
-
     def copy(self, took: Callable[[], None] = lambda: None) -> None:
-        """Copy until nothing is left; `took` is called before each part."""
-        try:
-            while (pairs := self.take()) is not None:
+        """Copy until nothing is left to be taken; `took` is called before each part."""
+        while (pairs := self._take()) is not None:
+            error: BaseException | None = None
+            try:
                 took()
                 _copy(*pairs)
-        except BaseException as error:  # noqa: BLE001 (raised by who waits for all of it)
-            self.errors.append(error)
+            except BaseException as caught:  # noqa: BLE001 (raised by who waits for all of it)
+                error = caught
+            with self._changed:
+                self.error = self.error or error
+                self._taken -= 1
+                self._changed.notify_all()
+
+    def _take(self) -> Pairs | None:
+        with self._changed:
+            left = len(self._waiting) - self._at
+            if not left or self.error is not None:
+                return None
+            count = max(1, min(self._most, left // (2 * self._threads)))
+            taken = self._waiting[self._at : self._at + count]
+            self._at += count
+            self._taken += 1
+        return [one for pair in taken for one in pair[0]], [one for pair in taken for one in pair[1]]
+
+    def wait(self) -> None:
+        """Wait for what others have taken; nobody takes anything any more."""
+        with self._changed:
+            while self._taken:
+                self._changed.wait()
 
 
 def _copy(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
@@ -120,7 +140,7 @@ def copy(
     Raises:
         RuntimeError: torch cannot copy one of them; others may be copied.
     """
-    if threads == 1:
+    if threads == 1 or sum(source.nbytes for source in out) < _LEAST_BYTES:
         middle = len(into) // 2
         _copy(into[:middle], out[:middle])
         half()
@@ -136,18 +156,17 @@ def copy(
             told = True
             half()
 
-    helpers: list[threading.Thread] = []
-    for _ in range(threads - 1):
-        helper = threading.Thread(target=queue.copy, daemon=True)
-        try:
-            helper.start()
-        except RuntimeError:
-            break  # a limit of processes: this thread does it alone
-        helpers.append(helper)
-    queue.copy(took)
-    for helper in helpers:
-        helper.join()
-    if queue.errors:
-        raise queue.errors[0]
+    with contextlib.suppress(RuntimeError):  # a limit of processes: those that are there do it alone
+        for _ in range(threads - 1):
+            # A threading.Thread's start waits until it has a core, which may be long on a busy node.
+            _thread.start_new_thread(queue.copy, ())
+    try:
+        queue.copy(took)
+        queue.wait()
+    except BaseException as error:  # a signal's, say: nobody begins another part
+        queue.error = error
+        raise
+    if queue.error is not None:
+        raise queue.error
     if not told:
         half()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import _thread
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -33,7 +35,7 @@ def test_units_cover_everything_once(kinds: list[tuple[tuple[int, ...], torch.dt
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_all_is_copied_when_it_returns(threads: int) -> None:
     """By any number of threads, parameters too, large and small and none; half of it is told once, on this thread."""
-    sources = [torch.nn.Parameter(torch.randn(3_000_000)), torch.randn(900, 901).t(), torch.tensor(3.0)]
+    sources = [torch.nn.Parameter(torch.randn(18_000_000)), torch.randn(900, 901).t(), torch.tensor(3.0)]
     sources += [torch.randn(n) for n in range(300)]
     targets = [torch.empty_like(source) for source in sources]
     told: list[int] = []
@@ -47,21 +49,36 @@ def test_all_is_copied_when_it_returns(threads: int) -> None:
 @pytest.mark.parametrize("at", [0, 150, 299])
 def test_what_cannot_be_copied_is_raised(threads: int, at: int) -> None:
     """No copy passes for complete where torch refused a part of it, whichever thread had that part."""
-    sources = [torch.randn(20_000) for _ in range(300)]
-    targets = [torch.empty(20_000 if n != at else 7) for n in range(300)]
+    sources = [torch.randn(60_000) for _ in range(300)]
+    targets = [torch.empty(60_000 if n != at else 7) for n in range(300)]
     with pytest.raises(RuntimeError):
         copying.copy(targets, sources, threads)
+
+
+def test_a_thread_that_never_runs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy node another thread may not get a core before all is copied: then there is nothing left for it."""
+    late: list[Callable[[], None]] = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda what, _: late.append(what))
+    sources = [torch.randn(4_000_000) for _ in range(5)]
+    targets = [torch.empty(4_000_000) for _ in range(5)]
+    copying.copy(targets, sources, 3)
+    assert all(torch.equal(target, source) for target, source in zip(targets, sources, strict=True))
+    for target in targets:
+        target.zero_()
+    for what in late:
+        what()
+    assert not any(target.any() for target in targets)
 
 
 def test_without_another_thread_this_one_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of processes costs speed and nothing else."""
 
-    def refuse(self: threading.Thread) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    sources = [torch.randn(1_000_000) for _ in range(5)]
-    targets = [torch.empty(1_000_000) for _ in range(5)]
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    sources = [torch.randn(4_000_000) for _ in range(5)]
+    targets = [torch.empty(4_000_000) for _ in range(5)]
     copying.copy(targets, sources, 4)
     assert all(torch.equal(target, source) for target, source in zip(targets, sources, strict=True))
 
