@@ -3,7 +3,8 @@
     python benchmarks/checkpoint.py [--json] [--quick] [--only stall,verify,restart] [--gb 0.5,2] [--large]
 
 * `stall`: `Checkpointer`, `torch.save`, and `torch.distributed.checkpoint` (DCP) as it comes and at its best, each
-  beside a plain copy of the same state into memory that is there already, by one thread, in the moment before.
+  beside a plain copy of the same state into memory that is there already, in the moment before. torch has one thread,
+  as torchrun gives it; the plain copy has as many as ours takes, and so has DCP where its name says "more threads".
 * `verify`: reading, sealing and choosing checkpoints, beside `cat` and `stat`.
 * `restart`: loading from the memory that the node's agent keeps, and from files.
 
@@ -18,8 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from ckpt import memory, restarts, stall, verify
-from ckpt.ways import ASYNC, COPY, OURS
+from ckpt.ways import ASYNC, COPY, COPY_ALONE, OURS, threads
 from lib import Report, Target, machine, show_table, spread
 from rich.console import Console
 
@@ -50,7 +52,7 @@ def stalls(report: Report, gb: float, rounds: int, where: Path) -> tuple[list[Ro
             "extra_states": round(extra, 3),
         }
         report.figures[f"{gb:g} GB, {way}"] = figures
-        written = None if way == COPY else figures["written_s"]
+        written = None if way in (COPY, COPY_ALONE) else figures["written_s"]
         rows.append((f"{gb:g} GB: {way}", _ms(told.stall_s), figures["copies"], _ms(told.call_s)))
         others.append((f"{gb:g} GB: {way}", written, f"{extra:.2f}"))
     best = stall.best(found)
@@ -133,10 +135,12 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure, and print tables or JSON."""
     args = _arguments()
+    torch.set_num_threads(1)
     report = Report("checkpoint", args.quick, machine=machine())
     report.notes = [
         "Tensors on the CPU: nothing here covers a GPU's copy.",
-        f"One rank, one thread. The disk is {args.dir}'s; files are read back from the page cache.",
+        f"One rank. The disk is {args.dir}'s; files are read back from the page cache.",
+        f"{threads()} threads copy for ours, for the plain copy and for DCP with more threads; elsewhere one.",
         "torch.save and DCP do not flush, read back or digest what they wrote; ours does.",
     ]
     rounds = 2 if args.quick else args.rounds
@@ -158,7 +162,7 @@ def main() -> None:
     if args.json:
         print(report.to_json())
         return
-    console = Console()
+    console = Console(width=max(120, Console().width))
     report.show(console)
     if stood:
         columns = ("way", "ms", "copies", "the call, ms")

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from ckpt import memory, ways
-from ckpt.ways import COPY, OURS
+from ckpt.ways import COPY
 
 _ANSWER_S = 300.0
 
@@ -49,13 +49,13 @@ class Found:
 
 
 class Runner:
-    """A process that saves in one way when it is told to."""
+    """A process that saves in one way, or in several that share its memory, when it is told to."""
 
-    def __init__(self, way: str, state: dict[str, Any], folder: Path) -> None:
-        self.way = way
+    def __init__(self, together: tuple[str, ...], state: dict[str, Any], folder: Path) -> None:
+        self.together = together
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, way, state, folder))
+        self._process = context.Process(target=_serve, args=(theirs, together, state, folder))
         self._process.start()
         theirs.close()
 
@@ -65,7 +65,7 @@ class Runner:
         return self._process.pid or 0
 
     def begin(self, what: str, step: int = 0) -> None:
-        """Have it do something: `prepare`, `save`, `end`."""
+        """Have it do something: `prepare`, `end`, or save in a way."""
         self._pipe.send((what, step))
 
     def done(self, timeout_s: float = _ANSWER_S) -> bool:
@@ -80,12 +80,12 @@ class Runner:
         """
         try:
             if not self.done():
-                raise SystemExit(f"{self.way}: nothing in {_ANSWER_S:g} s")
+                raise SystemExit(f"{self.together[0]}: nothing in {_ANSWER_S:g} s")
             found = self._pipe.recv()
         except (EOFError, ConnectionError):
-            raise SystemExit(f"{self.way}: its process has ended, out of memory?") from None
+            raise SystemExit(f"{self.together[0]}: its process has ended, out of memory?") from None
         if isinstance(found, str):
-            raise SystemExit(f"{self.way}: {found}")
+            raise SystemExit(f"{self.together[0]}: {found}")
         return found
 
     def ask(self, what: str, step: int = 0) -> Any:
@@ -104,22 +104,22 @@ class Runner:
         self._pipe.close()
 
 
-def _serve(pipe: Connection, way: str, state: dict[str, Any], folder: Path) -> None:
+def _serve(pipe: Connection, together: tuple[str, ...], state: dict[str, Any], folder: Path) -> None:
     """Do what is told, until nobody tells any more."""
-    save: ways.Save | None = None
-    if way in ways.ASYNC:
+    saves: dict[str, ways.Save] = {}
+    if together[0] in ways.ASYNC:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DCP's process tells of every save; what fails is raised here
     with contextlib.suppress(EOFError):
-        while (told := pipe.recv())[0] != "end":
-            what, step = told
+        while (order := pipe.recv())[0] != "end":
+            what, step = order
             try:
                 if what == "prepare":
-                    save = ways.prepared(way, state, folder)
+                    saves = ways.prepared(together, state, folder)
                     pipe.send(0)
                 else:
-                    assert save is not None
-                    pipe.send(_saved(save, step))
-                    ways.clear(way, folder)
+                    told = _saved(saves[what], step)
+                    ways.clear(together, folder)  # before the next one's turn
+                    pipe.send(told)
             except BaseException:  # noqa: BLE001 (whatever it was, the other side is waiting)
                 pipe.send(traceback.format_exc()[-3000:])
     for child in multiprocessing.active_children():
@@ -158,32 +158,36 @@ def measure(size_bytes: int, rounds: int, where: Path, say: Callable[[str], None
     state = ways.training(size_bytes)
     found = {way: Found() for way in ways.WAYS}
     with tempfile.TemporaryDirectory(prefix="srobust-stall-", dir=where, ignore_cleanup_errors=True) as name:
-        runners: dict[str, Runner] = {}
+        runners: list[Runner] = []
         try:
-            for way in ways.WAYS:
-                folder = Path(name, way.replace(" ", "-"))
+            for together in ways.PROGRAMS:
+                folder = Path(name, together[0].replace(" ", "-"))
                 folder.mkdir()
-                runners[way] = Runner(way, state, folder)
-            before = {way: memory.held_bytes(runner.pid) for way, runner in runners.items()}
-            for runner in runners.values():
+                runners.append(Runner(together, state, folder))
+            before = {runner: memory.held_bytes(runner.pid) for runner in runners}
+            for runner in runners:
                 runner.ask("prepare")
+            by_way = {way: runner for runner in runners for way in runner.together}
             order = [way for way in ways.WAYS if way != COPY]
             shuffle = random.Random(rounds).shuffle
-            for step in range(rounds + 1):
-                say(f"{size_bytes / 1e9:g} GB: round {step} of {rounds}")
+            for number in range(rounds + 1):
+                say(f"{size_bytes / 1e9:g} GB: round {number} of {rounds}")
                 shuffle(order)
-                for way in order:
-                    copied = runners[COPY].ask("save", step)
-                    told = runners[way].ask("save", step)
-                    if step:
+                for at, way in enumerate(order):
+                    step = number * len(order) + at
+                    copied = by_way[COPY].ask(COPY, step)
+                    told = by_way[way].ask(way, step)
+                    if number:
                         _note(found[COPY], copied, copied)
                         _note(found[way], told, copied)
             say(f"{size_bytes / 1e9:g} GB: memory")
-            for way, runner in runners.items():
+            for runner in runners:
                 # Once more for the memory: looking costs time.
-                found[way].extra_bytes = _most(runner, rounds + 1) - before[way]
+                extra_bytes = _most(runner, (rounds + 1) * len(order)) - before[runner]
+                for way in runner.together:
+                    found[way].extra_bytes = extra_bytes
         finally:
-            for runner in runners.values():
+            for runner in runners:
                 runner.end()
     return sum(tensor.nbytes for tensor in ways.tensors(state)), found
 
@@ -196,7 +200,7 @@ def _note(found: Found, told: dict[str, float], copied: dict[str, float]) -> Non
 
 def _most(runner: Runner, step: int) -> int:
     """The most memory that a way holds while it saves."""
-    runner.begin("save", step)
+    runner.begin(runner.together[0], step)
     most = 0
     while not runner.done(0.05):
         most = max(most, memory.held_bytes(runner.pid))
@@ -215,8 +219,5 @@ def best(found: dict[str, Found]) -> str:
 
 
 def needed_bytes(size_bytes: int) -> int:
-    """What measuring a state of that size takes, all ways together, and 256 MiB of programs each."""
-    return int(size_bytes * (1 + sum(ways.STATES.values()))) + (len(ways.WAYS) << 28)
-
-
-__all__ = ["COPY", "OURS", "Found", "best", "measure", "needed_bytes", "ratio"]
+    """What measuring a state of that size takes, all ways together, and 128 MiB of programs each."""
+    return int(size_bytes * (1 + sum(ways.PROGRAMS.values()))) + (len(ways.PROGRAMS) << 27)

@@ -14,18 +14,32 @@ import torch.distributed.checkpoint as dcp
 from lib import wait_for
 from torch import nn
 
+from slurm_robust.checkpoint.saving import copying
+
 LAYERS = 24
-OURS, COPY = "Checkpointer", "plain copy"
+OURS, COPY, COPY_ALONE = "Checkpointer", "plain copy", "plain copy, one thread"
+KEPT = "async_save, kept buffers"
 # What DCP offers; pinned memory and copies that do not block need CUDA.
-ASYNC = {
+_DCP = {
     "async_save": None,
-    "async_save, kept buffers": {"shared": False, "staged": False, "process": False},
-    "async_save, kept buffers, asynchronous staging": {"shared": False, "staged": True, "process": False},
-    "async_save, shared memory, process": {"shared": True, "staged": False, "process": True},
+    KEPT: {"shared": False, "staged": False, "process": False},
+    "async_save, async staging": {"shared": False, "staged": True, "process": False},
+    "async_save, process": {"shared": True, "staged": False, "process": True},
 }
-WAYS = (COPY, OURS, "torch.save", "DCP save", *ASYNC)
-STATES = {COPY: 1, OURS: 2, "torch.save": 0.5, "DCP save": 0.5, **dict.fromkeys(ASYNC, 1.5)}
-"""Memory that each way may take at most, in sizes of the state; asked before anything is taken."""
+KEPT_THREADS = f"{KEPT}, more threads"
+ASYNC = (*_DCP, KEPT_THREADS)
+PROGRAMS = {
+    (COPY, COPY_ALONE): 1.05,
+    (OURS,): 2.1,
+    ("torch.save",): 0.1,
+    ("DCP save",): 0.2,
+    ("async_save",): 1.2,
+    (KEPT, KEPT_THREADS): 1.2,
+    ("async_save, async staging",): 1.2,
+    ("async_save, process",): 1.7,
+}
+"""The ways that share a process and its memory, and what that takes, in sizes of the state."""
+WAYS = tuple(way for together in PROGRAMS for way in together)
 
 
 class Saved(NamedTuple):
@@ -81,34 +95,58 @@ def _nothing() -> None:
 _DONE = Saved(_nothing, _nothing)
 
 
-def prepared(way: str, state: dict[str, Any], folder: Path) -> Save:
-    """How that way saves; whatever it can make ready before the first save is ready then."""
-    if way == COPY:
-        source = tensors(state)
-        target = [torch.empty_like(tensor).zero_() for tensor in source]
-
-        def copy(_: int) -> Saved:
-            torch._foreach_copy_(target, source)
-            return _DONE
-
-        return copy
-    if way == OURS:
-        return _ours(state, folder)
-    if way == "torch.save":
+def prepared(together: tuple[str, ...], state: dict[str, Any], folder: Path) -> dict[str, Save]:
+    """How those ways save; whatever they can make ready before the first save is ready then."""
+    first = together[0]
+    if first == COPY:
+        return _copies(state)
+    if first == OURS:
+        return {OURS: _ours(state, folder)}
+    if first == "torch.save":
 
         def torchs(step: int) -> Saved:
             torch.save(_plain(state), folder / f"{step}.pt")
             return _DONE
 
-        return torchs
-    if way == "DCP save":
+        return {first: torchs}
+    if first == "DCP save":
 
         def dcps(step: int) -> Saved:
             dcp.save(_plain(state), checkpoint_id=folder / str(step))
             return _DONE
 
-        return dcps
-    return _asynchronous(ASYNC[way], state, folder)
+        return {first: dcps}
+    save = _asynchronous(_DCP[first], state, folder)
+
+    def threaded(step: int) -> Saved:
+        torch.set_num_threads(threads())
+        saved = save(step)
+        saved.copied()
+        torch.set_num_threads(1)
+        return saved
+
+    return {first: save} | dict.fromkeys(together[1:], threaded)
+
+
+def threads() -> int:
+    """As many as copy for `Checkpointer` here."""
+    return copying.threads_here()
+
+
+def _copies(state: dict[str, Any]) -> dict[str, Save]:
+    """Into memory that is there already: by one thread, and by as many as ours, which take turns as ours do."""
+    source = tensors(state)
+    target = [torch.empty_like(tensor).zero_() for tensor in source]
+
+    def alone(_: int) -> Saved:
+        torch._foreach_copy_(target, source)
+        return _DONE
+
+    def together(_: int) -> Saved:
+        copying.copy(target, source, threads())
+        return _DONE
+
+    return {COPY: together, COPY_ALONE: alone}
 
 
 def _ours(state: dict[str, Any], folder: Path) -> Save:
@@ -150,7 +188,7 @@ def _asynchronous(how: dict[str, bool] | None, state: dict[str, Any], folder: Pa
     return save
 
 
-def clear(way: str, folder: Path) -> None:
+def clear(together: tuple[str, ...], folder: Path) -> None:
     """Remove what was saved; ours removes what is old by itself."""
-    for old in [path for path in folder.iterdir() if way != OURS]:
+    for old in [path for path in folder.iterdir() if OURS not in together]:
         shutil.rmtree(old) if old.is_dir() else old.unlink()
