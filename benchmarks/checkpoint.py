@@ -14,6 +14,7 @@ A size that this machine has no memory for is left out, and said so.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -47,13 +48,14 @@ def stalls(report: Report, gb: float, rounds: int, where: Path) -> tuple[list[Ro
         figures = {
             "stall_s": spread(told.stall_s),
             "copies": spread(told.copies),
+            "cpu_s": spread(told.cpu_s),
             "call_s": spread(told.call_s),
             "written_s": spread(told.written_s),
             "extra_states": round(extra, 3),
         }
         report.figures[f"{gb:g} GB, {way}"] = figures
         written = None if way in (COPY, COPY_ALONE) else figures["written_s"]
-        rows.append((f"{gb:g} GB: {way}", _ms(told.stall_s), figures["copies"], _ms(told.call_s)))
+        rows.append((f"{gb:g} GB: {way}", _ms(told.stall_s), figures["copies"], _ms(told.cpu_s), _ms(told.call_s)))
         others.append((f"{gb:g} GB: {way}", written, f"{extra:.2f}"))
     best = stall.best(found)
     report.figures[f"{gb:g} GB, DCP's best"] = best
@@ -136,6 +138,7 @@ def main() -> None:
     """Measure, and print tables or JSON."""
     args = _arguments()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # files are removed, processes ended
     report = Report("checkpoint", args.quick, machine=machine())
     report.notes = [
         "Tensors on the CPU: nothing here covers a GPU's copy.",
@@ -165,7 +168,7 @@ def main() -> None:
     console = Console(width=max(120, Console().width))
     report.show(console)
     if stood:
-        columns = ("way", "ms", "copies", "the call, ms")
+        columns = ("way", "ms", "copies", "processor, ms", "the call, ms")
         show_table(console, "The step stands still; median (least – most)", columns, stood)
         show_table(console, "And else", ("way", "on the disk after, s", "extra memory, states"), others)
     for part, found in verified:

@@ -12,6 +12,7 @@ import dataclasses
 import multiprocessing
 import os
 import random
+import signal
 import statistics
 import tempfile
 import time
@@ -35,6 +36,7 @@ class Found:
 
     Attributes:
         stall_s: Until the training may change its tensors.
+        cpu_s: Processor time of all threads of the training meanwhile: a busy machine makes the stall longer, not this.
         call_s: Until the call returned.
         written_s: Until it was on the disk.
         copies: The stall, in plain copies of the moment before.
@@ -42,6 +44,7 @@ class Found:
     """
 
     stall_s: list[float] = dataclasses.field(default_factory=list)
+    cpu_s: list[float] = dataclasses.field(default_factory=list)
     call_s: list[float] = dataclasses.field(default_factory=list)
     written_s: list[float] = dataclasses.field(default_factory=list)
     copies: list[float] = dataclasses.field(default_factory=list)
@@ -106,6 +109,7 @@ class Runner:
 
 def _serve(pipe: Connection, together: tuple[str, ...], state: dict[str, Any], folder: Path) -> None:
     """Do what is told, until nobody tells any more."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     saves: dict[str, ways.Save] = {}
     if together[0] in ways.ASYNC:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DCP's process tells of every save; what fails is raised here
@@ -128,13 +132,16 @@ def _serve(pipe: Connection, together: tuple[str, ...], state: dict[str, Any], f
 
 
 def _saved(save: ways.Save, step: int) -> dict[str, float]:
+    cpu_s = time.process_time()
     began_s = time.perf_counter()
     saved = save(step)
     called_s = time.perf_counter()
     saved.copied()
     copied_s = time.perf_counter()
+    cpu_s = time.process_time() - cpu_s
     saved.written()
     return {
+        "cpu_s": cpu_s,
         "call_s": called_s - began_s,
         "stall_s": copied_s - began_s,
         "written_s": time.perf_counter() - began_s,

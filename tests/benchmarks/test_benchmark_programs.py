@@ -136,6 +136,7 @@ def test_checkpoint_stall_and_restart() -> None:
     for told in (ways[name] for name in ways if name not in ("DCP's best", "restart")):
         assert 0 < told["call_s"]["min"] <= told["stall_s"]["median"] <= told["written_s"]["max"] < 60
         assert told["copies"]["median"] > 0
+        assert 0 < told["cpu_s"]["median"] < 60
     assert [t["met"] for t in found["targets"]].count(None) == 0
     assert 2 <= ways["Checkpointer"]["extra_states"] < 8, "two buffers and a small process"
     assert {source: told["n"] for source, told in ways["restart"].items()} == {"memory_s": 1, "files_s": 1}
