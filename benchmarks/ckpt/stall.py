@@ -216,13 +216,13 @@ def _most(runner: Runner, step: int) -> int:
 
 
 def ratio(found: dict[str, Found], way: str, other: str) -> float:
-    """How many times as long the step stands still, by the medians of both in copies of the moment before."""
-    return statistics.median(found[way].copies) / statistics.median(found[other].copies)
+    """How many times as long the step stands still, by the medians of both: they took turns."""
+    return statistics.median(found[way].stall_s) / statistics.median(found[other].stall_s)
 
 
 def best(found: dict[str, Found]) -> str:
     """DCP's best `async_save`."""
-    return min(ways.ASYNC, key=lambda way: statistics.median(found[way].copies))
+    return min(ways.ASYNC, key=lambda way: statistics.median(found[way].stall_s))
 
 
 def needed_bytes(size_bytes: int) -> int:
