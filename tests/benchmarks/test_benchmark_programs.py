@@ -73,7 +73,7 @@ def test_restart_inside_an_allocation() -> None:
     assert figures["roads"]["spare"]["own_share_s"]["n"] == 1
 
 
-@pytest.mark.parametrize("program", ["restart.py", "supervision.py"])
+@pytest.mark.parametrize("program", ["restart.py", "supervision.py", "checkpoint.py"])
 def test_an_unknown_part_is_wrong_usage(program: str) -> None:
     """Nothing is started; the parts there are are named."""
     command = [sys.executable, str(BENCHMARKS / program), "--only", "nonsense"]
@@ -109,7 +109,7 @@ def test_localize_campaign_twice(tmp_path: Path) -> None:
 
 def test_checkpoint_verify() -> None:
     """Every part has its figures, and both targets are measured against something of the same run."""
-    found = run("checkpoint_verify.py")
+    found = run("checkpoint.py", "--only", "verify")
     figures = found["figures"]
     assert {t["name"] for t in found["targets"] if t["met"] is not None} == {
         "verify, sealed: of what cat takes",
@@ -118,6 +118,40 @@ def test_checkpoint_verify() -> None:
     assert figures["one file"].keys() >= {"cat FILE >/dev/null, s", "verify, sealed, s", "seal, s"}
     assert 0 < figures["lookup"]["one stat a file, s"]["median"] < 10
     assert figures["seconds of cat's, one file"]["cat FILE >/dev/null"] == 1
+
+
+def test_checkpoint_stall() -> None:
+    """Every way has its stall, in plain copies too, and its memory; all targets are measured."""
+    found = run("checkpoint.py", "--only", "stall")
+    ways = {name.removeprefix("0.02 GB, "): told for name, told in found["figures"].items() if name[0] == "0"}
+    assert ways.keys() >= {
+        "plain copy",
+        "plain copy, one thread",
+        "Checkpointer",
+        "torch.save",
+        "DCP save",
+        "async_save",
+        ways["DCP's best"],
+    }
+    for told in (ways[name] for name in ways if name != "DCP's best"):
+        assert 0 < told["call_s"]["min"] <= told["stall_s"]["median"] <= told["written_s"]["max"] < 60
+        assert told["copies"]["median"] > 0
+        assert 0 < told["cpu_s"]["median"] < 60
+    assert [t["met"] for t in found["targets"]].count(None) == 0
+    assert 2 <= ways["Checkpointer"]["extra_states"] < 8, "two buffers and a small process"
+
+
+def test_checkpoint_restart() -> None:
+    """A fresh training loads what another one left: from the agent's memory, and from files."""
+    figures = run("checkpoint.py", "--only", "restart")["figures"]
+    assert {source: told["n"] for source, told in figures["0.02 GB, restart"].items()} == {"memory_s": 1, "files_s": 1}
+
+
+def test_checkpoint_leaves_out_what_does_not_fit() -> None:
+    """A state that the node has no memory for is named, and nothing of that size is made."""
+    command = [sys.executable, str(BENCHMARKS / "checkpoint.py"), "--json", "--only", "stall", "--gb", "1e6"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert any("1e+06 GB is left out" in note for note in json.loads(done.stdout)["notes"])
 
 
 def test_slow_campaign_twice() -> None:

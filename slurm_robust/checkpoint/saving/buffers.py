@@ -8,6 +8,7 @@ import time
 import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.saving import copying
 from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note, sizes
 from slurm_robust.checkpoint.saving.layout import Layout, views
 from slurm_robust.checkpoint.saving.link import Link
@@ -120,10 +121,7 @@ class Buffers:
         reached("values copied")
         with torch.no_grad():
             if all(source.device.type == "cpu" for source in out):
-                half = len(out) // 2
-                torch._foreach_copy_(into[:half], out[:half]) if half else None
-                reached("half copied")
-                torch._foreach_copy_(into[half:], out[half:]) if out else None
+                copying.copy(into, out, copying.threads_here(), lambda: reached("half copied"))
             else:
                 for target, source in zip(into, out, strict=True):
                     target.copy_(source)

@@ -1,15 +1,12 @@
 """What verifying, sealing and choosing checkpoints cost, beside reading the same files with cat and one stat a file.
 
-    python benchmarks/checkpoint_verify.py      # about a minute; 4 GB in the folder of --dir
-
-Everything is read from the page cache, where a checkpoint that was just written is; `--cold` asks the kernel to drop
-the file first, and then measures the disk more than anybody's program. What is compared is run in turn, round after
-round, so that whatever else the machine does meets all of it.
+Everything is read from the page cache, where a checkpoint that was just written is; for the part that says otherwise
+the kernel is asked to drop the file first, which measures the disk more than anybody's program. What is compared is run
+in turn, round after round, so that whatever else the machine does meets all of it.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -19,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lib import ROOT, Report, Target, machine, show_table, spread
-from rich.console import Console
+from lib import ROOT
 
 from slurm_robust import checkpoint
 
-CAT_SHARE, LOOKUP_S = 0.8, 1.0
+ONE, LOOKUP = "one file", "lookup"
+CAT, VERIFY, LATEST = "cat FILE >/dev/null", "verify, sealed", "latest, one checkpoint of 10,000 files"
 FILES = 10_000
 """As many as the design's target for a lookup speaks of."""
 COMMAND = [sys.executable, "-c", "from slurm_robust.cli.main import main; main()", "ckpt"]
@@ -88,14 +85,14 @@ def reading(folder: Path, size_bytes: int, rounds: int, *, cold: bool) -> dict[s
     os.link(plain, sealed)
     checkpoint.seal(sealed)
     cases: dict[str, Callable[[], Any]] = {
-        "cat FILE >/dev/null": lambda: run("cat", sealed),
-        "verify, sealed": lambda: check(checkpoint.verify(sealed), sealed=True),
+        CAT: lambda: run("cat", sealed),
+        VERIFY: lambda: check(checkpoint.verify(sealed), sealed=True),
         "verify, no seal (CRC-32)": lambda: check(checkpoint.verify(plain), sealed=False),
         "seal": lambda: checkpoint.seal(sealed),
         "srobust ckpt verify, sealed": lambda: run(*COMMAND, "verify", sealed),
     }
     if cold:
-        cases = {name: cases[name] for name in ("cat FILE >/dev/null", "verify, sealed")}
+        cases = {name: cases[name] for name in (CAT, VERIFY)}
     took = times(cases, rounds, (lambda: forget(sealed)) if cold else (lambda: None))
     for path in (plain, sealed):
         path.unlink()
@@ -110,7 +107,7 @@ def several(folder: Path, size_bytes: int, rounds: int) -> dict[str, list[float]
     took = times(
         {
             "cat DIR/* >/dev/null": lambda: run("cat", *sorted(path.glob("shard-*"))),
-            "verify, sealed": lambda: check(checkpoint.verify(path), sealed=True),
+            VERIFY: lambda: check(checkpoint.verify(path), sealed=True),
         },
         rounds,
     )
@@ -137,7 +134,7 @@ def lookup(folder: Path, rounds: int) -> dict[str, list[float]]:
     return times(
         {
             "one stat a file": lambda: stat_all(one / "step-1"),
-            "latest, one checkpoint of 10,000 files": lambda: checkpoint.latest(one),
+            LATEST: lambda: checkpoint.latest(one),
             "latest, 100 checkpoints of 100 files": lambda: checkpoint.latest(many),
             "srobust ckpt latest, one of 10,000 files": lambda: run(*COMMAND, "latest", one),
         },
@@ -145,50 +142,18 @@ def lookup(folder: Path, rounds: int) -> dict[str, list[float]]:
     )
 
 
-def main() -> None:
-    """Measure, and print a table or JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--json", action="store_true", help="one object of named figures")
-    parser.add_argument("--quick", action="store_true", help="small files, two rounds: only shows that it works")
-    parser.add_argument("--gb", type=float, default=2.0, help="size of what is read")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where the files are made")
-    args = parser.parse_args()
-    rounds, gb = (2, 0.05) if args.quick else (args.rounds, args.gb)
-    report = Report("checkpoint_verify", args.quick, machine=machine(), notes=[])
-    with tempfile.TemporaryDirectory(prefix="srobust-verify-", dir=args.dir) as name:
+def measure(gb: float, rounds: int, where: Path, say: Callable[[str], None]) -> dict[str, dict[str, list[float]]]:
+    """Seconds of everything, by part."""
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="srobust-verify-", dir=where) as name:
         folder = Path(name)
-        parts = {
-            "one file": reading(folder, int(gb * 1e9), rounds, cold=False),
-            "one file, not in memory": reading(folder, int(gb * 2.5e8), min(rounds, 3), cold=True),
-            "eight files": several(folder, int(gb * 1e9), rounds),
-            "lookup": lookup(folder, rounds),
+        parts: dict[str, Callable[[], dict[str, list[float]]]] = {
+            ONE: lambda: reading(folder, int(gb * 1e9), rounds, cold=False),
+            "one file, not in memory": lambda: reading(folder, int(gb * 2.5e8), min(rounds, 3), cold=True),
+            "eight files": lambda: several(folder, int(gb * 1e9), rounds),
+            LOOKUP: lambda: lookup(folder, rounds),
         }
-    report.figures["size_gb"] = gb
-    medians: dict[tuple[str, str], float] = {}
-    for part, took in parts.items():
-        found = {what: spread(values) for what, values in took.items()}
-        report.figures[part] = {f"{what}, s": told for what, told in found.items()}
-        medians |= {(part, what): told.median for what, told in found.items() if told}
-    cat = medians["one file", "cat FILE >/dev/null"]
-    ratio = {what: medians["one file", what] / cat for what in parts["one file"]}
-    report.figures["seconds of cat's, one file"] = {what: round(value, 3) for what, value in ratio.items()}
-    report.targets = [
-        Target("verify, sealed: of what cat takes", 1 / CAT_SHARE, "×", ratio["verify, sealed"]),
-        Target("lookup among 10,000 files", LOOKUP_S, "s", medians["lookup", "latest, one checkpoint of 10,000 files"]),
-    ]
-    report.notes.append(f"files of {gb:g} GB on {args.dir}; in memory but for the part that says otherwise")
-    report.notes.append("srobust ckpt: with the start of Python; cat: with its own")
-    if args.json:
-        print(report.to_json())
-        return
-    console = Console()
-    report.show(console)
-    for part, took in parts.items():
-        first = medians[part, next(iter(took))]
-        rows = [(what, str(spread(values)), f"{medians[part, what] / first:.2f}") for what, values in took.items()]
-        show_table(console, f"{part}: seconds, median (least – most)", ("what", "s", "× the first"), rows)
-
-
-if __name__ == "__main__":
-    main()
+        for part, do in parts.items():
+            say(f"verify, {gb:g} GB: {part}")
+            found[part] = do()
+    return found

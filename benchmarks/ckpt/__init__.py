@@ -1,0 +1,1 @@
+"""What saving, verifying and loading checkpoints cost; `benchmarks/checkpoint.py` runs it."""

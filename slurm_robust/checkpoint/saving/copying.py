@@ -1,0 +1,172 @@
+"""Copying many tensors in a step, by as many threads as the rank has cores to itself.
+
+One core reads and writes 10 to 20 GB/s, a node's memory many times that. torchrun gives torch one thread a rank, so a
+plain copy of all tensors leaves most of it unused. Here threads take their next tensors when they are through with the
+last ones, less each time: one that has to wait for a core does not hold up the others for long, and one that gets none
+holds up nobody.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+MOST_THREADS = 4
+"""A rank's; on a node with eight of them that is as much as its memory gives."""
+_UNIT_BYTES = 8 << 20
+_LEAST_BYTES = 64 << 20
+"""One thread has copied less than this before another one has a core."""
+_LEAST_UNITS, _LEAST_TURNS = 4, 32
+"""A thread takes so many units a turn, or more where that still makes so many turns: each may wait for the GIL."""
+Pairs = tuple[list[torch.Tensor], list[torch.Tensor]]
+"""Targets, and what goes there."""
+
+
+def threads_here(env: Mapping[str, str] = os.environ) -> int:
+    """How many threads may copy: this rank's share of the cores that it may run on.
+
+    One where torch has several threads of its own: those do it then, and both would fight for the same cores.
+    """
+    if torch.get_num_threads() > 1:
+        return 1
+    # As torchrun and Slurm tell how many ranks the cores are for; Slurm's is a list as `8(x2),4`.
+    told = env.get("LOCAL_WORLD_SIZE") or env.get("SLURM_STEP_TASKS_PER_NODE") or "1"
+    match = re.match(r"\d+", told)
+    ranks = max(1, int(match[0])) if match else 1
+    cores = len(os.sched_getaffinity(0))
+    if cores * ranks <= (os.cpu_count() or 1):
+        ranks = 1  # bound to cores of its own
+    return max(1, min(MOST_THREADS, cores // ranks))
+
+
+def units(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor], unit_bytes: int = _UNIT_BYTES) -> list[Pairs]:
+    """Cut a copy into parts of about `unit_bytes`: large tensors into slices, small ones together."""
+    found: list[Pairs] = []
+    targets: list[torch.Tensor] = []
+    sources: list[torch.Tensor] = []
+    waiting_bytes = 0
+    for target, source in zip(into, out, strict=True):
+        if source.nbytes > unit_bytes and _can_be_cut(target, source):
+            count = max(1, unit_bytes // source.element_size())
+            cut = zip(torch.split(target.view(-1), count), torch.split(source.view(-1), count), strict=True)
+            found += [([one], [other]) for one, other in cut]
+            continue
+        targets.append(target)
+        sources.append(source)
+        waiting_bytes += source.nbytes
+        if waiting_bytes >= unit_bytes:
+            found.append((targets, sources))
+            targets, sources, waiting_bytes = [], [], 0
+    if targets:
+        found.append((targets, sources))
+    return found
+
+
+def _can_be_cut(target: torch.Tensor, source: torch.Tensor) -> bool:
+    plain = type(source) in (torch.Tensor, torch.nn.Parameter)
+    return plain and target.shape == source.shape and target.is_contiguous() and source.is_contiguous()
+
+
+class _Queue:
+    """Hands out units, many at first and few at the end, and knows when all of them are copied."""
+
+    def __init__(self, waiting: list[Pairs], threads: int) -> None:
+        self._waiting, self._threads = waiting, threads
+        self._most = max(_LEAST_UNITS, len(waiting) // _LEAST_TURNS)
+        self._at = self._taken = 0
+        self._changed = threading.Condition()
+        self.error: BaseException | None = None
+
+    @property
+    def half(self) -> bool:
+        """Whether half of it is handed out."""
+        return 2 * self._at >= len(self._waiting)
+
+    def copy(self, took: Callable[[], None] = lambda: None) -> None:
+        """Copy until nothing is left to be taken; `took` is called before each part."""
+        while (pairs := self._take()) is not None:
+            error: BaseException | None = None
+            try:
+                took()
+                _copy(*pairs)
+            except BaseException as caught:  # noqa: BLE001 (raised by who waits for all of it)
+                error = caught
+            with self._changed:
+                self.error = self.error or error
+                self._taken -= 1
+                self._changed.notify_all()
+
+    def _take(self) -> Pairs | None:
+        with self._changed:
+            left = len(self._waiting) - self._at
+            if not left or self.error is not None:
+                return None
+            count = max(1, min(self._most, left // (2 * self._threads)))
+            taken = self._waiting[self._at : self._at + count]
+            self._at += count
+            self._taken += 1
+        return [one for pair in taken for one in pair[0]], [one for pair in taken for one in pair[1]]
+
+    def wait(self) -> None:
+        """Wait for what others have taken; nobody takes anything any more."""
+        with self._changed:
+            while self._taken:
+                self._changed.wait()
+
+
+def _copy(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+    if into:
+        with torch.no_grad():
+            torch._foreach_copy_(into, out)
+
+
+def copy(
+    into: list[torch.Tensor], out: list[torch.Tensor], threads: int, half: Callable[[], None] = lambda: None
+) -> None:
+    """Copy tensors on the CPU, and return when all of it is done.
+
+    Args:
+        into: Where to.
+        out: What, in the same order.
+        threads: At most so many copy, this one among them.
+        half: Called once, when about half of it is copied.
+
+    Raises:
+        RuntimeError: torch cannot copy one of them; others may be copied.
+    """
+    if threads == 1 or sum(source.nbytes for source in out) < _LEAST_BYTES:
+        middle = len(into) // 2
+        _copy(into[:middle], out[:middle])
+        half()
+        _copy(into[middle:], out[middle:])
+        return
+    with torch.no_grad():
+        queue = _Queue(units(into, out), threads)
+    told = False
+
+    def took() -> None:
+        nonlocal told
+        if queue.half and not told:
+            told = True
+            half()
+
+    with contextlib.suppress(RuntimeError):  # a limit of processes: those that are there do it alone
+        for _ in range(threads - 1):
+            # A threading.Thread's start waits until it has a core, which may be long on a busy node.
+            _thread.start_new_thread(queue.copy, ())
+    try:
+        queue.copy(took)
+        queue.wait()
+    except BaseException as error:  # a signal's, say: nobody begins another part
+        queue.error = error
+        raise
+    if queue.error is not None:
+        raise queue.error
+    if not told:
+        half()
