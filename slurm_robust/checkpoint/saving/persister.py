@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.checkpoint import seals
+from slurm_robust.checkpoint import rollbacks, seals
+from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving import budget, wire, writing
 from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note
@@ -215,6 +216,8 @@ class Persister:
             return now_s > min(until_s, max(left_s, moved_s) + ORPHANED_TIMEOUT_S)
 
         writing.seal_when_complete(folder, note.save_id, note.step, description.world_size, give_up)
+        if why := rollbacks.given_up(rollbacks.read(description.directory), note.step, note.saved_at_s):
+            demote(folder, why)  # its files are younger than what they hold
 
     # -- serving -----------------------------------------------------------------------------------------------
 

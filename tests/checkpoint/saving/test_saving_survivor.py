@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import wait_until
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
@@ -44,7 +45,7 @@ def test_both_sides_name_the_socket_alike(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 KILLED = """
-import signal
+import signal, time
 from slurm_robust.checkpoint.saving import buffers, writing
 def killed(rank, directory, point, ranks):
     training = Training("fsdp")
@@ -161,6 +162,25 @@ told(run(2, load, {str(tmp_path)!r}, "fsdp"))
     assert {(rank["step"], rank["source"]) for rank in demoted} == {(1, "files")}
     assert {rank["digest"] for rank in demoted} == {first[0]["digests"][0]}
     assert any("training died from it" in note for note in demoted[0]["notes"])
+
+
+@pytest.mark.usefixtures("agent")
+def test_memory_of_a_way_that_was_given_up_is_not_used(tmp_path: Path) -> None:
+    """Training went back from step 3 to step 1 for its loss: neither memory nor a late seal brings step 3 back."""
+    (loaded,) = in_worlds(
+        KILLED
+        + f"""
+from slurm_robust.checkpoint import rollbacks
+run(2, killed, {str(tmp_path)!r}, "nowhere", (), expect=-9)
+rollbacks.add({str(tmp_path)!r}, rollbacks.Rollback(
+    at_s=time.time(), to_step=1, why="loss nan at step 3", first_batch=2, last_batch=3))
+told(run(2, load, {str(tmp_path)!r}, "fsdp"))
+"""
+    )
+    assert {(rank["step"], rank["source"]) for rank in loaded} == {(1, "files")}
+    assert any("loss nan at step 3" in note for note in loaded[0]["notes"])
+    wait_until(lambda: not list(tmp_path.glob("step-*/part-*")), 30, "what was copied to be sealed")
+    wait_until(lambda: checkpoint.latest(tmp_path).step == 1, 5, "step 1 to be chosen")
 
 
 def test_a_persister_that_dies_gets_a_successor(agent: persist.Persist, tmp_path: Path) -> None:
