@@ -228,13 +228,14 @@ class Persister:
     def serve(self) -> None:
         """Live until nobody needs it any more."""
         served = ending = False
+        unserved_until_s = time.monotonic() + ORPHANED_TIMEOUT_S
         while True:
             watched: list[Any] = [self._poke_read, *self.connections]
             if not ending:
                 watched.append(self.listening)
             if self.lifeline is not None:
                 watched.append(self.lifeline)
-            ready, _, _ = select.select(watched, [], [], 30.0)
+            ready, _, _ = select.select(watched, [], [], 30.0 if served else min(30.0, ORPHANED_TIMEOUT_S))
             for one in ready:
                 if one is self.listening:
                     self._accept()
@@ -249,6 +250,7 @@ class Persister:
                     self.listening.close()
                 else:
                     self._hear(one)
+            served |= time.monotonic() > unserved_until_s  # whoever started it is dead
             alone = self.lifeline is None and served and not self.connections
             if (ending or alone) and self.idle():
                 return

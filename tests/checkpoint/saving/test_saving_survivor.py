@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -231,3 +233,18 @@ def test_an_agent_that_ends_has_everything_written_first(agent: persist.Persist,
     agent.end()
     assert checkpoint.latest(directory, deep=True).step == 3
     assert wire.connect(link.agent_name(os.environ, os.getuid()), 1.0) is None
+
+
+def test_a_persister_to_which_nobody_comes_ends() -> None:
+    """The rank that started it was killed before it could connect."""
+    patched = persist._BOOTSTRAP.replace(
+        "main(sys", "import slurm_robust.checkpoint.saving.persister as p; p.ORPHANED_TIMEOUT_S = 0.2; main(sys"
+    )
+    root = str(Path(persist.__file__).parents[3])
+    with wire.listener(f"srobust-test-{os.getpid()}") as listening:
+        argv = [sys.executable, "-c", patched, root, str(listening.fileno()), "-"]
+        process = subprocess.Popen(argv, pass_fds=[listening.fileno()])
+    try:
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
