@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slurm_robust.supervise.supervisor import Supervisor
 
 _WRITER = "srobust run"
+_PATIENCE_S = 10.0
 
 
 class Losses:
@@ -66,22 +67,29 @@ class Losses:
         self._theirs = not await asyncio.to_thread(written)
 
     async def bad(self) -> BadLoss | None:
-        """What is wrong with the loss as it was told last, in the ranks' last words too; None where nothing is."""
-        s = self._s
+        """What is wrong with the loss as it was told last, in the ranks' last words too; None where nothing is.
+
+        A file system that hangs, and a fault of ours, must not keep a recovery: then nothing is known of the loss.
+        """
         self._found = None
-        if not s.checkpoint_dir:
+        if not self._s.checkpoint_dir:
             return None
+        try:
+            return await asyncio.wait_for(self._bad(), _PATIENCE_S)
+        except Exception as error:  # noqa: BLE001 (as above)
+            why = f"no answer in {_PATIENCE_S:g} s" if isinstance(error, asyncio.TimeoutError) else str(error)
+            self._s.folder.tell("note", f"nobody can say whether the loss is healthy: {why}")
+            return None
+
+    async def _bad(self) -> BadLoss | None:
+        s = self._s
         if self._work is not None:
-            await self._work
+            await asyncio.shield(self._work)
         if self._log is not None and not self._theirs:
             await self._write(self._log)
         ends = s.present.scene.exits.values()
         told = next((line for e in ends if (line := bad_loss_line((*e.last_lines, *e.shared_lines)))), "")
-        try:
-            self._found = await asyncio.to_thread(goback.due, s.checkpoint_dir, told=told, step=s.present.step)
-        except (CheckpointError, OSError) as error:
-            s.folder.tell("note", f"nobody can say whether the loss is healthy: {error}")
-        found = self._found
+        found = self._found = await asyncio.to_thread(goback.due, s.checkpoint_dir, told=told, step=s.present.step)
         if found is None:
             return None
         healthy = found.to.step if found.to is not None else -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import HealthLog, healthlog
+from slurm_robust.checkpoint import HealthLog, goback, healthlog, rollbacks
 from slurm_robust.checkpoint.health import Range
 from slurm_robust.localize.causes import bad_loss_line
 from slurm_robust.localize.evidence import RankExit
+from slurm_robust.supervise import losses as losses_module
 from slurm_robust.supervise.fleet import Fleet
 from slurm_robust.supervise.losses import Losses
 
@@ -123,6 +125,26 @@ def test_last_words_count(tmp_path: Path) -> None:
         assert (found.why, found.healthy_step) == ("FloatingPointError: loss is nan", 6)
 
     asyncio.run(story())
+
+
+def test_a_file_system_that_hangs_keeps_no_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of the loss then, and that is said; the same for what cannot be read."""
+    of, released = supervisor(tmp_path), threading.Event()
+    notes: list[str] = []
+    of.folder.tell = lambda kind, text: notes.append(text)
+    HealthLog(tmp_path).observe(1, loss=math.nan)
+    (tmp_path / rollbacks.ROLLBACKS_NAME).write_text("{")
+
+    async def story() -> None:
+        assert await Losses(of).bad() is None
+        monkeypatch.setattr(losses_module, "_PATIENCE_S", 0.2)
+        monkeypatch.setattr(goback, "due", lambda *_, **__: released.wait(20))
+        assert await Losses(of).bad() is None
+        released.set()
+
+    asyncio.run(story())
+    assert rollbacks.ROLLBACKS_NAME in notes[0]
+    assert "no answer in 0.2 s" in notes[1]
 
 
 @pytest.mark.parametrize(
