@@ -11,6 +11,8 @@ import torch
 from checkpoint_ranks import asynchronous, distributed, fsdp2, megatron_dist
 from safetensors.torch import save_file
 
+from slurm_robust.checkpoint.saving.checkpointer import Checkpointer
+
 
 def state(seed: int = 0) -> dict[str, torch.Tensor]:
     """A few tensors of several types."""
@@ -140,6 +142,63 @@ def lightning(at: Path) -> Path:
     return path
 
 
+def lightning_sharded(at: Path) -> Path:
+    """A folder, as its FSDP and model-parallel strategies write it."""
+    path = distributed(at).rename(at / "epoch=0-step=7.ckpt")
+    torch.save({"pytorch-lightning_version": "2.5.0", "epoch": 0, "global_step": 7}, path / "meta.pt")
+    return path
+
+
+def nemo(at: Path) -> Path:
+    """NeMo 2: a folder of Lightning's with Megatron's inside."""
+    path = at / "model--step=7-last"
+    (path / "context").mkdir(parents=True)
+    (path / "context" / "io.json").write_text('{"root": 1}')
+    megatron_dist(path).rename(path / "weights")
+    (path / "latest_checkpointed_iteration.txt").unlink()
+    return path
+
+
+def accelerate(at: Path) -> Path:
+    """`save_state` on one rank."""
+    path = at / "step_7"
+    path.mkdir()
+    save_file(state(), path / "model.safetensors")
+    for name in ("optimizer.bin", "scheduler.bin"):
+        torch.save({"state": state(), "lr": 0.1}, path / name)
+    torch.save({"step": 7, "torch_manual_seed": torch.get_rng_state()}, path / "random_states_0.pkl")
+    return path
+
+
+def single(at: Path) -> Path:
+    """Weights in one safetensors file."""
+    path = at / "model-step-7.safetensors"
+    save_file(state(), path, metadata={"format": "pt"})
+    return path
+
+
+def split_pickled(at: Path) -> Path:
+    """Weights in two torch.save files with an index, as `save_pretrained` wrote them before safetensors."""
+    path = at / "step-7"
+    path.mkdir()
+    weights = state()
+    parts = {f"pytorch_model-0000{n + 1}-of-00002.bin": {k: weights[k]} for n, k in enumerate(list(weights)[:2])}
+    for name, tensors in parts.items():
+        torch.save(tensors, path / name)
+    places = {tensor: name for name, tensors in parts.items() for tensor in tensors}
+    (path / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return path
+
+
+def checkpointer(at: Path) -> Path:
+    """This project's own, on one rank, before its seal."""
+    saver = Checkpointer(at, asynchronous=False)
+    saver.save(7, {"model": state(), "tokens": 7})
+    (path,) = at.glob("step-*")
+    (path / "seal.json").unlink()
+    return path
+
+
 MAKERS: dict[str, tuple[Callable[[Path], Path], str, int]] = {
     "torch.save": (plain, "torch.save", 0),
     "torch.save, old": (legacy, "torch.save", 0),
@@ -155,5 +214,11 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], str, int]] = {
     "HF Trainer": (trainer, "HF Trainer", 2),
     "HF Trainer with DeepSpeed": (trainer_with_deepspeed, "DeepSpeed", 8),
     "Lightning": (lightning, "Lightning", 0),
+    "Lightning, sharded": (lightning_sharded, "Lightning", 2),
+    "NeMo": (nemo, "Megatron-LM", 2),
+    "Accelerate": (accelerate, "safetensors", 0),
+    "safetensors": (single, "safetensors", 0),
+    "torch.save with an index": (split_pickled, "weights with an index", 0),
+    "Checkpointer": (checkpointer, "torch.distributed.checkpoint", 1),
 }
 """Name → what makes one, a format that is recognised, and the world size that is told."""

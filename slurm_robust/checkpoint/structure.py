@@ -19,8 +19,9 @@ from slurm_robust.checkpoint.formats.dcp import METADATA
 from slurm_robust.checkpoint.formats.tree import Tree
 from slurm_robust.checkpoint.seals import SEAL_NAME, beside
 
-_NEVER_EMPTY = (".pt", ".pth", ".bin", ".ckpt", ".distcp", ".safetensors", ".json", ".metadata")
-_OF_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_OF_TORCH = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+"""Accelerate's random states are a `.pkl`."""
+_NEVER_EMPTY = (*_OF_TORCH, ".distcp", ".safetensors", ".json", ".metadata")
 _IN_PIECES = ".distcp"
 _TORCH = "torch.save"
 _SAFETENSORS = "safetensors"

@@ -63,7 +63,8 @@ def test_whatever_is_cut_is_found_without_a_seal(copy: Path) -> None:
     for path in files(copy):
         whole = path.read_bytes()
         size = len(whole)
-        for keep in sorted({0, 1, 3, 8, size // 4, size // 2, 3 * size // 4, size - 30, size - 1} & set(range(size))):
+        used = size - PADDING_BYTES if path.parent.name.startswith("step-00000007-") else size
+        for keep in sorted({0, 1, 3, 8, size // 4, size // 2, 3 * size // 4, used - 30, used - 1} & set(range(size))):
             os.truncate(path, keep)
             assert not verify(copy).verified, f"{path.name} cut to {keep} of {size} bytes"
             path.write_bytes(whole)
@@ -81,11 +82,17 @@ def test_zeros_where_a_file_was_are_found(copy: Path) -> None:
         path.write_bytes(whole)
 
 
-@pytest.mark.parametrize("made", [n for n in MAKERS if not n.startswith(("torch.save", "Lightning"))], indirect=True)
+PADDING_BYTES = 4096
+"""The Checkpointer's file is a memory image, whose last page is filled up with zeros that nothing speaks of."""
+ALONE = ("torch.save", "torch.save, old", "Lightning", "Accelerate", "safetensors")
+"""One file, or files of which none says that another one belongs to it."""
+
+
+@pytest.mark.parametrize("made", [n for n in MAKERS if n not in ALONE], indirect=True)
 def test_whatever_is_missing_is_found_without_a_seal(made: tuple[str, Path], copy: Path) -> None:
     """Each file of those that belong together; a plain folder does not tell how many they should be."""
     # What a Trainer writes for some trainings only cannot be missed.
-    optional = {"training_args.bin", "optimizer.pt", "latest", "rng_state_1.pth"}
+    optional = {"training_args.bin", "optimizer.pt", "latest", "rng_state_1.pth", "meta.pt", "io.json"}
     for path in files(copy):
         if path.name in optional:
             continue
@@ -156,7 +163,7 @@ def test_a_flip_in_a_tensor(made: tuple[str, Path], copy: Path) -> None:
         for _, at in places:
             with path.open("r+b") as file:
                 flip(file, at)
-                has_crcs = path.suffix != ".safetensors" and made[0] != "torch.save, old"
+                has_crcs = path.suffix != ".safetensors" and made[0] not in ("torch.save, old", "Checkpointer")
                 assert verify(copy).verified != has_crcs, f"{path.name}, byte {at}"
                 flip(file, at)
     checkpoint.seal(copy)

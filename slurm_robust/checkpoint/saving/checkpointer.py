@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.healthlog import HealthLog
 from slurm_robust.checkpoint.saving import writing
 from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
 from slurm_robust.checkpoint.saving.buffers import Buffers
@@ -65,6 +66,7 @@ class Checkpointer:
         """What went wrong with saves of this run, each a sentence."""
         self.resumed: Resume | None = None
         """What `load_latest` chose, and where from."""
+        self._health: HealthLog | None = None
         self._plan: Plan | None = None
         self._signature = 0
         self._buffers: Buffers | None = None
@@ -82,7 +84,24 @@ class Checkpointer:
         """
         self._ready(state)
 
-    def save(self, step: int, state: Mapping[str, Any]) -> bool:
+    def observe(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
+        """Tell what a step came to, so that it is known which checkpoints are healthy; at each step, or now and then.
+
+        Python numbers; anything else counts as not told, and is never waited for. All ranks may call it, rank 0's
+        counts.
+
+        Returns:
+            What is bad about it, on rank 0; empty where nothing is.
+        """
+        if self.ranks.rank:
+            return ""
+        if self._health is None:
+            self._health = HealthLog(self.directory)
+        return self._health.observe(step, loss=loss, grad_norm=grad_norm)
+
+    def save(
+        self, step: int, state: Mapping[str, Any], *, loss: float | None = None, grad_norm: float | None = None
+    ) -> bool:
         """Save the state as it is after `step`.
 
         Asynchronous: returns when the state is copied; what becomes of the copy is told by the next save, and `wait`.
@@ -92,6 +111,8 @@ class Checkpointer:
             step: The last step that `state` includes.
             state: Name → model, optimizer, anything with `state_dict` and `load_state_dict`, tensors, plain values.
                 What differs on each rank stands in a `PerRank`.
+            loss: As in `observe`, of that step.
+            grad_norm: The same.
 
         Returns:
             True: it is copied (asynchronous), or sealed. False: it was skipped, or failed; the same on all ranks.
@@ -99,6 +120,10 @@ class Checkpointer:
         Raises:
             CheckpointError: at the first save, or when the state has changed: as `prepare`.
         """
+        if loss is not None or grad_norm is not None:
+            self.observe(step, loss=loss, grad_norm=grad_norm)
+        if self._health is not None:
+            self._health.write()  # what is removed after this save depends on it
         self._hear()
         contents = self._ready(state)
         if self._buffers is not None and self.overlap == "skip":

@@ -20,15 +20,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.checkpoint import seals
+from slurm_robust.checkpoint import rollbacks, seals
+from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving import budget, wire, writing
-from slurm_robust.checkpoint.saving.image import Description, Image, Note
+from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note
 
 PARTS_TIMEOUT_S = 1800.0
 """How long the rank that seals waits for the other ranks' files."""
 ORPHANED_TIMEOUT_S = 60.0
-"""The same once nobody is connected any more: ranks that died in a copy never write it."""
+"""The same once its own rank has gone, and nothing is written there: ranks that died in a copy never write it."""
 _NICE = 10
 _PR_SET_NAME = 15
 
@@ -44,6 +45,8 @@ class Keeper:
         self.dropped = False
         self._open: set[int] = set()
         """Numbers of copies that are written, and wait for their seal."""
+        self._left: set[str] = set()
+        self._left_s = 0.0
         self._thread = threading.Thread(target=self._live, daemon=True)
 
     def start(self) -> None:
@@ -59,6 +62,17 @@ class Keeper:
         self._thread.join()
         self.image.close()
         os.close(self.image.fd)
+
+    def rank_gone(self) -> None:
+        """The rank's process is gone; what it left complete is written."""
+        held = (self.image.held(slot) for slot in SLOTS)
+        self._left = {one[1].save_id for one in held if one is not None}
+        self.connection, self._left_s = None, time.monotonic()
+        self.start()
+
+    def left_s(self, save_id: str) -> float | None:
+        """When the process that made this copy was gone, CLOCK_MONOTONIC; None while it lives."""
+        return self._left_s if save_id in self._left else None
 
     @property
     def idle(self) -> bool:
@@ -158,7 +172,7 @@ class Persister:
     ) -> None:
         failure = warning = ""
         try:
-            self._wait_and_seal(description, folder, note)
+            self._wait_and_seal(keeper, description, folder, note)
             warning = self._retain(description)
         except CheckpointError as error:
             failure = str(error)
@@ -184,18 +198,26 @@ class Persister:
             writing.reached("pruned")
         return ""
 
-    def _wait_and_seal(self, description: Description, folder: Path, note: Note) -> None:
+    @staticmethod
+    def _wait_and_seal(keeper: Keeper, description: Description, folder: Path, note: Note) -> None:
         if seals.read(folder) is not None:
             return
-        until_s, alone_s = time.monotonic() + PARTS_TIMEOUT_S, 0.0
+        until_s, moved_s = time.monotonic() + PARTS_TIMEOUT_S, 0.0
+        seen: frozenset[tuple[str, int, int]] = frozenset()
 
         def give_up() -> bool:
-            nonlocal alone_s
+            nonlocal seen, moved_s
             now_s = time.monotonic()
-            alone_s = 0.0 if self.connections else alone_s or now_s
-            return now_s > until_s or bool(alone_s and now_s - alone_s > ORPHANED_TIMEOUT_S)
+            if (left_s := keeper.left_s(note.save_id)) is None:
+                return now_s > until_s
+            # Other nodes may still be writing what their ranks left; who wants the memory does not wait for that.
+            if not keeper.dropped and (there := writing.half_written(folder)) != seen:
+                seen, moved_s = there, now_s
+            return now_s > min(until_s, max(left_s, moved_s) + ORPHANED_TIMEOUT_S)
 
         writing.seal_when_complete(folder, note.save_id, note.step, description.world_size, give_up)
+        if why := rollbacks.given_up(rollbacks.read(description.directory), note.step, note.saved_at_s):
+            demote(folder, why)  # its files are younger than what they hold
 
     # -- serving -----------------------------------------------------------------------------------------------
 
@@ -206,13 +228,14 @@ class Persister:
     def serve(self) -> None:
         """Live until nobody needs it any more."""
         served = ending = False
+        unserved_until_s = time.monotonic() + ORPHANED_TIMEOUT_S
         while True:
             watched: list[Any] = [self._poke_read, *self.connections]
             if not ending:
                 watched.append(self.listening)
             if self.lifeline is not None:
                 watched.append(self.lifeline)
-            ready, _, _ = select.select(watched, [], [], 30.0)
+            ready, _, _ = select.select(watched, [], [], 30.0 if served else min(30.0, ORPHANED_TIMEOUT_S))
             for one in ready:
                 if one is self.listening:
                     self._accept()
@@ -227,6 +250,7 @@ class Persister:
                     self.listening.close()
                 else:
                     self._hear(one)
+            served |= time.monotonic() > unserved_until_s  # whoever started it is dead
             alone = self.lifeline is None and served and not self.connections
             if (ending or alone) and self.idle():
                 return
@@ -254,8 +278,7 @@ class Persister:
         keeper = self.connections.pop(connection, None)
         connection.close()
         if keeper is not None and keeper.connection is connection:
-            keeper.connection = None
-            keeper.start()  # what was complete, and not told of
+            keeper.rank_gone()
 
     def _answer(self, connection: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
         kind = message["t"]
@@ -284,6 +307,8 @@ class Persister:
             raise ValueError(f"asked for {kind!r}")
 
     def _take(self, connection: socket.socket, keeper: Keeper) -> None:
+        if keeper.connection not in (None, connection):
+            keeper.rank_gone()  # its end is not heard yet
         keeper.connection = connection
         self.connections[connection] = keeper
 
