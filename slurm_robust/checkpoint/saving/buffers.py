@@ -61,6 +61,8 @@ class Buffers:
             image = Image(fds[0], populate=True)
             image.describe(made, description, metadata)
         self.image = image
+        self.backed_up = False
+        """Whether another node keeps what is copied here, too."""
         self.number = image.newest()
         self._targets = [self._prepared(plan.layout, slot) for slot in SLOTS]
 
@@ -77,13 +79,16 @@ class Buffers:
         return held.index(min(held))
 
     def busy(self) -> bool:
-        """Whether the next slot is still being written."""
-        return not self.image.free(self.next_slot())
+        """Whether the next slot is still being written, or the other one not yet kept on another node."""
+        return not (self.image.free(self.next_slot()) and self.safe())
+
+    def safe(self) -> bool:
+        """Whether the newest copy is kept on another node, or is not to be: the one before it may be given up."""
+        return not self.backed_up or all(self.image.sent(slot) for slot in SLOTS)
 
     def wait_free(self) -> None:
         """Wait until it is not; a persister that has died meanwhile gets a successor."""
-        slot = self.next_slot()
-        while not self.image.free(slot):
+        while self.busy():
             self.ensure_alive()
             time.sleep(_POLL_S)
 
@@ -95,7 +100,7 @@ class Buffers:
         """
         if self.link.alive and self.link.go():
             return
-        self.link.ask({"t": "adopt"}, (self.image.fd,))
+        self.link.adopt(self.image.fd)
 
     def copy(self, tensors: list[torch.Tensor | bytes], note: Note) -> None:
         """Copy a state into the next slot, and tell the persister. `tensors` are in the order of the layout's places.

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving import writing
+from slurm_robust.checkpoint.saving import backing, writing
 from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
 from slurm_robust.checkpoint.saving.buffers import Buffers
 from slurm_robust.checkpoint.saving.image import Note
@@ -38,6 +38,11 @@ class Checkpointer:
             step, without buffers.
         overlap: What a save does while both buffers are still being written: `wait` for one, or `skip` and say so.
         rng: Save the random generators' states of each rank, too.
+        backup: Keep each rank's copies on another node, too, in memory of the same size. None: where that node's
+            memory outlives the training, which it does under `srobust run`, and there are two nodes or more.
+        layout: Sizes of the parallel groups, those of neighbouring ranks first: `{"tp": 8, "dp": 4, "pp": 2}`. A backup
+            stands where none of its rank's groups is. None: as the tensors' meshes tell.
+        backup_bytes_per_s: What a node sends for backups, at most; 0 for no bound.
     """
 
     def __init__(
@@ -48,6 +53,9 @@ class Checkpointer:
         asynchronous: bool = True,
         overlap: Literal["wait", "skip"] = "wait",
         rng: bool = True,
+        backup: bool | None = None,
+        layout: Mapping[str, int] | None = None,
+        backup_bytes_per_s: float = 1 << 30,
     ) -> None:
         if overlap not in ("wait", "skip"):
             raise ValueError(f"overlap is {overlap!r}: say 'wait' or 'skip'")
@@ -63,12 +71,16 @@ class Checkpointer:
         """The last step that this rank knows to be sealed."""
         self.failures: list[str] = []
         """What went wrong with saves of this run, each a sentence."""
+        self.backup: tuple[int, ...] = ()
+        """Rank → the rank on whose node its copies are kept, too; empty where they are not."""
         self.resumed: Resume | None = None
         """What `load_latest` chose, and where from."""
         self._plan: Plan | None = None
         self._signature = 0
         self._buffers: Buffers | None = None
         self._bindings: Bindings | None = None
+        self._wish = backing.Wish(keep, backup, layout, backup_bytes_per_s)
+        self._resumed = ""
         self._saves = 0
         self._times: dict[int, int] = {}
 
@@ -146,17 +158,17 @@ class Checkpointer:
     def _agree(self, collected: State) -> None:
         """Make plan and buffers, all ranks together."""
         self._plan, self._signature = agree(collected, self.ranks), collected.signature()
-        failure = ""
-        if self.asynchronous:
-            self._buffers = None
-            try:
-                self._buffers = Buffers(self.link, self._plan, self.ranks.world_size, self.keep)
-            except CheckpointError as error:
-                failure = str(error)
-        failure = next((why for why in self.ranks.gather(failure) if why), "")
-        if failure:
-            self._plan = self._buffers = None
-            raise CheckpointError(failure)
+        if not self.asynchronous:
+            return
+        self._buffers = None
+        resumed, self._resumed = self._resumed, ""
+        groups = backing.axes(collected.flat, self.ranks.world_size)
+        try:
+            arranged = backing.arrange(self.link, self._plan, self.ranks, self._wish, groups=groups, resumed=resumed)
+        except CheckpointError:
+            self._plan = None
+            raise
+        self._buffers, self.backup = arranged
 
     def _contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
         """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
@@ -234,7 +246,7 @@ class Checkpointer:
         """
         if self._buffers is not None:
             deadline_s = time.monotonic() + timeout_s
-            while time.monotonic() < deadline_s and self._buffers.image.due():
+            while time.monotonic() < deadline_s and (self._buffers.image.due() or not self._buffers.safe()):
                 self._hear(0.05)
                 try:
                     self._buffers.ensure_alive()
@@ -250,7 +262,11 @@ class Checkpointer:
         if not self.link.alive:
             return
         for told in self.link.news(timeout_s):
-            if told.get("t") != "ended":
+            if told.get("t") == "backup":
+                why = (
+                    f"{told['failure']}; training goes on without" if told["failure"] else "kept on another node again"
+                )
+                self._say(f"step {told['step']}: {why}")
                 continue
             if told["warning"]:
                 self._say(str(told["warning"]))
@@ -282,6 +298,7 @@ class Checkpointer:
             CheckpointError: there is one, and it does not fit `state`, or nobody can say what there is.
         """
         self.resumed = resume(self.directory, state, self.ranks, self.link if self.asynchronous else None, rng=self.rng)
+        self._resumed = self.resumed.save_id
         for text in self.resumed.notes:
             if self.ranks.rank == 0:
                 self._say(text)

@@ -15,7 +15,7 @@ import time
 
 from slurm_robust.supervise.agent.ranks import Target
 
-PROTOCOL = 1
+PROTOCOL = 2
 """In the name, so that a rank with another version of this package does not find it."""
 FLUSH_S = 60.0
 """For what was copied to be written when the agent ends; where Slurm ends the job, KillWait is shorter."""

@@ -1,0 +1,122 @@
+"""Each rank's copies are kept on another node, too: what was backed up comes back whichever node is lost."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from saving_nodes import Nodes
+from worlds_server import in_worlds
+
+from slurm_robust.checkpoint.saving.placement import Layout, lost, place
+
+RANKS = """
+def on_nodes(rank, names, what, *args):
+    names = names.split()
+    os.environ["SLURMD_NODENAME"] = names[rank * len(names) // dist.get_world_size()]
+    os.environ["SLURM_LOCALID"] = str(rank % (dist.get_world_size() // len(names)))
+    return what(rank, *args)
+
+def backed_up(rank, directory, layout, steps, options):
+    training = Training(layout)
+    digests = []
+    saver = Checkpointer(directory, **options)
+    for number in range(1, steps + 1):
+        training.step(number)
+        assert saver.save(number, training.state)
+        digests.append(training.digest())
+    while not saver._buffers.safe():
+        saver._hear(0.02)
+    dist.barrier()
+    return {"digests": digests, "backup": saver.backup}
+
+def resumed(rank, directory, layout, options):
+    training = Training(layout, seed=7)
+    saver = Checkpointer(directory, **options)
+    step = saver.load_latest(training.state)
+    return {"step": step, "digest": training.digest(), "source": saver.resumed.source, "notes": saver.resumed.notes}
+"""
+NO_DISK = "/proc/no-such-place"
+"""Nothing is ever written there: what comes back comes from memory."""
+
+
+def train(nodes: str, world: int, layout: str, **options: Any) -> str:
+    """A line of a program: a world that saves three steps to memory and to other nodes."""
+    return f'told(run({world}, on_nodes, "{nodes}", backed_up, {NO_DISK!r}, "{layout}", 3, {options!r}))\n'
+
+
+def load(nodes: str, world: int, layout: str, **options: Any) -> str:
+    """A line of a program: a world that goes on."""
+    return f'told(run({world}, on_nodes, "{nodes}", resumed, {NO_DISK!r}, "{layout}", {options!r}))\n'
+
+
+@pytest.mark.parametrize("victim", ["a", "b", "c"])
+def test_any_one_node_is_lost(nodes: Nodes, victim: str) -> None:
+    """Three nodes; the replacement of the lost one has an empty memory, and all ranks go on bit for bit."""
+    nodes.up("a", "b", "c")
+    (saved,) = in_worlds(RANKS + train("a b c", 3, "fsdp"))
+    nodes.lose(victim)
+    nodes.up("d")
+    names = " ".join("d" if name == victim else name for name in ("a", "b", "c"))
+    (loaded,) = in_worlds(RANKS + load(names, 3, "fsdp"))
+    assert {(rank["step"], rank["source"]) for rank in loaded} == {(3, "memory+backup")}
+    assert {rank["digest"] for rank in loaded} == {saved[0]["digests"][-1]}
+    told = next(note for note in loaded[0]["notes"] if note.startswith("goes on from step 3"))
+    assert f"ranks {'abc'.index(victim)} from their backup on " in told
+
+
+def test_ranks_that_change_places_load_from_memory(nodes: Nodes) -> None:
+    """Slurm numbers ranks by the order of the nodes: with another node all may move. A new world size fits, too."""
+    nodes.up("a", "b", "c", "d")
+    (saved,) = in_worlds(RANKS + train("a b c", 3, "fsdp"))
+    nodes.lose("a")
+    moved, fewer = in_worlds(RANKS + load("c d b", 3, "fsdp") + load("b c", 2, "ddp"))
+    for loaded in (moved, fewer):
+        assert {(rank["step"], rank["source"]) for rank in loaded} == {(3, "memory+backup")}
+        assert {rank["digest"] for rank in loaded} == {saved[0]["digests"][-1]}
+
+
+def test_any_two_nodes_are_lost(nodes: Nodes) -> None:
+    """Of four nodes that keep each other's in pairs, both of a pair are fatal, said so by the placement; no others."""
+    nodes.up("a", "b", "c", "d")
+    (saved,) = in_worlds(RANKS + train("a b c d", 4, "fsdp"))
+    backup = tuple(saved[0]["backup"])
+    layout = Layout({"ranks": 4}, 1)
+    placed = place(layout)
+    assert placed is not None
+    assert backup == placed.backup
+    fatal = [set(pair) for pair in itertools.combinations(range(4), 2) if lost(layout, backup, set(pair))]
+    assert fatal == [{0, 2}, {1, 3}]
+    nodes.lose("a", "b")
+    nodes.up("e", "f")
+    (loaded,) = in_worlds(RANKS + load("e f c d", 4, "fsdp"))
+    assert {(rank["step"], rank["source"]) for rank in loaded} == {(3, "memory+backup")}
+    assert {rank["digest"] for rank in loaded} == {saved[0]["digests"][-1]}
+    nodes.lose("c", "e")
+    nodes.up("g", "h")
+    (none,) = in_worlds(RANKS + load("g f h d", 4, "fsdp"))
+    assert {rank["step"] for rank in none} == {None}
+
+
+GROUPS = Layout({"tp": 2, "dp": 2}, 1)
+"""A rank a node; tensor groups 0 1 and 2 3, replicas 0 2 and 1 3."""
+
+
+@pytest.mark.parametrize("group", [(0, 1), (2, 3), (0, 2), (1, 3)])
+def test_any_whole_group_is_lost(nodes: Nodes, group: tuple[int, int]) -> None:
+    """The groups are found in the tensors' mesh; both nodes of a tensor or a data-parallel group may go at once."""
+    names = ["a", "b", "c", "d"]
+    nodes.up(*names)
+    (saved,) = in_worlds(RANKS + train(" ".join(names), 4, "fsdp+tp"))
+    placed = place(GROUPS)
+    assert placed is not None
+    assert placed.shared == 0
+    assert tuple(saved[0]["backup"]) == placed.backup
+    nodes.lose(*(names[node] for node in group))
+    nodes.up("x", "y")
+    for new, node in zip("xy", group, strict=True):
+        names[node] = new
+    (loaded,) = in_worlds(RANKS + load(" ".join(names), 4, "fsdp+tp"))
+    assert {(rank["step"], rank["source"]) for rank in loaded} == {(3, "memory+backup")}
+    assert {rank["digest"] for rank in loaded} == {saved[0]["digests"][-1]}
