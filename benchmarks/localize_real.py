@@ -1,22 +1,23 @@
 """Who is at fault, in real torch processes over gloo: faults of known truth, captured as the supervisor captures them.
 
-    python benchmarks/localize_real.py [--quick] [--json] [--only NAME …] [--keep DIR]
+    python benchmarks/localize_real.py [--quick] [--slurm] [--json] [--only NAME …] [--keep DIR]
 
 Each case is a training of its own, a process a rank, with the supervisor's own agents beside it, one a node: they find
-the ranks in /proc, py-spy takes the stacks, and `localize` judges what came. No Slurm is needed: nodes are names. In
-`exact` all struck nodes are named and no other; a class whose fault is the program's own names its node or nobody.
+the ranks in /proc, py-spy takes the stacks, and `localize` judges what came. Nodes are names, and suspicion comes two
+seconds after the fault. With `--slurm` each case is a job of its own on a cluster of this machine: `srobust run` starts
+the ranks, suspects by itself and judges. In `exact` all struck nodes are named and no other; a class whose fault is the
+program's own names its node or nobody.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,16 @@ import lib
 from campaign.score import Share
 from real.cases import CASES, QUICK, Case
 from real.stage import Outcome, Stage
+from real.under_slurm import SlurmStage, bring_up
 from rich.console import Console
 
+StageOf = Callable[[Case], Stage | SlurmStage]
 OUTCOMES = ("exact", "rightly none", "missed", "wrong")
 AT_ONCE = 2
 """Cases side by side: most of a case is waiting."""
 
 
-async def run(
-    cases: Sequence[Case], folder: Path, at_once: int, *, recorder: bool = False
-) -> tuple[list[Outcome], list[str]]:
+async def run(cases: Sequence[Case], stage: StageOf, at_once: int) -> tuple[list[Outcome], list[str]]:
     """Play all cases; what could not be played is a line of its own."""
     free = asyncio.Semaphore(at_once)
     failed: list[str] = []
@@ -41,7 +42,7 @@ async def run(
     async def one(case: Case) -> Outcome | None:
         async with free:
             try:
-                found = await Stage(case, folder / case.name, recorder=recorder).play()
+                found = await stage(case).play()
             except TimeoutError as error:
                 failed.append(str(error))
                 return None
@@ -84,6 +85,16 @@ def show(console: Console, found: dict[str, Any]) -> None:
             console.print(f"{case['case']}: {case['outcome']}, named {case['named'] or 'nobody'}: {case['told']}")
 
 
+def _played(cases: Sequence[Case], folder: Path, args: argparse.Namespace) -> tuple[list[Outcome], list[str]]:
+    if not args.slurm:
+        return asyncio.run(run(cases, lambda c: Stage(c, folder / c.name, recorder=args.recorder), args.at_once))
+    cluster = bring_up()
+    try:
+        return asyncio.run(run(cases, lambda c: SlurmStage(c, folder / c.name, cluster), args.at_once))
+    finally:
+        cluster.down()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases; exit 1 where one names a wrong node or could not be played."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -92,21 +103,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="cases side by side (default: %(default)s)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep captures and output here, a folder a case")
     parser.add_argument("--recorder", action="store_true", help="with flight-recorder dumps of gloo's operations")
+    parser.add_argument("--slurm", action="store_true", help="each case as a job under `srobust run`")
     parser.add_argument("--json", action="store_true", help="figures for tools")
     args = parser.parse_args(argv)
+    if args.slurm and args.recorder:
+        parser.error("--slurm has the recorder's dumps anyway: `srobust run` asks for them")
     names = args.only or (QUICK if args.quick else [c.name for c in CASES])
     report = lib.Report("localize_real", args.quick, notes=[lib.CPU_ONLY], machine=lib.machine())
     began_s = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="localize-real-"))
-    try:
-        if args.keep:
-            args.keep.mkdir(parents=True, exist_ok=True)
-        kept = args.keep or folder
-        outcomes, failed = asyncio.run(
-            run([c for c in CASES if c.name in names], kept, args.at_once, recorder=args.recorder)
-        )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    cases = [c for c in CASES if c.name in names]
+    with tempfile.TemporaryDirectory(prefix="localize-real-") as made:
+        folder = args.keep or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        outcomes, failed = _played(cases, folder.absolute(), args)
     report.figures = figures(outcomes)
     report.notes += [*failed, f"{len(outcomes)} cases in {time.monotonic() - began_s:.0f} s"]
     if args.json:

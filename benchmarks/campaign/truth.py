@@ -76,7 +76,7 @@ def _told_by_stacks(world: World, fault: Fault, case: Case) -> bool:
     if fault.kind in ("collective", "p2p"):
         return False
     at_work = fault.kind == "gil" and any(look.cpu > 0 for look in fault.looks.values())
-    elsewhere = any(world.host_of(rank).act.kind not in ("load", "kernel") for rank in fault.looks)
+    elsewhere = any(world.host_of(rank).act.kind != "load" for rank in fault.looks)
     if at_work and elsewhere and len(case.scenes) < 3:
         return (
             False  # a thread at work that was met twice at one place looks the same: the main thread's place must tell

@@ -33,9 +33,9 @@ class Run(Context):
     """One rank's run."""
 
     def __init__(self, folder: Path, fault: str, where: str, ranks: tuple[int, ...]) -> None:
-        super().__init__(folder, int(os.environ["RANK"]), ranks)
+        super().__init__(folder, int(os.environ["SLURM_PROCID"]), ranks)
         self.fault, self.where = fault, where
-        self.world = int(os.environ["WORLD_SIZE"])
+        self.world = int(os.environ["SLURM_STEP_NUM_TASKS"])
 
     def strike(self, where: str, number: int) -> None:
         """Meet the fault, if this is the place and the time."""

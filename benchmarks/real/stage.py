@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ class Stage:
     async def _start_rank(self, rank: int) -> None:
         case = self.case
         struck = ",".join(map(str, case.ranks))
-        named = {"SLURM_PROCID": str(rank), "RANK": str(rank), "WORLD_SIZE": str(case.world)}
+        named = {"SLURM_PROCID": str(rank)}
         if self.recorder:
             named["TORCH_FR_DUMP_TEMP_FILE"] = str(self.folder / "dump-")
             named["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(self.folder / "ask-")
@@ -192,7 +192,7 @@ class Stage:
                     break
                 await asyncio.sleep(EVERY_S)
             took_s = time.monotonic() - struck_s
-        return self._outcome(verdict, took_s)
+        return outcome_of(self.case, verdict, took_s, self.folder)
 
     async def _struck(self) -> None:
         deadline = time.monotonic() + STRIKES_WITHIN_S
@@ -221,15 +221,27 @@ class Stage:
                 rank, self.case.node(rank), gone_s or time.time(), last_lines=tuple(lines[-20:]), **died
             )
 
-    def _outcome(self, verdict: Verdict, took_s: float) -> Outcome:
-        case = self.case
-        named = tuple(dict.fromkeys(s.node for s in verdict.suspects if s.node))
-        told = f"{verdict.conclusion.value}: {verdict.reason}" + (f" ({verdict.detail})" if verdict.detail else "")
-        acted_on = verdict.corroborated and verdict.conclusion is Conclusion.CULPRIT
-        outcome = Outcome(case, grade(case, named), named, acted_on, told, took_s, self.folder, verdict)
-        shown = {"case": case.name, "outcome": outcome.how, "right": case.right, "struck": sorted(case.struck)}
-        (self.folder / "outcome.json").write_text(json.dumps({**shown, "named": named, "told": told}, indent=1))
-        return outcome
+
+def outcome_of(
+    case: Case, verdict: Verdict, took_s: float, folder: Path, names: Mapping[str, str] | None = None
+) -> Outcome:
+    """What the verdict is worth; kept in the case's folder.
+
+    Args:
+        case: What was played.
+        verdict: The last.
+        took_s: From the fault to it.
+        folder: The case's.
+        names: The case's names of the nodes that the verdict may name; None where they are the same.
+    """
+    found = dict.fromkeys(s.node for s in verdict.suspects if s.node)
+    named = tuple(names[node] if names is not None else node for node in found)
+    told = f"{verdict.conclusion.value}: {verdict.reason}" + (f" ({verdict.detail})" if verdict.detail else "")
+    acted_on = verdict.corroborated and verdict.conclusion is Conclusion.CULPRIT
+    outcome = Outcome(case, grade(case, named), named, acted_on, told, took_s, folder, verdict)
+    shown = {"case": case.name, "outcome": outcome.how, "right": case.right, "struck": sorted(case.struck)}
+    (folder / "outcome.json").write_text(json.dumps({**shown, "named": named, "told": told}, indent=1))
+    return outcome
 
 
 def grade(case: Case, named: tuple[str, ...]) -> str:

@@ -20,6 +20,12 @@ def seen_held(rank: RankCapture) -> bool:
     return what.patience is not None and what.infrastructure
 
 
+def gone_for_good(captures: Sequence[Capture]) -> frozenset[int]:
+    """Ranks of which the last two captures found their node, and no process."""
+    gone = [{r.rank for r in capture.ranks if not r.processes} for capture in captures[-2:]]
+    return frozenset(set.intersection(*gone)) if len(gone) == 2 else frozenset()
+
+
 def gil_held(captures: Sequence[Capture]) -> frozenset[int]:
     """Ranks of which one side thread held the GIL in every capture, with the same stack.
 

@@ -22,7 +22,7 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.ras import judge_ras
 from slurm_robust.localize.recorder.verdict import judge_dumps
 from slurm_robust.localize.stops import judge_stop_signals, judge_stops
-from slurm_robust.localize.together import with_stacks, without_workers
+from slurm_robust.localize.together import with_recorded, with_stacks, without_workers
 from slurm_robust.localize.tree import rank_process
 from slurm_robust.localize.waiting import judge_waiting
 from slurm_robust.model import Conclusion, Verdict
@@ -67,6 +67,13 @@ def _moves(evidence: Evidence) -> Verdict | None:
             steps = f"from step {was.step} ({was.phase}) to step {now.step} ({now.phase})"
             return Verdict(Conclusion.NONE, f"training moves: rank {rank.rank} went {steps}")
     return None
+
+
+def _stopped(evidence: Evidence) -> Verdict | None:
+    found = judge_stops(evidence)
+    if found is None or found.conclusion is not Conclusion.CULPRIT:
+        return found
+    return with_recorded(found, _recorded(evidence))
 
 
 def _recorded(evidence: Evidence) -> Verdict | None:
@@ -120,7 +127,7 @@ _NOTHING_KNOWN = Verdict(Conclusion.UNDETERMINED, "nothing was captured", missin
 _VOTES: tuple[Callable[[Evidence], Verdict | None], ...] = (
     judge_exits,
     _moves,
-    judge_stops,
+    _stopped,
     _recorded,
     _seen_by_nccl,
     _outside_the_collective,

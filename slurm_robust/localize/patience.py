@@ -58,6 +58,7 @@ class Blocking:
         detail: What belongs to it and is too much for that sentence.
         infrastructure: Its node may be the reason (a stopped or uninterruptible process, a loader that hangs).
         confidence: That this is where the cause is: see `docs/localization.md` for which of them are measured.
+        by_gil: A side thread that has the interpreter's lock.
     """
 
     what: str
@@ -65,6 +66,7 @@ class Blocking:
     infrastructure: bool
     confidence: float
     detail: str = ""
+    by_gil: bool = False
 
 
 _BY_WAIT: dict[Wait, tuple[Patience, float]] = {
@@ -110,7 +112,7 @@ def _alive(rank: RankCapture, training: Process) -> Blocking:
 def _in_program(rank: RankCapture, training: Process, where: Place) -> Blocking:
     if (holder := gil_holder(rank)) is not None:
         what = f"its thread {holder.name or holder.os_thread_id} holds the GIL at {label(holder.frames[-1])}"
-        return Blocking(what, LIKELY, False, 0.8, f"the main thread is at {where.label}")
+        return Blocking(what, LIKELY, False, 0.8, f"the main thread is at {where.label}", by_gil=True)
     if where.wait is Wait.LOCK and all_threads_wait(training):
         return Blocking(f"it waits for {where.wait.value} at {where.label}", LIKELY, False, 0.7)
     return Blocking(f"it stands at {where.label} ({where.wait.value})", None, False, 0.75)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust.localize.evidence import Evidence, RankCapture
-from slurm_robust.localize.frames import main_thread
+from slurm_robust.localize.evidence import Evidence, Frame, RankCapture
+from slurm_robust.localize.frames import main_thread, own_frames, short_function
 from slurm_robust.localize.motion import stillness
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import blocking
@@ -21,6 +21,8 @@ from slurm_robust.words import joined
 
 MAX_CONFIDENCE = 0.97
 """Two witnesses are not certainty: both may see the victim of a third."""
+_HOST_BACKENDS = frozenset({"gloo", "mpi"})
+"""Operations that no device takes part in."""
 
 
 def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -> Verdict:
@@ -45,20 +47,38 @@ def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -
     return replace(recorded, suspects=suspects, detail=detail, missing=missing, corroborated=stacks.corroborated)
 
 
+def with_recorded(stopped: Verdict, recorded: Verdict | None) -> Verdict:
+    """The verdict on stopped processes, and who else is waited for by the recorder's word, where that agrees with it.
+
+    What is stopped is acted on as before; the others are named, and their nodes are left when it comes again.
+    """
+    if recorded is None or recorded.conclusion is not Conclusion.CULPRIT:
+        return stopped
+    held = {s.node for s in stopped.suspects}
+    if not held < {s.node for s in recorded.suspects}:
+        return stopped
+    more = tuple(replace(s, infrastructure=False) for s in recorded.suspects if s.node not in held)
+    detail = "; ".join(filter(None, (stopped.detail, f"the recorder names {joined(s.why for s in more)} too")))
+    return replace(stopped, suspects=(*stopped.suspects, *more), detail=detail)
+
+
 def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
     """The recorder's verdict without suspects that are at work elsewhere; None where nobody is left.
 
     All wait at a barrier for the rank that evaluates or saves: the recorder cannot tell that from a hang. A rank whose
-    stack is not there counts as at work where others that the recorder names are, and where the peers wait at the end
-    of such work.
+    stack is not there counts as at work where others that the recorder names are, and where the peers wait in a barrier
+    or at the end of such work.
     """
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
     ranks = {rank for suspect in recorded.suspects for rank in suspect.ranks}
     looks = stillness(evidence.captures[-2:], ranks)
-    # One that only uses a processor where it stands is slow or in an endless loop: held, by itself.
-    moved = {r for r, still in looks.items() if still.moves and still.last is not None and not still.last.busy}
+    # One that only uses a processor where it stands may be a host that waits for its device, unless there is none.
+    by_hosts = _carried_by_hosts(evidence)
+    moved = {
+        r for r, still in looks.items() if still.last is not None and still.moves and (by_hosts or not still.last.busy)
+    }
     at_work = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
     if at_work or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
         at_work |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
@@ -66,6 +86,11 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
     if len(left) == len(recorded.suspects):
         return recorded
     return replace(recorded, suspects=left, reason=joined(s.why for s in left)) if left else None
+
+
+def _carried_by_hosts(evidence: Evidence) -> bool:
+    backends = {op.backend for dump in evidence.recorder.values() for op in dump.pending}
+    return bool(backends) and backends <= _HOST_BACKENDS
 
 
 def _slow_by_nature(rank: RankCapture) -> bool:
@@ -79,10 +104,19 @@ def _unread(rank: RankCapture) -> bool:
 
 
 def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
-    """Most of those whose stack is there wait at the end of a checkpoint, an evaluation and the like."""
+    """Most of those whose stack is there wait at the end of a checkpoint, an evaluation and the like, or in a barrier.
+
+    A program that calls a barrier lets all wait until somebody's work is done, mostly rank 0's.
+    """
     stacks = [main_thread(p.threads) for p in map(rank_process, peers) if p is not None]
-    around = [bool(slow_around(thread.frames, "")) for thread in stacks if thread is not None]
+    frames = [thread.frames for thread in stacks if thread is not None]
+    around = [bool(slow_around(found, "")) or _in_barrier(found) for found in frames]
     return sum(around) > len(around) / 2
+
+
+def _in_barrier(frames: tuple[Frame, ...]) -> bool:
+    own = own_frames(frames)
+    return bool(own) and short_function(own[-1].function) in ("barrier", "monitored_barrier")
 
 
 def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:

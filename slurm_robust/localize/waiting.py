@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from slurm_robust.localize.at_work import Look, verdict_at_work, verdict_unsure
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
-from slurm_robust.localize.held import gil_held, seen_held
+from slurm_robust.localize.held import gil_held, gone_for_good, seen_held
 from slurm_robust.localize.lagging import left_behind
 from slurm_robust.localize.motion import (
     BUSY_SHARE,
@@ -27,6 +28,8 @@ from slurm_robust.words import joined
 
 MAX_UNSEEN_SHARE = 0.1
 """More ranks than this without a stack: one of them may be the source, so nothing is corroborated."""
+MAX_UNREAD_SHARE = 0.2
+"""With more than this not even a rank that is seen to be held is looked for."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
         return _nobody_waits(evidence, scene)
     if not scene.outside:
         return _all_wait(last, scene)
+    scene = _without_spinners(evidence.captures, scene)
     if _outnumbered(last, scene):
         outside_nodes = {r.node for r in scene.outside}
         who = name(r.rank for r in scene.outside)
@@ -98,6 +102,16 @@ def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
     return _Scene(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
 
 
+def _without_spinners(captures: Sequence[Capture], scene: _Scene) -> _Scene:
+    """Hosts that wait for their GPU use a processor wherever they stand: where others outside sleep, these wait too."""
+    moved = set(moving(captures, (r.rank for r in scene.outside))) - gil_held(captures)
+    busy = spinning(captures, moved)
+    if busy != moved or not 0 < len(busy) < len(scene.outside):
+        return scene
+    outside = tuple(r for r in scene.outside if r.rank not in busy)
+    return replace(scene, outside=outside, spin=tuple(sorted({*scene.spin, *busy})))
+
+
 def _outnumbered(last: Capture, scene: _Scene) -> bool:
     """More are outside than wait, or they are on most nodes."""
     nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in scene.outside}
@@ -109,10 +123,10 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) ->
 
     Under CUDA the others wait wherever they next need their device, which is not one line of the program.
     """
-    if len(captures) < 2 or len(scene.unseen) > max(1, MAX_UNSEEN_SHARE * len(last.ranks)):
+    if len(captures) < 2 or len(scene.unseen) > max(1, MAX_UNREAD_SHARE * len(last.ranks)):
         return None
-    gil = gil_held(captures)
-    held = tuple(r for r in last.ranks if r.rank in gil or seen_held(r))
+    gil, gone = gil_held(captures), gone_for_good(captures)
+    held = tuple(r for r in last.ranks if r.rank in gil | gone or seen_held(r))
     others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(scene.unseen)
     before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
     spin = spinning(captures, others)
@@ -190,34 +204,15 @@ def _all_wait(last: Capture, scene: _Scene) -> Verdict:
 def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
     captures = evidence.captures
     still_for = stillness(captures, [r.rank for r in scene.outside])
-    looks = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
+    looks: dict[int, Look] = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
     peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
     gil = gil_held(captures)
     at_work = [r for r in scene.outside if looks[r.rank][1].moves and r.rank not in gil]
-    busy = spinning(captures, (r.rank for r in at_work))
-    if busy == {r.rank for r in at_work} and len(busy) < len(scene.outside):
-        # Hosts that wait for their GPU use a processor wherever they stand; who sleeps outside does not wait so.
-        scene = replace(
-            scene,
-            outside=tuple(r for r in scene.outside if r.rank not in busy),
-            spin=tuple(sorted({*scene.spin, *busy})),
-        )
-        at_work = []
     if at_work:
-        return _at_work(at_work, scene, looks, peers)
-    if len(captures) < 2 and all(what.patience is None for what, _ in looks.values()):
-        # Only where something holds it is a rank a suspect at the first look: user code may just be slow there.
-        first = scene.outside[0]
-        who, what = name(r.rank for r in scene.outside), looks[first.rank][0].what
-        reason = f"{who} on {first.node} is outside the collective ({what})"
-        detail = f"{peers}; whether it moves is not known"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture",), detail=detail)
-    if (slow := _slow_and_unsure(scene, looks)) is not None:
-        last = looks[slow.rank][1].last
-        assert last is not None
-        where = scene.places[slow.rank]
-        reason = f"{name(r.rank for r in scene.outside)} on {slow.node} is in {where.slow_by_nature} at {where.label}"
-        return Verdict(Conclusion.UNDETERMINED, f"{reason}, and may be at work ({last.why})", detail=peers)
+        return verdict_at_work(at_work, scene.places, looks, peers)
+    unsure = verdict_unsure(captures, scene.outside, scene.places, looks, peers)
+    if unsure is not None:
+        return unsure
     missing = [] if _peers_explained(captures, scene) else ["captures in which all others wait, one after the other"]
     if scene.spin:
         missing.append(f"whether {name(scene.spin)} wait: they use a processor, at one place")
@@ -237,30 +232,6 @@ def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
     detail = ", ".join(filter(None, (joined(filter(None, (s.detail for s in suspects))), peers)))
     wanted = tuple(dict.fromkeys(missing))
     return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
-
-
-def _slow_and_unsure(scene: _Scene, looks: dict[int, tuple[Blocking, Stillness]]) -> RankCapture | None:
-    """The first of those outside, where all of them do what may rightly take long, and are not known to stand still."""
-    for rank in scene.outside:
-        what, still = looks[rank.rank]
-        unsure = still.last is not None and still.last.motion is Motion.UNSURE
-        if what.patience is not None or not scene.places[rank.rank].slow_by_nature or not unsure:
-            return None
-    return scene.outside[0]
-
-
-def _at_work(
-    at_work: list[RankCapture], scene: _Scene, looks: dict[int, tuple[Blocking, Stillness]], peers: str
-) -> Verdict:
-    rank = at_work[0]
-    last = looks[rank.rank][1].last
-    assert last is not None
-    who, where = name(r.rank for r in at_work), scene.places[rank.rank].label
-    if last.busy:
-        what = f"is busy at {where} ({last.why})"
-        reason = f"{who} on {rank.node} {what}: slow, or an endless loop"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it comes to an end",), detail=peers)
-    return Verdict(Conclusion.NONE, f"{who} on {rank.node} moves outside the collective ({last.why})", detail=peers)
 
 
 def _where(scene: _Scene) -> str:

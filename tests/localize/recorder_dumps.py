@@ -20,6 +20,7 @@ def entry(
     number: int = 0,
     state: str = "scheduled",
     sizes: Sequence[Sequence[int]] = ((4,),),
+    backend: str = "nccl",
 ) -> dict[str, Any]:
     """One entry as PyTorch's recorder keeps it."""
     pair = name.startswith(("send", "recv"))
@@ -29,7 +30,7 @@ def entry(
         "process_group": (group, "a group"),
         "collective_seq_id": 0 if pair else seq,
         "p2p_seq_id": seq if pair else 0,
-        "profiling_name": f"nccl:{name}",
+        "profiling_name": f"{backend}:{name}",
         "time_created_ns": 1_700_000_000_000_000_000 + order,
         "input_sizes": [list(s) for s in sizes],
         "input_dtypes": ["Float"],

@@ -96,6 +96,44 @@ def test_a_side_thread_at_work_beside_a_held_main_thread(state: str, named: list
     assert not found.corroborated
 
 
+@pytest.mark.parametrize(("looks", "named"), [(2, []), (3, ["n9"])], ids=["twice", "three times"])
+def test_a_thread_that_computes_with_the_gil_beside_a_main_thread_in_the_program(looks: int, named: list[str]) -> None:
+    """The main thread may wait for its device there; twice the thread may have been met by chance."""
+    side = Thread(HOLDER, "metrics", 7, active=True, owns_gil=True)
+    found = judge(seen(*([*peers(), rank(9, process(USER, cpu_s=10.0 * t, side=[side]))] for t in range(looks))))
+    assert [s.node for s in found.suspects] == named
+
+
+def test_a_thread_that_keeps_the_gil_while_some_could_not_be_read() -> None:
+    """Two of twelve have no stack: one of them may be the source too, so the one that is seen held is not yet sure."""
+    looks = [[*peers(count=10), holder(1), *(spinning(n, 10.0 * t, unread=True) for n in (10, 11))] for t in range(3)]
+    found = judge(seen(*looks))
+    assert [s.node for s in found.suspects] == ["n1"]
+    assert not found.corroborated
+
+
+@pytest.mark.parametrize(("looks", "named"), [(1, []), (2, ["n9"])], ids=["once", "twice"])
+def test_a_rank_that_is_gone_while_most_spin_and_few_wait(looks: int, named: list[str]) -> None:
+    """No process, and no exit was seen: nothing else can explain a job in which nobody moves."""
+    found = judge(
+        seen(
+            *([*(spinning(n, 10.0 * t) for n in range(2, 8)), *peers(but=9, count=2), rank(9)] for t in range(looks)),
+        )
+    )
+    assert [s.node for s in found.suspects] == named
+
+
+def test_the_one_that_sleeps_among_spinners_on_most_nodes() -> None:
+    """Those that spin wait for their device: that they are on most nodes does not hide the sleeper."""
+    looks = [
+        [*peers(but=9, count=4), *(spinning(n, 10.0 * t) for n in range(4, 9)), rank(9, process(USER))]
+        for t in range(2)
+    ]
+    found = judge(seen(*looks))
+    assert [s.node for s in found.suspects] == ["n9"]
+    assert not found.corroborated
+
+
 def test_all_have_such_a_thread() -> None:
     """The same program on all ranks: no rank is told from the others by it."""
     assert not judge(seen(*([holder(n) for n in range(6)] for _ in range(3)))).suspects

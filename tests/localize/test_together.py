@@ -23,7 +23,7 @@ from localize_scenes import (
     repeated,
     waiting,
 )
-from recorder_dumps import WORLD, dump, entry
+from recorder_dumps import TENSOR, WORLD, dump, entry
 
 from slurm_robust.localize.evidence import Evidence, Frame, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
@@ -33,9 +33,9 @@ COMPILE = frames("main /home/u/train.py:57", "_compile torch/_dynamo/convert_fra
 FOUR = {WORLD: [0, 1, 2, 3]}
 
 
-def recorded(absent: int) -> dict[int, RankDump]:
+def recorded(absent: int, backend: str = "nccl") -> dict[int, RankDump]:
     """All of four wait in a collective that one never joined."""
-    found = {r: dump(r, [entry(10, 5)], {0: (5, 4)}, FOUR) for r in range(4) if r != absent}
+    found = {r: dump(r, [entry(10, 5, backend=backend)], {0: (5, 4)}, FOUR) for r in range(4) if r != absent}
     return {**found, absent: dump(absent, [entry(9, 4, state="completed")], {0: (4, 4)}, FOUR)}
 
 
@@ -116,6 +116,30 @@ def test_an_evaluation_that_computes_at_one_line_is_not_blamed() -> None:
     assert [s.node for s in judge(moving_suspect([USER] * 3, 4.0)).suspects] == ["n1"]
 
 
+def test_a_batch_that_takes_long_on_hosts_is_not_blamed() -> None:
+    """Under gloo no host waits for a device: one that uses a processor at one line computes."""
+    busy = moving_suspect([USER] * 3, 4.0)
+    assert not judge(replace(busy, recorder=recorded(1, "gloo"))).suspects
+    still = moving_suspect([USER] * 3, 0.0)
+    assert [s.node for s in judge(replace(still, recorder=recorded(1, "gloo"))).suspects] == ["n1"]
+
+
+def test_stopped_and_another_that_never_joined() -> None:
+    """Of two that are held one is stopped, and the other has no stack: both are named, the second one's node stays."""
+    nodes = {n: f"n{n}" for n in range(5)}
+    sizes = {WORLD: [0, 1], TENSOR: [2, 3]}
+    pairs = {
+        0: dump(0, [entry(10, 5)], {0: (5, 4)}, sizes),
+        1: dump(1, [entry(9, 4, state="completed")], {0: (4, 4)}, sizes),
+        2: dump(2, [entry(10, 5, group=TENSOR, number=1)], {1: (5, 4)}, sizes),
+        3: dump(3, [entry(9, 4, group=TENSOR, number=1, state="completed")], {1: (4, 4)}, sizes),
+    }
+    looks = [capture(t, waiting(0), rank(1, process(USER, state="T")), waiting(2)) for t in (0.0, 5.0)]
+    found = judge(replace(evidence(*looks, nodes=nodes), recorder=pairs))
+    assert [(s.node, s.infrastructure) for s in found.suspects] == [("n1", True), ("n3", False)]
+    assert found.corroborated
+
+
 def test_who_has_finished_leaves_no_dump() -> None:
     """A rank that ended with exit code 0 is not suspected for that: the program let it leave."""
     ended = RankExit(1, "n1", 1001.0, exit_code=0)
@@ -139,11 +163,12 @@ def test_waited_for_and_at_work(elsewhere: RankCapture) -> None:
 
 @pytest.mark.parametrize("seen", [True, False], ids=["unread", "uncaptured"])
 def test_waited_for_at_the_end_of_a_save(seen: bool) -> None:
-    """The peers wait in `save_checkpoint` for a rank without a stack: it saves, for all that is known."""
-    barrier = frames("save_checkpoint /home/u/train.py:88", "barrier torch/distributed/distributed_c10d.py:5356")
+    """The peers wait in a barrier or in `save_checkpoint` for a rank without a stack: for all we know, it saves."""
+    save = frames("save_checkpoint /home/u/train.py:88", "all_reduce torch/distributed/distributed_c10d.py:2810")
+    barrier = frames("main /home/u/train.py:88", "barrier torch/distributed/distributed_c10d.py:5356")
     unread = [rank(1, process(None))] if seen else []
     nodes = {n: f"n{n}" for n in range(4)}
-    for stack, named in ((barrier, []), (ALL_REDUCE, ["n1"])):
+    for stack, named in ((save, []), (barrier, []), (ALL_REDUCE, ["n1"])):
         looks = [capture(t, *(waiting(n, stack) for n in (0, 2, 3)), *unread) for t in (0.0, 5.0)]
         found = judge(replace(evidence(*looks, nodes=nodes), recorder=recorded(1)))
         assert [s.node for s in found.suspects] == named

@@ -38,6 +38,7 @@ class Op:
         state: scheduled or started.
         shape: Sizes and types of input and output as one text, to be compared.
         created_at_s: When it was enqueued, seconds since the epoch, 0 where unknown.
+        backend: What carries it: `nccl`, `gloo`, …; empty where unknown.
     """
 
     group: str
@@ -48,6 +49,7 @@ class Op:
     state: str = "scheduled"
     shape: str = ""
     created_at_s: float = 0.0
+    backend: str = ""
 
     @property
     def p2p(self) -> bool:
@@ -179,7 +181,8 @@ def _spread(ranges: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
 
 
 def _op(entry: Mapping[str, Any], group: Group | None) -> Op:
-    name = str(entry["profiling_name"]).split(":", 1)[-1][:80]
+    backend, _, name = str(entry["profiling_name"])[:80].partition(":")
+    name = name or backend
     match = _PEER.match(name)
     peer = -1
     if match is not None and group is not None:
@@ -196,4 +199,5 @@ def _op(entry: Mapping[str, Any], group: Group | None) -> Op:
         state=str(entry.get("state") or "scheduled"),
         shape=json.dumps(sizes, default=str),
         created_at_s=float(entry.get("time_created_ns") or 0) / 1e9,
+        backend=backend if name != backend else "",
     )

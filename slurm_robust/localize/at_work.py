@@ -1,0 +1,80 @@
+"""Ranks outside the collective that may be at work there: who moves is no suspect, and who may move not yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slurm_robust.localize.evidence import Capture, RankCapture
+from slurm_robust.localize.held import GIL_LOOKS, gil_held
+from slurm_robust.localize.motion import Motion, Stillness
+from slurm_robust.localize.patience import Blocking
+from slurm_robust.localize.place import Place
+from slurm_robust.localize.ranks import name
+from slurm_robust.model import Conclusion, Verdict
+
+Look = tuple[Blocking, Stillness]
+"""What holds a rank, and for how long it has stood still."""
+
+
+def verdict_at_work(
+    at_work: Sequence[RankCapture], places: Mapping[int, Place], looks: Mapping[int, Look], peers: str
+) -> Verdict:
+    """These move outside the collective: nobody is named."""
+    rank = at_work[0]
+    last = looks[rank.rank][1].last
+    assert last is not None
+    who, where = name(r.rank for r in at_work), places[rank.rank].label
+    if last.busy:
+        what = f"is busy at {where} ({last.why})"
+        reason = f"{who} on {rank.node} {what}: slow, or an endless loop"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it comes to an end",), detail=peers)
+    return Verdict(Conclusion.NONE, f"{who} on {rank.node} moves outside the collective ({last.why})", detail=peers)
+
+
+def verdict_unsure(
+    captures: Sequence[Capture],
+    outside: Sequence[RankCapture],
+    places: Mapping[int, Place],
+    looks: Mapping[int, Look],
+    peers: str,
+) -> Verdict | None:
+    """Undetermined, where those outside may rightly be at work as far as was seen; else None."""
+    first = outside[0]
+    if len(captures) < 2 and all(what.patience is None for what, _ in looks.values()):
+        # Only where something holds it is a rank a suspect at the first look: user code may just be slow there.
+        who, what = name(r.rank for r in outside), looks[first.rank][0].what
+        reason = f"{who} on {first.node} is outside the collective ({what})"
+        detail = f"{peers}; whether it moves is not known"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture",), detail=detail)
+    if all(
+        looks[r.rank][0].patience is None and places[r.rank].slow_by_nature and _unsure(looks[r.rank]) for r in outside
+    ):
+        where = places[first.rank]
+        reason = f"{name(r.rank for r in outside)} on {first.node} is in {where.slow_by_nature} at {where.label}"
+        return Verdict(
+            Conclusion.UNDETERMINED, f"{reason}, and may be at work ({_why(looks[first.rank])})", detail=peers
+        )
+    chance = _met_by_chance(captures, outside, looks)
+    if chance is not None:
+        reason = f"rank {chance.rank} on {chance.node}: {looks[chance.rank][0].what}, and may be at work there"
+        missing = (f"{GIL_LOOKS} captures that meet it there ({_why(looks[chance.rank])})",)
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=peers)
+    return None
+
+
+def _met_by_chance(
+    captures: Sequence[Capture], outside: Sequence[RankCapture], looks: Mapping[int, Look]
+) -> RankCapture | None:
+    """A rank whose side thread was met with the GIL and uses a processor, where nothing surer holds anybody."""
+    here = [looks[r.rank][0] for r in outside]
+    if any(what.patience is None or what.infrastructure for what in here) or gil_held(captures):
+        return None
+    return next((r for r in outside if looks[r.rank][0].by_gil and _unsure(looks[r.rank])), None)
+
+
+def _unsure(look: Look) -> bool:
+    return look[1].last is not None and look[1].last.motion is Motion.UNSURE
+
+
+def _why(look: Look) -> str:
+    return look[1].last.why if look[1].last is not None else ""

@@ -1,0 +1,239 @@
+"""Each vote of the judge: a scene that it alone gets right, and one in which by itself it would be wrong.
+
+*Alone right*: the judge is right, and without this vote it is not. *Alone wrong*: what this vote says by itself is
+wrong, and the judge, who weighs all of them, is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from localize_scenes import (
+    ALL_REDUCE,
+    EVALUATE,
+    MAIN,
+    USER,
+    USER_LOCK,
+    WORKER_LOCK,
+    capture,
+    evidence,
+    frames,
+    in_loader,
+    process,
+    rank,
+    repeated,
+    signal,
+    waiting,
+)
+from parallel_scenes import BYTEROBUST, ORDER, SIZES, evidence_of, job
+from recorder_dumps import TENSOR, WORLD, dump, entry
+
+from slurm_robust.localize import judge as judging
+from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit
+from slurm_robust.localize.judge import judge
+from slurm_robust.localize.layout import fit, groups_of
+from slurm_robust.localize.ras import Lag, Member, RasView
+from slurm_robust.localize.recorder.dump import Group, RankDump
+from slurm_robust.model import Conclusion, SignalKind, Verdict
+
+FOUR = {n: f"n{n}" for n in range(4)}
+LOST = ("RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:41234",)
+
+Said = tuple[Conclusion, tuple[str, ...]]
+"""A conclusion, and the nodes at the head of its list."""
+
+
+def names(*nodes: str) -> Said:
+    """These are at fault."""
+    return Conclusion.CULPRIT, nodes
+
+
+NOBODY: Said = (Conclusion.NONE, ())
+UNDETERMINED: Said = (Conclusion.UNDETERMINED, ())
+
+
+def said(verdict: Verdict | None) -> Said | None:
+    """What a verdict says; of several suspects only those that may be left."""
+    if verdict is None:
+        return None
+    return verdict.conclusion, tuple(s.node for s in verdict.suspects if s.confidence > 0.2)
+
+
+def ended(number: int, code: int | None = None, died_of: int = 0, *lines: str, at_s: float = 1000.0) -> RankExit:
+    """A rank's end."""
+    return RankExit(number, f"n{number}", at_s, code, died_of, lines)
+
+
+def victims() -> list[RankExit]:
+    """All of four but the first lost a peer."""
+    return [ended(n, 1, 0, *LOST) for n in (1, 2, 3)]
+
+
+def others(*without: int) -> list[RankCapture]:
+    """Those of four that wait in one collective."""
+    return [waiting(n) for n in range(4) if n not in without]
+
+
+def stepping(*ranks: RankCapture, at: int = 0) -> Evidence:
+    """Captured twice; in between the rank `at` completed a step."""
+    later = [replace(r, progress=replace(r.progress, step=21)) if r.rank == at and r.progress else r for r in ranks]
+    return evidence(capture(1000.0, *ranks), capture(1005.0, *later))
+
+
+def recorded(absent: int) -> dict[int, RankDump]:
+    """All of four wait in a collective that one never joined."""
+    sizes = {WORLD: [0, 1, 2, 3]}
+    found = {r: dump(r, [entry(10, 5)], {0: (5, 4)}, sizes) for r in range(4) if r != absent}
+    return {**found, absent: dump(absent, [entry(9, 4, state="completed")], {0: (4, 4)}, sizes)}
+
+
+def without_dump(*absent: int) -> dict[int, RankDump]:
+    """The same, and those that never joined left no dump."""
+    return {r: found for r, found in recorded(absent[0]).items() if r not in absent}
+
+
+def circle() -> dict[int, RankDump]:
+    """0 waits for 1 in the world, 1 for 0 in their own group: each holds the other. The program's groups are there."""
+    sizes = {WORLD: list(range(32)), TENSOR: [0, 1]}
+    found = {
+        0: dump(0, [entry(10, 5)], {0: (5, 4), 1: (2, 2)}, sizes),
+        1: dump(1, [entry(11, 3, group=TENSOR, number=1)], {0: (4, 4), 1: (3, 2)}, sizes),
+    }
+    made = groups_of(fit(SIZES, ORDER, 32)).all
+    own = {f"{g.kind}{n}": Group(f"{g.kind}{n}", g.kind, g.ranks) for n, g in enumerate(made)}
+    return {r: replace(one, groups={**one.groups, **own}) for r, one in found.items()}
+
+
+def lagging(number: int) -> tuple[RasView, ...]:
+    """NCCL says twice that one rank launched an operation less than its peers."""
+    lag = Lag("cafe", 4, "AllReduce", 50, ((Member(number, f"10.0.0.{number}", 100 + number), 49),), True, ())
+    return RasView(1000.0, (), (lag,)), RasView(1005.0, (), (lag,))
+
+
+def processes() -> list[RankCapture]:
+    """Four ranks at one place, each a process of its own."""
+    return [rank(n, process(ALL_REDUCE, 100 + n)) for n in range(4)]
+
+
+def apart(number: int) -> RankCapture:
+    """A rank in the program, where no other is."""
+    return rank(number, process(frames(*MAIN, f"work{number} /home/u/train.py:{60 + number}")))
+
+
+XID = [signal(SignalKind.NODE_FAULT, "n2", "XID 79")]
+STOPPED = rank(1, process(USER, state="T"))
+HANGS = in_loader(1, process(WORKER_LOCK))
+EVALUATES = rank(0, process(frames(*MAIN, "evaluate /home/u/train.py:44")))
+SILENT = [capture(t, *others(2), missing=["n2"]) for t in (1000.0, 1010.0, 1020.0)]
+
+Scene = tuple[Evidence, Said]
+RIGHT: dict[str, Scene] = {
+    # One rank was killed; nothing was captured.
+    "judge_exits": (Evidence(4, FOUR, exits=(ended(2, None, 9),)), names("n2")),
+    # One stands outside the collective that others wait in; meanwhile another completes a step.
+    "_moves": (stepping(*others(3), rank(3, process(USER_LOCK))), NOBODY),
+    # Nobody waits for anybody, and one is stopped.
+    "_stopped": (evidence(capture(1000.0, STOPPED, *(apart(n) for n in (0, 2, 3)))), names("n1")),
+    # All stand at one place, and only the recorders know who never came there.
+    "_recorded": (replace(repeated(*others()), recorder=recorded(1)), names("n1")),
+    # The same, and only NCCL's service knows.
+    "_seen_by_nccl": (replace(repeated(*processes()), ras=lagging(2)), names("n2")),
+    # One is outside the collective that all others wait in, held by its loader; a node with a fault waits like all.
+    "_outside_the_collective": (repeated(*others(1), HANGS, times=3, signals=XID), names("n1")),
+    # No word from one node, while all others wait.
+    "judge_silence": (evidence(*SILENT, nodes=FOUR), names("n2")),
+    # All wait at one place, and one node reports a fault.
+    "judge_faults": (repeated(*others(), signals=XID), names("n2")),
+    # No stacks at all, and an agent's report.
+    "judge_stop_signals": (
+        Evidence(4, FOUR, node_signals=(signal(SignalKind.RANK_STOPPED, "n1", "rank 1 is stopped"),)),
+        names("n1"),
+    ),
+    # Most ended because a peer was gone: where the rest stands now tells of that, not of the fault.
+    "_only_victims": (
+        replace(evidence_of(job(BYTEROBUST)), exits=tuple(replace(e, node="m00") for e in victims())),
+        UNDETERMINED,
+    ),
+    # The recorders show a circle: where the stacks' waiting seems to end is not the beginning of it.
+    "_recorded_nobody": (replace(evidence_of(job(BYTEROBUST)), recorder=circle()), UNDETERMINED),
+    # All wait, and the layout tells for whom.
+    "judge_groups": (evidence_of(job(BYTEROBUST)), names("m15")),
+    # One is in an evaluation and gets on with it.
+    "judge_waiting": (
+        evidence(capture(1000.0, *others(0), rank(0, process(EVALUATE))), capture(1005.0, *others(0), EVALUATES)),
+        NOBODY,
+    ),
+}
+WRONG: dict[str, Scene] = {
+    # One has left early and well; what holds the others is a hung loader.
+    "judge_exits": (
+        evidence(*(capture(t, *others(1, 3), HANGS) for t in (1000.0, 1005.0, 1010.0)), exits=[ended(3)], nodes=FOUR),
+        names("n1"),
+    ),
+    # A step was completed, and then a rank was killed.
+    "_moves": (replace(stepping(*others()), exits=(ended(2, None, 9, at_s=1004.0),)), names("n2")),
+    # Stopped for a moment, as some profilers do: others complete steps.
+    "_stopped": (stepping(*others(1), STOPPED), NOBODY),
+    # The recorders' word is from before the step that was completed.
+    "_recorded": (replace(stepping(*others()), recorder=recorded(1)), NOBODY),
+    "_seen_by_nccl": (replace(stepping(*processes()), ras=lagging(2)), NOBODY),
+    # One sleeps in the program, for another reason: the recorder knows whom all wait for.
+    "_outside_the_collective": (replace(repeated(*others(1), HANGS), recorder=recorded(2)), names("n2")),
+    # An agent is gone, its rank is not what the others wait for.
+    "judge_silence": (
+        evidence(*(capture(c.at_s, *others(1, 2), HANGS, missing=["n2"]) for c in SILENT), nodes=FOUR),
+        names("n1"),
+    ),
+    # A fault of these minutes on one node, and a hung loader on another.
+    "judge_faults": (repeated(*others(1), HANGS, times=3, signals=XID), names("n1")),
+    # A rank is stopped since another has crashed.
+    "judge_stop_signals": (
+        Evidence(
+            4,
+            FOUR,
+            exits=(ended(2, None, 11),),
+            node_signals=(signal(SignalKind.RANK_STOPPED, "n1", "rank 1 is stopped"),),
+        ),
+        names("n2"),
+    ),
+    # All that ended were victims, and one that did not end is stopped.
+    "_only_victims": (evidence(*(capture(t, STOPPED) for t in (1000.0, 1005.0)), exits=victims()[1:]), names("n1")),
+    # The one that all wait for has left no dump, and its stack tells.
+    "_recorded_nobody": (replace(repeated(*others(1), HANGS, times=3), recorder=without_dump(1)), names("n1")),
+    # The waiting seems to end in one group; a node of another has fallen off its bus.
+    "judge_groups": (
+        replace(evidence_of(job(BYTEROBUST)), node_signals=(signal(SignalKind.NODE_FAULT, "m03", "XID 79"),)),
+        names("m03"),
+    ),
+    # Stacks show all at one place.
+    "judge_waiting": (replace(repeated(*others()), recorder=recorded(3)), names("n3")),
+}
+VOTES = {vote.__name__: vote for vote in judging._VOTES}
+
+
+def test_each_vote_has_both() -> None:
+    """A new vote comes with its two scenes."""
+    assert list(RIGHT) == list(WRONG) == list(VOTES)
+
+
+@pytest.mark.parametrize("vote", RIGHT)
+def test_alone_right(vote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it the judge is right, without it not."""
+    scene, truth = RIGHT[vote]
+    assert said(VOTES[vote](scene)) == truth
+    assert said(judge(scene)) == truth
+    left: Sequence[Callable[[Evidence], Verdict | None]] = [v for name, v in VOTES.items() if name != vote]
+    monkeypatch.setattr(judging, "_VOTES", tuple(left))
+    assert said(judge(scene)) != truth
+
+
+@pytest.mark.parametrize("vote", WRONG)
+def test_alone_wrong(vote: str) -> None:
+    """By itself it says something else, or another node; the judge is right."""
+    scene, truth = WRONG[vote]
+    alone = said(VOTES[vote](scene))
+    assert alone is not None, "it has something to say"
+    assert alone != truth
+    assert said(judge(scene)) == truth
