@@ -140,13 +140,13 @@ class Holdings:
         return [share for told in self._ranks.gather(found) for share in told]
 
     def write_down(self, choice: Choice) -> None:
-        """Have those write a save who would not by themselves: a lost rank's backup, what was for memory only.
+        """Have those write a save who would not by themselves: a lost rank's backup, what was never written.
 
         Raises:
             CheckpointError: the persister is gone.
         """
         for share in choice.shares:
-            ordered = share.place == recovery.BACKUP or "shared" not in share.note.tiers
+            ordered = share.place == recovery.BACKUP or not any(share.digest)
             if ordered and self._link is not None and self.reader(share) == self._ranks.rank:
                 backup = share.place == recovery.BACKUP
                 message = {"t": "persist", "of": share.rank, "backup": backup, "save_id": share.note.save_id}

@@ -13,10 +13,9 @@ import msgspec
 import psutil
 import xxhash
 
-from slurm_robust.checkpoint.saving import greeting
+from slurm_robust.checkpoint.saving import greeting, writing
 from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note, Sizes
 from slurm_robust.checkpoint.saving.sending import CHUNK_BYTES, CONNECT_S, SILENCE_S
-from slurm_robust.checkpoint.saving.writing import reached
 
 
 class Kept:
@@ -150,7 +149,7 @@ class Listener:
             if slot is not None:
                 kept.image.commit(slot, offer.number, offer.note)
                 kept.last = slot
-                reached("backup taken")
+                writing.reached("backup taken")
                 greeting.send(sock, {"kept": True})
         finally:
             kept.lock.release()
@@ -172,7 +171,7 @@ class Listener:
             chunk = into[at : min(at + CHUNK_BYTES, described.file_bytes)]
             greeting.fill(sock, chunk)
             hasher.update(chunk)
-            reached("backup chunk taken")
+            writing.reached("backup chunk taken")
         told = greeting.receive(sock)
         if not told.get("whole"):
             greeting.send(sock, {"no": "it was overwritten meanwhile"})

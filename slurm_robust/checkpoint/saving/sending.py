@@ -12,9 +12,8 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from slurm_robust.checkpoint.saving import greeting
+from slurm_robust.checkpoint.saving import greeting, writing
 from slurm_robust.checkpoint.saving.image import SLOTS, Image, Note
-from slurm_robust.checkpoint.saving.writing import reached
 
 CHUNK_BYTES = 1 << 20
 CONNECT_S = 3.0
@@ -127,7 +126,7 @@ def send_copy(sock: socket.socket, image: Image, copy: Copy, throttle: Throttle)
         time.sleep(max(0.0, throttle.turn(len(chunk), now_s) - now_s))
         hasher.update(chunk)
         sock.sendall(chunk)
-        reached("backup chunk sent")
+        writing.reached("backup chunk sent")
     whole = image.held(slot) == (number, note)
     greeting.send(sock, {"digest": hasher.hexdigest(), "whole": whole})
     answer = greeting.receive(sock)
@@ -135,7 +134,7 @@ def send_copy(sock: socket.socket, image: Image, copy: Copy, throttle: Throttle)
         raise TornError
     if "no" in answer:
         raise ConnectionAbortedError(str(answer["no"]))
-    reached("backup kept")
+    writing.reached("backup kept")
 
 
 class Sender:

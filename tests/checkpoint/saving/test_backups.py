@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import json
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from saving_nodes import Nodes
 from worlds_server import in_worlds
 
+from slurm_robust import checkpoint
 from slurm_robust.checkpoint.saving.placement import Layout, lost, place
+from slurm_robust.supervise.agent import persist
 
 RANKS = """
 def on_nodes(rank, names, what, *args):
-    names = names.split()
-    os.environ["SLURMD_NODENAME"] = names[rank * len(names) // dist.get_world_size()]
-    os.environ["SLURM_LOCALID"] = str(rank % (dist.get_world_size() // len(names)))
+    names, world = names.split(), dist.get_world_size() if dist.is_initialized() else 1
+    os.environ["SLURMD_NODENAME"] = names[rank * len(names) // world]
+    os.environ["SLURM_LOCALID"] = str(rank % (world // len(names)))
     return what(rank, *args)
 
 def backed_up(rank, directory, layout, steps, options):
@@ -120,3 +125,88 @@ def test_any_whole_group_is_lost(nodes: Nodes, group: tuple[int, int]) -> None:
     (loaded,) = in_worlds(RANKS + load(" ".join(names), 4, "fsdp+tp"))
     assert {(rank["step"], rank["source"]) for rank in loaded} == {(3, "memory+backup")}
     assert {rank["digest"] for rank in loaded} == {saved[0]["digests"][-1]}
+
+
+KILLED = """
+import signal, threading
+def dies(mark):
+    while not Path(mark).exists():
+        time.sleep(0.005)
+    os.kill(os.getpid(), signal.SIGKILL)
+def killed(rank, directory, mark):
+    training = Training("fsdp")
+    saver = Checkpointer(directory)
+    digests = {}
+    for number in (1, 2, 3):
+        training.step(number)
+        digests[number] = training.digest()
+    Path(f"{mark}.{rank}").write_text(json.dumps(digests))
+    training = Training("fsdp")
+    dist.barrier()
+    threading.Thread(target=dies, args=(mark,)).start()
+    try:
+        for number in (1, 2, 3):
+            training.step(number)
+            saver.save(number, training.state)
+    except RuntimeError:
+        pass  # the others are gone
+    time.sleep(60)
+"""
+HOOKED = """
+import os, signal
+from slurm_robust.checkpoint.saving import writing
+point, nth, mark = os.environ["KILL_AT"].split(":")
+seen = 0
+def reached(here):
+    global seen
+    seen += here == point
+    if here == point and seen == int(nth):
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+writing.reached = reached
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "step"),
+    [("backup chunk sent:2", 1), ("backup chunk sent:3", 2), ("backup chunk taken:3", 2), ("backup kept:3", 3)],
+)
+def test_a_node_is_lost_in_a_transfer(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, step: int
+) -> None:
+    """Half a copy takes no whole one's place: the step that was backed up before is there, and none is mixed."""
+    mark = tmp_path / "killed"
+    nodes.up("b", "c")
+    with monkeypatch.context() as hooked:
+        hooked.setattr(persist, "_BOOTSTRAP", persist._BOOTSTRAP.replace("; from", f"; exec({HOOKED!r}); from"))
+        hooked.setenv("KILL_AT", f"{at}:{mark}")
+        nodes.up("a")
+    program = f'run(3, on_nodes, "a b c", killed, {NO_DISK!r}, {str(mark)!r}, expect=-9)'
+    in_worlds(RANKS + "import time\nfrom pathlib import Path\n" + KILLED + program)
+    nodes.lose("a")
+    nodes.up("d")
+    (loaded,) = in_worlds(RANKS + load("d b c", 3, "fsdp"))
+    assert {rank["step"] for rank in loaded} == {step}
+    assert {rank["digest"] for rank in loaded} == {json.loads((tmp_path / "killed.0").read_text())[str(step)]}
+
+
+def test_a_lost_ranks_backup_is_written(nodes: Nodes, tmp_path: Path) -> None:
+    """What was loaded from memory and is on no disk yet is written then: by whoever has it."""
+    ckpt = tmp_path / "gone" / "ckpt"
+    (tmp_path / "gone").write_text("where checkpoints go is away")
+    nodes.up("a", "b")
+    (saved,) = in_worlds(RANKS + train("a b", 2, "fsdp").replace(NO_DISK, str(ckpt)))
+    nodes.lose("a")
+    nodes.up("c")
+    (tmp_path / "gone").unlink()
+    (loaded,) = in_worlds(RANKS + load("c b", 2, "fsdp").replace(NO_DISK, str(ckpt)))
+    assert {rank["step"] for rank in loaded} == {3}
+    deadline_s = time.monotonic() + 30
+    while checkpoint.latest(ckpt).step != 3 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert checkpoint.latest(ckpt, deep=True).step == 3
+    nodes.lose("b", "c")
+    nodes.up("d")
+    (again,) = in_worlds(RANKS + load("d", 1, "plain").replace(NO_DISK, str(ckpt)))
+    assert {(rank["step"], rank["source"]) for rank in again} == {(3, "files")}
+    assert {rank["digest"] for rank in again} == {saved[0]["digests"][-1]}
