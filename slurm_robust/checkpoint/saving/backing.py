@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch.distributed.tensor import DTensor
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.buffers import Buffers
+from slurm_robust.checkpoint.saving.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.link import Link
 from slurm_robust.checkpoint.saving.placement import Layout, place
 from slurm_robust.checkpoint.saving.planning import Plan, Ranks
@@ -24,13 +24,13 @@ class Wish(NamedTuple):
     """What was asked for.
 
     Attributes:
-        keep: Sealed checkpoints that stay.
+        retention: What stays.
         backup: None: where the agents of a watch step keep the buffers of two nodes or more.
         layout: Parallel groups, name → size, the fastest first; None: as the state's tensors tell.
         bytes_per_s: Of a node, at most.
     """
 
-    keep: int
+    retention: Retention
     backup: bool | None
     layout: Mapping[str, int] | None
     bytes_per_s: float
@@ -121,7 +121,7 @@ def arrange(link: Link, plan: Plan, ranks: Ranks, wish: Wish, *, groups: Mapping
     together.meet()
     link.standing = []
     found: list[Buffers] = []
-    together.one(lambda: found.append(Buffers(link, plan, ranks.world_size, wish.keep)))
+    together.one(lambda: found.append(Buffers(link, plan, ranks.world_size, wish.retention)))
     together.meet()
     arranged = Arranged(found[0], backup)
     if backup:

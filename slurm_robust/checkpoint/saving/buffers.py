@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import NamedTuple
 
 import torch
 
@@ -24,6 +25,14 @@ def keeps_metadata(rank: int) -> bool:
     return rank == 0 or local == "0"
 
 
+class Retention(NamedTuple):
+    """How many saves stay: sealed ones, and those on the node's own disk (a folder; empty for none); 0 for all."""
+
+    keep: int
+    local: str = ""
+    keep_local: int = 0
+
+
 class Buffers:
     """The image of this rank, as the trainer sees it.
 
@@ -31,7 +40,7 @@ class Buffers:
         CheckpointError: it is refused, or no persister can be had.
     """
 
-    def __init__(self, link: Link, plan: Plan, world_size: int, keep: int) -> None:
+    def __init__(self, link: Link, plan: Plan, world_size: int, retention: Retention) -> None:
         self.link, self.layout = link, plan.layout
         metadata = plan.metadata if keeps_metadata(link.rank) else b""
         description = Description(
@@ -42,9 +51,13 @@ class Buffers:
             file_bytes=plan.layout.file_bytes,
             metadata_bytes=len(metadata),
             digest=plan.digest,
-            keep=keep,
+            keep=retention.keep,
+            local=retention.local,
+            keep_local=retention.keep_local,
         )
-        made = sizes(4096 + 6 * len(str(link.directory)) + len(metadata), plan.layout.file_bytes)
+        made = sizes(
+            4096 + 6 * len(str(link.directory)) + 6 * len(retention.local) + len(metadata), plan.layout.file_bytes
+        )
         fd = link.held()
         image = Image(fd, populate=True) if fd is not None else None
         if image is not None and image.described() != description:

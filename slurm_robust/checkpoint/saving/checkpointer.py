@@ -13,15 +13,17 @@ from typing import Any, Literal
 import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving import backing, writing
+from slurm_robust.checkpoint.saving import backing, localdisk, writing
 from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
-from slurm_robust.checkpoint.saving.buffers import Buffers
+from slurm_robust.checkpoint.saving.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.image import Note
 from slurm_robust.checkpoint.saving.layout import pickled_value
+from slurm_robust.checkpoint.saving.leaving import Leaving
 from slurm_robust.checkpoint.saving.link import Link
 from slurm_robust.checkpoint.saving.planning import Plan, Ranks, State, agree
 from slurm_robust.checkpoint.saving.restart import Resume, resume
 from slurm_robust.checkpoint.saving.state import collect
+from slurm_robust.checkpoint.saving.tiers import SHARED, Schedule
 
 _RUN_LETTERS = 6
 _SEAL_S = 60.0
@@ -43,6 +45,10 @@ class Checkpointer:
         layout: Sizes of the parallel groups, those of neighbouring ranks first: `{"tp": 8, "dp": 4, "pp": 2}`. A backup
             stands where none of its rank's groups is. None: as the tensors' meshes tell.
         backup_bytes_per_s: What a node sends for backups, at most; 0 for no bound.
+        local: A folder on each node's own disk, which saves go to, too.
+        keep_local: Saves that stay there (two more while others may still write); 0 for all.
+        every: Steps between two saves to `memory`, `local` and `shared`, each 1 where it is not named; then call `save`
+            after each step, and it does nothing where nothing is due.
     """
 
     def __init__(
@@ -56,9 +62,14 @@ class Checkpointer:
         backup: bool | None = None,
         layout: Mapping[str, int] | None = None,
         backup_bytes_per_s: float = 1 << 30,
+        local: str | Path | None = None,
+        keep_local: int = 2,
+        every: Mapping[str, int] | None = None,
     ) -> None:
         if overlap not in ("wait", "skip"):
             raise ValueError(f"overlap is {overlap!r}: say 'wait' or 'skip'")
+        if local is not None and not asynchronous:
+            raise ValueError("a local folder is written from the buffers: it needs asynchronous=True")
         if keep < 0:
             raise ValueError(f"keep is {keep}: 0 keeps all, 1 or more so many")
         self.directory = Path(directory).absolute()
@@ -73,14 +84,20 @@ class Checkpointer:
         """What went wrong with saves of this run, each a sentence."""
         self.backup: tuple[int, ...] = ()
         """Rank → the rank on whose node its copies are kept, too; empty where they are not."""
+        self.stopping = False
+        """A signal given to `save_on` has come, and the last save was made; the same on all ranks."""
         self.resumed: Resume | None = None
         """What `load_latest` chose, and where from."""
         self._plan: Plan | None = None
         self._signature = 0
         self._buffers: Buffers | None = None
         self._bindings: Bindings | None = None
-        self._wish = backing.Wish(keep, backup, layout, backup_bytes_per_s)
+        disk = str(localdisk.root(Path(local), self.directory)) if local is not None else ""
+        retention = Retention(keep, disk, keep_local)
+        self._wish = backing.Wish(retention, backup, layout, backup_bytes_per_s)
+        self._schedule = Schedule(every, local=local is not None)
         self._resumed = ""
+        self._leaving: Leaving | None = None
         self._saves = 0
         self._times: dict[int, int] = {}
 
@@ -106,22 +123,29 @@ class Checkpointer:
                 What differs on each rank stands in a `PerRank`.
 
         Returns:
-            True: it is copied (asynchronous), or sealed. False: it was skipped, or failed; the same on all ranks.
+            True: it is copied (asynchronous), or sealed. False: it was not due, skipped, or failed; the same on all
+            ranks.
 
         Raises:
             CheckpointError: at the first save, or when the state has changed: as `prepare`.
         """
         self._hear()
+        leaving = self._asked_to_leave()
+        tiers = self._schedule.all if leaving else self._schedule.due(step)
+        if not tiers or (not self.asynchronous and SHARED not in tiers):
+            return False
         contents = self._ready(state)
-        if self._buffers is not None and self.overlap == "skip":
+        if self._buffers is not None and self.overlap == "skip" and not leaving:
             (busy,) = self.ranks.most(int(self._buffers.busy()))
             if busy:
                 self._say(f"step {step} is not saved: both buffers are still being written")
                 return False
         self._saves += 1
         again = self._times[step] = self._times.get(step, -1) + 1
-        note = Note(f"{self.run}-{self._saves}", step, writing.folder_name(step, self.run, again), time.time())
+        note = Note(f"{self.run}-{self._saves}", step, writing.folder_name(step, self.run, again), time.time(), tiers)
+        self._schedule.saved(step, tiers)
         if self._buffers is None:
+            self.stopping = leaving
             return self._write(note, contents)
         try:
             self._buffers.wait_free()
@@ -129,7 +153,36 @@ class Checkpointer:
         except CheckpointError as error:
             self._failed(step, str(error))
             return False
-        return True
+        return self._left(step) if leaving else True
+
+    def save_on(self, *signals: int, within_s: float = 25.0) -> None:
+        """Make the next call of `save` the last one, once one of these signals has come to any rank.
+
+        That save is due in all tiers, waits until it is sealed, and leaves `stopping` True: end the loop then. All
+        ranks call this, in their main threads; each call of `save` then costs one small reduction, so call it after
+        each step, with `every`. Nothing else happens in a signal's handler; a handler from before is still called.
+
+        Args:
+            signals: SIGTERM, which Slurm sends KillWait before SIGKILL; what `--signal` names.
+            within_s: From the signal to the end, at most; Slurm's KillWait is 30 s where a site has not changed it.
+        """
+        self._leaving = Leaving(signals, within_s)
+
+    def _asked_to_leave(self) -> bool:
+        if self._leaving is None or self.stopping:
+            return False
+        (asked,) = self.ranks.most(int(bool(self._leaving.asked)))
+        return bool(asked)
+
+    def _left(self, step: int) -> bool:
+        """Wait for the last save, as long as there is time; whether it is sealed."""
+        assert self._leaving is not None
+        self.stopping = True
+        sealed = self.wait(self._leaving.left_s) == step
+        if self._leaving.asked:
+            end = "sealed" if sealed else "not sealed in time: what is in memory is still being written"
+            self._say(f"{self._leaving.asked} came: step {step} is saved on the way out, {end}")
+        return sealed
 
     def _ready(self, state: Mapping[str, Any]) -> list[torch.Tensor | bytes]:
         """What is to be copied, in the plan's order; the plan is made anew where it does not fit any more."""
@@ -262,11 +315,8 @@ class Checkpointer:
         if not self.link.alive:
             return
         for told in self.link.news(timeout_s):
-            if told.get("t") == "backup":
-                why = (
-                    f"{told['failure']}; training goes on without" if told["failure"] else "kept on another node again"
-                )
-                self._say(f"step {told['step']}: {why}")
+            if told.get("t") == "word":
+                self._say(str(told["text"]))
                 continue
             if told["warning"]:
                 self._say(str(told["warning"]))
@@ -297,8 +347,16 @@ class Checkpointer:
         Raises:
             CheckpointError: there is one, and it does not fit `state`, or nobody can say what there is.
         """
-        self.resumed = resume(self.directory, state, self.ranks, self.link if self.asynchronous else None, rng=self.rng)
+        self.resumed = resume(
+            self.directory,
+            state,
+            self.ranks,
+            self.link if self.asynchronous else None,
+            local=self._wish.retention.local,
+            rng=self.rng,
+        )
         self._resumed = self.resumed.save_id
+        self._schedule.saved(self.resumed.step or 0, self._schedule.all)
         for text in self.resumed.notes:
             if self.ranks.rank == 0:
                 self._say(text)

@@ -40,7 +40,7 @@ class Note(msgspec.Struct, frozen=True):
     """What a slot holds; `save_id` is the same on all ranks of one save, and on no other save's.
 
     Attributes:
-        tiers: Where it is to be written to, out of `TIERS`.
+        tiers: Where it is to be, out of `tiers.TIERS`.
     """
 
     save_id: str
@@ -62,6 +62,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         metadata_bytes: Of DCP's `.metadata`, 0 where this rank keeps none.
         digest: Of all ranks' plans: images with the same one can be loaded together.
         keep: Sealed checkpoints that stay, 0 for all.
+        local: The folder of these checkpoints on the node's own disk; empty for none.
+        keep_local: Saves that stay there, beside those that other ranks may still be writing; 0 for all.
     """
 
     directory: str
@@ -72,6 +74,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     metadata_bytes: int
     digest: str
     keep: int = 0
+    local: str = ""
+    keep_local: int = 0
 
 
 class Sizes(NamedTuple):

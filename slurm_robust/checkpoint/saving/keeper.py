@@ -13,9 +13,10 @@ from typing import Protocol
 
 from slurm_robust.checkpoint import seals
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving import wire, writing
+from slurm_robust.checkpoint.saving import localdisk, wire, writing
 from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note
 from slurm_robust.checkpoint.saving.sending import Peer, Sender, Throttle
+from slurm_robust.checkpoint.saving.tiers import LOCAL, SHARED
 
 
 class Sealing(Protocol):
@@ -49,6 +50,7 @@ class Keeper:
         self.sender: Sender | None = None
         self._orders: set[str] = set()
         """Saves that are to be written to the shared file system whatever was meant with them."""
+        self._flushed: set[str] = set()
         self._open: set[int] = set()
         """Numbers of copies that are written, and wait for their seal."""
         self._thread = threading.Thread(target=self._live, daemon=True)
@@ -77,6 +79,17 @@ class Keeper:
                     self.start()
                 return True
         return False
+
+    def flush(self) -> None:
+        """Write what is in memory only, too: no rank is there any more, and this process is to end."""
+        description = self.image.described()
+        for slot in SLOTS:
+            held = self.image.held(slot)
+            if description is None or held is None or held[1].save_id in self._flushed:
+                continue
+            self._flushed.add(held[1].save_id)
+            if self.backup or SHARED not in held[1].tiers:
+                self.order(held[1].save_id)
 
     def drop(self) -> None:
         """Let the memory go, once what is complete is written."""
@@ -118,6 +131,14 @@ class Keeper:
         ordered = note.save_id in self._orders
         self._orders.discard(note.save_id)
         digest, failure = b"", ""
+        if not self.backup and LOCAL in note.tiers and not ordered:
+            digest = self._write_local(description, slot, note)
+        if not ordered and SHARED not in note.tiers:
+            self.image.finish(slot, number, digest)
+            writing.reached("copy finished")
+            return
+        if self.backup and writing.written_by_another(folder, description, note.save_id):
+            return
         try:
             # The persister before this one may have been killed after it had sealed it.
             if (description.rank and not ordered) or seals.read(folder) is None:
@@ -151,8 +172,19 @@ class Keeper:
             found.append(writing.write_file(folder, writing.METADATA, [self.image.metadata]))
         if self.image.held(slot) != (number, note):
             raise CheckpointError(f"{folder}: a newer copy took its place in memory while it was written")
-        writing.note_part(folder, writing.Part(save_id=note.save_id, rank=description.rank, files=tuple(found)))
+        writing.note_part(folder, writing.part_of(description, note, tuple(found)))
         return digest
+
+    def _write_local(self, description: Description, slot: int, note: Note) -> bytes:
+        """Write to the node's own disk; what goes wrong there is told, and costs that tier alone."""
+        try:
+            return localdisk.write(description, self.image, slot, note)
+        except CheckpointError as error:
+            failure = str(error)
+        except Exception as error:  # noqa: BLE001 (as above)
+            failure = f"{type(error).__name__}: {error}"
+        self._word(f"step {note.step} is not on this node's disk, training goes on: {failure}")
+        return b""
 
     def tell(self, note: Note, failure: str, warning: str = "") -> None:
         """Tell the rank how a save ended (no failure: sealed); where it is gone, stderr."""
@@ -161,7 +193,12 @@ class Keeper:
             say(f"step {note.step} is not saved: {failure}" if failure else warning)
 
     def _backup_told(self, step: int, failure: str) -> None:
-        self._told({"t": "backup", "step": step, "failure": failure})
+        why = f"{failure}; training goes on without" if failure else "its backup is kept again"
+        self._word(f"step {step}: {why}")
+
+    def _word(self, text: str) -> None:
+        if not self._told({"t": "word", "text": text}):
+            say(text)
 
     def _told(self, message: dict[str, object]) -> bool:
         connection = self.connection

@@ -188,7 +188,7 @@ class Link:
             self._sock = None
 
 
-_NEWS = ("ended", "backup")
+_NEWS = ("ended", "word")
 _PAUSE_S = 0.1
 _INSTEAD = "Checkpointer(asynchronous=False) writes without one"
 

@@ -146,6 +146,9 @@ class Persister:
                 else:
                     self._hear(one)
             alone = self.lifeline is None and served and not self.connections
+            if (ending or alone) and not self.connections:
+                for keeper in [*self.keepers.values(), *self.neighbours.keepers]:
+                    keeper.flush()
             if (ending or alone) and self.idle():
                 return
 

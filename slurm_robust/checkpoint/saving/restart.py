@@ -39,14 +39,24 @@ class Resume(NamedTuple):
     save_id: str = ""
 
 
-def resume(directory: Path, state: MutableMapping[str, Any], ranks: Ranks, link: Link | None, *, rng: bool) -> Resume:
+def resume(
+    directory: Path, state: MutableMapping[str, Any], ranks: Ranks, link: Link | None, *, local: str, rng: bool
+) -> Resume:
     """Choose, and load into `state`.
+
+    Args:
+        directory: Where checkpoints go.
+        state: What is loaded into.
+        ranks: Who loads together.
+        link: To this node's persister; None for none.
+        local: The folder of these checkpoints on this node's own disk; empty for none.
+        rng: Whether random generators belong to it.
 
     Raises:
         CheckpointError: the same on all ranks.
     """
     notes: list[str] = []
-    holdings = Holdings(link, ranks)
+    holdings = Holdings(directory, link, ranks, local)
     notes += holdings.notes
     try:
         found = _on_disk(directory, ranks, notes)
@@ -114,7 +124,7 @@ def _best(holdings: Holdings, found: Found, directory: Path, ranks: Ranks, notes
         wrong += bad
         notes += [
             f"step {share.note.step}: the {share.place} of rank {share.rank} on {share.node} is not what was written: "
-            "memory is at fault"
+            f"{'memory' if share.place in (recovery.MEMORY, recovery.BACKUP) else 'the disk'} is at fault"
             for share in bad
         ]
     return None
@@ -141,7 +151,7 @@ def _source(holdings: Holdings, choice: recovery.Choice, ranks: Ranks) -> loadin
 def _write_down(holdings: Holdings, choice: recovery.Choice, directory: Path, ranks: Ranks) -> None:
     """What nobody has sealed yet is written now, by whoever has it: memory may be lost next time."""
     unsealed = ranks.told(not (directory / choice.note.folder / seals.SEAL_NAME).exists() if ranks.rank == 0 else None)
-    if unsealed:
+    if unsealed and recovery.LOCAL not in choice.places:
         holdings.write_down(choice)
 
 

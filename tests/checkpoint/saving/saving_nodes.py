@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from slurm_robust.supervise.agent import persist
 from slurm_robust.supervise.agent.ranks import Target
+
+RANKS = """
+def on_nodes(rank, names, what, *args):
+    names, world = names.split(), dist.get_world_size() if dist.is_initialized() else 1
+    os.environ["SLURMD_NODENAME"] = names[rank * len(names) // world]
+    os.environ["SLURM_LOCALID"] = str(rank % (world // len(names)))
+    return what(rank, *args)
+
+def backed_up(rank, directory, layout, steps, options):
+    training = Training(layout)
+    digests = []
+    saver = Checkpointer(directory, **options)
+    for number in range(1, steps + 1):
+        training.step(number)
+        assert saver.save(number, training.state)
+        digests.append(training.digest())
+    while not saver._buffers.safe():
+        saver._hear(0.02)
+    dist.barrier()
+    return {"digests": digests, "backup": saver.backup}
+
+def resumed(rank, directory, layout, options):
+    training = Training(layout, seed=7)
+    saver = Checkpointer(directory, **options)
+    step = saver.load_latest(training.state)
+    return {"step": step, "digest": training.digest(), "source": saver.resumed.source, "notes": saver.resumed.notes}
+"""
+"""What runs on a rank: it says which node it is on, by its number; then it saves, or goes on."""
 
 
 class Nodes:
@@ -29,8 +59,12 @@ class Nodes:
                 agent._process.wait()
             agent.end()
 
+    def end_in_order(self) -> None:
+        """All of them end as agents do; at the same time, as those of a watch step do."""
+        agents, self._agents = list(self._agents.values()), {}
+        with ThreadPoolExecutor(len(agents) or 1) as threads:
+            list(threads.map(lambda agent: agent.end(), agents))
+
     def end(self) -> None:
-        """All of them."""
-        for agent in self._agents.values():
-            agent.end()
-        self._agents = {}
+        """All of them, whatever they hold."""
+        self.lose(*self._agents)

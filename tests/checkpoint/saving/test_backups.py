@@ -9,39 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saving_nodes import Nodes
+from saving_nodes import RANKS, Nodes
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.saving.placement import Layout, lost, place
 from slurm_robust.supervise.agent import persist
 
-RANKS = """
-def on_nodes(rank, names, what, *args):
-    names, world = names.split(), dist.get_world_size() if dist.is_initialized() else 1
-    os.environ["SLURMD_NODENAME"] = names[rank * len(names) // world]
-    os.environ["SLURM_LOCALID"] = str(rank % (world // len(names)))
-    return what(rank, *args)
-
-def backed_up(rank, directory, layout, steps, options):
-    training = Training(layout)
-    digests = []
-    saver = Checkpointer(directory, **options)
-    for number in range(1, steps + 1):
-        training.step(number)
-        assert saver.save(number, training.state)
-        digests.append(training.digest())
-    while not saver._buffers.safe():
-        saver._hear(0.02)
-    dist.barrier()
-    return {"digests": digests, "backup": saver.backup}
-
-def resumed(rank, directory, layout, options):
-    training = Training(layout, seed=7)
-    saver = Checkpointer(directory, **options)
-    step = saver.load_latest(training.state)
-    return {"step": step, "digest": training.digest(), "source": saver.resumed.source, "notes": saver.resumed.notes}
-"""
 NO_DISK = "/proc/no-such-place"
 """Nothing is ever written there: what comes back comes from memory."""
 
