@@ -46,14 +46,11 @@ def verdict_unsure(
         reason = f"{who} on {first.node} is outside the collective ({what})"
         detail = f"{peers}; whether it moves is not known"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture",), detail=detail)
-    if all(
-        looks[r.rank][0].patience is None and places[r.rank].slow_by_nature and _unsure(looks[r.rank]) for r in outside
-    ):
+    if all(_may_be_at_work(r, places, looks[r.rank]) for r in outside):
         where = places[first.rank]
-        reason = f"{name(r.rank for r in outside)} on {first.node} is in {where.slow_by_nature} at {where.label}"
-        return Verdict(
-            Conclusion.UNDETERMINED, f"{reason}, and may be at work ({_why(looks[first.rank])})", detail=peers
-        )
+        what = f"is in {where.slow_by_nature}" if where.slow_by_nature else "stands"
+        reason = f"{name(r.rank for r in outside)} on {first.node} {what} at {where.label}, and may be at work"
+        return Verdict(Conclusion.UNDETERMINED, f"{reason} ({_why(looks[first.rank])})", detail=peers)
     chance = _met_by_chance(captures, outside, looks)
     if chance is not None:
         reason = f"rank {chance.rank} on {chance.node}: {looks[chance.rank][0].what}, and may be at work there"
@@ -70,6 +67,13 @@ def _met_by_chance(
     if any(what.patience is None or what.infrastructure for what in here) or gil_held(captures):
         return None
     return next((r for r in outside if looks[r.rank][0].by_gil and _unsure(looks[r.rank])), None)
+
+
+def _may_be_at_work(rank: RankCapture, places: Mapping[int, Place], look: Look) -> bool:
+    """Nothing is seen to hold it, and it uses some of a processor, or is where work takes long by nature."""
+    what, still = look
+    slow_or_busy = bool(places[rank.rank].slow_by_nature) or (still.last is not None and still.last.busy)
+    return what.patience is None and _unsure(look) and slow_or_busy
 
 
 def _unsure(look: Look) -> bool:

@@ -41,7 +41,8 @@ class RankMotion:
     """A rank between two captures, and what showed it.
 
     Attributes:
-        busy: It used CPU time beyond `BUSY_SHARE` although its stack stood still: native work, or an endless loop.
+        busy: It used CPU time although its stack stood still: native work, or an endless loop. Beyond `BUSY_SHARE` it
+            moves; with less, as on a crowded machine, it is unsure.
     """
 
     rank: int
@@ -163,7 +164,7 @@ def _cpu(process: Process, used_s: float, elapsed_s: float) -> _Finding:
     if share > BUSY_SHARE:
         return Motion.MOVING, f"process {process.pid} used {share:.0%} of a CPU at {place(process).label}", True
     if used_s > max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S):
-        return Motion.UNSURE, f"process {process.pid} used {share:.1%} of a CPU", False
+        return Motion.UNSURE, f"process {process.pid} used {share:.1%} of a CPU", True
     return Motion.STILL, "", False
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, Frame, RankCapture
 from slurm_robust.localize.frames import main_thread, own_frames, short_function
-from slurm_robust.localize.motion import stillness
+from slurm_robust.localize.motion import Motion, RankMotion, stillness
 from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import blocking
 from slurm_robust.localize.place import slow_around
@@ -76,9 +76,7 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
     looks = stillness(evidence.captures[-2:], ranks)
     # One that only uses a processor where it stands may be a host that waits for its device, unless there is none.
     by_hosts = _carried_by_hosts(evidence)
-    moved = {
-        r for r, still in looks.items() if still.last is not None and still.moves and (by_hosts or not still.last.busy)
-    }
+    moved = {r for r, still in looks.items() if still.last is not None and _moved(still.last, by_hosts=by_hosts)}
     at_work = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
     if at_work or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
         at_work |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
@@ -86,6 +84,10 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
     if len(left) == len(recorded.suspects):
         return recorded
     return replace(recorded, suspects=left, reason=joined(s.why for s in left)) if left else None
+
+
+def _moved(last: RankMotion, *, by_hosts: bool) -> bool:
+    return by_hosts if last.busy else last.motion is Motion.MOVING
 
 
 def _carried_by_hosts(evidence: Evidence) -> bool:

@@ -141,6 +141,16 @@ def test_localisation_of_real_ranks() -> None:
     assert figures["classes"]["all"]["cases"] == 2
 
 
+@pytest.mark.slurm
+def test_localisation_of_real_ranks_under_srobust_run() -> None:
+    """The same as jobs: `srobust run` suspects by itself, and its own incident names the node, or nobody."""
+    figures = run("localize_real.py", "--slurm", "--only", "loader-lock", "other-collective")["figures"]
+    told = {case["case"]: case for case in figures["cases"]}
+    assert told["loader-lock"]["named"] == ["n2"]
+    assert "data loader hangs" in told["loader-lock"]["told"] or "never joined" in told["loader-lock"]["told"]
+    assert told["other-collective"]["outcome"] == "rightly none"
+
+
 def test_localisation_of_many_ranks() -> None:
     """The guilty node is named at each size; time, memory and bytes are there. How fast it was is not judged here."""
     found = run("localize_scale.py")

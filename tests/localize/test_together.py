@@ -118,8 +118,9 @@ def test_an_evaluation_that_computes_at_one_line_is_not_blamed() -> None:
 
 def test_a_batch_that_takes_long_on_hosts_is_not_blamed() -> None:
     """Under gloo no host waits for a device: one that uses a processor at one line computes."""
-    busy = moving_suspect([USER] * 3, 4.0)
-    assert not judge(replace(busy, recorder=recorded(1, "gloo"))).suspects
+    for busy_s in (4.0, 0.5):
+        busy = moving_suspect([USER] * 3, busy_s)
+        assert not judge(replace(busy, recorder=recorded(1, "gloo"))).suspects, busy_s
     still = moving_suspect([USER] * 3, 0.0)
     assert [s.node for s in judge(replace(still, recorder=recorded(1, "gloo"))).suspects] == ["n1"]
 
