@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
-import psutil
 import xxhash
 
 from slurm_robust.checkpoint.saving import greeting, writing
@@ -41,6 +40,8 @@ class Kept:
 
 def addresses() -> list[str]:
     """This node's, those that only it can reach last; a caller tries one after the other."""
+    import psutil  # noqa: PLC0415 (a node that keeps no backups does without)
+
     found: list[tuple[int, str]] = []
     up = psutil.net_if_stats()
     for name, told in psutil.net_if_addrs().items():
