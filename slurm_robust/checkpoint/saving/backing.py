@@ -36,6 +36,13 @@ class Wish(NamedTuple):
     bytes_per_s: float
 
 
+class Resumed(NamedTuple):
+    """What a run goes on from: the id of a save in memory, empty for none; the step, -1 where nothing was loaded."""
+
+    resumed: str = ""
+    step: int = -1
+
+
 class Seat(NamedTuple):
     """Where a rank sits; `node` is its persister's number."""
 
@@ -96,7 +103,9 @@ class Arranged(NamedTuple):
     backup: tuple[int, ...]
 
 
-def arrange(link: Link, plan: Plan, ranks: Ranks, wish: Wish, *, groups: Mapping[str, int], resumed: str) -> Arranged:
+def arrange(
+    link: Link, plan: Plan, ranks: Ranks, wish: Wish, *, groups: Mapping[str, int], resumed: Resumed
+) -> Arranged:
     """Take memory for this rank's copies and for those that its node keeps, and have them sent; all ranks call it.
 
     Args:
@@ -105,7 +114,7 @@ def arrange(link: Link, plan: Plan, ranks: Ranks, wish: Wish, *, groups: Mapping
         ranks: Who saves together.
         wish: What was asked for.
         groups: Where `wish` does not tell the parallel groups.
-        resumed: The id of the save that this run loaded from memory; empty where it did not.
+        resumed: What this run goes on from.
 
     Raises:
         CheckpointError: it does not fit, or nobody can be reached; the same on all ranks.
@@ -117,7 +126,7 @@ def arrange(link: Link, plan: Plan, ranks: Ranks, wish: Wish, *, groups: Mapping
     own = [rank for rank, one in enumerate(seats) if one.node == mine]
     here = [rank for rank, other in enumerate(backup) if other in own]
     if own[0] == ranks.rank:
-        together.one(lambda: link.ask({"t": "settle", "own": own, "backups": here, "resumed": resumed}))
+        together.one(lambda: link.ask({"t": "settle", "own": own, "backups": here, **resumed._asdict()}))
     together.meet()
     link.standing = []
     found: list[Buffers] = []

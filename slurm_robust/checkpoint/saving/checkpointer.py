@@ -96,7 +96,7 @@ class Checkpointer:
         retention = Retention(keep, disk, keep_local)
         self._wish = backing.Wish(retention, backup, layout, backup_bytes_per_s)
         self._schedule = Schedule(every, local=local is not None)
-        self._resumed = ""
+        self._resumed = backing.Resumed()
         self._leaving: Leaving | None = None
         self._saves = 0
         self._times: dict[int, int] = {}
@@ -214,7 +214,7 @@ class Checkpointer:
         if not self.asynchronous:
             return
         self._buffers = None
-        resumed, self._resumed = self._resumed, ""
+        resumed, self._resumed = self._resumed, backing.Resumed()
         groups = backing.axes(collected.flat, self.ranks.world_size)
         try:
             arranged = backing.arrange(self.link, self._plan, self.ranks, self._wish, groups=groups, resumed=resumed)
@@ -355,7 +355,8 @@ class Checkpointer:
             local=self._wish.retention.local,
             rng=self.rng,
         )
-        self._resumed = self.resumed.save_id
+        step = self.resumed.step
+        self._resumed = backing.Resumed(self.resumed.save_id, -1 if step is None else step)
         self._schedule.saved(self.resumed.step or 0, self._schedule.all)
         for text in self.resumed.notes:
             if self.ranks.rank == 0:

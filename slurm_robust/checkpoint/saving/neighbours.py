@@ -66,7 +66,9 @@ class Neighbours:
             elif keeper is not None:
                 fds = [keeper.image.fd]
         elif kind == "settle":
-            self._settle(directory, set(message["own"]), set(message["backups"]), str(message["resumed"]))
+            self._settle(
+                directory, set(message["own"]), set(message["backups"]), str(message["resumed"]), int(message["step"])
+            )
         elif kind == "room":
             self._admit(message)
             answer["why"] = self._room((directory, int(message["of"])), int(message["total_bytes"]))
@@ -107,8 +109,16 @@ class Neighbours:
         own = [(rank, False) for where, rank in self._persister.keepers if where == directory]
         return own + [(rank, True) for where, rank in self._backups if where == directory]
 
-    def _settle(self, directory: str, own: Collection[int], backups: Collection[int], resumed: str) -> None:
-        """A new run knows who sits here: the memory of others goes, and copies that came after what it resumed."""
+    def _settle(self, directory: str, own: Collection[int], backups: Collection[int], resumed: str, step: int) -> None:
+        """A new run knows who sits here: the memory of others goes, and copies that came after what it resumed.
+
+        Args:
+            directory: Of the checkpoints.
+            own: Ranks that sit here now.
+            backups: Ranks whose backups are to stand here.
+            resumed: The save that the run has loaded from memory; empty where it has not.
+            step: What it goes on from; -1 where it has loaded nothing.
+        """
         keepers = self._persister.keepers
         for key in [key for key in keepers if key[0] == directory and key[1] not in own]:
             keepers.pop(key).drop()
@@ -117,9 +127,11 @@ class Neighbours:
         here = [keeper for key, keeper in keepers.items() if key[0] == directory]
         here += [keeper for key, (_, keeper) in self._backups.items() if key[0] == directory]
         for image in (keeper.image for keeper in here):
-            held = {slot: one[1].save_id for slot in SLOTS if (one := image.held(slot)) is not None}
-            if resumed in held.values():
-                for slot in [slot for slot, save_id in held.items() if save_id != resumed]:
+            held = {slot: one[1] for slot in SLOTS if (one := image.held(slot)) is not None}
+            has_it = any(note.save_id == resumed for note in held.values())
+            for slot, note in held.items():
+                # Copied last, it would be the newest and not all ranks have it; or it is of a way that was given up.
+                if (has_it and note.save_id != resumed) or 0 <= step < note.step:
                     image.begin(slot)
 
     def _room(self, key: _Key, total_bytes: int) -> str:

@@ -16,7 +16,7 @@ from slurm_robust.checkpoint.saving import greeting, writing
 from slurm_robust.checkpoint.saving.image import SLOTS, Image, Note
 
 CHUNK_BYTES = 1 << 20
-CONNECT_S = 3.0
+CONNECT_S = 2.0
 SILENCE_S = 30.0
 """The other node takes nothing, or says nothing, for so long: it is given up for this copy."""
 _SUCCESSOR_S = 10.0
@@ -65,14 +65,17 @@ class Throttle:
             return at_s
 
 
-def dial(peer: Peer) -> socket.socket:
-    """Connect to it at the first address where it proves to be the one.
+def dial(peer: Peer, for_s: float = _SUCCESSOR_S) -> tuple[socket.socket, str]:
+    """Connect to it at the first address where it proves to be the one; the connection, and that address.
 
     Raises:
-        OSError: it is at none of them.
+        OSError: it is at none of them, or that takes longer than it may.
     """
     failure: OSError = ConnectionRefusedError("it has no address")
+    until_s = time.monotonic() + max(for_s, CONNECT_S)
     for address in peer.addresses:
+        if time.monotonic() > until_s:
+            break
         try:
             sock = socket.create_connection((address, peer.port), timeout=CONNECT_S)
         except OSError as error:
@@ -85,7 +88,7 @@ def dial(peer: Peer) -> socket.socket:
             failure = error
             continue
         sock.settimeout(SILENCE_S)
-        return sock
+        return sock, address
     raise failure
 
 
@@ -224,7 +227,10 @@ class Sender:
 
     def _tried(self, copy: Copy) -> OSError | None:
         try:
-            self._sock = self._sock or dial(self.peer)
+            if self._sock is None:
+                self._sock, good = dial(self.peer)
+                others = [address for address in self.peer.addresses if address != good]
+                self.peer = self.peer._replace(addresses=(good, *others))
             send_copy(self._sock, self.image, copy, self.throttle)
         except OSError as error:
             return error

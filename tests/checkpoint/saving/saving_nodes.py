@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import select
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from slurm_robust.supervise.agent import persist
 from slurm_robust.supervise.agent.ranks import Target
@@ -49,6 +53,32 @@ class Nodes:
             agent = self._agents[name] = persist.Persist(Target(self.job_id, name, "", "", "test"))
             assert agent.listening() >= 0
             agent.start()
+
+    @contextmanager
+    def looked_after(self) -> Iterator[None]:
+        """Agents do what they do all the time: a persister that dies has a successor when a rank wants one."""
+        done = threading.Event()
+
+        def look() -> None:
+            while not done.wait(0.02):
+                for agent in list(self._agents.values()):
+                    fd = agent.listening()
+                    if fd >= 0 and select.select([fd], [], [], 0)[0]:
+                        agent.start()
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            yield
+        finally:
+            done.set()
+            looking.join()
+
+    def kill_persister(self, name: str) -> None:
+        """Only that process; the agent of the node lives."""
+        process = self._agents[name]._process
+        assert process is not None
+        process.kill()
 
     def lose(self, *names: str) -> None:
         """The nodes are gone, and all that they held: nothing more is written, nobody is told."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,47 @@ def test_a_lost_ranks_backup_is_written(nodes: Nodes, tmp_path: Path) -> None:
     (again,) = in_worlds(RANKS + load("d", 1, "plain").replace(NO_DISK, str(ckpt)))
     assert {(rank["step"], rank["source"]) for rank in again} == {(3, "files")}
     assert {rank["digest"] for rank in again} == {saved[0]["digests"][-1]}
+
+
+def test_a_persister_that_dies_keeps_backups_again(nodes: Nodes, tmp_path: Path) -> None:
+    """Its successor listens where it did, and has memory for the other's copies: the next save is backed up there."""
+    nodes.up("a", "b", "c")
+    program = f"""
+import time
+def go_on(rank, directory):
+    training = Training("fsdp")
+    saver = Checkpointer(directory)
+    for number in range(1, 5):
+        training.step(number)
+        assert saver.save(number, training.state)
+        saver.wait(1.0)
+        if number == 2:
+            dist.barrier()
+            if rank == 0:
+                Path("{tmp_path}/two").touch()
+                while not Path("{tmp_path}/killed").exists():
+                    time.sleep(0.01)
+            dist.barrier()
+    while not saver._buffers.safe():
+        saver._hear(0.02)
+    dist.barrier()
+    return training.digest()
+told(run(3, on_nodes, "a b c", go_on, {NO_DISK!r}))
+"""
+
+    def kill() -> None:
+        while not (tmp_path / "two").exists():
+            time.sleep(0.01)
+        nodes.kill_persister("b")
+        (tmp_path / "killed").touch()
+
+    killing = threading.Thread(target=kill)
+    killing.start()
+    with nodes.looked_after():
+        (saved,) = in_worlds(RANKS + program)
+    killing.join()
+    nodes.lose("a")  # whose backup is on b
+    nodes.up("d")
+    (loaded,) = in_worlds(RANKS + load("d b c", 3, "fsdp"))
+    assert {(rank["step"], rank["source"]) for rank in loaded} == {(4, "memory+backup")}
+    assert {rank["digest"] for rank in loaded} == set(saved)

@@ -163,7 +163,7 @@ def test_what_is_too_large_for_its_place_is_refused(image: Image) -> None:
     listener = Listener({("/d", 3): room}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
-    with sending.dial(peer(listener)) as sock, pytest.raises(ConnectionRefusedError, match="would be needed"):
+    with sending.dial(peer(listener))[0] as sock, pytest.raises(ConnectionRefusedError, match="would be needed"):
         sending.send_copy(sock, image, sending.Copy(1, 1, note(1)), Throttle(0))
     assert bytes(room.image.view) == bytes(4096 * 4)
     listener.end()
@@ -176,7 +176,7 @@ def test_a_copy_that_is_overwritten_while_it_is_sent_is_none(image: Image, kept:
     listener = Listener({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
-    with sending.dial(peer(listener)) as sock:
+    with sending.dial(peer(listener))[0] as sock:
         sending.send_copy(sock, image, sending.Copy(1, 1, note(1)), Throttle(0))
         copy(image, 2)
         torn = sending.Copy(0, 2, note(2))
