@@ -1,6 +1,7 @@
 """Try the integrations against the real frameworks, on one CPU: each saves, is sealed, is damaged, and resumes.
 
     python scripts/real_frameworks.py            # those that are installed; a line for each, with its version
+    python scripts/real_frameworks.py deepspeed  # one of them
 
 The project's tests play the frameworks by stand-ins, since they must not need them. What was tried with which version
 is written down in docs/checkpoints.md.
@@ -8,8 +9,11 @@ is written down in docs/checkpoints.md.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import socket
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -22,8 +26,17 @@ from typing import Any
 import torch
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.integrations import Sealer, lightning_callback, resume_path, seal_saved, trainer_callback
+from slurm_robust.checkpoint.integrations import (
+    Sealer,
+    lightning_callback,
+    pin_latest,
+    resume_path,
+    resume_tag,
+    seal_saved,
+    trainer_callback,
+)
 from slurm_robust.checkpoint.integrations.sealing import _shared
+from slurm_robust.supervise import attempts, rivals, srunargs
 
 Step = Callable[[Path], str]
 
@@ -145,16 +158,164 @@ def accelerate(folder: Path) -> str:
     return "save_state sealed, damaged, load_state of the one before"
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """A world of one rank, which some frameworks will not do without."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update(names)
+    torch.distributed.init_process_group("gloo")
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+        for name in names:
+            del os.environ[name]
+
+
+def deepspeed(folder: Path) -> str:
+    """ZeRO 1, 2 and 3: `save_checkpoint` is sealed, `load_checkpoint` takes the tag of what verifies."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    engines: Any = importlib.import_module("deepspeed")
+    # It would compile a shared-memory collective for CPUs, which takes minutes and is not what is tried here.
+    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
+
+    def engine(stage: int) -> Any:
+        model = torch.nn.Linear(4, 1)
+        options = {
+            "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "zero_allow_untested_optimizer": True,
+            "zero_optimization": {"stage": stage},
+        }  # fmt: skip
+        optimizer = torch.optim.AdamW(model.parameters())
+        return engines.initialize(model=model, optimizer=optimizer, config=options)[0]
+
+    with alone():
+        engines.init_distributed(dist_backend="gloo")
+        for stage in (1, 2, 3):
+            where, first = folder / str(stage), engine(stage)
+            for _ in range(3):
+                first.backward(first(torch.ones(2, 4, dtype=torch.bfloat16)).sum())
+                first.step()
+                first.save_checkpoint(str(where))
+                seal_saved(f"{where}/global_step{first.global_steps}")
+            _shared().wait()
+            for step in (1, 2, 3):
+                whole(where / f"global_step{step}", step)
+            damage(where / "global_step3")
+            check(that=resume_tag(where) == "global_step2", what=f"chose {resume_tag(where)}")
+            second = engine(stage)
+            second.load_checkpoint(str(where), tag=resume_tag(where))
+            check(that=second.global_steps == 2, what=f"ZeRO {stage} resumed at {second.global_steps}")
+            check(that=pin_latest(where) == str(where / "global_step2"), what="not pinned")
+            second.load_checkpoint(str(where))
+            check(that=second.global_steps == 2, what=f"by its tracker, ZeRO {stage} resumed at {second.global_steps}")
+    return "ZeRO 1, 2, 3 sealed, damaged, resumed from the one before by tag and by the pinned tracker"
+
+
+def deepspeed_launcher(folder: Path) -> str:
+    """What its Slurm launcher types is a training step to our srun, with every word of it understood."""
+    for name, words in {"sinfo": "exit 0", "srun": 'printf "%s\\n" "$@"'}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{words}\n")
+        (folder / name).chmod(0o755)
+    (folder / "hosts").write_text("n1 slots=2\nn2 slots=2\n")
+    (folder / "train.py").write_text("")
+    command = Path(sys.executable).parent / "deepspeed"
+    # Without these two it asks the first host over ssh, Slurm or not.
+    options = ["--launcher=slurm", "--no_ssh_check", "--master_addr=n1", f"--hostfile={folder / 'hosts'}"]
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "DS_ACCELERATOR": "cpu"}
+    argv = [str(command), *options, "train.py", "--lr", "1"]
+    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
+    words = done.stdout.splitlines()
+    typed = srunargs.parse(words[words.index("-n") :])
+    check(that=typed.values.get("n", typed.values.get("ntasks")) == "4", what=f"{typed}")
+    check(that=list(typed.command[-4:]) == ["-u", "train.py", "--lr", "1"], what=f"{typed}")
+    inside = rivals.leaves_the_step(argv)
+    check(that="calls srun itself" in inside, what=f"inside of a step it is not refused: {inside!r}")
+    return "its srun is understood; inside of a step it is refused"
+
+
+def megatron(folder: Path) -> str:
+    """`dist_checkpointing.save` of megatron-core; `seal --all`, and the tracker points at what verifies."""
+    core: Any = importlib.import_module("megatron.core.dist_checkpointing")
+    tracker = folder / "latest_checkpointed_iteration.txt"
+    if not torch.cuda.is_available():
+        # It waits for a GPU before it writes, and reduces on one after it, whether or not there is one.
+        torch.cuda.synchronize = lambda *_: None
+        torch.cuda.current_device = lambda: "cpu"
+
+    def sharded(value: float) -> dict[str, Any]:
+        tensor = torch.full((4, 4), value)
+        return {"w": core.ShardedTensor.from_rank_offsets("w", tensor, replica_id=0), "iteration": int(value)}
+
+    with alone():
+        for step in (1, 2, 3):
+            path = folder / f"iter_{step:07d}"
+            path.mkdir()
+            core.save(sharded(float(step)), str(path))
+            tracker.write_text(str(step))
+        swept = checkpoint.seal_all(folder, settled_s=0)
+        check(that=len(swept.sealed) == 3, what=f"sealed {swept}")
+        for step in (1, 2, 3):
+            whole(folder / f"iter_{step:07d}", step)
+        damage(folder / "iter_0000003")
+        pin_latest(folder)
+        check(that=tracker.read_text() == "2", what=f"the tracker says {tracker.read_text()}")
+        loaded = core.load(sharded(0.0), str(folder / f"iter_{int(tracker.read_text()):07d}"))
+    check(that=float(loaded["w"][0, 0]) == 2.0 and loaded["iteration"] == 2, what=f"loaded {loaded}")
+    return "torch_dist of its core sealed by a sweep, damaged, the one before loaded by the pinned tracker"
+
+
+def torchtitan(folder: Path) -> str:
+    """Its CheckpointManager saves, a sweep seals, and it loads the step that srobust run would export."""
+    titan: Any = importlib.import_module("torchtitan.components.checkpoint")
+
+    def manager() -> tuple[Any, torch.nn.Module]:
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.AdamW(model.parameters())
+        options = titan.CheckpointManager.Config(enable=True, interval=1, keep_latest_k=0)
+        made = titan.CheckpointManager(
+            options, dataloader=None, model_parts=[model], optimizers=optimizer,
+            lr_schedulers=torch.optim.lr_scheduler.StepLR(optimizer, 2), states={}, sd_adapter=None,
+            base_folder=str(folder),
+        )  # fmt: skip
+        return made, model
+
+    where = folder / "checkpoint"
+    with alone():
+        first, model = manager()
+        for step in (1, 2, 3):
+            torch.nn.init.constant_(model.weight, step)  # type: ignore[arg-type]
+            first.save(step)
+        check(that=len(checkpoint.seal_all(where, settled_s=0).sealed) == 3, what="not sealed")
+        for step in (1, 2, 3):
+            whole(where / f"step-{step}", step)
+        damage(where / "step-3")
+        start = attempts.look_up(str(where))
+        second, fresh = manager()
+        second.load(step=int(attempts.environment({}, "1", "1", start, folder)["SROBUST_RESUME_STEP"]))
+        weight: Any = fresh.weight
+        check(that=bool((weight == 2).all()), what=f"loaded {weight}")
+    return "its DCP CheckpointManager: sealed by a sweep, damaged, the one before loaded by SROBUST_RESUME_STEP"
+
+
 TRIALS: dict[str, tuple[str, Step]] = {
     "lightning": ("lightning", lightning),
     "transformers": ("transformers", transformers),
     "accelerate": ("accelerate", accelerate),
+    "deepspeed": ("deepspeed", deepspeed),
+    "deepspeed --launcher=slurm": ("deepspeed", deepspeed_launcher),
+    "megatron-core": ("megatron-core", megatron),
+    "torchtitan": ("torchtitan", torchtitan),
 }
 
 
 def results() -> Iterator[tuple[str, bool]]:
     """A line for each framework, and whether it went well; one that is not installed did."""
     for name, (package, trial) in TRIALS.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         try:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:

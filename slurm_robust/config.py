@@ -150,6 +150,7 @@ class CheckpointConfig(_Section, frozen=True):
     """Where training resumes."""
 
     demote_after_failed_starts: Annotated[int, msgspec.Meta(ge=1)] = 2
+    rollbacks: Annotated[int, msgspec.Meta(ge=0)] = 2
 
 
 class NodecheckConfig(_Section, frozen=True):

@@ -268,12 +268,14 @@ class Plan:
     Attributes:
         evict: Nodes the next attempt must not use.
         exit_code: What the wrapper returns when the road is STOP.
+        roll_back: The next attempt goes back to a checkpoint from before the loss went bad.
     """
 
     road: Road
     reason: str
     evict: tuple[str, ...] = ()
     exit_code: int | None = None
+    roll_back: bool = False
 
 
 class ActionKind(str, enum.Enum):

@@ -26,6 +26,7 @@ from slurm_robust.checkpoint.healthlog import HealthLog, latest_healthy
 from slurm_robust.checkpoint.pruning import Pruned, prune
 from slurm_robust.checkpoint.reader import load
 from slurm_robust.checkpoint.resume import resume_from_env
+from slurm_robust.checkpoint.rollbacks import Skipped, skipped_batches
 from slurm_robust.checkpoint.seals import FileSeal, Seal, seal
 from slurm_robust.checkpoint.sweeping import Swept, seal_all
 from slurm_robust.checkpoint.trackers import Tracker, pin, trackers
@@ -48,6 +49,7 @@ __all__ = [
     "Pruned",
     "Report",
     "Seal",
+    "Skipped",
     "Swept",
     "Tracker",
     "demote",
@@ -61,6 +63,7 @@ __all__ = [
     "save",
     "seal",
     "seal_all",
+    "skipped_batches",
     "trackers",
     "verify",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint import rollbacks
 from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
@@ -64,7 +65,7 @@ def latest(
     passed_over: list[tuple[Path, str]] = []
     for path, seal, problem in candidates(Path(directory)):
         if seal is not None:
-            step, why = seal.step, _why_not(path, seal, deep=deep, on_bytes=on_bytes)
+            step, why = seal.step, problem or _why_not(path, seal, deep=deep, on_bytes=on_bytes)
         elif problem or not unsealed:
             step, why = -1, problem or NO_SEAL
         else:
@@ -134,7 +135,9 @@ def _step(path: Path, seal: Seal | None) -> int:
 
 
 def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
-    """(path, its seal, what is wrong with the seal), newest first: sealed ones, and those named after a step.
+    """(path, its seal, what is wrong with the seal, or with going on from there), newest first.
+
+    They are the sealed ones, and those named after a step.
 
     Raises:
         CheckpointError: as `latest`.
@@ -150,6 +153,7 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
             f"{directory}: cannot be listed: {error}", "Nobody can say where training should resume: look at the folder"
         ) from error
     there = {name for name, _ in names}
+    gone = rollbacks.read(directory) if rollbacks.ROLLBACKS_NAME in there else ()
     for name, is_folder in names:
         unsealed = _UNSEALED_FILE.match(name) and f"{name}{_FILE_SEAL_SUFFIX}" not in there
         if not is_folder and not name.endswith(_FILE_SEAL_SUFFIX) and not unsealed:
@@ -159,6 +163,8 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
             seal, problem = read_seal(path), ""
         except CheckpointError as error:
             seal, problem = None, error.what
+        if seal is not None and gone:
+            problem = rollbacks.given_up(gone, seal.step, max((file.mtime_ns for file in seal.files), default=0) / 1e9)
         if seal is not None or problem or step_in_name(path) is not None:
             found.append((path, seal, problem))
     return sorted(

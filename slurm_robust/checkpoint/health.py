@@ -69,6 +69,7 @@ class Trend(msgspec.Struct, kw_only=True):
         spells: Bad ones of the steps that led to where training is, in order.
         before: Those that training went back from; kept for those who ask what to skip.
         turns: When it went back.
+        told_at_s: When the last step was told, seconds since the epoch.
     """
 
     began_step: int = -1
@@ -79,6 +80,7 @@ class Trend(msgspec.Struct, kw_only=True):
     spells: list[Spell] = []
     before: list[Spell] = []
     turns: list[Turn] = []
+    told_at_s: float = 0.0
 
 
 class Skip(msgspec.Struct, frozen=True):
@@ -101,7 +103,7 @@ def observe(trend: Trend, point: Point, limits: Range, *, now_s: float) -> str:
         trend.began_step = point.step
     elif point.step <= trend.seen_step:
         _go_back(trend, point.step, now_s)
-    trend.seen_step = point.step
+    trend.seen_step, trend.told_at_s = point.step, now_s
     why = _bad(trend, point, limits)
     if why:
         last = trend.spells[-1] if trend.spells else None
@@ -166,6 +168,13 @@ def judge(trend: Trend, step: int, written_at_s: float, limits: Range) -> tuple[
     if good < limits.settle_steps:
         return UNKNOWN, f"only {max(good, 0)} of {limits.settle_steps} steps after it are known"
     return HEALTHY, f"{good} good steps after it"
+
+
+def undecided(trend: Trend, step: int, written_at_s: float, limits: Range) -> bool:
+    """Whether a checkpoint is not known to be healthy for no other reason than that too few steps followed so far."""
+    turned = any(step >= turn.step and written_at_s < turn.at_s for turn in trend.turns)
+    known = trend.began_step >= 0 and step >= trend.began_step - 1 and not turned
+    return known and judge(trend, step, written_at_s, limits)[0] == UNKNOWN
 
 
 def skip(trend: Trend, step: int, limits: Range) -> Skip | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint import healthlog
 from slurm_robust.checkpoint.demotion import DEMOTED_NAME
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
@@ -45,8 +46,8 @@ def prune(
 
     Newer ones that are not good, and those written to in the last `unfinished_after_s` by a save that is not sealed,
     stay: somebody may want to see them, or be writing them. So does what a framework's own tracker points at: its next
-    start looks for it. With fewer good ones than `keep`, nothing is removed. Where not `deep`, size and time of change
-    of each file are taken for its bytes.
+    start looks for it. And so does the newest that is known to be healthy, and the next that may be. With fewer good
+    ones than `keep`, nothing is removed. Where not `deep`, size and time of change of a file are taken for its bytes.
 
     Reading takes long, and others go on meanwhile. So before each removal all that are kept must still be as they
     were read, and the one to go, too; after the rename that takes it out of sight it is looked at once more, and comes
@@ -59,12 +60,14 @@ def prune(
         raise CheckpointError(f"keep {keep}: the last checkpoint is never removed", "Keep 1 or more")
     directory = Path(directory)
     try:
-        tracked = {tracker.target: tracker.name for tracker in trackers(directory)}
+        pin = f"points at it: srobust ckpt latest {directory} --pin"
+        pointed = {tracker.target: f"{tracker.name} {pin}" for tracker in trackers(directory) if tracker.target}
     except OSError as error:
         raise CheckpointError(f"{directory}: a tracker cannot be read: {error}", "Nothing was removed") from error
     listed = candidates(directory)
     before = {path: _stand(path) for path, _, _ in listed}
     found, kept = _choose(listed, keep, on_bytes, deep=deep)
+    spared = {**healthlog.worth_keeping(directory, found), **pointed}
     removed, left = [], []
     for entry in found:
         if entry in kept:
@@ -72,8 +75,8 @@ def prune(
         why = "" if len(kept) == keep else f"there are only {len(kept)} verified ones"
         if not why and entry.step >= kept[-1].step:
             why = entry.problem or "newer than those kept"
-        if not why and entry.path in tracked:
-            why = f"{tracked[entry.path]} points at it: srobust ckpt latest {directory} --pin"
+        if not why:
+            why = spared.get(entry.path, "")
         if not why and time.time() - _written_at_s(entry.path) < unfinished_after_s:
             why = "not sealed, and written to lately"
         if why:

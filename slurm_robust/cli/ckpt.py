@@ -72,8 +72,8 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
     """Print the newest checkpoint to resume from, and why newer ones were passed over.
 
     With --pin, latest_checkpointed_iteration.txt (Megatron-LM), latest (DeepSpeed) or the link last.ckpt (Lightning)
-    is made to point at it. With --healthy, for going back after a loss spike, the program has to tell its loss to
-    checkpoint.HealthLog; which batches to leave out then is told, too.
+    is made to point at it. With --healthy, for going back after a loss spike, the program has to tell its loss
+    (progress.step, Checkpointer.observe, checkpoint.HealthLog); which batches to leave out then is told, too.
     """
     if healthy and unsealed:
         raise click.UsageError("--healthy chooses among sealed ones: leave out --unsealed")

@@ -52,6 +52,11 @@ _PEER = re.compile(
     r"failed to (?:recv|send)|Gloo.*(?:timeout|timed out)|process group (?:watchdog|timeout)",
     re.IGNORECASE,
 )
+_BAD_LOSS = re.compile(
+    r"\bloss\b\W{0,4}(?:(?:is|was|became|of|has become)\b\W{0,3})?(?:nan|[+-]?inf(?:inity)?|not finite|non-?finite)\b|"
+    r"\bnan\b.{0,40}\bloss\b|non-?finite loss|FloatingPointError|returned nan values",
+    re.IGNORECASE,
+)
 _GPU_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECASE)
 _EXCEPTION = re.compile(
     r"^\s*(?:\[?rank ?\d+\]?:?\s*|\d+: )?(?:[A-Za-z_]\w*\.)*"
@@ -125,6 +130,11 @@ def find(ended: RankExit) -> Finding:
 def hardware_line(lines: tuple[str, ...]) -> str:
     """The first of these lines in which hardware complains, shortened; empty where there is none."""
     return next((line.strip()[:160] for line in lines if _HARDWARE.search(line)), "")
+
+
+def bad_loss_line(lines: tuple[str, ...]) -> str:
+    """The last of these lines in which a program says that its loss is not finite, shortened; empty for none."""
+    return next((line.strip()[:160] for line in reversed(lines) if _BAD_LOSS.search(line)), "")
 
 
 def _from_lines(lines: tuple[str, ...], *, hardware: bool = True) -> Finding | None:

@@ -5,18 +5,22 @@ The same function decides in the wrapper, in the daemon and in the simulator. It
 1. A job that cannot be addressed (het jobs) is only alerted on.
 2. While nothing ended, and neither a corroborated verdict nor the action limit calls for an action: wait.
 3. Attempts without a new step reached the limit: stop, exit 93.
-4. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
-5. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
-6. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
-7. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
+4. A training that ended with a bad loss, for no node's fault, goes back to a checkpoint from before it; bounded.
+5. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
+6. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
+7. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
+8. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
+
+Whichever road leads to another attempt, that one goes back, too, where the loss is bad.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, Failure, FailureCause, Mode, Plan, Road, Verdict
+from slurm_robust.policy.bad_loss import BadLoss
 from slurm_robust.words import joined, shortened
 
 
@@ -61,6 +65,7 @@ class Situation:
         daemon: The site's daemon answers: True, False, or None while that is not known.
         user_daemon: The owner runs one for this job.
         action_limit_reached: Silence lasted longer than the site allows without an explanation.
+        bad_loss: None where nothing is known to be wrong with it.
         mode: Changes nothing in the plan: in `observe`, whoever receives it does nothing.
     """
 
@@ -83,6 +88,7 @@ class Situation:
     user_daemon: bool = False
     action_limit_reached: bool = False
     job: JobFacts = field(default_factory=JobFacts)
+    bad_loss: BadLoss | None = None
     mode: Mode = Mode.ACT
 
     @property
@@ -98,11 +104,15 @@ def decide(situation: Situation) -> Plan:
         return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_told(situation)}")
     if not _due(situation):
         return Plan(Road.ALERT_ONLY, f"waiting: {_told(situation)}{_wanted(situation)}")
-    for rule in (_fruitless, _own_end, _repeated_elsewhere):
+    for rule in (_fruitless, _bad_loss, _own_end, _repeated_elsewhere):
         plan = rule(situation)
         if plan is not None:
             return plan
-    return _leave_nodes(situation) or _no_node(situation)
+    plan = _leave_nodes(situation) or _no_node(situation)
+    bad = situation.bad_loss
+    if bad is None or bad.why_not or plan.road is Road.STOP:
+        return plan
+    return replace(plan, reason=f"{plan.reason}; {bad.back}", roll_back=True)
 
 
 def _due(s: Situation) -> bool:
@@ -120,6 +130,18 @@ def _fruitless(s: Situation) -> Plan | None:
         return None
     reason = f"{s.fruitless} attempts in a row without a new step (limit {s.fruitless_limit}); last: {_told(s)}"
     return Plan(Road.STOP, reason, exit_code=EXIT_STOPPED_FOR_GOOD)
+
+
+def _bad_loss(s: Situation) -> Plan | None:
+    """The loss itself ended it, as far as anybody knows: the same start would lead there again."""
+    bad = s.bad_loss
+    if bad is None or not s.ended or _at_fault(s):
+        return None
+    if not bad.why_not:
+        return Plan(Road.RESTART_IN_PLACE, f"{_told(s)}; {bad.back}", roll_back=True)
+    if bad.spent:
+        return Plan(Road.STOP, f"{_told(s)}; {bad.why}, and {bad.why_not}", exit_code=_own_code(s))
+    return None
 
 
 def _own_end(s: Situation) -> Plan | None:

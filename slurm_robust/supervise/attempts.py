@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from slurm_robust.checkpoint import rollbacks
 from slurm_robust.checkpoint.demotion import demote as mark_demoted
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import latest
@@ -29,12 +30,14 @@ class Start:
         step: Its step, -1 for none.
         notes: Why newer checkpoints were passed over, or why none could be looked up.
         looked: False where no checkpoint folder was named.
+        skipped: Batches that the data loader is to leave out, `3-5,9-9`.
     """
 
     path: Path | None = None
     step: int = -1
     notes: tuple[str, ...] = ()
     looked: bool = False
+    skipped: str = ""
 
 
 def look_up(directory: str) -> Start:
@@ -43,10 +46,11 @@ def look_up(directory: str) -> Start:
         return Start()
     try:
         found = latest(directory)
+        skipped = str(rollbacks.skipped(rollbacks.read(directory)))
     except CheckpointError as error:
         return Start(notes=(str(error),))
     notes = tuple(f"{path.name} was passed over: {why}" for path, why in found.passed_over)
-    return Start(found.path, found.step, notes, looked=True)
+    return Start(found.path, found.step, notes, looked=True, skipped=skipped)
 
 
 def demote(start: Start, why: str) -> str:
@@ -75,6 +79,7 @@ def environment(base: Mapping[str, str], attempt: str, lineage: str, start: Star
     if start.looked:
         env["SROBUST_RESUME_PATH"] = str(start.path) if start.path is not None else ""
         env["SROBUST_RESUME_STEP"] = str(start.step)
+        env[rollbacks.SKIP_VARIABLE] = start.skipped
     stem = str(dumps / f"{attempt}-rank-")
     wanted = {
         "TORCH_FR_BUFFER_SIZE": _FLIGHT_RECORDER_EVENTS,

@@ -41,6 +41,7 @@ class RankInfo:
     progress: RankProgress | None = None
     calls: int = 0
     loss: float | str | None = None
+    grad_norm: float | str | None = None
     marks: Mapping[str, float] = field(default_factory=dict)
     layout: Mapping[str, int] = field(default_factory=dict)
     first_step: int = -1
@@ -166,9 +167,9 @@ class Fleet:
             info.gone_at_s, info.missed_at_s, info.task_lives = at_s, now_s, task_lives
 
     def _progress(self, entry: list[Any]) -> None:
-        number, step, phase, at_s, calls, loss, _, timeout_s = entry
+        number, step, phase, at_s, calls, loss, grad_norm, timeout_s = entry
         info = self.ranks[int(number)]
-        info.calls, info.loss = int(calls), loss
+        info.calls, info.loss, info.grad_norm = int(calls), loss, grad_norm
         info.progress = RankProgress(
             int(number), int(step), str(phase), float(at_s), None if timeout_s is None else float(timeout_s)
         )

@@ -199,6 +199,7 @@ class Handling:
             overdue=overdue,
             ended=ended,
             exit_code=self._own_code(),
+            bad_loss=await s.losses.bad(),
         )
         record.plan = decide(describe(verdict, facts))
         return record.plan

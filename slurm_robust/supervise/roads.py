@@ -63,6 +63,8 @@ class Roads:
         record.stamp("stopped")
         if demotion:
             s.folder.tell("checkpoint", attempts.demote(s.start, demotion))
+        if plan.roll_back:
+            s.folder.tell("checkpoint", await s.losses.go_back(), incident=record.id)
         s.context.claim = self._claimed(resume_step=s.start.step)
         if plan.road is Road.STOP:
             return await self._stop(record, plan)

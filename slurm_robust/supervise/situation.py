@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from slurm_robust.config import Config
 from slurm_robust.model import Failure, Verdict
+from slurm_robust.policy.bad_loss import BadLoss
 from slurm_robust.policy.decide import JobFacts, Situation
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.supervise.fleet import Fleet
@@ -26,6 +27,7 @@ class Facts:
         overdue: The action limit was reached.
         ended: A rank died, or srun ended.
         exit_code: srun's, where it ended by itself.
+        bad_loss: As in `Situation`.
     """
 
     config: Config
@@ -43,6 +45,7 @@ class Facts:
     overdue: bool
     ended: bool
     exit_code: int | None
+    bad_loss: BadLoss | None = None
 
 
 def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collection[str]) -> list[str]:
@@ -81,6 +84,7 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         fruitless=facts.fruitless,
         fruitless_limit=facts.config.supervise.fruitless_attempts,
         action_limit_reached=facts.overdue,
+        bad_loss=facts.bad_loss,
         job=JobFacts(
             requeueable=job.requeueable,
             het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,

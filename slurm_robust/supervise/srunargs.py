@@ -183,7 +183,7 @@ def first_launch(command: SrunCommand, *, keep_evidence: bool = True) -> list[st
 
 def _exporting(command: SrunCommand) -> list[str]:
     """The user's options; a list in `--export` is widened by our variables, `NONE` stays what it is."""
-    ours = "SROBUST_ATTEMPT,SROBUST_RESUME_PATH,SROBUST_RESUME_STEP,SROBUST_LINEAGE"
+    ours = "SROBUST_ATTEMPT,SROBUST_RESUME_PATH,SROBUST_RESUME_STEP,SROBUST_SKIP_BATCHES,SROBUST_LINEAGE"
     export = command.values.get("export", "ALL")
     if export.upper() in ("NONE", "NIL", "ALL") or "SROBUST_ATTEMPT" in export:
         return list(command.options)

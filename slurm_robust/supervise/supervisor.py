@@ -26,6 +26,7 @@ from slurm_robust.supervise.handling import Handling
 from slurm_robust.supervise.investigate import SILENT_AGENT_S
 from slurm_robust.supervise.job import JobContext, batch_script
 from slurm_robust.supervise.looks import Looks
+from slurm_robust.supervise.losses import Losses
 from slurm_robust.supervise.parting import Phase
 from slurm_robust.supervise.present import Present
 from slurm_robust.supervise.roads import Roads
@@ -85,7 +86,7 @@ class Supervisor:
         self.environment = dict(os.environ)
         self.evicted: set[str] = set()
         self.silent_nodes: list[str] = []
-        self._checkpoint_dir = checkpoint_dir
+        self.checkpoint_dir = checkpoint_dir
         self._layout, self._layout_order = dict(layout or {}), layout_order
         self._sole = sole
         self._paths = output_files
@@ -100,6 +101,7 @@ class Supervisor:
             lambda text: folder.tell("note", text),
         )
         self.book = Book(self)
+        self.losses = Losses(self)
         self.roads = Roads(self)
         self.handling = Handling(self)
         self._theirs = End(self)
@@ -185,6 +187,7 @@ class Supervisor:
         suspect = found.level is Level.OVERDUE or (found.level is Level.SUSPECT and not self.book.full)
         if suspect and time.time() >= self.present.quiet_until_s:
             return await self.handling.silent(found)
+        self.losses.take()
         self.slowness.due(time.monotonic())
         return await self.looks.due()
 
@@ -217,7 +220,7 @@ class Supervisor:
 
     def _launch_first(self) -> None:
         if self.channel is None or self.command is None:
-            self.start = attempts.look_up(self._checkpoint_dir)
+            self.start = attempts.look_up(self.checkpoint_dir)
             return
         running = self.channel.running_attempt
         self.evicted = set(self.channel.evicted)
@@ -235,7 +238,7 @@ class Supervisor:
         assert self.channel is not None
         self.launches += 1
         attempt = self.attempt_name(self.launches)
-        self.start = attempts.look_up(self._checkpoint_dir)
+        self.start = attempts.look_up(self.checkpoint_dir)
         for note in self.start.notes:
             self.folder.tell("checkpoint", note)
         if self.start.path is not None:

@@ -54,6 +54,8 @@ def commands(tmp_path: Path) -> Commands:
         ("./train.py",),
         ("bash", "-c", "exec ./train.py --lr 1"),
         ("--container-image=a b", "--", "accelerate", "launch", "x"),
+        # What `deepspeed --launcher=slurm` 0.19.8 types.
+        ("-n", "4", "--export=ALL,PYTHONUNBUFFERED=1,PYTHONPATH=/work", "/opt/bin/python3.11", "-u", "train.py"),
     ],
 )
 def test_a_training_step_becomes_srobust_run_with_the_same_words(commands: Commands, words: tuple[str, ...]) -> None:

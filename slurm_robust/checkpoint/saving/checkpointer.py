@@ -6,18 +6,19 @@ import secrets
 import string
 import sys
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.healthlog import HealthLog
 from slurm_robust.checkpoint.saving import backing, localdisk, writing
 from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
 from slurm_robust.checkpoint.saving.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.image import Note
-from slurm_robust.checkpoint.saving.layout import pickled_value
+from slurm_robust.checkpoint.saving.layout import pickled_value, pieces_of
 from slurm_robust.checkpoint.saving.leaving import Leaving
 from slurm_robust.checkpoint.saving.link import Link
 from slurm_robust.checkpoint.saving.planning import Plan, Ranks, State, agree
@@ -88,6 +89,7 @@ class Checkpointer:
         """A signal given to `save_on` has come, and the last save was made; the same on all ranks."""
         self.resumed: Resume | None = None
         """What `load_latest` chose, and where from."""
+        self._health: HealthLog | None = None
         self._plan: Plan | None = None
         self._signature = 0
         self._buffers: Buffers | None = None
@@ -111,7 +113,24 @@ class Checkpointer:
         """
         self._ready(state)
 
-    def save(self, step: int, state: Mapping[str, Any]) -> bool:
+    def observe(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
+        """Tell what a step came to, so that it is known which checkpoints are healthy; at each step, or now and then.
+
+        Python numbers; anything else counts as not told, and is never waited for. All ranks may call it, rank 0's
+        counts.
+
+        Returns:
+            What is bad about it, on rank 0; empty where nothing is.
+        """
+        if self.ranks.rank:
+            return ""
+        if self._health is None:
+            self._health = HealthLog(self.directory)
+        return self._health.observe(step, loss=loss, grad_norm=grad_norm)
+
+    def save(
+        self, step: int, state: Mapping[str, Any], *, loss: float | None = None, grad_norm: float | None = None
+    ) -> bool:
         """Save the state as it is after `step`.
 
         Asynchronous: returns when the state is copied; what becomes of the copy is told by the next save, and `wait`.
@@ -121,6 +140,8 @@ class Checkpointer:
             step: The last step that `state` includes.
             state: Name → model, optimizer, anything with `state_dict` and `load_state_dict`, tensors, plain values.
                 What differs on each rank stands in a `PerRank`.
+            loss: As in `observe`, of that step.
+            grad_norm: The same.
 
         Returns:
             True: it is copied (asynchronous), or sealed. False: it was not due, skipped, or failed; the same on all
@@ -129,11 +150,15 @@ class Checkpointer:
         Raises:
             CheckpointError: at the first save, or when the state has changed: as `prepare`.
         """
+        if loss is not None or grad_norm is not None:
+            self.observe(step, loss=loss, grad_norm=grad_norm)
         self._hear()
         leaving = self._asked_to_leave()
         tiers = self._schedule.all if leaving else self._schedule.due(step)
         if not tiers or (not self.asynchronous and SHARED not in tiers):
             return False
+        if self._health is not None:
+            self._health.write()  # what is removed after this save depends on it
         contents = self._ready(state)
         if self._buffers is not None and self.overlap == "skip" and not leaving:
             (busy,) = self.ranks.most(int(self._buffers.busy()))
@@ -243,7 +268,11 @@ class Checkpointer:
         assert self._plan is not None
         folder, failure = self.directory / note.folder, ""
         try:
-            found = [writing.write_file(folder, self._plan.file, self._pieces(contents))] if self._plan.file else []
+            found = (
+                [writing.write_file(folder, self._plan.file, pieces_of(self._plan.layout, contents))]
+                if self._plan.file
+                else []
+            )
             if self.ranks.rank == 0:
                 found.append(writing.write_file(folder, writing.METADATA, [memoryview(self._plan.metadata)]))
             writing.note_part(folder, writing.Part(save_id=note.save_id, rank=self.ranks.rank, files=tuple(found)))
@@ -274,20 +303,6 @@ class Checkpointer:
         except CheckpointError as error:
             self._say(f"old checkpoints stay: {error}")
         return ""
-
-    def _pieces(self, contents: list[torch.Tensor | bytes]) -> Iterator[memoryview]:
-        assert self._plan is not None
-        at = 0
-        for place, content in zip(self._plan.layout.places, contents, strict=True):
-            yield memoryview(bytes(place.at - at) + place.frame.before)
-            if isinstance(content, bytes):
-                yield memoryview(content.ljust(place.data_bytes, b"\0"))
-            elif place.data_bytes:
-                flat = content.cpu().contiguous().view(-1).view(torch.uint8)
-                yield flat.numpy().data
-            yield memoryview(place.frame.after)
-            at = place.at + place.length
-        yield memoryview(bytes(self._plan.layout.file_bytes - at))
 
     # -- what became of it -------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -53,6 +54,8 @@ class Keeper:
         self._flushed: set[str] = set()
         self._open: set[int] = set()
         """Numbers of copies that are written, and wait for their seal."""
+        self._left: set[str] = set()
+        self._left_s = 0.0
         self._thread = threading.Thread(target=self._live, daemon=True)
 
     def start(self) -> None:
@@ -62,6 +65,17 @@ class Keeper:
         self.wake.set()
         if self.sender is not None:
             self.sender.wake.set()
+
+    def rank_gone(self) -> None:
+        """The rank's process is gone; what it left complete is written."""
+        held = (self.image.held(slot) for slot in SLOTS)
+        self._left = {one[1].save_id for one in held if one is not None}
+        self.connection, self._left_s = None, time.monotonic()
+        self.start()
+
+    def left_s(self, save_id: str) -> float | None:
+        """When the process that made this copy was gone, CLOCK_MONOTONIC; None while it lives."""
+        return self._left_s if save_id in self._left else None
 
     def send_to(self, peer: Peer, throttle: Throttle) -> None:
         """Have its copies kept by another node, too, from now on."""
@@ -74,6 +88,9 @@ class Keeper:
         for slot in SLOTS:
             held = self.image.held(slot)
             if held is not None and held[1].save_id == save_id:
+                # Whoever made it lives no more: it is another process that asks, or none.
+                self._left.add(save_id)
+                self._left_s = time.monotonic()
                 if held[0] not in self._open:
                     self._orders.add(save_id)
                     self.start()

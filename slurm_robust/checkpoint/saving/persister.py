@@ -21,7 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.checkpoint import seals
+from slurm_robust.checkpoint import rollbacks, seals
+from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving import budget, wire, writing
 from slurm_robust.checkpoint.saving.image import Description, Note
@@ -31,7 +32,7 @@ from slurm_robust.checkpoint.saving.neighbours import Neighbours
 PARTS_TIMEOUT_S = 1800.0
 """How long the rank that seals waits for the other ranks' files."""
 ORPHANED_TIMEOUT_S = 60.0
-"""The same once nobody is connected any more: ranks that died in a copy never write it."""
+"""The same once its own rank has gone, and nothing is written there: ranks that died in a copy never write it."""
 _NICE = 10
 _PR_SET_NAME = 15
 
@@ -75,7 +76,7 @@ class Persister:
     ) -> None:
         failure = warning = ""
         try:
-            self._wait_and_seal(description, folder, note)
+            self._wait_and_seal(keeper, description, folder, note)
             warning = self._retain(description)
         except CheckpointError as error:
             failure = str(error)
@@ -101,18 +102,26 @@ class Persister:
             writing.reached("pruned")
         return ""
 
-    def _wait_and_seal(self, description: Description, folder: Path, note: Note) -> None:
+    @staticmethod
+    def _wait_and_seal(keeper: Keeper, description: Description, folder: Path, note: Note) -> None:
         if seals.read(folder) is not None:
             return
-        until_s, alone_s = time.monotonic() + PARTS_TIMEOUT_S, 0.0
+        until_s, moved_s = time.monotonic() + PARTS_TIMEOUT_S, 0.0
+        seen: frozenset[tuple[str, int, int]] = frozenset()
 
         def give_up() -> bool:
-            nonlocal alone_s
+            nonlocal seen, moved_s
             now_s = time.monotonic()
-            alone_s = 0.0 if self.connections else alone_s or now_s
-            return now_s > until_s or bool(alone_s and now_s - alone_s > ORPHANED_TIMEOUT_S)
+            if (left_s := keeper.left_s(note.save_id)) is None:
+                return now_s > until_s
+            # Other nodes may still be writing what their ranks left; who wants the memory does not wait for that.
+            if not keeper.dropped and (there := writing.half_written(folder)) != seen:
+                seen, moved_s = there, now_s
+            return now_s > min(until_s, max(left_s, moved_s) + ORPHANED_TIMEOUT_S)
 
         writing.seal_when_complete(folder, note.save_id, note.step, description.world_size, give_up)
+        if why := rollbacks.given_up(rollbacks.read(description.directory), note.step, note.saved_at_s):
+            demote(folder, why)  # its files are younger than what they hold
 
     # -- serving -----------------------------------------------------------------------------------------------
 
@@ -175,8 +184,7 @@ class Persister:
         keeper = self.connections.pop(connection, None)
         connection.close()
         if keeper is not None and keeper.connection is connection:
-            keeper.connection = None
-            keeper.start()  # what was complete, and not told of
+            keeper.rank_gone()
 
     def _answer(self, connection: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
         kind = message["t"]
@@ -205,6 +213,8 @@ class Persister:
             self.neighbours.answer(connection, message, key[0], held)
 
     def _take(self, connection: socket.socket, keeper: Keeper) -> None:
+        if keeper.connection not in (None, connection):
+            keeper.rank_gone()  # its end is not heard yet
         keeper.connection = connection
         self.connections[connection] = keeper
 

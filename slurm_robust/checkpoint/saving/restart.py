@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slurm_robust.checkpoint import files, seals
+from slurm_robust.checkpoint import files, rollbacks, seals
 from slurm_robust.checkpoint.demotion import demote, demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import Found, latest
@@ -133,7 +133,11 @@ def _best(holdings: Holdings, found: Found, directory: Path, ranks: Ranks, notes
 def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bool:
     """Rank 0: whether what is in memory is to be preferred to what is on the disk."""
     folder = directory / note.folder
-    if why := demotion(folder):
+    try:
+        why = demotion(folder) or rollbacks.given_up(rollbacks.read(directory), note.step, note.saved_at_s)
+    except CheckpointError as error:
+        why = str(error)
+    if why:
         notes.append(f"step {note.step} is in memory, and was passed over: {why}")
         return False
     # What srobust run exports may be relative to where it was called.

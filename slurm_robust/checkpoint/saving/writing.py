@@ -185,6 +185,17 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
     reached("cleaned up")
 
 
+def half_written(folder: Path) -> frozenset[tuple[str, int, int]]:
+    """Name, size and time of change of what is being written in there: it changes as long as somebody does."""
+    found: set[tuple[str, int, int]] = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as listing:
+        for entry in listing:
+            if entry.name.endswith(".tmp"):
+                with contextlib.suppress(OSError):
+                    found.add((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns))
+    return frozenset(found)
+
+
 def retain(directory: Path, keep: int, unfinished_after_s: float = 3600.0) -> None:
     """Remove sealed checkpoints beyond the newest `keep` that are whole, and what old saves left unfinished.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import wait_until
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
@@ -44,7 +45,7 @@ def test_both_sides_name_the_socket_alike(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 KILLED = """
-import signal
+import signal, time
 from slurm_robust.checkpoint.saving import buffers, writing
 def killed(rank, directory, point, ranks):
     training = Training("fsdp")
@@ -63,7 +64,10 @@ def killed(rank, directory, point, ranks):
         saver.save(number, training.state)
         if number == 2:
             saver.wait()
-    dist.barrier()
+    try:
+        dist.barrier()
+    except RuntimeError:  # the others are dead
+        pass
     os.kill(os.getpid(), signal.SIGKILL)
 """
 STAGES = {"slot chosen": 2, "slot void": 2, "half copied": 2, "all copied": 2, "slot complete": 3, "nowhere": 3}
@@ -96,6 +100,40 @@ for stage in {list(STAGES)!r}:
         assert checkpoint.latest(directory, deep=True).step == expected, stage
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Persisters give up a save whose rank has gone after four seconds; before `agent`, which starts one."""
+    patched = persist._BOOTSTRAP.replace(
+        "main(sys", "import slurm_robust.checkpoint.saving.persister as p; p.ORPHANED_TIMEOUT_S = 4.0; main(sys"
+    )
+    assert patched != persist._BOOTSTRAP
+    monkeypatch.setattr(persist, "_BOOTSTRAP", patched)
+
+
+@pytest.mark.usefixtures("impatient", "agent")
+@pytest.mark.parametrize("shape", ["'fsdp'", "'plain'"])
+def test_half_a_save_of_a_killed_run_does_not_hold_up_the_next(tmp_path: Path, shape: str) -> None:
+    """Rank 0 had its third copy whole, rank 1 was killed in it: the next training's saves do not wait for that part.
+
+    Of the same shape, the next needs the buffer that holds it; of another, the memory.
+    """
+    (saved,) = in_worlds(
+        KILLED
+        + f"""
+def go_on(rank, directory, layout):
+    training = Training(layout)
+    saver = Checkpointer(directory)
+    for number in (4, 5, 6):
+        assert saver.save(number, training.state), saver.failures
+    return saver.wait(20)
+run(2, killed, {str(tmp_path)!r}, "slot void", (1,), expect=-9)
+told(run(2, go_on, {str(tmp_path)!r}, {shape}))
+""",
+        timeout_s=40,
+    )
+    assert saved == [6, 6]
+
+
 @pytest.mark.usefixtures("agent")
 def test_replicas_come_from_other_ranks_memory(tmp_path: Path) -> None:
     """Under DDP each rank holds a part of the replicated state; a restart from memory brings all of it to all."""
@@ -124,6 +162,25 @@ told(run(2, load, {str(tmp_path)!r}, "fsdp"))
     assert {(rank["step"], rank["source"]) for rank in demoted} == {(1, "files")}
     assert {rank["digest"] for rank in demoted} == {first[0]["digests"][0]}
     assert any("training died from it" in note for note in demoted[0]["notes"])
+
+
+@pytest.mark.usefixtures("agent")
+def test_memory_of_a_way_that_was_given_up_is_not_used(tmp_path: Path) -> None:
+    """Training went back from step 3 to step 1 for its loss: neither memory nor a late seal brings step 3 back."""
+    (loaded,) = in_worlds(
+        KILLED
+        + f"""
+from slurm_robust.checkpoint import rollbacks
+run(2, killed, {str(tmp_path)!r}, "nowhere", (), expect=-9)
+rollbacks.add({str(tmp_path)!r}, rollbacks.Rollback(
+    at_s=time.time(), to_step=1, why="loss nan at step 3", first_batch=2, last_batch=3))
+told(run(2, load, {str(tmp_path)!r}, "fsdp"))
+"""
+    )
+    assert {(rank["step"], rank["source"]) for rank in loaded} == {(1, "files")}
+    assert any("loss nan at step 3" in note for note in loaded[0]["notes"])
+    wait_until(lambda: not list(tmp_path.glob("step-*/part-*")), 30, "what was copied to be sealed")
+    wait_until(lambda: checkpoint.latest(tmp_path).step == 1, 5, "step 1 to be chosen")
 
 
 def test_a_persister_that_dies_gets_a_successor(agent: persist.Persist, tmp_path: Path) -> None:

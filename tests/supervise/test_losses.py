@@ -1,0 +1,150 @@
+"""What ranks tell of their loss becomes the training's health, unless the program keeps it itself."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_robust import checkpoint
+from slurm_robust.checkpoint import HealthLog, healthlog
+from slurm_robust.checkpoint.health import Range
+from slurm_robust.localize.causes import bad_loss_line
+from slurm_robust.localize.evidence import RankExit
+from slurm_robust.supervise.fleet import Fleet
+from slurm_robust.supervise.losses import Losses
+
+
+def supervisor(directory: Path | str, *, acting: bool = True) -> Any:
+    """As much of one as losses need."""
+    fleet = Fleet("1.0.1")
+    fleet.feed({"t": "rank", "n": "n1", "rank": 0, "pid": 7, "step_id": "0", "at": 0.0, "world": 1}, 0.0)
+    return types.SimpleNamespace(
+        checkpoint_dir=str(directory),
+        acting=acting,
+        present=types.SimpleNamespace(fleet=fleet, scene=types.SimpleNamespace(exits={}), step=-1),
+        config=types.SimpleNamespace(checkpoint=types.SimpleNamespace(rollbacks=2)),
+        folder=types.SimpleNamespace(tell=lambda *_, **__: None),
+    )
+
+
+async def told(losses: Losses, of: Any, step: int, loss: float | str | None) -> None:
+    """An agent tells it, and it is taken in."""
+    of.present.fleet.feed({"t": "p", "n": "n1", "r": [[0, step, "train", 1.0, step, loss, None, None]]}, 1.0)
+    losses.take()
+    if losses._work is not None:
+        await losses._work
+
+
+def test_progress_makes_a_record_and_a_way_back(tmp_path: Path) -> None:
+    """A program that only reports progress: NaN after 250 good steps, and back to a checkpoint from well before."""
+    of = supervisor(tmp_path)
+
+    async def story() -> None:
+        losses = Losses(of)
+        for step in range(1, 251):
+            await told(losses, of, step, 2.0)
+            if step % 50 == 0:
+                checkpoint.save(tmp_path, step, {"x": step})
+        assert await losses.bad() is None
+        await told(losses, of, 251, "nan")
+        found = await losses.bad()
+        assert found is not None
+        # What was told before the file was read first is not known: one step.
+        assert (found.healthy_step, found.before, found.limit) == (150, 0, 2)
+        assert "back to step 150" in await losses.go_back()
+
+    asyncio.run(story())
+    assert checkpoint.latest(tmp_path).step == 150
+
+
+def test_a_programs_own_record_is_left_alone(tmp_path: Path) -> None:
+    """It sees every step; ours would be coarser. Also where it begins to write after us."""
+    own = HealthLog(tmp_path, Range(settle_steps=3))
+    of = supervisor(tmp_path)
+
+    async def story(losses: Losses) -> None:
+        for step in range(1, 5):
+            await told(losses, of, step, "nan")
+        assert await losses.bad() is None
+
+    own.observe(1, loss=2.0)
+    asyncio.run(story(Losses(of)))
+    (tmp_path / healthlog.HEALTH_NAME).unlink()
+
+    async def later() -> None:
+        losses = Losses(of)
+        await told(losses, of, 1, 2.0)
+        await told(losses, of, 2, 2.0)
+        own.write()
+        await told(losses, of, 3, "nan")
+        assert await losses.bad() is None
+
+    asyncio.run(later())
+    record, _ = healthlog.read(tmp_path)
+    assert record is not None
+    assert (record.writer, record.trend.seen_step) == ("", 1)
+
+
+@pytest.mark.parametrize(("directory", "acting"), [("", True), ("ckpt", False)])
+def test_nothing_is_written_where_nobody_wants_it(tmp_path: Path, directory: str, *, acting: bool) -> None:
+    """No folder of checkpoints is named, or the site only observes."""
+    where = tmp_path / directory if directory else ""
+    of = supervisor(where, acting=acting)
+
+    async def story() -> None:
+        losses = Losses(of)
+        for step in range(1, 4):
+            await told(losses, of, step, "nan")
+        assert await losses.bad() is None
+
+    asyncio.run(story())
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_last_words_count(tmp_path: Path) -> None:
+    """The program ended itself before anybody saw the loss."""
+    own = HealthLog(tmp_path, Range(settle_steps=3))
+    for step in range(1, 10):
+        own.observe(step, loss=2.0)
+        checkpoint.save(tmp_path, step, {"x": step})
+    own.write()
+    of = supervisor(tmp_path)
+    of.present.scene.exits[0] = RankExit(0, "n1", 1.0, 1, None, ("x", "FloatingPointError: loss is nan"))
+    of.present.step = 9
+
+    async def story() -> None:
+        found = await Losses(of).bad()
+        assert found is not None
+        assert (found.why, found.healthy_step) == ("FloatingPointError: loss is nan", 6)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "FloatingPointError: Minimum loss scale reached (0.0001).",
+        "Loss is nan, stopping training",
+        "RuntimeError: Rank 3: found NaN in local forward loss calculation. Device: 0",
+        "step 12 loss: nan",
+        "ValueError: loss is not finite",
+        "train/loss=inf",
+        "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+    ],
+)
+def test_words_about_a_bad_loss(line: str) -> None:
+    """As frameworks and programs say it."""
+    assert bad_loss_line(("before", line, "after")) == line
+
+
+@pytest.mark.parametrize(
+    "line", ["loss=2.1 grad_norm=nan", "TypeError: loss", "loss information", "no nan here", "info: loss 2.0", ""]
+)
+def test_other_words(line: str) -> None:
+    """A gradient norm that is not finite is loss scaling at work, and names that begin like infinity are words."""
+    assert not bad_loss_line((line,)), math.nan
