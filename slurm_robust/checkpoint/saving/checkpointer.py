@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import string
 import sys
@@ -134,6 +135,10 @@ class Checkpointer:
         tiers = self._schedule.all if leaving else self._schedule.due(step)
         if not tiers or (not self.asynchronous and SHARED not in tiers):
             return False
+        if self._buffers is not None and (self.overlap == "wait" or leaving):
+            # Before all meet: no rank gives its older copy up while another one's newer is on one node only.
+            with contextlib.suppress(CheckpointError):
+                self._buffers.wait_free()
         contents = self._ready(state)
         if self._buffers is not None and self.overlap == "skip" and not leaving:
             (busy,) = self.ranks.most(int(self._buffers.busy()))
