@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import string
 import sys
@@ -159,6 +160,10 @@ class Checkpointer:
             return False
         if self._health is not None:
             self._health.write()  # what is removed after this save depends on it
+        if self._buffers is not None and (self.overlap == "wait" or leaving):
+            # Before all meet: no rank gives its older copy up while another one's newer is on one node only.
+            with contextlib.suppress(CheckpointError):
+                self._buffers.wait_free()
         contents = self._ready(state)
         if self._buffers is not None and self.overlap == "skip" and not leaving:
             (busy,) = self.ranks.most(int(self._buffers.busy()))
