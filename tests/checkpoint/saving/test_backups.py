@@ -143,11 +143,16 @@ writing.reached = reached
 
 
 @pytest.mark.parametrize(
-    ("at", "step"),
-    [("backup chunk sent:2", 1), ("backup chunk sent:3", 2), ("backup chunk taken:3", 2), ("backup kept:3", 3)],
+    ("at", "steps"),
+    [
+        ("backup chunk sent:2", {1}),
+        ("backup chunk sent:3", {2}),
+        ("backup chunk taken:3", {2, 3}),  # of another rank's; its own third may have been kept elsewhere before
+        ("backup kept:3", {2, 3}),  # other ranks are killed with it, maybe in their third copy
+    ],
 )
 def test_a_node_is_lost_in_a_transfer(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, step: int
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, steps: set[int]
 ) -> None:
     """Half a copy takes no whole one's place: the step that was backed up before is there, and none is mixed."""
     mark = tmp_path / "killed"
@@ -161,7 +166,8 @@ def test_a_node_is_lost_in_a_transfer(
     nodes.lose("a")
     nodes.up("d")
     (loaded,) = in_worlds(RANKS + load("d b c", 3, "fsdp"))
-    assert {rank["step"] for rank in loaded} == {step}
+    (step,) = {rank["step"] for rank in loaded}
+    assert step in steps
     assert {rank["digest"] for rank in loaded} == {json.loads((tmp_path / "killed.0").read_text())[str(step)]}
 
 
