@@ -33,6 +33,10 @@ _HEALTHY_S = 30.0
 _END_S = 1.0
 """For agents to end by themselves: they take a tenth of a second, and a frozen node never does."""
 
+_FLUSH_S = 65.0
+"""A little more than an agent gives itself (`persist.FLUSH_S`)."""
+_LOOK_S = 0.05
+
 _KILLED_S = 3.0
 """For a killed srun to be gone: one that hangs in a file system outlives SIGKILL, and is left behind."""
 
@@ -123,6 +127,8 @@ class WatchStep:
         self._wanted = False
         self._stderr_tail: list[str] = []
         self._untold: list[asyncio.TimerHandle] = []
+        self._flushing: set[str] = set()
+        """Nodes whose agents still write checkpoints before they end."""
 
     async def start(self, nodes: Sequence[str], attempt: str) -> None:
         """Want a watch step on these nodes, from now on."""
@@ -147,6 +153,7 @@ class WatchStep:
             assert process.stdin is not None
             process.stdin.close()
             await asyncio.wait({keeper}, timeout=_END_S)
+            await self._flushed(keeper)
         keeper.cancel()  # kills what has not ended
         with contextlib.suppress(asyncio.CancelledError):
             await keeper
@@ -154,6 +161,25 @@ class WatchStep:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(process.wait(), _KILLED_S)
         self._process = None
+
+    async def _flushed(self, keeper: asyncio.Task[None]) -> None:
+        """Wait, bounded, for agents that said that checkpoints in memory are still being written."""
+        if keeper.done() or not self._flushing:
+            return
+        self._log(f"checkpoints in memory are written first, on {', '.join(sorted(self._flushing))}")
+        until_s = time.monotonic() + _FLUSH_S
+        while self._flushing and not keeper.done() and time.monotonic() < until_s:
+            await asyncio.sleep(_LOOK_S)
+        if self._flushing and not keeper.done():
+            self._log(f"they are not all written after {_FLUSH_S:g} s, on {', '.join(sorted(self._flushing))}")
+        await asyncio.wait({keeper}, timeout=_END_S)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message.get("t") == "flushing":
+            self._flushing.add(str(message.get("n")))
+        elif message.get("t") == "flushed":
+            self._flushing.discard(str(message.get("n")))
+        self._handler(message)
 
     @property
     def running(self) -> bool:
@@ -197,6 +223,7 @@ class WatchStep:
 
     async def _live(self) -> int | None:
         self._stderr_tail = []
+        self._flushing.clear()
         self.starts += 1
         try:
             self._process = process = await asyncio.create_subprocess_exec(
@@ -219,7 +246,7 @@ class WatchStep:
             while line := await self._line(process.stdout):
                 message = self.decoder.feed(line.decode("utf-8", "replace"))
                 if message is not None:
-                    self._handler(message)
+                    self._hear(message)
             return await process.wait()
         finally:
             drain.cancel()

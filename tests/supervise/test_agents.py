@@ -131,3 +131,33 @@ def test_a_watch_step_that_never_starts_is_told_of_a_few_times(monkeypatch: pyte
         "the next one in 0.001 s",
         "one each 0.002 s from now on, untold",
     ]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_end_waits_for_agents_that_write_checkpoints(monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    """One says that it still writes: srun is left alone until it says that it is through, or the time is over."""
+    monkeypatch.setattr(watch, "_END_S", 0.05)
+    monkeypatch.setattr(watch, "_FLUSH_S", 30.0 if told else 0.3)
+    monkeypatch.setattr(watch, "_KILLED_S", 0.01)
+    said: list[str] = []
+    heard: list[str] = []
+    step = watch.WatchStep(5, 0.5, lambda message: heard.append(message["t"]), said.append)
+
+    async def story() -> None:
+        ended = asyncio.Event()
+        hangs = SimpleNamespace(returncode=None, stdin=SimpleNamespace(close=lambda: None), wait=ended.wait)
+        step._process = cast("asyncio.subprocess.Process", hangs)
+        step._keeper = keeper = asyncio.create_task(asyncio.sleep(600))
+        step._hear({"t": "flushing", "n": "n1"})
+        stopping = asyncio.create_task(step.stop())
+        await asyncio.sleep(0.2)
+        assert not keeper.cancelled()
+        if told:
+            step._hear({"t": "flushed", "n": "n1"})
+        await asyncio.wait_for(stopping, 5.0)
+        assert keeper.cancelled()
+
+    asyncio.run(story())
+    assert said[0] == "checkpoints in memory are written first, on n1"
+    assert said[1:] == ([] if told else ["they are not all written after 0.3 s, on n1"])
+    assert heard == (["flushing", "flushed"] if told else ["flushing"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
+
+from slurm_robust.checkpoint.errors import CheckpointError
 
 _SPARE_SHARE = 0.03
 _SPARE_LEAST_BYTES = 64 << 20
@@ -30,23 +33,41 @@ def spare_bytes(limit_bytes: int) -> int:
     return max(_SPARE_LEAST_BYTES, int(limit_bytes * _SPARE_SHARE))
 
 
-def refusal(needed_bytes: int, rooms: list[Room], whose: str) -> str:
+def refusal(needed_bytes: int, rooms: list[Room], whose: str, what: str = "the two checkpoint buffers take") -> str:
     """Why so many bytes are not taken, as a sentence; empty where they fit.
 
     Args:
         needed_bytes: To be taken now.
         rooms: All limits that hold.
         whose: For the sentence: `rank 3`.
+        what: For the sentence: what takes them.
     """
     for room in rooms:
         free_bytes = room.left_bytes - spare_bytes(room.limit_bytes)
         if needed_bytes > free_bytes:
             return (
-                f"{whose}: the two checkpoint buffers take {_gib(needed_bytes)}, and {room.set_by} has "
+                f"{whose}: {what} {_gib(needed_bytes)}, and {room.set_by} has "
                 f"{_gib(max(0, free_bytes))} left for them (limit {_gib(room.limit_bytes)}, "
                 f"{_gib(spare_bytes(room.limit_bytes))} of it kept free)"
             )
     return ""
+
+
+def memory(total_bytes: int, whose: str, what: str) -> int:
+    """Take so much shared memory; its descriptor. This process is the one that pays for its pages.
+
+    Raises:
+        CheckpointError: it does not fit.
+    """
+    if refused := refusal(total_bytes, rooms(), whose, what):
+        raise CheckpointError(refused)
+    fd = os.memfd_create("srobust-checkpoint", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(fd, 0, total_bytes)
+    except OSError as error:
+        os.close(fd)
+        raise CheckpointError(f"{whose}: {what} {_gib(total_bytes)}, and cannot have them: {error}") from error
+    return fd
 
 
 def _gib(size_bytes: int) -> str:

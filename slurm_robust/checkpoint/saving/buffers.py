@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import NamedTuple
 
 import torch
 
@@ -25,6 +26,14 @@ def keeps_metadata(rank: int) -> bool:
     return rank == 0 or local == "0"
 
 
+class Retention(NamedTuple):
+    """How many saves stay: sealed ones, and those on the node's own disk (a folder; empty for none); 0 for all."""
+
+    keep: int
+    local: str = ""
+    keep_local: int = 0
+
+
 class Buffers:
     """The image of this rank, as the trainer sees it.
 
@@ -32,7 +41,7 @@ class Buffers:
         CheckpointError: it is refused, or no persister can be had.
     """
 
-    def __init__(self, link: Link, plan: Plan, world_size: int, keep: int) -> None:
+    def __init__(self, link: Link, plan: Plan, world_size: int, retention: Retention) -> None:
         self.link, self.layout = link, plan.layout
         metadata = plan.metadata if keeps_metadata(link.rank) else b""
         description = Description(
@@ -43,9 +52,13 @@ class Buffers:
             file_bytes=plan.layout.file_bytes,
             metadata_bytes=len(metadata),
             digest=plan.digest,
-            keep=keep,
+            keep=retention.keep,
+            local=retention.local,
+            keep_local=retention.keep_local,
         )
-        made = sizes(4096 + 6 * len(str(link.directory)) + len(metadata), plan.layout.file_bytes)
+        made = sizes(
+            4096 + 6 * len(str(link.directory)) + 6 * len(retention.local) + len(metadata), plan.layout.file_bytes
+        )
         fd = link.held()
         image = Image(fd, populate=True) if fd is not None else None
         if image is not None and image.described() != description:
@@ -62,6 +75,8 @@ class Buffers:
             image = Image(fds[0], populate=True)
             image.describe(made, description, metadata)
         self.image = image
+        self.backed_up = False
+        """Whether another node keeps what is copied here, too."""
         self.number = image.newest()
         self._targets = [self._prepared(plan.layout, slot) for slot in SLOTS]
 
@@ -78,13 +93,16 @@ class Buffers:
         return held.index(min(held))
 
     def busy(self) -> bool:
-        """Whether the next slot is still being written."""
-        return not self.image.free(self.next_slot())
+        """Whether the next slot is still being written, or the other one not yet kept on another node."""
+        return not (self.image.free(self.next_slot()) and self.safe())
+
+    def safe(self) -> bool:
+        """Whether the newest copy is kept on another node, or is not to be: the one before it may be given up."""
+        return not self.backed_up or all(self.image.sent(slot) for slot in SLOTS)
 
     def wait_free(self) -> None:
         """Wait until it is not; a persister that has died meanwhile gets a successor."""
-        slot = self.next_slot()
-        while not self.image.free(slot):
+        while self.busy():
             self.ensure_alive()
             time.sleep(_POLL_S)
 
@@ -96,7 +114,7 @@ class Buffers:
         """
         if self.link.alive and self.link.go():
             return
-        self.link.ask({"t": "adopt"}, (self.image.fd,))
+        self.link.adopt(self.image.fd)
 
     def copy(self, tensors: list[torch.Tensor | bytes], note: Note) -> None:
         """Copy a state into the next slot, and tell the persister. `tensors` are in the order of the layout's places.

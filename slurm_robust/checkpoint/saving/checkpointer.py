@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import string
 import sys
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,15 +15,17 @@ import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.healthlog import HealthLog
-from slurm_robust.checkpoint.saving import writing
+from slurm_robust.checkpoint.saving import backing, localdisk, writing
 from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
-from slurm_robust.checkpoint.saving.buffers import Buffers
+from slurm_robust.checkpoint.saving.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.image import Note
-from slurm_robust.checkpoint.saving.layout import pickled_value
+from slurm_robust.checkpoint.saving.layout import pickled_value, pieces_of
+from slurm_robust.checkpoint.saving.leaving import Leaving
 from slurm_robust.checkpoint.saving.link import Link
 from slurm_robust.checkpoint.saving.planning import Plan, Ranks, State, agree
 from slurm_robust.checkpoint.saving.restart import Resume, resume
 from slurm_robust.checkpoint.saving.state import collect
+from slurm_robust.checkpoint.saving.tiers import SHARED, Schedule
 
 _RUN_LETTERS = 6
 _SEAL_S = 60.0
@@ -39,6 +42,15 @@ class Checkpointer:
             step, without buffers.
         overlap: What a save does while both buffers are still being written: `wait` for one, or `skip` and say so.
         rng: Save the random generators' states of each rank, too.
+        backup: Keep each rank's copies on another node, too, in memory of the same size. None: where that node's
+            memory outlives the training, which it does under `srobust run`, and there are two nodes or more.
+        layout: Sizes of the parallel groups, those of neighbouring ranks first: `{"tp": 8, "dp": 4, "pp": 2}`. A backup
+            stands where none of its rank's groups is. None: as the tensors' meshes tell.
+        backup_bytes_per_s: What a node sends for backups, at most; 0 for no bound.
+        local: A folder on each node's own disk, which saves go to, too.
+        keep_local: Saves that stay there (two more while others may still write); 0 for all.
+        every: Steps between two saves to `memory`, `local` and `shared`, each 1 where it is not named; then call `save`
+            after each step, and it does nothing where nothing is due.
     """
 
     def __init__(
@@ -49,9 +61,17 @@ class Checkpointer:
         asynchronous: bool = True,
         overlap: Literal["wait", "skip"] = "wait",
         rng: bool = True,
+        backup: bool | None = None,
+        layout: Mapping[str, int] | None = None,
+        backup_bytes_per_s: float = 1 << 30,
+        local: str | Path | None = None,
+        keep_local: int = 2,
+        every: Mapping[str, int] | None = None,
     ) -> None:
         if overlap not in ("wait", "skip"):
             raise ValueError(f"overlap is {overlap!r}: say 'wait' or 'skip'")
+        if local is not None and not asynchronous:
+            raise ValueError("a local folder is written from the buffers: it needs asynchronous=True")
         if keep < 0:
             raise ValueError(f"keep is {keep}: 0 keeps all, 1 or more so many")
         self.directory = Path(directory).absolute()
@@ -64,6 +84,10 @@ class Checkpointer:
         """The last step that this rank knows to be sealed."""
         self.failures: list[str] = []
         """What went wrong with saves of this run, each a sentence."""
+        self.backup: tuple[int, ...] = ()
+        """Rank → the rank on whose node its copies are kept, too; empty where they are not."""
+        self.stopping = False
+        """A signal given to `save_on` has come, and the last save was made; the same on all ranks."""
         self.resumed: Resume | None = None
         """What `load_latest` chose, and where from."""
         self._health: HealthLog | None = None
@@ -71,6 +95,12 @@ class Checkpointer:
         self._signature = 0
         self._buffers: Buffers | None = None
         self._bindings: Bindings | None = None
+        disk = str(localdisk.root(Path(local), self.directory)) if local is not None else ""
+        retention = Retention(keep, disk, keep_local)
+        self._wish = backing.Wish(retention, backup, layout, backup_bytes_per_s)
+        self._schedule = Schedule(every, local=local is not None)
+        self._resumed = backing.Resumed()
+        self._leaving: Leaving | None = None
         self._saves = 0
         self._times: dict[int, int] = {}
 
@@ -115,26 +145,37 @@ class Checkpointer:
             grad_norm: The same.
 
         Returns:
-            True: it is copied (asynchronous), or sealed. False: it was skipped, or failed; the same on all ranks.
+            True: it is copied (asynchronous), or sealed. False: it was not due, skipped, or failed; the same on all
+            ranks.
 
         Raises:
             CheckpointError: at the first save, or when the state has changed: as `prepare`.
         """
         if loss is not None or grad_norm is not None:
             self.observe(step, loss=loss, grad_norm=grad_norm)
+        self._hear()
+        leaving = self._asked_to_leave()
+        tiers = self._schedule.all if leaving else self._schedule.due(step)
+        if not tiers or (not self.asynchronous and SHARED not in tiers):
+            return False
         if self._health is not None:
             self._health.write()  # what is removed after this save depends on it
-        self._hear()
+        if self._buffers is not None and (self.overlap == "wait" or leaving):
+            # Before all meet: no rank gives its older copy up while another one's newer is on one node only.
+            with contextlib.suppress(CheckpointError):
+                self._buffers.wait_free()
         contents = self._ready(state)
-        if self._buffers is not None and self.overlap == "skip":
+        if self._buffers is not None and self.overlap == "skip" and not leaving:
             (busy,) = self.ranks.most(int(self._buffers.busy()))
             if busy:
                 self._say(f"step {step} is not saved: both buffers are still being written")
                 return False
         self._saves += 1
         again = self._times[step] = self._times.get(step, -1) + 1
-        note = Note(f"{self.run}-{self._saves}", step, writing.folder_name(step, self.run, again), time.time())
+        note = Note(f"{self.run}-{self._saves}", step, writing.folder_name(step, self.run, again), time.time(), tiers)
+        self._schedule.saved(step, tiers)
         if self._buffers is None:
+            self.stopping = leaving
             return self._write(note, contents)
         try:
             self._buffers.wait_free()
@@ -142,7 +183,36 @@ class Checkpointer:
         except CheckpointError as error:
             self._failed(step, str(error))
             return False
-        return True
+        return self._left(step) if leaving else True
+
+    def save_on(self, *signals: int, within_s: float = 25.0) -> None:
+        """Make the next call of `save` the last one, once one of these signals has come to any rank.
+
+        That save is due in all tiers, waits until it is sealed, and leaves `stopping` True: end the loop then. All
+        ranks call this, in their main threads; each call of `save` then costs one small reduction, so call it after
+        each step, with `every`. Nothing else happens in a signal's handler; a handler from before is still called.
+
+        Args:
+            signals: SIGTERM, which Slurm sends KillWait before SIGKILL; what `--signal` names.
+            within_s: From the signal to the end, at most; Slurm's KillWait is 30 s where a site has not changed it.
+        """
+        self._leaving = Leaving(signals, within_s)
+
+    def _asked_to_leave(self) -> bool:
+        if self._leaving is None or self.stopping:
+            return False
+        (asked,) = self.ranks.most(int(bool(self._leaving.asked)))
+        return bool(asked)
+
+    def _left(self, step: int) -> bool:
+        """Wait for the last save, as long as there is time; whether it is sealed."""
+        assert self._leaving is not None
+        self.stopping = True
+        sealed = self.wait(self._leaving.left_s) == step
+        if self._leaving.asked:
+            end = "sealed" if sealed else "not sealed in time: what is in memory is still being written"
+            self._say(f"{self._leaving.asked} came: step {step} is saved on the way out, {end}")
+        return sealed
 
     def _ready(self, state: Mapping[str, Any]) -> list[torch.Tensor | bytes]:
         """What is to be copied, in the plan's order; the plan is made anew where it does not fit any more."""
@@ -171,17 +241,17 @@ class Checkpointer:
     def _agree(self, collected: State) -> None:
         """Make plan and buffers, all ranks together."""
         self._plan, self._signature = agree(collected, self.ranks), collected.signature()
-        failure = ""
-        if self.asynchronous:
-            self._buffers = None
-            try:
-                self._buffers = Buffers(self.link, self._plan, self.ranks.world_size, self.keep)
-            except CheckpointError as error:
-                failure = str(error)
-        failure = next((why for why in self.ranks.gather(failure) if why), "")
-        if failure:
-            self._plan = self._buffers = None
-            raise CheckpointError(failure)
+        if not self.asynchronous:
+            return
+        self._buffers = None
+        resumed, self._resumed = self._resumed, backing.Resumed()
+        groups = backing.axes(collected.flat, self.ranks.world_size)
+        try:
+            arranged = backing.arrange(self.link, self._plan, self.ranks, self._wish, groups=groups, resumed=resumed)
+        except CheckpointError:
+            self._plan = None
+            raise
+        self._buffers, self.backup = arranged
 
     def _contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
         """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
@@ -203,7 +273,11 @@ class Checkpointer:
         assert self._plan is not None
         folder, failure = self.directory / note.folder, ""
         try:
-            found = [writing.write_file(folder, self._plan.file, self._pieces(contents))] if self._plan.file else []
+            found = (
+                [writing.write_file(folder, self._plan.file, pieces_of(self._plan.layout, contents))]
+                if self._plan.file
+                else []
+            )
             if self.ranks.rank == 0:
                 found.append(writing.write_file(folder, writing.METADATA, [memoryview(self._plan.metadata)]))
             writing.note_part(folder, writing.Part(save_id=note.save_id, rank=self.ranks.rank, files=tuple(found)))
@@ -235,20 +309,6 @@ class Checkpointer:
             self._say(f"old checkpoints stay: {error}")
         return ""
 
-    def _pieces(self, contents: list[torch.Tensor | bytes]) -> Iterator[memoryview]:
-        assert self._plan is not None
-        at = 0
-        for place, content in zip(self._plan.layout.places, contents, strict=True):
-            yield memoryview(bytes(place.at - at) + place.frame.before)
-            if isinstance(content, bytes):
-                yield memoryview(content.ljust(place.data_bytes, b"\0"))
-            elif place.data_bytes:
-                flat = content.cpu().contiguous().view(-1).view(torch.uint8)
-                yield flat.numpy().data
-            yield memoryview(place.frame.after)
-            at = place.at + place.length
-        yield memoryview(bytes(self._plan.layout.file_bytes - at))
-
     # -- what became of it -------------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float = 600.0) -> int | None:
@@ -259,7 +319,7 @@ class Checkpointer:
         """
         if self._buffers is not None:
             deadline_s = time.monotonic() + timeout_s
-            while time.monotonic() < deadline_s and self._buffers.image.due():
+            while time.monotonic() < deadline_s and (self._buffers.image.due() or not self._buffers.safe()):
                 self._hear(0.05)
                 try:
                     self._buffers.ensure_alive()
@@ -275,7 +335,8 @@ class Checkpointer:
         if not self.link.alive:
             return
         for told in self.link.news(timeout_s):
-            if told.get("t") != "ended":
+            if told.get("t") == "word":
+                self._say(str(told["text"]))
                 continue
             if told["warning"]:
                 self._say(str(told["warning"]))
@@ -306,7 +367,17 @@ class Checkpointer:
         Raises:
             CheckpointError: there is one, and it does not fit `state`, or nobody can say what there is.
         """
-        self.resumed = resume(self.directory, state, self.ranks, self.link if self.asynchronous else None, rng=self.rng)
+        self.resumed = resume(
+            self.directory,
+            state,
+            self.ranks,
+            self.link if self.asynchronous else None,
+            local=self._wish.retention.local,
+            rng=self.rng,
+        )
+        step = self.resumed.step
+        self._resumed = backing.Resumed(self.resumed.save_id, -1 if step is None else step)
+        self._schedule.saved(self.resumed.step or 0, self._schedule.all)
         for text in self.resumed.notes:
             if self.ranks.rank == 0:
                 self._say(text)

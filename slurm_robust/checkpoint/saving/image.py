@@ -4,6 +4,7 @@
     1024       slot 0: number, length and CRC of its note, the note (JSON)
     2048       slot 1
     3072       what the persister has written: number and outcome of each slot
+    3584       what it has sent to the node that keeps this rank's backup: number of each slot
     4096       the description (JSON), then DCP's `.metadata` where this rank keeps it
     …          slot 0, slot 1, each from a multiple of 2 MiB on
 
@@ -31,16 +32,22 @@ _SLOTS_AT = (1024, 2048)
 _NOTE_MOST_BYTES = 1024 - 16
 _DONE_AT = 3072
 _DONE = struct.Struct("<2Q16s")
+_SENT_AT = 3584
 SLOTS = (0, 1)
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What a slot holds; `save_id` is the same on all ranks of one save, and on no other save's."""
+    """What a slot holds; `save_id` is the same on all ranks of one save, and on no other save's.
+
+    Attributes:
+        tiers: Where it is to be, out of `tiers.TIERS`.
+    """
 
     save_id: str
     step: int
     folder: str
     saved_at_s: float
+    tiers: tuple[str, ...] = ("shared",)
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +62,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         metadata_bytes: Of DCP's `.metadata`, 0 where this rank keeps none.
         digest: Of all ranks' plans: images with the same one can be loaded together.
         keep: Sealed checkpoints that stay, 0 for all.
+        local: The folder of these checkpoints on the node's own disk; empty for none.
+        keep_local: Saves that stay there, beside those that other ranks may still be writing; 0 for all.
     """
 
     directory: str
@@ -65,6 +74,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     metadata_bytes: int
     digest: str
     keep: int = 0
+    local: str = ""
+    keep_local: int = 0
 
 
 class Sizes(NamedTuple):
@@ -119,6 +130,8 @@ class Image:
             _NUMBER.pack_into(self.view, at, 0)
         _DONE.pack_into(self.view, _DONE_AT, 0, 0, b"")
         _DONE.pack_into(self.view, _DONE_AT + _DONE.size, 0, 0, b"")
+        for slot in SLOTS:
+            self.mark_sent(slot, 0)
         text = msgspec.json.encode(description)
         self.view[PAGE_BYTES : PAGE_BYTES + len(text)] = text
         at = PAGE_BYTES + len(text)
@@ -134,6 +147,12 @@ class Image:
             return msgspec.json.decode(self.view[PAGE_BYTES : PAGE_BYTES + text_bytes], type=Description)
         except msgspec.MsgspecError:
             return None
+
+    @property
+    def static(self) -> tuple[bytes, memoryview]:
+        """The description as it stands there, and the metadata: what makes another image one of the same."""
+        *_, text_bytes, _ = _HEAD.unpack_from(self.view, 0)
+        return bytes(self.view[PAGE_BYTES : PAGE_BYTES + text_bytes]), self.metadata
 
     @property
     def metadata(self) -> memoryview:
@@ -211,6 +230,15 @@ class Image:
         """The last copy of that slot that the persister is through with, and the digest of what it wrote."""
         number, written, digest = _DONE.unpack_from(self.view, _DONE_AT + slot * _DONE.size)
         return number, digest if written else b""
+
+    def mark_sent(self, slot: int, number: int) -> None:
+        """The persister is through with sending copy `number` of that slot, whether or not that worked."""
+        _NUMBER.pack_into(self.view, _SENT_AT + slot * _NUMBER.size, number)
+
+    def sent(self, slot: int) -> bool:
+        """Whether the persister is through with sending what that slot holds; True for an empty one."""
+        held = self.held(slot)
+        return held is None or _NUMBER.unpack_from(self.view, _SENT_AT + slot * _NUMBER.size)[0] == held[0]
 
     def free(self, slot: int) -> bool:
         """Whether the slot may be copied into."""

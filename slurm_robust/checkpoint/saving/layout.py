@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -150,3 +150,18 @@ def views(layout: Layout, slot: memoryview) -> list[torch.Tensor | memoryview]:
             )
             found.append(flat.view(place.shape))
     return found
+
+
+def pieces_of(layout: Layout, contents: Sequence[torch.Tensor | bytes]) -> Iterator[memoryview]:
+    """A rank's file, piece by piece, where there is no buffer that has it; `contents` in the order of its places."""
+    at = 0
+    for place, content in zip(layout.places, contents, strict=True):
+        yield memoryview(bytes(place.at - at) + place.frame.before)
+        if isinstance(content, bytes):
+            yield memoryview(content.ljust(place.data_bytes, b"\0"))
+        elif place.data_bytes:
+            flat = content.cpu().contiguous().view(-1).view(torch.uint8)
+            yield flat.numpy().data
+        yield memoryview(place.frame.after)
+        at = place.at + place.length
+    yield memoryview(bytes(layout.file_bytes - at))

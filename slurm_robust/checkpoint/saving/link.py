@@ -22,7 +22,7 @@ _BOOTSTRAP = (
 )
 COMMAND = [sys.executable, "-c", _BOOTSTRAP, str(Path(slurm_robust.__file__).resolve().parent.parent)]
 """Starts a persister; the descriptors of its socket and of its lifeline follow."""
-PROTOCOL = 1
+PROTOCOL = 2
 """Of messages and images; another version of this package does not find a persister that has another one."""
 _AGENT_S = 3.0
 """For the agent to listen: it starts with the training, which has to import torch first."""
@@ -59,6 +59,8 @@ class Link:
         self._sock: socket.socket | None = None
         self._news: list[dict[str, Any]] = []
         """Told while something else was asked."""
+        self.standing: list[dict[str, Any]] = []
+        """What a successor of the persister is told anew."""
 
     def open(self) -> None:
         """Connect, if there is no connection.
@@ -127,10 +129,29 @@ class Link:
         assert self._sock is not None
         wire.send(self._sock, message, fds)
         while (got := wire.receive(self._sock)) is not None:
-            if got[0]["t"] != "ended":
+            if got[0]["t"] not in _NEWS:
                 return got
             self._news.append(got[0])
         raise ConnectionResetError("it has ended")
+
+    def adopt(self, fd: int) -> None:
+        """Give a new persister the image of this rank, and all that the one before it was told.
+
+        Raises:
+            CheckpointError: none can be had.
+        """
+        self.ask({"t": "adopt"}, (fd,))
+        for message in self.standing:
+            self.ask(message)
+
+    def image(self, of: int, *, backup: bool) -> int | None:
+        """The descriptor of an image that is on this node; None where there is none.
+
+        Raises:
+            CheckpointError: the persister is gone.
+        """
+        _, fds = self.ask({"t": "image", "of": of, "backup": backup})
+        return fds[0] if fds else None
 
     def go(self) -> bool:
         """Tell it that a slot is complete; False where it is gone."""
@@ -142,7 +163,7 @@ class Link:
         return self._sock is not None
 
     def news(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
-        """How saves ended that it told of since; waits for the first one at most so long. Notices its end, too."""
+        """How saves and backups ended since; waits for the first one at most so long. Notices its end, too."""
         found, self._news = self._news, []
         while self._sock is not None:
             self._sock.settimeout(timeout_s if not found else 0.0)
@@ -167,6 +188,7 @@ class Link:
             self._sock = None
 
 
+_NEWS = ("ended", "word")
 _PAUSE_S = 0.1
 _INSTEAD = "Checkpointer(asynchronous=False) writes without one"
 

@@ -103,23 +103,39 @@ class Memory(Source):
                     sink.give(self._bytes(piece), items)
         except (RuntimeError, ValueError) as error:
             failure = error  # raised when the others have what they wait for
-        everybody: set[Piece] = set()
-        for pieces_of_one in self.ranks.gather(away):
-            everybody |= pieces_of_one
-        for piece in sorted(everybody):
-            owner = self.owners[piece.file]
-            if owner == self.ranks.rank:
-                sent = torch.frombuffer(self._bytes(piece), dtype=torch.uint8)
-            else:
-                sent = torch.empty(piece.length, dtype=torch.uint8)
-            dist.broadcast(sent, src=owner, group=self.ranks.group)
-            if piece in away and failure is None:
+        wanted_by: dict[Piece, list[int]] = {}
+        for rank, missed in enumerate(self.ranks.gather(away)):
+            for piece in missed:
+                wanted_by.setdefault(piece, []).append(rank)
+        # All walk through the pieces in one order, so that nobody waits for somebody who waits for him.
+        for piece in sorted(wanted_by):
+            sent = self._exchanged(piece, wanted_by[piece])
+            if sent is not None and piece in away and failure is None:
                 try:
                     sink.give(sent.numpy().data, wanted[piece])
                 except (RuntimeError, ValueError) as error:
                     failure = error
         if failure is not None:
             raise failure
+
+    def _exchanged(self, piece: Piece, wanted_by: list[int]) -> torch.Tensor | None:
+        """A piece that one rank has and others want, on those others."""
+        owner, mine = self.owners[piece.file], self.ranks.rank
+        everybody = 2 * len(wanted_by) > self.ranks.world_size
+        if not everybody and mine != owner and mine not in wanted_by:
+            return None
+        if mine == owner:
+            sent = torch.frombuffer(self._bytes(piece), dtype=torch.uint8)
+        else:
+            sent = torch.empty(piece.length, dtype=torch.uint8)
+        if everybody:
+            dist.broadcast(sent, src=owner, group=self.ranks.group)
+        elif mine == owner:
+            for rank in wanted_by:
+                dist.send(sent, dst=rank, group=self.ranks.group)
+        else:
+            dist.recv(sent, src=owner, group=self.ranks.group)
+        return sent
 
     def _bytes(self, piece: Piece) -> memoryview:
         return self.here[piece.file][piece.at : piece.at + piece.length]

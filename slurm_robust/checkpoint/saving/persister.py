@@ -2,7 +2,8 @@
 
 One a node. It serves whoever connects to the socket it was given: an agent's, then it stays until the agent goes, or a
 rank's, then it ends when the last rank has gone and all that was complete is written. A rank that is killed leaves its
-buffers here; the rank that comes in its place is given them.
+buffers here; the rank that comes in its place is given them. It also keeps copies of ranks of other nodes, which their
+persisters send, and sends its own ranks' copies to others: who to whom is told by the ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from slurm_robust.checkpoint import rollbacks, seals
 from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving import budget, wire, writing
-from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note
+from slurm_robust.checkpoint.saving.image import Description, Note
+from slurm_robust.checkpoint.saving.keeper import Keeper, say
+from slurm_robust.checkpoint.saving.neighbours import Neighbours
 
 PARTS_TIMEOUT_S = 1800.0
 """How long the rank that seals waits for the other ranks' files."""
@@ -32,106 +35,6 @@ ORPHANED_TIMEOUT_S = 60.0
 """The same once its own rank has gone, and nothing is written there: ranks that died in a copy never write it."""
 _NICE = 10
 _PR_SET_NAME = 15
-
-
-class Keeper:
-    """One rank's image, and the thread that writes it."""
-
-    def __init__(self, persister: Persister, fd: int) -> None:
-        self.persister = persister
-        self.image = Image(fd)
-        self.connection: socket.socket | None = None
-        self.wake = threading.Event()
-        self.dropped = False
-        self._open: set[int] = set()
-        """Numbers of copies that are written, and wait for their seal."""
-        self._left: set[str] = set()
-        self._left_s = 0.0
-        self._thread = threading.Thread(target=self._live, daemon=True)
-
-    def start(self) -> None:
-        """Begin to write what is complete."""
-        if not self._thread.is_alive():
-            self._thread.start()
-        self.wake.set()
-
-    def drop(self) -> None:
-        """Let the memory go, once what is complete is written."""
-        self.dropped = True
-        self.start()
-        self._thread.join()
-        self.image.close()
-        os.close(self.image.fd)
-
-    def rank_gone(self) -> None:
-        """The rank's process is gone; what it left complete is written."""
-        held = (self.image.held(slot) for slot in SLOTS)
-        self._left = {one[1].save_id for one in held if one is not None}
-        self.connection, self._left_s = None, time.monotonic()
-        self.start()
-
-    def left_s(self, save_id: str) -> float | None:
-        """When the process that made this copy was gone, CLOCK_MONOTONIC; None while it lives."""
-        return self._left_s if save_id in self._left else None
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is left to be written."""
-        return self.image.described() is None or not self.image.due()
-
-    def _live(self) -> None:
-        while True:
-            self.wake.wait()
-            self.wake.clear()
-            description = self.image.described()
-            while description is not None and (due := [one for one in self.image.due() if one[1] not in self._open]):
-                self._write(description, *due[0])
-            self.persister.poke()
-            if self.dropped and self.idle:
-                return
-
-    def _write(self, description: Description, slot: int, number: int, note: Note) -> None:
-        writing.reached("copy taken")
-        folder = Path(description.directory) / note.folder
-        digest, failure = b"", ""
-        try:
-            # The persister before this one may have been killed after it had sealed it.
-            if description.rank or seals.read(folder) is None:
-                digest = self._write_files(description, slot, folder, note)
-        except CheckpointError as error:
-            failure = str(error)
-        except Exception as error:  # noqa: BLE001 (a fault of ours costs this save, not those to come)
-            failure = f"{folder}: {type(error).__name__}: {error}"
-        if description.rank == 0 and not failure:
-            self._open.add(number)
-            self.persister.sealing(self, description, folder, note, lambda: self.image.finish(slot, number, digest))
-            return
-        if failure:
-            self.tell(note, failure)
-        self.image.finish(slot, number, digest if not failure else b"")
-        writing.reached("copy finished")
-
-    def _write_files(self, description: Description, slot: int, folder: Path, note: Note) -> bytes:
-        found, digest = [], b""
-        if description.file_bytes:
-            content = self.image.slot(slot)[: description.file_bytes]
-            found.append(writing.write_file(folder, description.file, [content]))
-            digest = bytes.fromhex(found[0].xxh3_128)
-        if description.rank == 0:
-            found.append(writing.write_file(folder, writing.METADATA, [self.image.metadata]))
-        writing.note_part(folder, writing.Part(save_id=note.save_id, rank=description.rank, files=tuple(found)))
-        return digest
-
-    def tell(self, note: Note, failure: str, warning: str = "") -> None:
-        """Tell the rank how a save ended (no failure: sealed); where it is gone, stderr."""
-        message = {"t": "ended", "step": note.step, "failure": failure, "warning": warning}
-        connection = self.connection
-        if connection is not None:
-            with contextlib.suppress(OSError):
-                wire.send(connection, message)
-                return
-        if failure or warning:
-            _say(f"step {note.step} is not saved: {failure}" if failure else warning)
 
 
 class Persister:
@@ -146,6 +49,7 @@ class Persister:
         self.listening = listening
         self.lifeline = lifeline
         self.keepers: dict[tuple[str, int], Keeper] = {}
+        self.neighbours = Neighbours(self)
         self.connections: dict[socket.socket, Keeper | None] = {}
         self._seals = 0
         self._lock = threading.Lock()
@@ -223,7 +127,8 @@ class Persister:
 
     def idle(self) -> bool:
         """Whether all that was complete is written, and sealed or given up."""
-        return not self._seals and all(keeper.idle for keeper in self.keepers.values())
+        keepers = [*self.keepers.values(), *self.neighbours.keepers]
+        return not self._seals and all(keeper.idle for keeper in keepers)
 
     def serve(self) -> None:
         """Live until nobody needs it any more."""
@@ -252,6 +157,9 @@ class Persister:
                     self._hear(one)
             served |= time.monotonic() > unserved_until_s  # whoever started it is dead
             alone = self.lifeline is None and served and not self.connections
+            if (ending or alone) and not self.connections:
+                for keeper in [*self.keepers.values(), *self.neighbours.keepers]:
+                    keeper.flush()
             if (ending or alone) and self.idle():
                 return
 
@@ -271,7 +179,7 @@ class Persister:
             message, fds = got
             self._answer(connection, message, fds)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _say(f"a rank's connection is closed: {error}")
+            say(f"a rank's connection is closed: {error}")
             self._gone(connection)
 
     def _gone(self, connection: socket.socket) -> None:
@@ -304,7 +212,7 @@ class Persister:
             keeper.start()
             wire.send(connection, {"t": "adopted"})
         else:
-            raise ValueError(f"asked for {kind!r}")
+            self.neighbours.answer(connection, message, key[0], held)
 
     def _take(self, connection: socket.socket, keeper: Keeper) -> None:
         if keeper.connection not in (None, connection):
@@ -313,26 +221,14 @@ class Persister:
         self.connections[connection] = keeper
 
     def _allocate(self, connection: socket.socket, key: tuple[str, int], total_bytes: int) -> None:
-        if refused := budget.refusal(total_bytes, budget.rooms(), f"rank {key[1]}"):
-            wire.send(connection, {"t": "refused", "why": refused})
-            return
-        fd = os.memfd_create("srobust-checkpoint", os.MFD_CLOEXEC)
         try:
-            # Here, so that this process is the one that pays for its pages.
-            os.posix_fallocate(fd, 0, total_bytes)
-        except OSError as error:
-            os.close(fd)
-            wire.send(connection, {"t": "refused", "why": f"rank {key[1]}: no memory for its buffers: {error}"})
+            fd = budget.memory(total_bytes, f"rank {key[1]}", "the two checkpoint buffers take")
+        except CheckpointError as error:
+            wire.send(connection, {"t": "refused", "why": error.what})
             return
         keeper = self.keepers[key] = Keeper(self, fd)
         self._take(connection, keeper)
         wire.send(connection, {"t": "allocated"}, [fd])
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"slurm_robust.checkpoint: {text}\n")
-        sys.stderr.flush()
 
 
 def main(argv: list[str]) -> None:

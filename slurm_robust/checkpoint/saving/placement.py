@@ -18,7 +18,8 @@ class Placement(NamedTuple):
     """Where backups stand.
 
     Attributes:
-        backup: Rank → the rank on whose node its checkpoint is kept, too. Each rank keeps exactly one other's.
+        backup: Rank → the rank on whose node its checkpoint is kept, too. Each rank keeps exactly one
+            other's where all nodes have as many ranks.
         shared: The most groups that a node has in common with the one that backs up a rank of it; 0 is what is wanted.
     """
 
@@ -32,23 +33,37 @@ class Layout:
     Args:
         axes: Name → size, the fastest first: `{"tp": 2, "pp": 4, "dp": 2}` where ranks 0 and 1 are a tensor group.
         ranks_per_node: Consecutive ranks that share a node.
+        node_of: The number of each rank's node, from 0 on, where it is not as regular as that.
 
     Raises:
-        ValueError: a size below 1, or no rank on a node.
+        ValueError: a size below 1, no rank on a node, or nodes of another number of ranks.
     """
 
-    def __init__(self, axes: Mapping[str, int], ranks_per_node: int) -> None:
+    def __init__(self, axes: Mapping[str, int], ranks_per_node: int = 1, node_of: Sequence[int] = ()) -> None:
         if ranks_per_node < 1 or any(size < 1 for size in axes.values()):
             raise ValueError(f"no layout: {dict(axes)} with {ranks_per_node} ranks a node")
+        if node_of and math.prod(axes.values()) != len(node_of):
+            raise ValueError(
+                f"no layout: {dict(axes)} are {math.prod(axes.values())} ranks, and there are {len(node_of)}"
+            )
         self.names = tuple(axes)
         self.sizes = tuple(axes.values())
-        self.ranks_per_node = ranks_per_node
         self.world_size = math.prod(self.sizes)
-        self.nodes = -(-self.world_size // ranks_per_node)
+        self._node_of = tuple(node_of) or tuple(rank // ranks_per_node for rank in range(self.world_size))
+        self.nodes = max(self._node_of) + 1
+        self._ranks_on: list[list[int]] = [[] for _ in range(self.nodes)]
+        for rank, node in enumerate(self._node_of):
+            self._ranks_on[node].append(rank)
 
     def node(self, rank: int) -> int:
         """The number of its node."""
-        return rank // self.ranks_per_node
+        return self._node_of[rank]
+
+    def half_around(self, rank: int) -> int:
+        """The rank that has its place on the node half around."""
+        node = self._node_of[rank]
+        there = self._ranks_on[(node + self.nodes // 2) % self.nodes]
+        return there[self._ranks_on[node].index(rank) % len(there)]
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Its place on each axis."""
@@ -102,14 +117,9 @@ def place(layout: Layout) -> Placement | None:
         found = _judged(layout, backup, pairs, by_node)
         best = found if best is None or found[0] < best[0] else best
     if best is None:
-        half = layout.nodes // 2 * layout.ranks_per_node
-        backup = tuple(_around(layout, rank + half) for rank in range(layout.world_size))
+        backup = tuple(layout.half_around(rank) for rank in range(layout.world_size))
         best = _judged(layout, backup, {(layout.node(r), layout.node(b)) for r, b in enumerate(backup)}, by_node)
     return Placement(best[1], best[2])
-
-
-def _around(layout: Layout, rank: int) -> int:
-    return rank % layout.world_size
 
 
 def _shifted(layout: Layout, rank: int, shift: Sequence[int]) -> int:

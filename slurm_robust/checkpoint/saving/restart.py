@@ -7,15 +7,14 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import xxhash
-
 from slurm_robust.checkpoint import files, rollbacks, seals
 from slurm_robust.checkpoint.demotion import demote, demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import Found, latest
 from slurm_robust.checkpoint.resume import PATH_VARIABLE, resume_from_env
-from slurm_robust.checkpoint.saving import loading
-from slurm_robust.checkpoint.saving.image import SLOTS, Image, Note
+from slurm_robust.checkpoint.saving import loading, recovery
+from slurm_robust.checkpoint.saving.holdings import Holdings
+from slurm_robust.checkpoint.saving.image import Note
 from slurm_robust.checkpoint.saving.link import Link
 from slurm_robust.checkpoint.saving.planning import Ranks
 from slurm_robust.checkpoint.saving.state import RNG, PerRank, collect, rank_key, restore
@@ -26,68 +25,50 @@ class Resume(NamedTuple):
 
     Attributes:
         step: None where there was nothing to go on from.
-        source: `memory`, `files`, or empty.
+        source: `files`, or out of `recovery.PLACES` those that something came from, best first, with a `+` between;
+            or empty.
         path: The checkpoint's folder, whether or not anything of it was read.
-        notes: What somebody should know: why others were passed over, what was not restored.
+        notes: What somebody should know: why others were passed over, what was not restored, who had what.
+        save_id: Of what came from memory.
     """
 
     step: int | None = None
     source: str = ""
     path: Path | None = None
     notes: tuple[str, ...] = ()
+    save_id: str = ""
 
 
-class Offer(NamedTuple):
-    """A complete copy in a rank's memory."""
-
-    slot: int
-    note: Note
-    written_digest: bytes
-
-
-class Held(NamedTuple):
-    """What one rank has in memory; `digest` is that of all ranks' plans."""
-
-    digest: str
-    world_size: int
-    file: str
-    has_metadata: bool
-    offers: tuple[Offer, ...]
-
-
-def newest_everywhere(held: list[Held | None]) -> Note | None:
-    """The newest save of which every rank has a complete copy; None where there is none. Decides; touches nothing."""
-    if not held or any(one is None for one in held):
-        return None
-    all_held = [one for one in held if one is not None]
-    if {(one.digest, one.world_size) for one in all_held} != {(all_held[0].digest, len(held))}:
-        return None
-    if not any(one.has_metadata for one in all_held):
-        return None
-    common = set.intersection(*({offer.note.save_id for offer in one.offers} for one in all_held))
-    notes = [offer.note for offer in all_held[0].offers if offer.note.save_id in common]
-    return max(notes, key=lambda note: (note.step, note.saved_at_s), default=None)
-
-
-def resume(directory: Path, state: MutableMapping[str, Any], ranks: Ranks, link: Link | None, *, rng: bool) -> Resume:
+def resume(
+    directory: Path, state: MutableMapping[str, Any], ranks: Ranks, link: Link | None, *, local: str, rng: bool
+) -> Resume:
     """Choose, and load into `state`.
+
+    Args:
+        directory: Where checkpoints go.
+        state: What is loaded into.
+        ranks: Who loads together.
+        link: To this node's persister; None for none.
+        local: The folder of these checkpoints on this node's own disk; empty for none.
+        rng: Whether random generators belong to it.
 
     Raises:
         CheckpointError: the same on all ranks.
     """
     notes: list[str] = []
-    image = _image(link, notes) if link is not None else None
+    holdings = Holdings(directory, link, ranks, local)
+    notes += holdings.notes
     try:
         found = _on_disk(directory, ranks, notes)
-        held = _held(image)
-        everybody = ranks.gather(held)
-        note = newest_everywhere(everybody)
-        if note is not None:
-            note = ranks.told(_admitted(note, found, directory, notes) if ranks.rank == 0 else None)
-        if note is not None and image is not None and held is not None and _intact(image, held, note, ranks, notes):
-            source = _memory(image, held, note, everybody, ranks)
-            missing = load(state, source, ranks, rng=rng)
-            return Resume(note.step, "memory", directory / note.folder, (*notes, *_told(missing)))
+        choice = _best(holdings, found, directory, ranks, notes)
+        if choice is not None:
+            notes.append(recovery.told(choice))
+            missing = load(state, _source(holdings, choice, ranks), ranks, rng=rng)
+            _write_down(holdings, choice, directory, ranks)
+            source = "+".join(choice.places)
+            return Resume(
+                choice.note.step, source, directory / choice.note.folder, (*notes, *_told(missing)), choice.note.save_id
+            )
         while found.path is not None:
             if _verified(found.path, ranks, notes):
                 missing = load(state, loading.Files(found.path), ranks, rng=rng)
@@ -95,9 +76,7 @@ def resume(directory: Path, state: MutableMapping[str, Any], ranks: Ranks, link:
             found = _on_disk(directory, ranks, notes, anew=True)
         return Resume(notes=tuple(notes))
     finally:
-        if image is not None:
-            image.close()
-            os.close(image.fd)
+        holdings.close()
 
 
 def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, *, rng: bool) -> list[str]:
@@ -133,28 +112,25 @@ def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, 
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
-def _image(link: Link, notes: list[str]) -> Image | None:
-    try:
-        fd = link.held()
-    except CheckpointError as error:
-        notes.append(f"no memory of an earlier run: {error}")
-        return None
-    return Image(fd) if fd is not None else None
+def _best(holdings: Holdings, found: Found, directory: Path, ranks: Ranks, notes: list[str]) -> recovery.Choice | None:
+    """What is in memory, complete and whole, and to be preferred to what is on the disk."""
+    wrong: list[recovery.Share] = []
+    while (choice := recovery.choose(holdings.shares, wrong)) is not None:
+        if not ranks.told(_admitted(choice.note, found, directory, notes) if ranks.rank == 0 else None):
+            return None
+        bad = holdings.wrong(choice)
+        if not bad:
+            return choice
+        wrong += bad
+        notes += [
+            f"step {share.note.step}: the {share.place} of rank {share.rank} on {share.node} is not what was written: "
+            f"{'memory' if share.place in (recovery.MEMORY, recovery.BACKUP) else 'the disk'} is at fault"
+            for share in bad
+        ]
+    return None
 
 
-def _held(image: Image | None) -> Held | None:
-    described = image.described() if image is not None else None
-    if image is None or described is None:
-        return None
-    offers = []
-    for slot in SLOTS:
-        if (one := image.held(slot)) is not None:
-            number, digest = image.finished(slot)
-            offers.append(Offer(slot, one[1], digest if number == one[0] else b""))
-    return Held(described.digest, described.world_size, described.file, bool(described.metadata_bytes), tuple(offers))
-
-
-def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> Note | None:
+def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bool:
     """Rank 0: whether what is in memory is to be preferred to what is on the disk."""
     folder = directory / note.folder
     try:
@@ -163,36 +139,24 @@ def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> No
         why = str(error)
     if why:
         notes.append(f"step {note.step} is in memory, and was passed over: {why}")
-        return None
+        return False
     # What srobust run exports may be relative to where it was called.
-    same = found.path is not None and folder.resolve() == found.path.resolve()
-    return note if note.step > found.step or same else None
+    return note.step > found.step or (found.path is not None and folder.resolve() == found.path.resolve())
 
 
-def _intact(image: Image, held: Held, note: Note, ranks: Ranks, notes: list[str]) -> bool:
-    """Compare with the digest that the persister took when it wrote the copy, where it has."""
-    offer = next(one for one in held.offers if one.note.save_id == note.save_id)
-    described = image.described()
-    assert described is not None
-    wrong = 0
-    if any(offer.written_digest) and described.file_bytes:
-        content = image.slot(offer.slot)[: described.file_bytes]
-        wrong = int(xxhash.xxh3_128_digest(content) != offer.written_digest)
-    (wrong,) = ranks.most(wrong)
-    if wrong:
-        notes.append(
-            f"step {note.step} is in memory, and its bytes changed since they were written: memory is at fault"
-        )
-    return not wrong
-
-
-def _memory(image: Image, held: Held, note: Note, everybody: list[Held | None], ranks: Ranks) -> loading.Memory:
-    offer = next(one for one in held.offers if one.note.save_id == note.save_id)
-    owners = {one.file: rank for rank, one in enumerate(everybody) if one is not None and one.file}
-    told_by = next(rank for rank, one in enumerate(everybody) if one is not None and one.has_metadata)
-    metadata = ranks.told(bytes(image.metadata) if ranks.rank == told_by else b"", by=told_by)
-    here = {held.file: image.slot(offer.slot)} if held.file else {}
+def _source(holdings: Holdings, choice: recovery.Choice, ranks: Ranks) -> loading.Memory:
+    owners = {share.file: holdings.reader(share) for share in choice.shares if share.file}
+    told_by = holdings.reader(choice.metadata)
+    metadata = ranks.told(holdings.metadata(choice.metadata) if ranks.rank == told_by else b"", by=told_by)
+    here = {share.file: holdings.content(share) for share in choice.shares if share.file and holdings.is_here(share)}
     return loading.Memory(metadata, here, owners, ranks)
+
+
+def _write_down(holdings: Holdings, choice: recovery.Choice, directory: Path, ranks: Ranks) -> None:
+    """What nobody has sealed yet is written now, by whoever has it: memory may be lost next time."""
+    unsealed = ranks.told(not (directory / choice.note.folder / seals.SEAL_NAME).exists() if ranks.rank == 0 else None)
+    if unsealed and recovery.LOCAL not in choice.places:
+        holdings.write_down(choice)
 
 
 # -- files -------------------------------------------------------------------------------------------------------

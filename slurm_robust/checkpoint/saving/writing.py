@@ -14,21 +14,48 @@ import xxhash
 from slurm_robust.checkpoint import files, seals
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.pruning import prune
+from slurm_robust.checkpoint.saving.image import Description, Note
 from slurm_robust.checkpoint.seals import FileSeal
 
 METADATA = ".metadata"
 LAYOUT = "torch.distributed.checkpoint"
 _CHUNK_BYTES = 4 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+ANOTHER_S = 3.0
+"""A file that does not grow for so long is written by nobody."""
 _LOOK = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's word that its share of a save is on the disk; `files` may be empty where it had nothing to write."""
+    """One rank's word that its share of a save is on the disk.
+
+    Attributes:
+        save_id: Of the save.
+        rank: Whose share.
+        files: Of it; none where it had nothing to write.
+        plan: The digest of all ranks' plans.
+        world_size: Ranks that saved together.
+        note: What of; with it, others can go on from this part though the save was never sealed.
+    """
 
     save_id: str
     rank: int
     files: tuple[FileSeal, ...]
+    plan: str = ""
+    world_size: int = 0
+    note: Note | None = None
+
+
+def part_of(description: Description, note: Note, found: tuple[FileSeal, ...]) -> Part:
+    """The word of an image's rank."""
+    return Part(
+        save_id=note.save_id,
+        rank=description.rank,
+        files=found,
+        plan=description.digest,
+        world_size=description.world_size,
+        note=note,
+    )
 
 
 class Missing(Exception):  # noqa: N818 (not an error: the others are not through yet)
@@ -103,6 +130,28 @@ def note_part(folder: Path, part: Part) -> None:
     except OSError as error:
         raise CheckpointError(f"{_part_path(folder, part.rank)}: cannot be written: {error}", _LOOK) from error
     reached("part noted")
+
+
+def written_by_another(folder: Path, description: Description, save_id: str) -> bool:
+    """Whether a rank's share is on the disk, or gets there by whoever has it, too; waits while that one writes."""
+    temporary = folder / f".{description.file}.tmp"
+    size_bytes, since_s = -1, time.monotonic()
+    while time.monotonic() - since_s < ANOTHER_S:
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            if seals.read(folder) is not None:
+                return True
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            part = msgspec.json.decode(_part_path(folder, description.rank).read_bytes(), type=Part)
+            if part.save_id == save_id:
+                return True
+        try:
+            now_bytes = temporary.stat().st_size
+        except OSError:
+            now_bytes = -1
+        if now_bytes != size_bytes:
+            size_bytes, since_s = now_bytes, time.monotonic()
+        time.sleep(_FIRST_PAUSE_S)
+    return False
 
 
 def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:

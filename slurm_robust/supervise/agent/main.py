@@ -257,7 +257,8 @@ class Agent:
         try:
             self._live()
         finally:
-            self._persist.end()
+            if self._persist.end(lambda: self.say("flushing")):
+                self.say("flushed")
 
     def _watch_door(self, selector: selectors.BaseSelector) -> None:
         """Look for ranks with checkpoints while no process serves them yet."""

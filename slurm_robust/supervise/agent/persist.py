@@ -12,10 +12,11 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Callable
 
 from slurm_robust.supervise.agent.ranks import Target
 
-PROTOCOL = 1
+PROTOCOL = 2
 """In the name, so that a rank with another version of this package does not find it."""
 FLUSH_S = 60.0
 """For what was copied to be written when the agent ends; where Slurm ends the job, KillWait is shorter."""
@@ -24,6 +25,8 @@ _BOOTSTRAP = (
     "from slurm_robust.checkpoint.saving.persister import main; main(sys.argv[1:])"
 )
 _POLL_S = 0.02
+_AT_ONCE_S = 0.2
+"""A process that has nothing to write ends in less; who waits for the agent gives it a second."""
 
 
 def name(target: Target, uid: int) -> str:
@@ -80,18 +83,30 @@ class Persist:
         finally:
             os.close(theirs)
 
-    def end(self) -> None:
-        """Have the process write what it holds, bounded, and end."""
+    def end(self, waiting: Callable[[], None] = lambda: None) -> bool:
+        """Have the process write what it holds, bounded, and end.
+
+        Args:
+            waiting: Called where that takes longer than an end without anything to write.
+
+        Returns:
+            Whether it was called.
+        """
         if self._socket is not None:
             self._socket.close()
             self._socket = None
         if self._process is None:
-            return
+            return False
         os.close(self._lifeline)
-        deadline_s = time.monotonic() + FLUSH_S
-        while self._process.poll() is None and time.monotonic() < deadline_s:
+        began_s = time.monotonic()
+        called = False
+        while self._process.poll() is None and time.monotonic() - began_s < FLUSH_S:
+            if not called and time.monotonic() - began_s > _AT_ONCE_S:
+                called = True
+                waiting()
             time.sleep(_POLL_S)
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
         self._process = None
+        return called

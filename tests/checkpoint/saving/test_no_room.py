@@ -55,6 +55,67 @@ told(run(1, fill, {str(small_disk / "ckpt")!r}))
     assert checkpoint.latest(small_disk / "ckpt", deep=True).step == 3
 
 
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+def test_a_file_system_that_turns_read_only(small_disk: Path, asynchronous: bool) -> None:
+    """As an NFS server or a RAID does in trouble: the save is lost, said so; writable again, the next one is sealed."""
+    ((told,),) = in_worlds(f"""
+import subprocess
+def go_on(rank, directory, disk):
+    state = {{"tensors": {{"w": torch.randn(1000)}}}}
+    saver = Checkpointer(directory, asynchronous={asynchronous})
+    found = []
+    for number, how in ((1, "rw"), (2, "ro"), (3, "rw")):
+        subprocess.run(["mount", "-o", f"remount,{{how}}", disk], check=True)
+        saver.save(number, state)
+        found.append([saver.wait(), len(saver.failures)])
+    saver.close()
+    return [found, saver.failures]
+told(run(1, go_on, {str(small_disk / "ckpt")!r}, {str(small_disk)!r}))
+""")
+    found, failures = told
+    assert found == [[1, 0], [1, 1], [3, 1]]
+    assert "step 2" in failures[0]
+    assert "Read-only file system" in failures[0]
+    assert "permissions" in failures[0]
+    assert checkpoint.latest(small_disk / "ckpt", deep=True).step == 3
+
+
+def test_a_quota(tmp_path: Path) -> None:
+    """Two saves are over it (the system's own words for it, put in its mouth): lost, said so, and nothing is left."""
+    ((told,),) = in_worlds(f"""
+from slurm_robust.checkpoint.saving import link
+quota = '''
+import errno
+from slurm_robust.checkpoint.saving import writing
+before, written = writing._write_all, 0
+def write_all(fd, chunk):
+    global written
+    written += len(chunk)
+    if 10_000_000 < written < 20_000_000:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    before(fd, chunk)
+import os
+writing._write_all = write_all
+'''
+link.COMMAND[2] = link.COMMAND[2].replace("; from", f"; exec({{quota!r}}); from")
+def go_on(rank, directory):
+    state = {{"tensors": {{"w": torch.randn(2_300_000)}}}}
+    saver = Checkpointer(directory)
+    found = []
+    for number in (1, 2, 3, 4):
+        saver.save(number, state)
+        found.append([saver.wait(), len(saver.failures)])
+    saver.close()
+    return [found, saver.failures]
+told(run(1, go_on, "{tmp_path}/ckpt"))
+""")
+    found, failures = told
+    assert found == [[1, 0], [1, 1], [1, 2], [4, 2]]
+    assert "Disk quota exceeded" in failures[0]
+    assert "lfs quota" in failures[0]
+    assert not list(tmp_path.glob("ckpt/*/.*tmp"))
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     """Where checkpoints should go is a file, with two ranks: both go on, rank by rank told, nothing is sealed."""
     (tmp_path / "ckpt").write_text("not a folder")

@@ -116,9 +116,23 @@ def test_with_no_such_node_the_farthest_is_taken() -> None:
     assert found.backup[0] == 8
 
 
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+def test_ranks_may_lie_anywhere(nodes: list[int]) -> None:
+    """Uneven nodes, ranks in any order: still no backup on its rank's own node."""
+    numbers = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
+    layout = Layout({"dp": len(nodes)}, node_of=[numbers[node] for node in nodes])
+    found = place(layout)
+    assert (found is None) == (layout.nodes == 1)
+    for node in range(layout.nodes if found else 0):
+        assert found is not None
+        assert lost(layout, found.backup, {node}) == []
+
+
 def test_what_is_no_layout_is_refused() -> None:
     """Sizes below one."""
     with pytest.raises(ValueError, match="no layout"):
         Layout({"tp": 0}, 1)
     with pytest.raises(ValueError, match="no layout"):
         Layout({"tp": 1}, 0)
+    with pytest.raises(ValueError, match="are 4 ranks, and there are 3"):
+        Layout({"tp": 2, "dp": 2}, node_of=(0, 0, 1))

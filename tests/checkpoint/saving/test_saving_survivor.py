@@ -150,8 +150,8 @@ told(run(3, load, {str(tmp_path)!r}, "ddp"))
 
 
 @pytest.mark.usefixtures("agent")
-def test_memory_of_another_world_or_demoted_is_not_used(tmp_path: Path) -> None:
-    """Three ranks cannot take what two left; what was demoted on the disk is not resumed from in memory either."""
+def test_memory_of_another_world_and_demoted(tmp_path: Path) -> None:
+    """Three ranks take what two left in memory; what was demoted on the disk is not resumed from in memory either."""
     first, three, demoted = in_worlds(f"""
 told(run(2, train_and_save, {str(tmp_path)!r}, "fsdp", 2))
 told(run(3, load, {str(tmp_path)!r}, "fsdp"))
@@ -159,7 +159,7 @@ from slurm_robust import checkpoint
 checkpoint.demote(checkpoint.latest({str(tmp_path)!r}).path, "training died from it")
 told(run(2, load, {str(tmp_path)!r}, "fsdp"))
 """)
-    assert {(rank["step"], rank["source"]) for rank in three} == {(2, "files")}
+    assert {(rank["step"], rank["source"]) for rank in three} == {(2, "memory")}
     assert {rank["digest"] for rank in three} == {first[0]["digests"][1]}
     assert {(rank["step"], rank["source"]) for rank in demoted} == {(1, "files")}
     assert {rank["digest"] for rank in demoted} == {first[0]["digests"][0]}

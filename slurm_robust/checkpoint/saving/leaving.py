@@ -1,0 +1,46 @@
+"""A signal says that the end is near: it is noted, and acted upon where the training can be copied."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+
+class Leaving:
+    """Notes signals; the handler does nothing else, since it may run in the middle of anything.
+
+    Args:
+        signals: Which.
+        within_s: From the signal to the end: Slurm's KillWait, with a little to spare.
+
+    Raises:
+        ValueError: this is not the main thread, or a signal cannot be caught.
+    """
+
+    def __init__(self, signals: Iterable[int], within_s: float) -> None:
+        self.within_s = within_s
+        self._at_s = 0.0
+        self._name = ""
+        self._before: dict[int, Any] = {}
+        for number in signals:
+            self._before[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._at_s = self._at_s or time.monotonic()
+        self._name = self._name or signal.Signals(number).name
+        before = self._before[number]
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
+
+    @property
+    def asked(self) -> str:
+        """The signal that came first; empty where none came."""
+        return self._name
+
+    @property
+    def left_s(self) -> float:
+        """How much time is left, of all there was where this process had no signal itself."""
+        return max(0.0, self.within_s - (time.monotonic() - self._at_s if self._at_s else 0.0))

@@ -1,0 +1,165 @@
+"""What a persister has to do with other nodes: it keeps their ranks' copies, and has its own ranks' kept there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.saving import budget, wire
+from slurm_robust.checkpoint.saving.image import SLOTS
+from slurm_robust.checkpoint.saving.keeper import Keeper
+from slurm_robust.checkpoint.saving.keeping import Kept, Listener, addresses
+from slurm_robust.checkpoint.saving.sending import Peer, Throttle
+
+if TYPE_CHECKING:
+    from slurm_robust.checkpoint.saving.persister import Persister
+
+_Key = tuple[str, int]
+"""Where checkpoints go, and whose they are."""
+
+
+class Neighbours:
+    """Answers what a node's ranks ask or say about others.
+
+    Args:
+        persister: Of this node.
+    """
+
+    def __init__(self, persister: Persister) -> None:
+        self._persister = persister
+        self._backups: dict[_Key, tuple[Kept, Keeper]] = {}
+        """Of other nodes' ranks; the keeper writes one where its rank's own node is lost."""
+        self.node = secrets.token_hex(8)
+        """What this persister proves to be; a successor is given the number of the one before it."""
+        self._listener: Listener | None = None
+        self._throttle = Throttle(0)
+
+    @property
+    def keepers(self) -> list[Keeper]:
+        """Of backups."""
+        return [keeper for _, keeper in self._backups.values()]
+
+    def answer(self, connection: socket.socket, message: dict[str, Any], directory: str, asking: Keeper | None) -> None:
+        """Do what a rank says; `asking` has its image.
+
+        Raises:
+            ValueError, KeyError, TypeError: it makes no sense.
+            OSError: the rank is gone, or nobody can listen here.
+        """
+        kind = message["t"]
+        fds: list[int] = []
+        answer: dict[str, Any] = {"t": kind}
+        if kind == "node":
+            answer["node"] = self.node
+        elif kind == "listen":
+            answer |= self._listen(str(message["node"]), int(message["port"]))
+        elif kind == "inventory":
+            answer["ranks"] = self._inventory(directory)
+        elif kind in ("image", "persist"):
+            keeper = self._found(directory, int(message["of"]), backup=bool(message["backup"]))
+            if kind == "persist":
+                answer["done"] = keeper is not None and keeper.order(str(message["save_id"]))
+            elif keeper is not None:
+                fds = [keeper.image.fd]
+        elif kind == "settle":
+            self._settle(
+                directory, set(message["own"]), set(message["backups"]), str(message["resumed"]), int(message["step"])
+            )
+        elif kind == "room":
+            self._admit(message)
+            answer["why"] = self._room((directory, int(message["of"])), int(message["total_bytes"]))
+        elif kind == "peer":
+            if asking is None:
+                raise ValueError("a peer for a rank that has no memory here")
+            self._throttle.bytes_per_s = float(message["bytes_per_s"])
+            asking.send_to(_peer(message), self._throttle)
+        else:
+            raise ValueError(f"asked for {kind!r}")
+        wire.send(connection, answer, fds)
+
+    def _listen(self, node: str, port: int) -> dict[str, Any]:
+        if self._listener is None:
+            self.node = node or self.node
+            try:
+                self._listener = Listener(self._kept, self.node, port)
+            except OSError as error:
+                return {"why": f"nobody can listen on this node: {error}"}
+        return {"node": self.node, "port": self._listener.port, "addresses": addresses()}
+
+    def _admit(self, message: dict[str, Any]) -> None:
+        if self._listener is not None:
+            self._listener.admit(str(message["run"]), bytes.fromhex(message["secret"]))
+
+    def _kept(self, key: _Key) -> Kept | None:
+        found = self._backups.get(key)
+        return found[0] if found is not None else None
+
+    def _found(self, directory: str, rank: int, *, backup: bool) -> Keeper | None:
+        if not backup:
+            return self._persister.keepers.get((directory, rank))
+        found = self._backups.get((directory, rank))
+        return found[1] if found is not None else None
+
+    def _inventory(self, directory: str) -> list[tuple[int, bool]]:
+        """(rank, whether it is a backup) of all that is here for that folder of checkpoints."""
+        own = [(rank, False) for where, rank in self._persister.keepers if where == directory]
+        return own + [(rank, True) for where, rank in self._backups if where == directory]
+
+    def _settle(self, directory: str, own: Collection[int], backups: Collection[int], resumed: str, step: int) -> None:
+        """A new run knows who sits here: the memory of others goes, and copies that came after what it resumed.
+
+        Args:
+            directory: Of the checkpoints.
+            own: Ranks that sit here now.
+            backups: Ranks whose backups are to stand here.
+            resumed: The save that the run has loaded from memory; empty where it has not.
+            step: What it goes on from; -1 where it has loaded nothing.
+        """
+        keepers = self._persister.keepers
+        for key in [key for key in keepers if key[0] == directory and key[1] not in own]:
+            keepers.pop(key).drop()
+        for key in [key for key in self._backups if key[0] == directory and key[1] not in backups]:
+            self._drop(key)
+        here = [keeper for key, keeper in keepers.items() if key[0] == directory]
+        here += [keeper for key, (_, keeper) in self._backups.items() if key[0] == directory]
+        for image in (keeper.image for keeper in here):
+            held = {slot: one[1] for slot in SLOTS if (one := image.held(slot)) is not None}
+            has_it = any(note.save_id == resumed for note in held.values())
+            for slot, note in held.items():
+                # Copied last, it would be the newest and not all ranks have it; or it is of a way that was given up.
+                if (has_it and note.save_id != resumed) or 0 <= step < note.step:
+                    image.begin(slot)
+
+    def _room(self, key: _Key, total_bytes: int) -> str:
+        """Have memory for that rank's backup; why there is none, empty where there is."""
+        if key in self._backups:
+            if os.fstat(self._backups[key][0].image.fd).st_size == total_bytes:
+                return ""
+            self._drop(key)
+        try:
+            fd = budget.memory(total_bytes, f"rank {key[1]}", "its backup on another node takes")
+        except CheckpointError as error:
+            return error.what
+        kept = Kept(fd)
+        self._backups[key] = kept, Keeper(self._persister, fd, backup=kept.image)
+        return ""
+
+    def _drop(self, key: _Key) -> None:
+        kept, keeper = self._backups.pop(key)
+        with kept.lock:
+            keeper.drop()
+
+
+def _peer(message: dict[str, Any]) -> Peer:
+    return Peer(
+        str(message["name"]),
+        str(message["node"]),
+        tuple(map(str, message["addresses"])),
+        int(message["port"]),
+        str(message["run"]),
+        bytes.fromhex(message["secret"]),
+    )

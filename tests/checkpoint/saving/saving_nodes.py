@@ -1,0 +1,100 @@
+"""Nodes: several persisters on one machine, each as an agent of its own would have it."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from slurm_robust.supervise.agent import persist
+from slurm_robust.supervise.agent.ranks import Target
+
+RANKS = """
+def on_nodes(rank, names, what, *args):
+    names, world = names.split(), dist.get_world_size() if dist.is_initialized() else 1
+    os.environ["SLURMD_NODENAME"] = names[rank * len(names) // world]
+    os.environ["SLURM_LOCALID"] = str(rank % (world // len(names)))
+    return what(rank, *args)
+
+def backed_up(rank, directory, layout, steps, options):
+    training = Training(layout)
+    digests = []
+    saver = Checkpointer(directory, **options)
+    for number in range(1, steps + 1):
+        training.step(number)
+        assert saver.save(number, training.state)
+        digests.append(training.digest())
+    while not saver._buffers.safe():
+        saver._hear(0.02)
+    dist.barrier()
+    return {"digests": digests, "backup": saver.backup}
+
+def resumed(rank, directory, layout, options):
+    training = Training(layout, seed=7)
+    saver = Checkpointer(directory, **options)
+    step = saver.load_latest(training.state)
+    return {"step": step, "digest": training.digest(), "source": saver.resumed.source, "notes": saver.resumed.notes}
+"""
+"""What runs on a rank: it says which node it is on, by its number; then it saves, or goes on."""
+
+
+class Nodes:
+    """The agents' parts of nodes `a`, `b` …, driven by hand."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self._agents: dict[str, persist.Persist] = {}
+
+    def up(self, *names: str) -> None:
+        """Have agents on these nodes, that hold nothing yet."""
+        for name in names:
+            agent = self._agents[name] = persist.Persist(Target(self.job_id, name, "", "", "test"))
+            assert agent.listening() >= 0
+            agent.start()
+
+    @contextmanager
+    def looked_after(self) -> Iterator[None]:
+        """Agents do what they do all the time: a persister that dies has a successor when a rank wants one."""
+        done = threading.Event()
+
+        def look() -> None:
+            while not done.wait(0.02):
+                for agent in list(self._agents.values()):
+                    fd = agent.listening()
+                    if fd >= 0 and select.select([fd], [], [], 0)[0]:
+                        agent.start()
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            yield
+        finally:
+            done.set()
+            looking.join()
+
+    def kill_persister(self, name: str) -> None:
+        """Only that process; the agent of the node lives."""
+        process = self._agents[name]._process
+        assert process is not None
+        process.kill()
+
+    def lose(self, *names: str) -> None:
+        """The nodes are gone, and all that they held: nothing more is written, nobody is told."""
+        for name in names:
+            agent = self._agents.pop(name)
+            if agent._process is not None:
+                agent._process.kill()
+                agent._process.wait()
+            agent.end()
+
+    def end_in_order(self) -> None:
+        """All of them end as agents do; at the same time, as those of a watch step do."""
+        agents, self._agents = list(self._agents.values()), {}
+        with ThreadPoolExecutor(len(agents) or 1) as threads:
+            list(threads.map(lambda agent: agent.end(), agents))
+
+    def end(self) -> None:
+        """All of them, whatever they hold."""
+        self.lose(*self._agents)

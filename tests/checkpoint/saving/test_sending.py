@@ -1,0 +1,226 @@
+"""Copies travel from a persister to another one: whole, to the right one, at a bounded rate; else somebody is told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust.checkpoint.saving import greeting, sending
+from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.keeping import Kept, Listener
+from slurm_robust.checkpoint.saving.sending import Peer, Sender, Throttle
+
+FILE_BYTES = 3 * sending.CHUNK_BYTES + 17
+MADE = sizes(4096, FILE_BYTES)
+SECRET = b"s" * 32
+
+
+def memory() -> int:
+    """The descriptor of an empty image."""
+    fd = os.memfd_create("image")
+    os.posix_fallocate(fd, 0, MADE.total_bytes)
+    return fd
+
+
+def note(number: int) -> Note:
+    """Of the copy with that number."""
+    return Note(f"run-{number}", number, f"step-{number}", float(number))
+
+
+def copy(image: Image, number: int) -> None:
+    """Copy something into a slot."""
+    slot = number % 2
+    image.begin(slot)
+    image.slot(slot)[:FILE_BYTES] = bytes([number]) * FILE_BYTES
+    image.commit(slot, number, note(number))
+
+
+@pytest.fixture
+def image() -> Iterator[Image]:
+    """Rank 3's."""
+    found = Image(memory())
+    metadata = b"metadata!"
+    digest = xxhash.xxh3_128_hexdigest(metadata)
+    found.describe(
+        MADE,
+        Description(
+            directory="/d",
+            rank=3,
+            world_size=4,
+            file="__3_0.distcp",
+            file_bytes=FILE_BYTES,
+            metadata_bytes=len(metadata),
+            digest=digest,
+        ),
+        metadata,
+    )
+    yield found
+    found.close()
+    os.close(found.fd)
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    """The memory for its backup."""
+    found = Kept(memory())
+    yield found
+    found.image.close()
+    os.close(found.image.fd)
+
+
+def until(what: Callable[[], object]) -> None:
+    """Wait for it."""
+    deadline_s = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def peer(listener: Listener, **other: object) -> Peer:
+    """As the ranks tell it."""
+    return Peer("node b", listener.node, ("::1", "127.0.0.1"), listener.port, "run", SECRET)._replace(**other)
+
+
+def test_a_backup_is_the_image_byte_for_byte(image: Image, kept: Kept) -> None:
+    """Description, metadata, both copies with their notes and digests; a third one takes the place of the first."""
+    listener = Listener({("/d", 3): kept}.get, "number")
+    listener.admit("run", SECRET)
+    copy(image, 1)
+    said: list[tuple[int, str]] = []
+    sender = Sender(image, peer(listener), Throttle(0), lambda *told: said.append(told))
+    for number in (1, 2, 3):
+        if number > 1:
+            copy(image, number)
+            sender.wake.set()
+        until(lambda: all(image.sent(slot) for slot in SLOTS))
+    sender.end()
+    listener.end()
+    assert said == []
+    assert kept.image.described() == image.described()
+    assert kept.image.metadata == b"metadata!"
+    found = {held: bytes(kept.image.slot(slot)[:FILE_BYTES]) for slot in SLOTS if (held := kept.image.held(slot))}
+    assert found == {(number, note(number)): bytes([number]) * FILE_BYTES for number in (2, 3)}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"secret": b"x" * 32}, {"run": "other"}, {"node": "else"}, {"addresses": ()}, {"port": 1}]
+)
+def test_a_stranger_gets_and_gives_nothing(
+    image: Image, kept: Kept, wrong: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another secret, another run, another node at that address: nothing is sent, once it is told, nobody waits."""
+    monkeypatch.setattr(sending, "_SUCCESSOR_S", 0.0)
+    listener = Listener({("/d", 3): kept}.get, "number")
+    listener.admit("run", SECRET)
+    copy(image, 1)
+    said: list[tuple[int, str]] = []
+    sender = Sender(image, peer(listener, **wrong), Throttle(0), lambda *told: said.append(told))
+    until(lambda: said)
+    copy(image, 2)
+    sender.wake.set()
+    until(lambda: all(image.sent(slot) for slot in SLOTS))
+    sender.end()
+    listener.end()
+    assert [(step, why.partition(":")[0]) for step, why in said] == [(1, "node b does not keep its backup")]
+    assert kept.image.described() is None
+
+
+def test_a_peer_that_comes_back_gets_the_newest(image: Image, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room is there at first: said once; when there is, the newest copy is sent, and that is said, too."""
+    monkeypatch.setattr(sending, "_SUCCESSOR_S", 0.0)
+    monkeypatch.setattr(sending, "_FIRST_PAUSE_S", 0.1)
+    rooms: dict[tuple[str, int], Kept] = {}
+    listener = Listener(rooms.get, "number")
+    listener.admit("run", SECRET)
+    copy(image, 1)
+    said: list[tuple[int, str]] = []
+    sender = Sender(image, peer(listener), Throttle(0), lambda *told: said.append(told))
+    until(lambda: said)
+    assert "no memory for a backup of rank 3 is set aside here" in said[0][1]
+    copy(image, 2)
+    rooms["/d", 3] = kept
+    sender.wake.set()
+    until(lambda: said[1:])
+    assert said[1] == (2, "")
+    assert kept.image.newest() == 2
+    sender.end()
+    listener.end()
+
+
+def test_what_is_too_large_for_its_place_is_refused(image: Image) -> None:
+    """Nothing of it is written."""
+    small = os.memfd_create("small")
+    os.posix_fallocate(small, 0, 4096 * 4)
+    room = Kept(small)
+    listener = Listener({("/d", 3): room}.get, "number")
+    listener.admit("run", SECRET)
+    copy(image, 1)
+    with sending.dial(peer(listener))[0] as sock, pytest.raises(ConnectionRefusedError, match="would be needed"):
+        sending.send_copy(sock, image, sending.Copy(1, 1, note(1)), Throttle(0))
+    assert bytes(room.image.view) == bytes(4096 * 4)
+    listener.end()
+    room.image.close()
+    os.close(small)
+
+
+def test_a_copy_that_is_overwritten_while_it_is_sent_is_none(image: Image, kept: Kept) -> None:
+    """The one before stays."""
+    listener = Listener({("/d", 3): kept}.get, "number")
+    listener.admit("run", SECRET)
+    copy(image, 1)
+    with sending.dial(peer(listener))[0] as sock:
+        sending.send_copy(sock, image, sending.Copy(1, 1, note(1)), Throttle(0))
+        copy(image, 2)
+        torn = sending.Copy(0, 2, note(2))
+        copy(image, 4)
+        with pytest.raises(sending.TornError):
+            sending.send_copy(sock, image, torn, Throttle(0))
+    assert [held for slot in SLOTS if (held := kept.image.held(slot))] == [(1, note(1))]
+    listener.end()
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_hung_up_on(garbage: bytes) -> None:
+    """Whoever does not speak the protocol is told nothing, and harms nobody."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(5)
+        theirs.sendall(garbage)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises((greeting.StrangerError, ConnectionError)):
+            greeting.welcome(ours, {"run": SECRET}.get, "number")
+
+
+def test_both_sides_prove_themselves() -> None:
+    """The run's name is what the side that was called learns."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        calling = threading.Thread(target=greeting.greet, args=(theirs, SECRET, "run", "number"))
+        calling.start()
+        assert greeting.welcome(ours, {"run": SECRET}.get, "number") == "run"
+        calling.join()
+
+
+@given(
+    rate=st.floats(1.0, 1e9),
+    chunks=st.lists(st.tuples(st.integers(1, 1 << 20), st.floats(0, 10)), min_size=1, max_size=30),
+)
+def test_the_rate_holds_over_any_stretch(rate: float, chunks: list[tuple[int, float]]) -> None:
+    """From any chunk on, those before the last took as long as the rate allows, whoever sent them."""
+    throttle, now_s = Throttle(rate), 100.0
+    turns = []
+    for size, later_s in chunks:
+        now_s += later_s
+        turns.append((throttle.turn(size, now_s), size))
+    for first in range(len(turns)):
+        sent = sum(size for _, size in turns[first:-1])
+        assert turns[-1][0] - turns[first][0] >= sent / rate * (1 - 1e-9) - 1e-6
+    assert Throttle(0).turn(1 << 30, 5.0) == 5.0
