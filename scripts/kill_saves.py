@@ -104,7 +104,8 @@ class Round:
         if not why and not in_memory:
             found = checkpoint.latest(self.folder / "ckpt", deep=True)
             why = self._chosen(found, low, high)
-            low = high = max(found.step, 0)
+            # A save whose shares are all there is gone on from under no seal, too.
+            low = max(found.step, 0)
             self.case = case._replace(keeper="none" if case.keeper == "none" else "own")
         return why or self._second(low, high)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +12,11 @@ from hypothesis import HealthCheck, settings
 
 from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+
+# A shell that starts the run in the background has it ignore Ctrl-C, and whatever a test starts would inherit that.
+for _key in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_key) is signal.SIG_IGN:
+        signal.signal(_key, signal.default_int_handler if _key is signal.SIGINT else signal.SIG_DFL)
 
 # Machines are shared: how long an example took says nothing of it.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

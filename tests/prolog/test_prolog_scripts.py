@@ -188,7 +188,6 @@ def test_a_missing_or_failing_scontrol_is_no_leave(broken: Node) -> None:
         (PROLOG, "IDLE+DRAIN", "bad fan", 1),
         (EPILOG, "IDLE+DRAIN", "bad fan", 0),
         (PROLOG, "IDLE+DRAIN", "srobust: earlier", 1),
-        (PROLOG, "IDLE", "please watch", 0),
     ],
 )
 def test_a_reason_that_stands_is_never_changed(broken: Node, script: Path, state: str, reason: str, code: int) -> None:
@@ -196,6 +195,14 @@ def test_a_reason_that_stands_is_never_changed(broken: Node, script: Path, state
     broken.scontrol(leave(), state=state, reason=reason)
     done = broken.run(script)
     assert (done.returncode, broken.drains) == (code, []), done.stderr
+
+
+def test_a_reason_on_a_node_in_service_says_nothing(broken: Node) -> None:
+    """Slurm 24.11 leaves the text of the last drain there when a node is resumed."""
+    broken.scontrol(leave(), state="IDLE", reason="bad fan, replaced")
+    done = broken.run(PROLOG)
+    assert done.returncode == 1, done.stderr
+    assert len(broken.drains) == 1
 
 
 def misconfigure(text: str) -> Callable[[Node], dict[str, str]]:
