@@ -102,9 +102,9 @@ def _processes(before: RankCapture, after: RankCapture, elapsed_s: float) -> lis
 
 def _stacks(before: Process, after: Process) -> _Finding:
     ours, theirs = main_thread(before.threads), main_thread(after.threads)
-    # Archives give equal stacks as one object.
-    same = ours is not None and before.threads is after.threads
-    if same or before.state == after.state == "T":
+    # Archives give equal stacks as one object, and lists compare such without looking into them.
+    same = before.threads is after.threads or [t.frames for t in before.threads] == [t.frames for t in after.threads]
+    if (same and ours is not None) or before.state == after.state == "T":
         return Motion.STILL, "", False
     if ours is None or theirs is None:
         if before.state == after.state and after.state in ("D", "Z", "X"):

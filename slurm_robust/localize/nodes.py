@@ -100,8 +100,9 @@ def _moving_ranks(evidence: Evidence) -> tuple[list[int], list[int]]:
     if len(evidence.captures) < 2:
         return [], []
     ranks = [r.rank for r in evidence.captures[-1].ranks]
-    spin = spinning(evidence.captures, ranks)
-    return [rank for rank in moving(evidence.captures, ranks) if rank not in spin], sorted(spin)
+    moved = moving(evidence.captures, ranks)
+    spin = spinning(evidence.captures, moved)
+    return [rank for rank in moved if rank not in spin], sorted(spin)
 
 
 def _spin_told(spin: list[int]) -> tuple[str, ...]:

@@ -53,8 +53,7 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
     last = evidence.captures[-1]
     scene = _scene(evidence.captures, last)
     held = _one_is_held(evidence.captures, last, scene)
-    if held is not None and {r.rank for r in held.outside} != {r.rank for r in scene.outside}:
-        scene = held
+    scene = held or scene
     if not scene.waiting:
         return _nobody_waits(evidence, scene)
     if not scene.outside:
@@ -127,13 +126,18 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) ->
         return None
     gil, gone = gil_held(captures), gone_for_good(captures)
     held = tuple(r for r in last.ranks if r.rank in gil | gone or seen_held(r))
+    if {r.rank for r in held} == {r.rank for r in scene.outside}:
+        return None  # who waits tells the same, without a look at each of many thousands
     others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(scene.unseen)
     before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
-    spin = spinning(captures, others)
     at_rest = all(
         before.get(rank) == (where := scene.places[rank]).label and not where.slow_by_nature for rank in others
     )
-    if not held or not at_rest or set(moving(captures, others)) - spin:
+    if not held or not at_rest:
+        return None
+    moved = set(moving(captures, others))
+    spin = spinning(captures, moved)
+    if moved - spin:
         return None
     found = _Scene(scene.places, tuple(sorted(others)), held, scene.unseen, False, tuple(sorted(spin)))
     return None if not others or _outnumbered(last, found) else found
