@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from slurm_robust.localize.evidence import Capture, RankCapture
 from slurm_robust.localize.frames import label, labels
 from slurm_robust.localize.motion import QUIET_FLOOR_S, QUIET_SHARE
+from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import blocking
-from slurm_robust.localize.tree import gil_holder, rank_process
+from slurm_robust.localize.tree import gil_holder, rank_place, rank_process
 
 GIL_LOOKS = 3
 """Captures that must show a thread with the GIL at one place, where it uses a processor meanwhile."""
@@ -16,8 +17,18 @@ GIL_LOOKS = 3
 
 def seen_held(rank: RankCapture) -> bool:
     """Something is seen to hold it that its node may be the reason of: stopped, dead, D state, a loader that hangs."""
+    if _plainly_awake(rank):
+        return False  # most of many thousands
     what = blocking(rank)
     return what.patience is not None and what.infrastructure
+
+
+def _plainly_awake(rank: RankCapture) -> bool:
+    """Nothing that `blocking` could hold against its node: no process is in an odd state, and it waits for no loader."""
+    for process in rank.processes:
+        if process.state not in _AWAKE or "fr" in process.wchan:  # freezers: do_freezer_trap, refrigerator
+            return False
+    return bool(rank.processes) and rank_place(rank).kind is not Kind.LOADER
 
 
 def gone_for_good(captures: Sequence[Capture]) -> frozenset[int]:
@@ -26,12 +37,29 @@ def gone_for_good(captures: Sequence[Capture]) -> frozenset[int]:
     return frozenset(set.intersection(*gone)) if len(gone) == 2 else frozenset()
 
 
+_AWAKE = frozenset({"S", "R"})
+_asked: list[tuple[Sequence[Capture], frozenset[int]]] = []
+"""The last question and its answer."""
+
+
+def forget() -> None:
+    """Let go of the captures that were asked about last."""
+    _asked.clear()
+
+
 def gil_held(captures: Sequence[Capture]) -> frozenset[int]:
     """Ranks of which one side thread held the GIL in every capture, with the same stack.
 
     Two captures may meet a thread at work twice at one place; not one that used no processor in between. Of thousands
     of ranks some are met so every time: a function in which others have the GIL too tells nothing.
     """
+    if not _asked or _asked[-1][0] is not captures:
+        # Several votes ask, and all threads of all ranks are looked at for it.
+        _asked[:] = [(captures, _gil_held(captures))]
+    return _asked[-1][1]
+
+
+def _gil_held(captures: Sequence[Capture]) -> frozenset[int]:
     looks: dict[int, list[tuple[tuple[str, ...], float]]] = {}
     functions: dict[str, set[int]] = {}
     for capture in captures:

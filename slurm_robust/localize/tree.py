@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 import re
 from functools import lru_cache
 
@@ -31,6 +32,7 @@ _BYSTANDERS = re.compile(
 _BYSTANDER_FILES = ("wandb/", "tqdm/", "tensorboard/", "torch/utils/tensorboard/", "mlflow/", "neptune/", "comet_ml/",
                     "slurm_robust/", "prometheus_client/", "torch/_inductor/compile_worker/", "IPython/")  # fmt: skip
 _IDLE_THREADS = ("QueueFeederThread",)
+_owns_gil = operator.attrgetter("owns_gil")
 _FROZEN = re.compile(r"freez|refrigerator")
 
 
@@ -137,7 +139,7 @@ def gil_holder(rank: RankCapture) -> Thread | None:
     Many programs have such a thread for a moment; that it holds anybody needs the same stack again and again.
     """
     training = rank_process(rank)
-    if training is None or training.state != "S":
+    if training is None or training.state != "S" or not any(map(_owns_gil, training.threads)):
         return None
     for thread in training.threads:
         if thread.owns_gil and not thread.main and thread.frames and not is_bystander_thread(thread.frames):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from localize_scenes import ALL_REDUCE, USER, WORKER_LOCK, capture, evidence, frames, in_loader, process, rank, signal
 
+from slurm_robust.localize import motion
 from slurm_robust.localize.evidence import Evidence, RankCapture, Thread
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.place import place_of
@@ -132,6 +133,21 @@ def test_the_one_that_sleeps_among_spinners_on_most_nodes() -> None:
     found = judge(seen(*looks))
     assert [s.node for s in found.suspects] == ["n9"]
     assert not found.corroborated
+
+
+def test_of_many_that_wait_only_those_outside_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand ranks are judged in two seconds: what all of them do is not looked at thread by thread."""
+    compared: list[int] = []
+    compare = motion.compare
+
+    def counted(before: RankCapture, after: RankCapture, elapsed_s: float) -> motion.RankMotion:
+        compared.append(after.rank)
+        return compare(before, after, elapsed_s)
+
+    monkeypatch.setattr(motion, "compare", counted)
+    found = judge(seen(*([*peers(count=200), in_loader(1, process(WORKER_LOCK))] for _ in range(3))))
+    assert [s.node for s in found.suspects] == ["n1"]
+    assert set(compared) == {1}
 
 
 def test_all_have_such_a_thread() -> None:
