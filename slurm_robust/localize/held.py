@@ -24,7 +24,7 @@ def seen_held(rank: RankCapture) -> bool:
 
 
 def _plainly_awake(rank: RankCapture) -> bool:
-    """Nothing that `blocking` could hold against its node: no process is in an odd state, and it waits for no loader."""
+    """Nothing that `blocking` holds against its node: no process is in an odd state, and it waits for no loader."""
     for process in rank.processes:
         if process.state not in _AWAKE or "fr" in process.wchan:  # freezers: do_freezer_trap, refrigerator
             return False
