@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurm_robust.localize.evidence import Capture, RankCapture
-from slurm_robust.localize.held import GIL_LOOKS, gil_held
+from slurm_robust.localize.evidence import RankCapture
+from slurm_robust.localize.held import GIL_LOOKS
 from slurm_robust.localize.motion import Motion, Stillness
 from slurm_robust.localize.patience import Blocking
 from slurm_robust.localize.place import Place
@@ -32,15 +32,17 @@ def verdict_at_work(
 
 
 def verdict_unsure(
-    captures: Sequence[Capture],
     outside: Sequence[RankCapture],
     places: Mapping[int, Place],
     looks: Mapping[int, Look],
     peers: str,
+    *,
+    captures: int,
+    gil: frozenset[int],
 ) -> Verdict | None:
     """Undetermined, where those outside may rightly be at work as far as was seen; else None."""
     first = outside[0]
-    if len(captures) < 2 and all(what.patience is None for what, _ in looks.values()):
+    if captures < 2 and all(what.patience is None for what, _ in looks.values()):
         # Only where something holds it is a rank a suspect at the first look: user code may just be slow there.
         who, what = name(r.rank for r in outside), looks[first.rank][0].what
         reason = f"{who} on {first.node} is outside the collective ({what})"
@@ -51,7 +53,7 @@ def verdict_unsure(
         what = f"is in {where.slow_by_nature}" if where.slow_by_nature else "stands"
         reason = f"{name(r.rank for r in outside)} on {first.node} {what} at {where.label}, and may be at work"
         return Verdict(Conclusion.UNDETERMINED, f"{reason} ({_why(looks[first.rank])})", detail=peers)
-    chance = _met_by_chance(captures, outside, looks)
+    chance = None if gil else _met_by_chance(outside, looks)
     if chance is not None:
         reason = f"rank {chance.rank} on {chance.node}: {looks[chance.rank][0].what}, and may be at work there"
         missing = (f"{GIL_LOOKS} captures that meet it there ({_why(looks[chance.rank])})",)
@@ -59,12 +61,10 @@ def verdict_unsure(
     return None
 
 
-def _met_by_chance(
-    captures: Sequence[Capture], outside: Sequence[RankCapture], looks: Mapping[int, Look]
-) -> RankCapture | None:
+def _met_by_chance(outside: Sequence[RankCapture], looks: Mapping[int, Look]) -> RankCapture | None:
     """A rank whose side thread was met with the GIL and uses a processor, where nothing surer holds anybody."""
     here = [looks[r.rank][0] for r in outside]
-    if any(what.patience is None or what.infrastructure for what in here) or gil_held(captures):
+    if any(what.patience is None or what.infrastructure for what in here):
         return None
     return next((r for r in outside if looks[r.rank][0].by_gil and _unsure(looks[r.rank])), None)
 

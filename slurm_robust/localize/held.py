@@ -11,6 +11,7 @@ from slurm_robust.localize.names import Kind
 from slurm_robust.localize.patience import blocking
 from slurm_robust.localize.tree import gil_holder, rank_place, rank_process
 
+_AWAKE = frozenset({"S", "R"})
 GIL_LOOKS = 3
 """Captures that must show a thread with the GIL at one place, where it uses a processor meanwhile."""
 
@@ -37,29 +38,13 @@ def gone_for_good(captures: Sequence[Capture]) -> frozenset[int]:
     return frozenset(set.intersection(*gone)) if len(gone) == 2 else frozenset()
 
 
-_AWAKE = frozenset({"S", "R"})
-_asked: list[tuple[Sequence[Capture], frozenset[int]]] = []
-"""The last question and its answer."""
-
-
-def forget() -> None:
-    """Let go of the captures that were asked about last."""
-    _asked.clear()
-
-
 def gil_held(captures: Sequence[Capture]) -> frozenset[int]:
     """Ranks of which one side thread held the GIL in every capture, with the same stack.
 
     Two captures may meet a thread at work twice at one place; not one that used no processor in between. Of thousands
-    of ranks some are met so every time: a function in which others have the GIL too tells nothing.
+    of ranks some are met so every time: a function in which others have the GIL too tells nothing. All threads of all
+    ranks are looked at for it: ask once.
     """
-    if not _asked or _asked[-1][0] is not captures:
-        # Several votes ask, and all threads of all ranks are looked at for it.
-        _asked[:] = [(captures, _gil_held(captures))]
-    return _asked[-1][1]
-
-
-def _gil_held(captures: Sequence[Capture]) -> frozenset[int]:
     looks: dict[int, list[tuple[tuple[str, ...], float]]] = {}
     functions: dict[str, set[int]] = {}
     for capture in captures:

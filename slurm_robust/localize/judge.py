@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from slurm_robust.localize import fold, held
+from slurm_robust.localize import fold
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exits import judge_exits
 from slurm_robust.localize.grouped import judge_groups
@@ -33,10 +33,7 @@ def judge(evidence: Evidence) -> Verdict:
 
     Whatever the conclusion, `classes` holds the stacks of the last capture, and `missing` what was not there.
     """
-    try:
-        verdict = _first_that_knows(evidence)
-    finally:
-        held.forget()
+    verdict = _first_that_knows(evidence)
     missing = dict.fromkeys((*verdict.missing, *_unseen(evidence)))
     classes = fold.classes(evidence.captures[-1]) if evidence.captures else ()
     return replace(verdict, classes=classes, missing=tuple(missing))

@@ -52,13 +52,14 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
         return None
     last = evidence.captures[-1]
     scene = _scene(evidence.captures, last)
-    held = _one_is_held(evidence.captures, last, scene)
+    gil = gil_held(evidence.captures)
+    held = _one_is_held(evidence.captures, last, scene, gil)
     scene = held or scene
     if not scene.waiting:
         return _nobody_waits(evidence, scene)
     if not scene.outside:
         return _all_wait(last, scene)
-    scene = _without_spinners(evidence.captures, scene)
+    scene = _without_spinners(evidence.captures, scene, gil)
     if _outnumbered(last, scene):
         outside_nodes = {r.node for r in scene.outside}
         who = name(r.rank for r in scene.outside)
@@ -67,7 +68,7 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
             f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where}): no node explains it"
         )
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those ranks share: storage, input, code",))
-    return _minority(evidence, scene)
+    return _minority(evidence, scene, gil)
 
 
 def others_wait(evidence: Evidence, without: set[int], span_s: float = BLOCKED.span_s) -> bool:
@@ -101,9 +102,9 @@ def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
     return _Scene(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
 
 
-def _without_spinners(captures: Sequence[Capture], scene: _Scene) -> _Scene:
+def _without_spinners(captures: Sequence[Capture], scene: _Scene, gil: frozenset[int]) -> _Scene:
     """Hosts that wait for their GPU use a processor wherever they stand: where others outside sleep, these wait too."""
-    moved = set(moving(captures, (r.rank for r in scene.outside))) - gil_held(captures)
+    moved = set(moving(captures, (r.rank for r in scene.outside))) - gil
     busy = spinning(captures, moved)
     if busy != moved or not 0 < len(busy) < len(scene.outside):
         return scene
@@ -117,14 +118,14 @@ def _outnumbered(last: Capture, scene: _Scene) -> bool:
     return len(scene.outside) > len(scene.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
 
 
-def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene) -> _Scene | None:
+def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene, gil: frozenset[int]) -> _Scene | None:
     """Ranks that something is seen to hold, while all others stand in the step, each where it stood before.
 
     Under CUDA the others wait wherever they next need their device, which is not one line of the program.
     """
     if len(captures) < 2 or len(scene.unseen) > max(1, MAX_UNREAD_SHARE * len(last.ranks)):
         return None
-    gil, gone = gil_held(captures), gone_for_good(captures)
+    gone = gone_for_good(captures)
     held = tuple(r for r in last.ranks if r.rank in gil | gone or seen_held(r))
     if {r.rank for r in held} == {r.rank for r in scene.outside}:
         return None  # who waits tells the same, without a look at each of many thousands
@@ -205,16 +206,15 @@ def _all_wait(last: Capture, scene: _Scene) -> Verdict:
     return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=told)
 
 
-def _minority(evidence: Evidence, scene: _Scene) -> Verdict:
+def _minority(evidence: Evidence, scene: _Scene, gil: frozenset[int]) -> Verdict:
     captures = evidence.captures
     still_for = stillness(captures, [r.rank for r in scene.outside])
     looks: dict[int, Look] = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
     peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
-    gil = gil_held(captures)
     at_work = [r for r in scene.outside if looks[r.rank][1].moves and r.rank not in gil]
     if at_work:
         return verdict_at_work(at_work, scene.places, looks, peers)
-    unsure = verdict_unsure(captures, scene.outside, scene.places, looks, peers)
+    unsure = verdict_unsure(scene.outside, scene.places, looks, peers, captures=len(captures), gil=gil)
     if unsure is not None:
         return unsure
     missing = [] if _peers_explained(captures, scene) else ["captures in which all others wait, one after the other"]
