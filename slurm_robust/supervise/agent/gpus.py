@@ -35,18 +35,7 @@ def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[Mem
 
 
 def _holds(pid: int, devices: str) -> bool:
-    folder = f"/proc/{pid}/fd"
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return False
-    for name in names:
-        try:
-            if os.readlink(f"{folder}/{name}").startswith(devices):
-                return True
-        except OSError:
-            continue
-    return False
+    return any(link.startswith(devices) for link in proc.open_links(pid))
 
 
 def _step_of(pid: int, target: Target) -> str:

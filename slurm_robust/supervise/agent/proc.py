@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -114,3 +115,17 @@ def command_line(pid: int) -> str:
     """The command as typed, shortened."""
     raw = _read(f"/proc/{pid}/cmdline", 512)
     return " ".join((raw or b"").decode("utf-8", "replace").split("\0")).strip()[:200]
+
+
+def open_links(pid: int) -> Iterator[str]:
+    """What its descriptors are open on: paths, `socket:[inode]` and the like."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield os.readlink(f"{folder}/{name}")
+        except OSError:
+            continue

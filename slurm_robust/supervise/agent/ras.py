@@ -8,10 +8,11 @@ of the whole job, so one node is asked. Only a socket that one of the job's own 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from typing import Any, NamedTuple
+
+from slurm_robust.supervise.agent import proc
 
 PORT = 28028
 MAX_ANSWER_BYTES = 64 << 20
@@ -57,22 +58,7 @@ def listens(pids: list[int], port: int) -> bool:
                         inodes.add(f"socket:[{fields[9]}]")
         except OSError:
             continue
-    return bool(inodes) and any(_holds(pid, inodes) for pid in pids)
-
-
-def _holds(pid: int, links: set[str]) -> bool:
-    folder = f"/proc/{pid}/fd"
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return False
-    for name in names:
-        try:
-            if os.readlink(f"{folder}/{name}") in links:
-                return True
-        except OSError:
-            continue
-    return False
+    return bool(inodes) and any(not inodes.isdisjoint(proc.open_links(pid)) for pid in pids)
 
 
 def ask(pids: list[int], environ: dict[str, str], timeout_s: float) -> Answer:
