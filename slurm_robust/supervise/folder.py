@@ -42,7 +42,7 @@ class Folder:
                 sys.stderr.flush()
 
     def tell(self, kind: str, text: str, **data: Any) -> None:
-        """Add a line to the story.
+        """Add a line to the story. Pages are written before the line that tells of them: who reads it reads them next.
 
         Args:
             kind: A stable word (`suspected`, `captured`, `decided`, …), for tools.

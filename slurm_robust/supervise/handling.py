@@ -71,10 +71,10 @@ class Handling:
             plan = await self._decide(verdict, inquiry, record, overdue=found.level is Level.OVERDUE, ended=False)
             if plan.road is not Road.ALERT_ONLY:
                 return await self._carry_out(record, inquiry, verdict, plan)
+            s.book.save(record)
             if plan.reason != said:
                 said = plan.reason
                 s.folder.tell("waiting", plan.reason, incident=record.id)
-            s.book.save(record)
 
     async def _over(self, pause_s: float) -> bool:
         """Wait; True as soon as the silence is over one way or another."""
@@ -97,10 +97,10 @@ class Handling:
         record.outcome = "It went on by itself; nothing was done."
         # The pause is a sample of its own now; the next look at the same pause would tell nothing new.
         s.present.quiet_until_s = time.time() + s.config.supervise.corroborate_after_s
+        s.book.save(record)
         if not s.present.scene.exits and s.ended is None:
             s.folder.tell("cleared", "training moves again; nothing was done", incident=record.id)
             s.book.came_to_nothing()
-        s.book.save(record)
         s.record = None
         s.context.clear()
 
@@ -263,11 +263,12 @@ class Handling:
             record.outcome = "The step's srun had ended: nothing was done."
             return self._leave_alone(record, s.config.supervise.action_limit_s)
         if not s.acting:
-            s.folder.tell("observed", f"observe mode: would take {plan.road.value}: {plan.reason}", incident=record.id)
             record.outcome = "Observe mode: nothing was done."
+            s.book.save(record)
+            s.folder.tell("observed", f"observe mode: would take {plan.road.value}: {plan.reason}", incident=record.id)
             return self._leave_alone(record, s.config.supervise.action_limit_s)
-        s.folder.tell("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
         s.book.save(record)
+        s.folder.tell("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
         if plan.road is Road.ALERT_ONLY:
             record.outcome = "Alert only: nothing was done."
             return self._leave_alone(record, s.config.supervise.recapture_s)

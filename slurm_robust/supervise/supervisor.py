@@ -285,6 +285,7 @@ class Supervisor:
         where = f"step {self.start.step} (verified checkpoint)" if self.start.step >= 0 else "the beginning"
         took_s = record.times["first_new_step"] - record.times.get("fault", record.opened_at_s)
         record.outcome = f"Training went on from {where}; first new step {first}, {took_s:.1f} s after the fault."
+        self.book.save(record)
         self.folder.tell(
             "resumed",
             f"resumed from {where}, first new step {first}, {took_s:.1f} s after the fault",
@@ -292,7 +293,6 @@ class Supervisor:
             step=first,
             resume_step=self.start.step,
         )
-        self.book.save(record)
         if step > self.roads.lineage.reached:
             self.context.claim = replace(self.context.claim, fruitless=0)
         await self.context.say(state=claim.STATE_WATCHING, incident=record.id, times=dict(record.times), step=step)

@@ -1,15 +1,20 @@
-"""How many suspicions a job may trip before they are no news."""
+"""How many suspicions a job may trip before they are no news, and what stands on a page when its line is told."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from slurm_robust.config import Config
+from slurm_robust.supervise import incident
 from slurm_robust.supervise.book import Book
 from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.supervisor import Supervisor
 
 
 def test_a_job_that_trips_a_suspicion_every_minute_is_left_alone_for_a_while(
@@ -30,3 +35,31 @@ def test_a_job_that_trips_a_suspicion_every_minute_is_left_alone_for_a_while(
     said = [line for line in (tmp_path / "story" / "story.jsonl").read_text().splitlines() if "came to nothing" in line]
     assert len(said) == 3
     assert "progress.phase" in said[0]
+
+
+def test_the_page_is_written_when_its_line_is_told(tmp_path: Path) -> None:
+    """Who waits for `resumed` in the story reads the incident next: its last times stand there by then."""
+    page, seen = tmp_path / "5-r0-1" / "incident.json", list[dict[str, Any]]()
+
+    class Reader(Folder):
+        def tell(self, kind: str, text: str, **data: Any) -> None:
+            super().tell(kind, text, **data)
+            seen.append(json.loads(page.read_text())["times"] if page.exists() else {})
+
+    async def say(**_: Any) -> None:
+        pass
+
+    folder = Reader(tmp_path, quiet=True)
+    supervisor: Any = SimpleNamespace(
+        folder=folder,
+        book=Book(SimpleNamespace(config=Config(), folder=folder)),  # type: ignore[arg-type]
+        present=SimpleNamespace(
+            fleet=SimpleNamespace(mark=lambda _: 0.0, first_step=lambda _: (6, 2000.0)), last_sign_s=2001.0
+        ),
+        start=SimpleNamespace(step=5),
+        roads=SimpleNamespace(lineage=SimpleNamespace(reached=10)),
+        context=SimpleNamespace(say=say),
+    )
+    record = incident.Record("5-r0-1", "5", "5.0.0.0", 1990.0)
+    asyncio.run(Supervisor.resumed(supervisor, record, 6))
+    assert seen == [{"first_new_step": 2000.0}]
