@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
-from helpers import slurm_required
+from helpers import slurm_required, slurm_words
 from hypothesis import HealthCheck, settings
 
 from slurm_robust.devcluster import machine
@@ -30,6 +30,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if slurm_required():
             pytest.fail(message, pytrace=False)
         pytest.skip(message)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test on a devcluster shows what Slurm knows of it: by the time that somebody looks, it is gone."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            cluster = getattr(value, "cluster", value)
+            if isinstance(cluster, DevCluster):
+                report.sections.append(("Slurm", slurm_words(cluster)))
+                break
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from slurm_robust.devcluster.cluster import DevCluster
 
 T = TypeVar("T")
+
+
+LEAST_S = 60.0
+"""What does come is waited for so long at least: how long it took says more of the machine than of the code."""
 
 
 def wait_until(predicate: Callable[[], T], timeout_s: float, what: str, *, poll_s: float = 0.05) -> T:
     """Poll until `predicate` gives something true, and return that.
 
     Raises:
-        AssertionError: it did not in `timeout_s`; says what was awaited and what was seen last.
+        AssertionError: it did not in `timeout_s`, a minute at least; says what was awaited and what was seen last.
     """
+    timeout_s = max(timeout_s, LEAST_S)
     deadline_s = time.monotonic() + timeout_s
     while True:
         seen = predicate()
@@ -29,3 +38,16 @@ def wait_until(predicate: Callable[[], T], timeout_s: float, what: str, *, poll_
 def slurm_required() -> bool:
     """True where a missing Slurm is a failure and no reason to skip."""
     return bool(os.environ.get("CI") or os.environ.get("SROBUST_REQUIRE_SLURM"))
+
+
+def slurm_words(cluster: DevCluster) -> str:
+    """For failures: jobs, nodes and their reasons, and the end of the controller's log; never raises."""
+    asked = (["squeue", "-o", "%i %T %r %N"], ["sinfo", "-N", "-o", "%N %T %E"], ["squeue", "--steps"])
+    words: list[str] = []
+    try:
+        words += [cluster.run(command, check=False).stdout for command in asked]
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        words.append(str(error))
+    log = cluster.layout.log / "slurmctld.log"
+    words += log.read_text(errors="replace").splitlines()[-40:] if log.exists() else []
+    return "\n".join(words)

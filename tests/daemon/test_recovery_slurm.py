@@ -39,7 +39,7 @@ def test_claim_to_running_on_survivors_and_standby(scene: Scene, record_property
     record_property("asked_to_running_s", round(asked_to_running_s, 2))
     record_property("decision_to_running_s", round(decision_to_running_s, 2))
     # A plain requeue takes 121 s; this machine is shared, so the bound is a loose one.
-    assert decision_to_running_s < 10
+    assert decision_to_running_s < 60
     # `running` is when the daemon saw it, which looks now and then; the first step is told by the job itself.
     assert times["accepted"] <= times["stopped"] <= times["running"] <= times["first_new_step"] + 5
     left = scene.job(job)

@@ -27,7 +27,7 @@ def test_a_grandchild_that_left_the_group_does_not_hold_the_call(tmp_path: Path)
     began_s = time.monotonic()
     with pytest.raises(SlurmTimeoutError):
         process.run(["setsid", "-f", "sh", "-c", f"echo $$ > {note}; exec sleep 300"], timeout_s=0.3, env=ENV)
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 60
     os.kill(int(note.read_text()), signal.SIGKILL)
 
 

@@ -31,14 +31,14 @@ NODES = ("n1", "n2", "n3", "n4")
 class Agents:
     """Four nodes with a rank each; what they do when a capture is asked of them is up to the test."""
 
-    def __init__(self, folder: Path, *, slow: str = "", dead: str = "") -> None:
+    def __init__(self, folder: Path, *, slow: str = "", dead: str = "", limit_s: float = 0.2) -> None:
         self.slow, self.dead = slow, dead
         self.fleet = Fleet("a")
         for number, node in enumerate(NODES):
             found = {"t": "rank", "n": node, "rank": number, "pid": 100 + number, "step_id": "0", "world": 4, "at": 1.0}
             self.fleet.feed(found, time.time() - (100 if node == dead else 0))
         self.late: list[dict[str, Any]] = []
-        config = msgspec.structs.replace(SuperviseConfig(), capture_timeout_s=0.2)
+        config = msgspec.structs.replace(SuperviseConfig(), capture_timeout_s=limit_s)
         self.inquiry = Investigator(
             config, self.asked, self.fleet, folder=Folder(folder), record=Record("i", "5", "a", 1.0), scene=Scene(NODES)
         )
@@ -85,10 +85,10 @@ def test_a_slow_node_is_waited_for_while_it_lives(tmp_path: Path) -> None:
 
 def test_a_node_whose_agent_is_silent_is_missing_and_holds_nobody_up(tmp_path: Path) -> None:
     """No heartbeat for seven seconds: the others' stacks are enough."""
-    agents = Agents(tmp_path / "story", dead="n3")
+    agents = Agents(tmp_path / "story", dead="n3", limit_s=60.0)
     began = time.monotonic()
     assert asyncio.run(agents.inquiry.capture()).missing_nodes == ("n3",)
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 30
 
 
 def test_recorder_dumps_of_a_capture_are_judged_with_the_stacks(tmp_path: Path) -> None:
