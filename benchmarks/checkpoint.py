@@ -174,7 +174,9 @@ def main() -> None:
             rows, more = stalls(report, gb, 1 if args.quick else rounds, args.dir)
             stood, others = stood + rows, others + more
         report.notes.append(f"DCP's best is chosen of {len(ASYNC)} ways, after the fact.")
-    trained = besides(report, sizes[0], 1 if args.quick else rounds, args.dir) if "beside" in args.only and sizes else []
+    trained = (
+        besides(report, sizes[0], 1 if args.quick else rounds, args.dir) if "beside" in args.only and sizes else []
+    )
     if "verify" in args.only:
         verified = verifying(report, 0.05 if args.quick else max(args.gb), rounds, args.dir)
     if "restart" in args.only:

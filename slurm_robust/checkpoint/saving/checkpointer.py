@@ -19,10 +19,10 @@ from torch.utils.hooks import RemovableHandle
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.healthlog import HealthLog
 from slurm_robust.checkpoint.saving import backing, deferring, localdisk, writing
-from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
+from slurm_robust.checkpoint.saving.bindings import Bindings
 from slurm_robust.checkpoint.saving.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.image import Note
-from slurm_robust.checkpoint.saving.layout import pickled_value, pieces_of
+from slurm_robust.checkpoint.saving.instep import InStep
 from slurm_robust.checkpoint.saving.leaving import Leaving
 from slurm_robust.checkpoint.saving.link import Link
 from slurm_robust.checkpoint.saving.planning import Plan, Ranks, State, agree
@@ -31,8 +31,6 @@ from slurm_robust.checkpoint.saving.state import collect
 from slurm_robust.checkpoint.saving.tiers import SHARED, Schedule
 
 _RUN_LETTERS = 6
-_SEAL_S = 60.0
-"""For a network file system to show rank 0 what the others have just written."""
 
 
 class Checkpointer:
@@ -249,12 +247,12 @@ class Checkpointer:
             if self._plan is not None and collected.signature() == self._signature:
                 flat = collected.flat
         if flat is not None:
-            contents = self._contents(flat)
+            contents = self._plan.contents(flat) if self._plan is not None else None
         (changed,) = self.ranks.most(int(contents is None))
         if changed:
             collected = collected or self._collected(state)
             self._agree(collected)
-            contents = self._contents(collected.flat)
+            contents = self._plan.contents(collected.flat) if self._plan is not None else None
         if collected is not None:
             self._bindings = Bindings(state, collected.flat, self.ranks.rank, rng=self.rng)
         assert contents is not None
@@ -282,61 +280,15 @@ class Checkpointer:
             if why:
                 self._say(f"copies from GPUs take longer than they need to: {why}")
 
-    def _contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
-        """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
-        assert self._plan is not None
-        found: list[torch.Tensor | bytes] = []
-        for place in self._plan.layout.places:
-            value = flat[place.name.fqn]
-            if place.dtype is None:
-                pickled = pickled_value(value)
-                if len(pickled) > place.data_bytes:
-                    return None
-                found.append(pickled)
-            else:
-                found.append(local_tensor(value))
-        return found
-
     def _write(self, note: Note, contents: list[torch.Tensor | bytes]) -> bool:
-        """Write in the step: every rank its file, then rank 0 the seal."""
+        """Write in the step."""
         assert self._plan is not None
-        folder, failure = self.directory / note.folder, ""
-        try:
-            found = (
-                [writing.write_file(folder, self._plan.file, pieces_of(self._plan.layout, contents))]
-                if self._plan.file
-                else []
-            )
-            if self.ranks.rank == 0:
-                found.append(writing.write_file(folder, writing.METADATA, [memoryview(self._plan.metadata)]))
-            writing.note_part(folder, writing.Part(save_id=note.save_id, rank=self.ranks.rank, files=tuple(found)))
-        except CheckpointError as error:
-            failure = str(error)
-        failure = next((why for why in self.ranks.gather(failure) if why), "")
-        if not failure:
-            if self.ranks.rank == 0:
-                failure = self._seal(folder, note)
-            failure = self.ranks.told(failure)
+        failure = InStep(self.directory, self.ranks, self.keep, self._say).write(self._plan, note, contents)
         if failure:
             self._failed(note.step, failure)
             return False
         self.last_sealed = note.step
         return True
-
-    def _seal(self, folder: Path, note: Note) -> str:
-        try:
-            until_s = time.monotonic() + _SEAL_S
-            writing.seal_when_complete(
-                folder, note.save_id, note.step, self.ranks.world_size, lambda: time.monotonic() > until_s
-            )
-        except CheckpointError as error:
-            return str(error)
-        try:
-            if self.keep:
-                writing.retain(self.directory, self.keep)
-        except CheckpointError as error:
-            self._say(f"old checkpoints stay: {error}")
-        return ""
 
     # -- what became of it -------------------------------------------------------------------------------------
 
