@@ -1,10 +1,12 @@
 """What checkpoints cost: the step that stands still for one, verifying them, loading them again.
 
-    python benchmarks/checkpoint.py [--json] [--quick] [--only stall,verify,restart] [--gb 0.5,2] [--large]
+    python benchmarks/checkpoint.py [--json] [--quick] [--only stall,beside,verify,restart] [--gb 0.5,2] [--large]
 
 * `stall`: `Checkpointer`, `torch.save`, and `torch.distributed.checkpoint` (DCP) as it comes and at its best, each
   beside a plain copy of the same state into memory that is there already, in the moment before. torch has one thread,
   as torchrun gives it; the plain copy has as many as ours takes, and so has DCP where its name says "more threads".
+* `beside`: how much longer the steps of a training take, at one size: the one that saves, and all of them until the
+  save is on the disk. Copies may go on until the optimizer is called, where a way allows for that.
 * `verify`: reading, sealing and choosing checkpoints, beside `cat` and `stat`.
 * `restart`: loading from the memory that the node's agent keeps, and from files.
 
@@ -21,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ckpt import memory, restarts, stall, verify
+from ckpt import beside, memory, restarts, stall, verify
 from ckpt.ways import ASYNC, COPY, COPY_ALONE, OURS, threads
 from lib import Report, Target, machine, show_table, spread
 from rich.console import Console
 
-PARTS = ("stall", "verify", "restart")
+PARTS = ("stall", "beside", "verify", "restart")
 STALL_RATIO, DCP_RATIO, CAT_SHARE, LOOKUP_S = 1.2, 0.5, 0.8, 1.0
 BEYOND_BUFFERS_MIB = 64
 """The persister's own memory, and the trainer's plan."""
@@ -72,6 +74,21 @@ def _ms(values_s: list[float]) -> str:
     """In milliseconds, for people."""
     found = spread(1000 * value for value in values_s)
     return f"{found.median:,.0f} ({found.min:,.0f} – {found.max:,.0f})" if found else ""
+
+
+def besides(report: Report, gb: float, rounds: int, where: Path) -> list[Row]:
+    """Steps with a save among them; rows for people."""
+    rows, found = [], beside.measure(int(gb * 1e9), rounds, where, _say)
+    for way, told in found.items():
+        first_s, all_s = [one.first_s for one in told], [one.all_s for one in told]
+        plain_s = [one.plain_s for one in told]
+        report.figures[f"beside, {gb:g} GB, {way}"] = {
+            "step_s": spread(plain_s),
+            "first_s": spread(first_s),
+            "all_s": spread(all_s),
+        }
+        rows.append((f"{gb:g} GB: {way}", _ms(plain_s), _ms(first_s), _ms(all_s)))
+    return rows
 
 
 def verifying(report: Report, gb: float, rounds: int, where: Path) -> list[tuple[str, list[Row]]]:
@@ -157,6 +174,9 @@ def main() -> None:
             rows, more = stalls(report, gb, 1 if args.quick else rounds, args.dir)
             stood, others = stood + rows, others + more
         report.notes.append(f"DCP's best is chosen of {len(ASYNC)} ways, after the fact.")
+    trained = (
+        besides(report, sizes[0], 1 if args.quick else rounds, args.dir) if "beside" in args.only and sizes else []
+    )
     if "verify" in args.only:
         verified = verifying(report, 0.05 if args.quick else max(args.gb), rounds, args.dir)
     if "restart" in args.only:
@@ -171,6 +191,9 @@ def main() -> None:
         columns = ("way", "ms", "copies", "processor, ms", "the call, ms")
         show_table(console, "The step stands still; median (least – most)", columns, stood)
         show_table(console, "And else", ("way", "on the disk after, s", "extra memory, states"), others)
+    if trained:
+        columns = ("way", "a step, ms", "the one that saves: longer by, ms", "all until it is written: longer by, ms")
+        show_table(console, "Beside a training", columns, trained)
     for part, found in verified:
         show_table(console, f"{part}: median (least – most)", ("what", "s", "× the first"), found)
     if loaded:

@@ -52,13 +52,22 @@ class Found:
 
 
 class Runner:
-    """A process that saves in one way, or in several that share its memory, when it is told to."""
+    """A process that saves in one way, or in several that share its memory, when it is told to.
 
-    def __init__(self, together: tuple[str, ...], state: dict[str, Any], folder: Path) -> None:
+    Args:
+        together: The ways.
+        state: What is saved.
+        folder: Where to.
+        serve: What the process does, given its end of the pipe and these three; saves, unless named.
+    """
+
+    def __init__(
+        self, together: tuple[str, ...], state: dict[str, Any], folder: Path, serve: Callable[..., None] | None = None
+    ) -> None:
         self.together = together
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, together, state, folder))
+        self._process = context.Process(target=serve or _serve, args=(theirs, together, state, folder))
         self._process.start()
         theirs.close()
 

@@ -18,6 +18,7 @@ from slurm_robust.checkpoint.saving import copying
 
 LAYERS = 24
 OURS, COPY, COPY_ALONE = "Checkpointer", "plain copy", "plain copy, one thread"
+UNTIL = "Checkpointer, until update"
 KEPT = "async_save, kept buffers"
 # What DCP offers; pinned memory and copies that do not block need CUDA.
 _DCP = {
@@ -100,8 +101,8 @@ def prepared(together: tuple[str, ...], state: dict[str, Any], folder: Path) -> 
     first = together[0]
     if first == COPY:
         return _copies(state)
-    if first == OURS:
-        return {OURS: _ours(state, folder)}
+    if first in (OURS, UNTIL):
+        return {first: _ours(state, folder, until_update=first == UNTIL)}
     if first == "torch.save":
 
         def torchs(step: int) -> Saved:
@@ -149,10 +150,10 @@ def _copies(state: dict[str, Any]) -> dict[str, Save]:
     return {COPY: together, COPY_ALONE: alone}
 
 
-def _ours(state: dict[str, Any], folder: Path) -> Save:
+def _ours(state: dict[str, Any], folder: Path, *, until_update: bool) -> Save:
     from slurm_robust.checkpoint import Checkpointer  # noqa: PLC0415 (the others do without)
 
-    saver = Checkpointer(folder, keep=1)
+    saver = Checkpointer(folder, keep=1, until_update=until_update)
     saver.prepare(state)
 
     def written() -> None:

@@ -141,6 +141,13 @@ def test_checkpoint_stall() -> None:
     assert 2 <= ways["Checkpointer"]["extra_states"] < 8, "two buffers and a small process"
 
 
+def test_checkpoint_beside_a_training() -> None:
+    """Every way trains and saves, and the time of a step with a save is held against one without."""
+    figures = run("checkpoint.py", "--only", "beside")["figures"]
+    assert len(figures) == 5
+    assert all(told["step_s"]["min"] > 0 and told["first_s"]["n"] == 1 for told in figures.values())
+
+
 def test_checkpoint_restart() -> None:
     """A fresh training loads what another one left: from the agent's memory, and from files."""
     figures = run("checkpoint.py", "--only", "restart")["figures"]

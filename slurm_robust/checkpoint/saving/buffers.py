@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving import copying
+from slurm_robust.checkpoint.saving import copying, deferring, devices
+from slurm_robust.checkpoint.saving.copying import Pairs
 from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note, sizes
 from slurm_robust.checkpoint.saving.layout import Layout, views
 from slurm_robust.checkpoint.saving.link import Link
@@ -79,6 +81,7 @@ class Buffers:
         """Whether another node keeps what is copied here, too."""
         self.number = image.newest()
         self._targets = [self._prepared(plan.layout, slot) for slot in SLOTS]
+        self._deferred: tuple[int, Note, deferring.Deferred] | None = None
 
     def _prepared(self, layout: Layout, slot: int) -> list[torch.Tensor | memoryview]:
         """Where to copy to; every page of a slot that holds nothing is touched now, and not in a step."""
@@ -116,33 +119,63 @@ class Buffers:
             return
         self.link.adopt(self.image.fd)
 
-    def copy(self, tensors: list[torch.Tensor | bytes], note: Note) -> None:
-        """Copy a state into the next slot, and tell the persister. `tensors` are in the order of the layout's places.
+    def register(self) -> str:
+        """Make the slots known to the GPUs' driver, so that they copy at full speed; why not, empty where they are."""
+        return devices.register(self, self.image.slots)
+
+    def copy(self, tensors: Sequence[torch.Tensor | bytes], note: Note, may_wait: Sequence[bool] | None = None) -> None:
+        """Copy a state into the next slot, and tell the persister.
+
+        Args:
+            tensors: In the order of the layout's places.
+            note: What it is of.
+            may_wait: For each whether it may be copied until `finish`, which is then to be called before it changes.
+                None: all of it is copied here.
 
         Raises:
             CheckpointError: no persister can be had any more; the copy is complete all the same.
         """
+        self.finish()
         slot = self.next_slot()
         reached("slot chosen")
         self.image.begin(slot)
         reached("slot void")
-        into: list[torch.Tensor] = []
-        out: list[torch.Tensor] = []
-        for target, content in zip(self._targets[slot], tensors, strict=True):
+        now: Pairs = ([], [])
+        later: Pairs = ([], [])
+        waits = may_wait or [False] * len(tensors)
+        for target, content, wait in zip(self._targets[slot], tensors, waits, strict=True):
             if isinstance(target, memoryview):
                 assert isinstance(content, bytes)
                 target[: len(content)] = content
             else:
                 assert isinstance(content, torch.Tensor)
+                into, out = later if wait else now
                 into.append(target)
                 out.append(content)
         reached("values copied")
-        with torch.no_grad():
-            if all(source.device.type == "cpu" for source in out):
-                copying.copy(into, out, copying.threads_here(), lambda: reached("half copied"))
-            else:
-                for target, source in zip(into, out, strict=True):
-                    target.copy_(source)
+        if later[0]:
+            self._deferred = slot, note, deferring.Deferred(*later)
+        if all(source.device.type == "cpu" for source in now[1]):
+            copying.copy(*now, copying.threads_here(), lambda: reached("half copied"))
+        else:
+            for going in deferring.start(*now):
+                going.wait()
+        if self._deferred is None:
+            self._complete(slot, note)
+
+    def finish(self) -> None:
+        """Wait for what is still being copied, and tell the persister.
+
+        Raises:
+            CheckpointError: what was copied changed meanwhile, so it is none; or as `copy`.
+        """
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            slot, note, going = deferred
+            going.finish()
+            self._complete(slot, note)
+
+    def _complete(self, slot: int, note: Note) -> None:
         reached("all copied")
         self.number += 1
         self.image.commit(slot, self.number, note)

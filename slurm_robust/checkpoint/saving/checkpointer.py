@@ -7,19 +7,22 @@ import secrets
 import string
 import sys
 import time
+import weakref
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.healthlog import HealthLog
-from slurm_robust.checkpoint.saving import backing, localdisk, writing
-from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
+from slurm_robust.checkpoint.saving import backing, deferring, localdisk, writing
+from slurm_robust.checkpoint.saving.bindings import Bindings
 from slurm_robust.checkpoint.saving.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.image import Note
-from slurm_robust.checkpoint.saving.layout import pickled_value, pieces_of
+from slurm_robust.checkpoint.saving.instep import InStep
 from slurm_robust.checkpoint.saving.leaving import Leaving
 from slurm_robust.checkpoint.saving.link import Link
 from slurm_robust.checkpoint.saving.planning import Plan, Ranks, State, agree
@@ -28,8 +31,6 @@ from slurm_robust.checkpoint.saving.state import collect
 from slurm_robust.checkpoint.saving.tiers import SHARED, Schedule
 
 _RUN_LETTERS = 6
-_SEAL_S = 60.0
-"""For a network file system to show rank 0 what the others have just written."""
 
 
 class Checkpointer:
@@ -41,6 +42,9 @@ class Checkpointer:
         asynchronous: Copy in the step and write outside of it, from two buffers in shared memory. False: write in the
             step, without buffers.
         overlap: What a save does while both buffers are still being written: `wait` for one, or `skip` and say so.
+        until_update: Copy parameters, and what optimizers keep of them, while the next step computes: a save returns
+            before that has ended, and an optimizer of `state` waits for it when its `step()` is called. For programs
+            that change them in no other way; one that replays an optimizer as a CUDA graph does.
         rng: Save the random generators' states of each rank, too.
         backup: Keep each rank's copies on another node, too, in memory of the same size. None: where that node's
             memory outlives the training, which it does under `srobust run`, and there are two nodes or more.
@@ -60,6 +64,7 @@ class Checkpointer:
         keep: int = 3,
         asynchronous: bool = True,
         overlap: Literal["wait", "skip"] = "wait",
+        until_update: bool = False,
         rng: bool = True,
         backup: bool | None = None,
         layout: Mapping[str, int] | None = None,
@@ -101,6 +106,13 @@ class Checkpointer:
         self._schedule = Schedule(every, local=local is not None)
         self._resumed = backing.Resumed()
         self._leaving: Leaving | None = None
+        self._hook: RemovableHandle | None = None
+        if until_update and asynchronous:
+            # Of all optimizers: the one in `state` may be a wrapper, whose own step() is none of torch's.
+            finish = weakref.WeakMethod(self._finish_copy)
+            self._hook = register_optimizer_step_pre_hook(lambda *_: call() if (call := finish()) else None)
+        self._copying = -1
+        """The step whose copy goes on."""
         self._saves = 0
         self._times: dict[int, int] = {}
 
@@ -153,6 +165,7 @@ class Checkpointer:
         """
         if loss is not None or grad_norm is not None:
             self.observe(step, loss=loss, grad_norm=grad_norm)
+        self._finish_copy()
         self._hear()
         leaving = self._asked_to_leave()
         tiers = self._schedule.all if leaving else self._schedule.due(step)
@@ -179,11 +192,21 @@ class Checkpointer:
             return self._write(note, contents)
         try:
             self._buffers.wait_free()
-            self._buffers.copy(contents, note)
+            self._copying = step
+            may_wait = deferring.may_wait(state, contents) if self._hook is not None and not leaving else None
+            self._buffers.copy(contents, note, may_wait)
         except CheckpointError as error:
             self._failed(step, str(error))
             return False
         return self._left(step) if leaving else True
+
+    def _finish_copy(self) -> None:
+        """Somebody may be about to change what is still being copied."""
+        if self._buffers is not None:
+            try:
+                self._buffers.finish()
+            except (CheckpointError, RuntimeError) as error:
+                self._failed(self._copying, str(error))
 
     def save_on(self, *signals: int, within_s: float = 25.0) -> None:
         """Make the next call of `save` the last one, once one of these signals has come to any rank.
@@ -224,12 +247,12 @@ class Checkpointer:
             if self._plan is not None and collected.signature() == self._signature:
                 flat = collected.flat
         if flat is not None:
-            contents = self._contents(flat)
+            contents = self._plan.contents(flat) if self._plan is not None else None
         (changed,) = self.ranks.most(int(contents is None))
         if changed:
             collected = collected or self._collected(state)
             self._agree(collected)
-            contents = self._contents(collected.flat)
+            contents = self._plan.contents(collected.flat) if self._plan is not None else None
         if collected is not None:
             self._bindings = Bindings(state, collected.flat, self.ranks.rank, rng=self.rng)
         assert contents is not None
@@ -252,62 +275,20 @@ class Checkpointer:
             self._plan = None
             raise
         self._buffers, self.backup = arranged
-
-    def _contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
-        """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
-        assert self._plan is not None
-        found: list[torch.Tensor | bytes] = []
-        for place in self._plan.layout.places:
-            value = flat[place.name.fqn]
-            if place.dtype is None:
-                pickled = pickled_value(value)
-                if len(pickled) > place.data_bytes:
-                    return None
-                found.append(pickled)
-            else:
-                found.append(local_tensor(value))
-        return found
+        if any(isinstance(value, torch.Tensor) and value.is_cuda for value in collected.flat.values()):
+            why = self._buffers.register()
+            if why:
+                self._say(f"copies from GPUs take longer than they need to: {why}")
 
     def _write(self, note: Note, contents: list[torch.Tensor | bytes]) -> bool:
-        """Write in the step: every rank its file, then rank 0 the seal."""
+        """Write in the step."""
         assert self._plan is not None
-        folder, failure = self.directory / note.folder, ""
-        try:
-            found = (
-                [writing.write_file(folder, self._plan.file, pieces_of(self._plan.layout, contents))]
-                if self._plan.file
-                else []
-            )
-            if self.ranks.rank == 0:
-                found.append(writing.write_file(folder, writing.METADATA, [memoryview(self._plan.metadata)]))
-            writing.note_part(folder, writing.Part(save_id=note.save_id, rank=self.ranks.rank, files=tuple(found)))
-        except CheckpointError as error:
-            failure = str(error)
-        failure = next((why for why in self.ranks.gather(failure) if why), "")
-        if not failure:
-            if self.ranks.rank == 0:
-                failure = self._seal(folder, note)
-            failure = self.ranks.told(failure)
+        failure = InStep(self.directory, self.ranks, self.keep, self._say).write(self._plan, note, contents)
         if failure:
             self._failed(note.step, failure)
             return False
         self.last_sealed = note.step
         return True
-
-    def _seal(self, folder: Path, note: Note) -> str:
-        try:
-            until_s = time.monotonic() + _SEAL_S
-            writing.seal_when_complete(
-                folder, note.save_id, note.step, self.ranks.world_size, lambda: time.monotonic() > until_s
-            )
-        except CheckpointError as error:
-            return str(error)
-        try:
-            if self.keep:
-                writing.retain(self.directory, self.keep)
-        except CheckpointError as error:
-            self._say(f"old checkpoints stay: {error}")
-        return ""
 
     # -- what became of it -------------------------------------------------------------------------------------
 
@@ -317,6 +298,7 @@ class Checkpointer:
         Returns:
             The last step of this run that is sealed, the same on all ranks; None where none is.
         """
+        self._finish_copy()
         if self._buffers is not None:
             deadline_s = time.monotonic() + timeout_s
             while time.monotonic() < deadline_s and (self._buffers.image.due() or not self._buffers.safe()):
@@ -367,6 +349,7 @@ class Checkpointer:
         Raises:
             CheckpointError: there is one, and it does not fit `state`, or nobody can say what there is.
         """
+        self._finish_copy()
         self.resumed = resume(
             self.directory,
             state,
@@ -386,6 +369,8 @@ class Checkpointer:
     def close(self) -> None:
         """Wait for what is being written, and let the persister go."""
         self.wait()
+        if self._hook is not None:
+            self._hook.remove()
         self.link.close()
         self._buffers = None
 

@@ -94,7 +94,7 @@ class _Queue:
             error: BaseException | None = None
             try:
                 took()
-                _copy(*pairs)
+                here(*pairs)
             except BaseException as caught:  # noqa: BLE001 (raised by who waits for all of it)
                 error = caught
             with self._changed:
@@ -120,10 +120,53 @@ class _Queue:
                 self._changed.wait()
 
 
-def _copy(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+def here(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+    """Copy tensors by this thread alone; `out` may be on any device.
+
+    Raises:
+        RuntimeError: torch cannot copy one of them.
+    """
     if into:
         with torch.no_grad():
             torch._foreach_copy_(into, out)
+
+
+class Beside:
+    """A copy that other threads have begun, while this one does something else; `wait` has this one join in.
+
+    Args:
+        into: Where to.
+        out: What, in the same order; nobody may change it before `wait` returns.
+        threads: So many others copy.
+    """
+
+    def __init__(self, into: list[torch.Tensor], out: list[torch.Tensor], threads: int) -> None:
+        with torch.no_grad():
+            self._queue = _Queue(units(into, out), threads + 1)
+        with contextlib.suppress(RuntimeError):  # a limit of processes: then `wait` does it all
+            for _ in range(threads):
+                # A threading.Thread's start waits until it has a core, which may be long on a busy node.
+                _thread.start_new_thread(self._queue.copy, ())
+
+    def wait(self, took: Callable[[], None] = lambda: None) -> None:
+        """Return when all of it is copied; `took` is called before each part that this thread copies.
+
+        Raises:
+            RuntimeError: torch cannot copy a part of it; others may be copied.
+        """
+        try:
+            self._queue.copy(took)
+            self._queue.wait()
+        except BaseException as error:  # a signal's, say: nobody begins another part
+            self._queue.error = error
+            raise
+        if self._queue.error is not None:
+            raise self._queue.error
+
+    @property
+    def half(self) -> bool:
+        """Whether about half of it is copied."""
+        return self._queue.half
 
 
 def copy(
@@ -142,31 +185,19 @@ def copy(
     """
     if threads == 1 or sum(source.nbytes for source in out) < _LEAST_BYTES:
         middle = len(into) // 2
-        _copy(into[:middle], out[:middle])
+        here(into[:middle], out[:middle])
         half()
-        _copy(into[middle:], out[middle:])
+        here(into[middle:], out[middle:])
         return
-    with torch.no_grad():
-        queue = _Queue(units(into, out), threads)
+    beside = Beside(into, out, threads - 1)
     told = False
 
     def took() -> None:
         nonlocal told
-        if queue.half and not told:
+        if beside.half and not told:
             told = True
             half()
 
-    with contextlib.suppress(RuntimeError):  # a limit of processes: those that are there do it alone
-        for _ in range(threads - 1):
-            # A threading.Thread's start waits until it has a core, which may be long on a busy node.
-            _thread.start_new_thread(queue.copy, ())
-    try:
-        queue.copy(took)
-        queue.wait()
-    except BaseException as error:  # a signal's, say: nobody begins another part
-        queue.error = error
-        raise
-    if queue.error is not None:
-        raise queue.error
+    beside.wait(took)
     if not told:
         half()

@@ -173,6 +173,11 @@ class Image:
         at = made.slots_at + number * made.slot_bytes
         return self.view[at : at + made.slot_bytes]
 
+    @property
+    def slots(self) -> memoryview:
+        """The bytes of both."""
+        return self.view[self.sizes.slots_at :]
+
     # -- copies ------------------------------------------------------------------------------------------------
 
     def begin(self, slot: int) -> None:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving import pieces
+from slurm_robust.checkpoint.saving.bindings import local_tensor
 from slurm_robust.checkpoint.saving.layout import Layout, arrange, pickled_value, stored
 
 
@@ -33,6 +34,20 @@ class Plan(NamedTuple):
     file: str
     metadata: bytes
     digest: str
+
+    def contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
+        """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
+        found: list[torch.Tensor | bytes] = []
+        for place in self.layout.places:
+            value = flat[place.name.fqn]
+            if place.dtype is None:
+                pickled = pickled_value(value)
+                if len(pickled) > place.data_bytes:
+                    return None
+                found.append(pickled)
+            else:
+                found.append(local_tensor(value))
+        return found
 
 
 class Ranks:
