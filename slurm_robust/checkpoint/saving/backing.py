@@ -93,7 +93,7 @@ def backups(seats: list[Seat], wish: Wish, groups: Mapping[str, int]) -> tuple[i
         placed = place(Layout(wish.layout or groups, node_of=node_of))
     except ValueError as error:
         raise CheckpointError(str(error), "Checkpointer(layout=...) names sizes whose product is all ranks") from None
-    return placed.backup if placed is not None else ()
+    return tuple(other for (other,) in placed.backups) if placed is not None else ()
 
 
 class Arranged(NamedTuple):

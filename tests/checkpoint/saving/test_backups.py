@@ -61,11 +61,11 @@ def test_any_two_nodes_are_lost(nodes: Nodes) -> None:
     """Of four nodes that keep each other's in pairs, both of a pair are fatal, said so by the placement; no others."""
     nodes.up("a", "b", "c", "d")
     (saved,) = in_worlds(RANKS + train("a b c d", 4, "fsdp"))
-    backup = tuple(saved[0]["backup"])
+    backup = tuple((other,) for other in saved[0]["backup"])
     layout = Layout({"ranks": 4}, 1)
     placed = place(layout)
     assert placed is not None
-    assert backup == placed.backup
+    assert backup == placed.backups
     fatal = [set(pair) for pair in itertools.combinations(range(4), 2) if lost(layout, backup, set(pair))]
     assert fatal == [{0, 2}, {1, 3}]
     nodes.lose("a", "b")
@@ -92,7 +92,7 @@ def test_any_whole_group_is_lost(nodes: Nodes, group: tuple[int, int]) -> None:
     placed = place(GROUPS)
     assert placed is not None
     assert placed.shared == 0
-    assert tuple(saved[0]["backup"]) == placed.backup
+    assert tuple((other,) for other in saved[0]["backup"]) == placed.backups
     nodes.lose(*(names[node] for node in group))
     nodes.up("x", "y")
     for new, node in zip("xy", group, strict=True):
