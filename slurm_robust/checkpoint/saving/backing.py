@@ -42,6 +42,17 @@ class Wish(NamedTuple):
     bytes_per_s: float
 
 
+def asked(backups: int | None) -> int | None:
+    """What may be asked for.
+
+    Raises:
+        ValueError: another number of backups.
+    """
+    if backups not in (None, *range(MOST_BACKUPS + 1)):
+        raise ValueError(f"backups is {backups!r}: 0, 1 or 2 of each rank, or None: as many as fit")
+    return backups
+
+
 class Resumed(NamedTuple):
     """What a run goes on from: the id of a save in memory, empty for none; the step, -1 where nothing was loaded."""
 
@@ -88,12 +99,12 @@ def axes(flat: Mapping[str, Any], world_size: int) -> dict[str, int]:
 def wanted(seats: list[Seat], wish: Wish) -> tuple[int, str]:
     """How many backups each rank is to have, and why they are fewer than was asked for. Pure."""
     nodes = len({one.node for one in seats})
-    asked = wish.backups
-    if asked is None:
-        asked = MOST_BACKUPS if nodes > 1 and all(one.by_agent for one in seats) else 0
-    found = min(asked, nodes - 1)
+    most = wish.backups
+    if most is None:
+        most = MOST_BACKUPS if nodes > 1 and all(one.by_agent for one in seats) else 0
+    found = min(most, nodes - 1)
     few = "all ranks are on one node" if nodes == 1 else "there are two nodes"
-    return found, f"{_HOW_MANY[found]}: {few}" if found < asked else ""
+    return found, f"{_HOW_MANY[found]}: {few}" if found < most else ""
 
 
 def backups(seats: list[Seat], wish: Wish, groups: Mapping[str, int], copies: int) -> Backups:

@@ -18,7 +18,7 @@ from slurm_robust.checkpoint.healthlog import HealthLog
 from slurm_robust.checkpoint.saving import backing, localdisk, writing
 from slurm_robust.checkpoint.saving.bindings import Bindings, local_tensor
 from slurm_robust.checkpoint.saving.buffers import Buffers, Retention
-from slurm_robust.checkpoint.saving.image import MOST_BACKUPS, Note
+from slurm_robust.checkpoint.saving.image import Note
 from slurm_robust.checkpoint.saving.layout import pickled_value, pieces_of
 from slurm_robust.checkpoint.saving.leaving import Leaving
 from slurm_robust.checkpoint.saving.link import Link
@@ -73,8 +73,6 @@ class Checkpointer:
             raise ValueError(f"overlap is {overlap!r}: say 'wait' or 'skip'")
         if local is not None and not asynchronous:
             raise ValueError("a local folder is written from the buffers: it needs asynchronous=True")
-        if backups not in (None, *range(MOST_BACKUPS + 1)):
-            raise ValueError(f"backups is {backups!r}: 0, 1 or 2 of each rank, or None: as many as fit")
         if keep < 0:
             raise ValueError(f"keep is {keep}: 0 keeps all, 1 or more so many")
         self.directory = Path(directory).absolute()
@@ -100,11 +98,10 @@ class Checkpointer:
         self._bindings: Bindings | None = None
         disk = str(localdisk.root(Path(local), self.directory)) if local is not None else ""
         retention = Retention(keep, disk, keep_local)
-        self._wish = backing.Wish(retention, backups, layout, backup_bytes_per_s)
+        self._wish = backing.Wish(retention, backing.asked(backups), layout, backup_bytes_per_s)
         self._schedule = Schedule(every, local=local is not None)
         self._resumed = backing.Resumed()
         self._leaving: Leaving | None = None
-        self._fewer = ""
         self._saves = 0
         self._times: dict[int, int] = {}
 
@@ -256,9 +253,8 @@ class Checkpointer:
             self._plan = None
             raise
         self._buffers, self.backups = arranged.buffers, arranged.backups
-        if arranged.fewer not in ("", self._fewer) and self.ranks.rank == 0:
+        if arranged.fewer and self.ranks.rank == 0:
             self._say(arranged.fewer)
-        self._fewer = arranged.fewer
 
     def _contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
         """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""

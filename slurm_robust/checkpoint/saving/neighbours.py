@@ -143,12 +143,14 @@ class Neighbours:
                     image.begin(slot)
 
     def _fit(self, rooms: Mapping[_Key, int], whose: str) -> str:
-        """Whether there would be memory for these backups; why not. What is there already is not counted twice."""
+        """Whether memory can be spared for these backups; why not. What is there already is not counted twice."""
         there = {key: os.fstat(kept.image.fd).st_size for key, (kept, _) in self._backups.items() if key in rooms}
         more_bytes = sum(size for key, size in rooms.items() if there.get(key) != size)
-        less_bytes = sum(size for key, size in there.items() if rooms[key] != size)
+        more_bytes -= sum(size for key, size in there.items() if rooms[key] != size)
         what = "two backups of each rank would take another"
-        return budget.refusal(max(0, more_bytes - less_bytes), budget.rooms(), whose, what)
+        if more_bytes <= 0:
+            return ""
+        return budget.refusal(more_bytes, budget.rooms(), whose, what, budget.UNASKED_SPARE_SHARE)
 
     def _room(self, key: _Key, total_bytes: int, turn: int = 0) -> str:
         """Have memory for that rank's first or second backup; why there is none, empty where there is."""

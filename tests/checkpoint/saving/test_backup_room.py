@@ -39,6 +39,14 @@ def test_as_many_as_there_are_other_nodes(asked: int | None, nodes: int, by_agen
     assert [len(others) for others in placed] == [found] * (2 * nodes if found else 0)
 
 
+def test_no_other_number_is_taken() -> None:
+    """Three, or a word, is told at once."""
+    assert [backing.asked(backups) for backups in (None, 0, 1, 2)] == [None, 0, 1, 2]
+    for wrong in (3, -1, "two"):
+        with pytest.raises(ValueError, match="0, 1 or 2 of each rank"):
+            backing.asked(wrong)  # type: ignore[arg-type]
+
+
 def test_what_is_there_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for two is asked for as what is missing; a backup of another size gives its memory back first."""
     asked: list[int] = []
@@ -48,7 +56,20 @@ def test_what_is_there_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> 
     asked.clear()
     assert neighbours._fit({("/d", 1): 5 << 20, ("/d", 3): 4 << 20}, "node n") == ""
     assert neighbours._fit({("/d", 1): 7 << 20, ("/d", 2): 5 << 20}, "node n") == ""
+    assert neighbours._fit({("/d", 1): 5 << 20, ("/d", 2): 4 << 20}, "node n") == ""
     assert asked == [4 << 20, 2 << 20]
+
+
+def test_what_nobody_asked_for_leaves_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two backups by themselves take less of a node's memory than what was asked for may; the sentence says so."""
+    monkeypatch.setattr(budget, "rooms", lambda: [budget.Room(6 << 30, 40 << 30, "the node")])
+    neighbours = Neighbours(None)  # type: ignore[arg-type]
+    assert neighbours._fit({("/d", 1): 1 << 30, ("/d", 2): 1 << 30}, "node n") == ""
+    assert neighbours._fit({("/d", 1): 1 << 30, ("/d", 2): 3 << 29}, "node n") == (
+        "node n: two backups of each rank would take another 2.50 GiB, and the node has 2.00 GiB left for them "
+        "(limit 40.00 GiB, 4.00 GiB of it kept free)"
+    )
+    assert budget.refusal(5 << 29, budget.rooms(), "rank 0") == ""
 
 
 SHORT = """
