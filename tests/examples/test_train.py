@@ -43,14 +43,14 @@ def environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """`start(*args, ranks=2, fault=None)`: the ranks of a step as srun starts them, ended with all their children."""
+    """`start(*args)`: the ranks of a step as srun starts them, ended with all their children."""
     running: Ranks = []
 
-    def begin(*args: object, ranks: int = 2, fault: dict[str, object] | None = None) -> Ranks:
+    def begin(*args: object, ranks: int = 2, fault: dict[str, object] | None = None, program: Path = TRAIN) -> Ranks:
         port = str(free_port())
         started = [
             subprocess.Popen(
-                [sys.executable, str(TRAIN), "--width", "16", "--layers", "1", *map(str, args)],
+                [sys.executable, str(program), "--width", "16", "--layers", "1", *map(str, args)],
                 env=environment(
                     SLURM_PROCID=str(rank),
                     SLURM_NTASKS=str(ranks),
@@ -106,6 +106,27 @@ def test_a_resumed_run_goes_on_exactly(start: Start, tmp_path: Path) -> None:
     assert all(torch.equal(once[name], twice[name]) for name in once)
     early = weights(tmp_path / "once", 3)
     assert not all(torch.equal(once[name], early[name]) for name in once)
+
+
+def test_a_sharded_run_that_was_told_to_end_goes_on_exactly(start: Start, tmp_path: Path) -> None:
+    """SIGTERM in the middle: the step it was at is sealed, and the next run's losses are those of one whole run."""
+    program = TRAIN.with_name("fsdp.py")
+    first = start("--steps", 5000, "--checkpoint-dir", "twice", program=program)
+    assert first[0].stdout is not None
+    while not (line := first[0].stdout.readline()).startswith("step 4/"):
+        assert line, first[0].communicate()
+    for rank in first:
+        rank.terminate()
+    step = int(finish(first).rsplit("finished, step ", 1)[1].split()[0])
+    assert 4 <= step < 5000
+    assert checkpoint.latest(tmp_path / "twice", deep=True).step == step
+    more = ("--steps", step + 2, "--checkpoint-every", 1, "--checkpoint-dir")
+    twice = finish(start(*more, "twice", program=program))
+    assert f"resumed from step {step} (files)" in twice
+    once = finish(start(*more, "once", program=program))
+    told = [[line for line in run.splitlines() if line.startswith("step ")][-2:] for run in (once, twice)]
+    assert told[0] == told[1]
+    assert told[0][1].startswith(f"step {step + 2}/")
 
 
 def step_of(pid: int) -> progress.Record | None:
