@@ -280,9 +280,10 @@ class Supervisor:
             if self.present.fleet.mark(mark):
                 record.stamp(mark, self.present.fleet.mark(mark))
         # Looked at a few times a second: by now training may be some steps further.
-        first, at_s = self.present.fleet.first_step(self.start.step) or (step, self.present.last_sign_s)
+        told = self.present.fleet.first_step(self.start.step)
+        first, at_s = told or (step, self.present.last_sign_s)
         record.stamp("first_new_step", at_s)
-        where = f"step {self.start.step} (verified checkpoint)" if self.start.step >= 0 else "the beginning"
+        where = whence(self.start.step, first if told else 0)
         took_s = record.times["first_new_step"] - record.times.get("fault", record.opened_at_s)
         record.outcome = f"Training went on from {where}; first new step {first}, {took_s:.1f} s after the fault."
         self.book.save(record)
@@ -296,3 +297,16 @@ class Supervisor:
         if step > self.roads.lineage.reached:
             self.context.claim = replace(self.context.claim, fruitless=0)
         await self.context.say(state=claim.STATE_WATCHING, incident=record.id, times=dict(record.times), step=step)
+
+
+def whence(offered: int, first: int) -> str:
+    """What an attempt went on from, for people.
+
+    Args:
+        offered: The step of the verified checkpoint that it was given; -1 where there was none.
+        first: Its first new step; 0 where that is not known to a step.
+    """
+    if offered < 0:
+        # A Checkpointer has found it, in memory or in what nobody had sealed yet.
+        return "the beginning" if first <= 1 else "what the program found by itself"
+    return f"step {offered} (verified checkpoint{'' if first <= offered + 1 else ', or something newer'})"

@@ -14,7 +14,7 @@ from slurm_robust.config import Config
 from slurm_robust.supervise import incident
 from slurm_robust.supervise.book import Book
 from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.supervisor import Supervisor
+from slurm_robust.supervise.supervisor import Supervisor, whence
 
 
 def test_a_job_that_trips_a_suspicion_every_minute_is_left_alone_for_a_while(
@@ -63,3 +63,18 @@ def test_the_page_is_written_when_its_line_is_told(tmp_path: Path) -> None:
     record = incident.Record("5-r0-1", "5", "5.0.0.0", 1990.0)
     asyncio.run(Supervisor.resumed(supervisor, record, 6))
     assert seen == [{"first_new_step": 2000.0}]
+
+
+@pytest.mark.parametrize(
+    ("offered", "first", "told"),
+    [
+        (20, 21, "step 20 (verified checkpoint)"),
+        (20, 26, "step 20 (verified checkpoint, or something newer)"),
+        (-1, 1, "the beginning"),
+        (-1, 116, "what the program found by itself"),
+        (20, 0, "step 20 (verified checkpoint)"),
+    ],
+)
+def test_where_training_went_on_from(offered: int, first: int, told: str) -> None:
+    """A Checkpointer's memory is newer than any checkpoint that the supervisor knows of: no word says otherwise."""
+    assert whence(offered, first) == told

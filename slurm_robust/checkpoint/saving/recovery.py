@@ -112,7 +112,10 @@ def _age(note: Note) -> tuple[int, float]:
 
 def told(choice: Choice) -> str:
     """Where each rank's share comes from, as a sentence."""
-    parts = [f"ranks {_folded(ranks)} from {where}" for where, ranks in _by_place(choice).items()]
+    parts = [
+        f"rank{'s' if len(ranks) > 1 else ''} {_folded(ranks)} from {where}"
+        for where, ranks in _by_place(choice).items()
+    ]
     return f"goes on from step {choice.note.step}: {'; '.join(parts)}"
 
 
@@ -132,7 +135,7 @@ def _by_place(choice: Choice) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for share in choice.shares:
         words = {
-            MEMORY: "memory", BACKUP: f"their backup on {share.node}", LOCAL: f"the disk of {share.node}",
+            MEMORY: "memory", BACKUP: f"the backup on {share.node}", LOCAL: f"the disk of {share.node}",
             SHARED: "the shared file system",
         }  # fmt: skip
         found.setdefault(words[share.place], []).append(share.rank)

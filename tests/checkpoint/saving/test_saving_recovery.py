@@ -69,7 +69,7 @@ def test_people_read_where_each_share_comes_from() -> None:
     """Ranks by place, and for a backup or a disk by node."""
     choice = choose([share(7, 0), share(7, 1), share(7, 2, "backup", "n9")])
     assert choice is not None
-    assert told(choice) == "goes on from step 7: ranks 0-1 from memory; ranks 2 from their backup on n9"
+    assert told(choice) == "goes on from step 7: ranks 0-1 from memory; rank 2 from the backup on n9"
     assert choice.places == ("memory", "backup")
 
 

@@ -92,7 +92,7 @@ def test_a_restart_takes_the_newest_of_all_tiers(nodes: Nodes, tmp_path: Path, m
     for loaded, step, source in ((memory, 7, "memory"), (disk, 6, "local"), (shared, 4, "files")):
         assert {(rank["step"], rank["source"]) for rank in loaded} == {(step, source)}
         assert {rank["digest"] for rank in loaded} == {digests[step - 1]}
-    assert any("ranks 0 from the disk of a; ranks 1 from the disk of b" in note for note in disk[0]["notes"])
+    assert any("rank 0 from the disk of a; rank 1 from the disk of b" in note for note in disk[0]["notes"])
 
 
 WRITES = """
