@@ -6,11 +6,13 @@ import contextlib
 import io
 import os
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +64,15 @@ def test_what_is_named_becomes_a_husk() -> None:
     value = inert.load(pickle.dumps(Path("/x")))
     assert inert.path_of(value).rpartition(".")[2] == "PosixPath"
     assert inert.load(pickle.dumps({"a": [1, (2.5, None)], "s": {3}})) == {"a": [1, (2.5, None)], "s": {3}}
+
+
+def test_a_class_that_torch_saved_with_its_source(tmp_path: Path) -> None:
+    """Before torch 1.6 a whole module went into the file, its class by a persistent id: a good file, and read so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.save(torch.nn.Linear(2, 2), tmp_path / "m.pt", _use_new_zipfile_serialization=False)
+    report = verify(tmp_path / "m.pt", values=True)
+    assert (report.problems, report.formats) == ((), ("torch.save",))
 
 
 @given(st.binary(max_size=60))

@@ -51,6 +51,18 @@ def test_any_cut_is_found(place: Path, keep: int) -> None:
     assert not verify(place).verified
 
 
+def test_a_record_that_calls_itself_a_folder_is_found(place: Path) -> None:
+    """One bit of the directory's attributes: torch then takes the record for empty, and hands out whatever is there."""
+    attributes_at = 38
+    entry_at = WHOLE.index(b"PK\x01\x02")
+    while WHOLE[entry_at : entry_at + 4] == b"PK\x01\x02":
+        at = entry_at + attributes_at
+        place.write_bytes(WHOLE[:at] + bytes([WHOLE[at] ^ 0x10]) + WHOLE[at + 1 :])
+        (problem,) = verify(place).problems
+        assert "directory is damaged" in problem.what
+        entry_at += 46 + sum(int.from_bytes(WHOLE[entry_at + n : entry_at + n + 2], "little") for n in (28, 30, 32))
+
+
 def test_a_crc_that_does_not_fit_tells_where(place: Path) -> None:
     """Record, offset range and both CRCs."""
     weights = state()["layer.weight"].numpy().tobytes()

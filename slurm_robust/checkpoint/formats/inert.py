@@ -91,7 +91,9 @@ class _Reader(pickle._Unpickler):
         raise pickle.UnpicklingError(f"extension code {code}")
 
     def persistent_load(self, pid: Any) -> Any:
-        """A tensor's bytes, which lie elsewhere."""
+        """A tensor's bytes, which lie elsewhere; or a class, which torch before 1.6 saved with its source."""
+        if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module" and path_of(pid[1]):
+            return pid[1]
         if self._on_storage is not None:
             self._on_storage(pid)
         return self.find_class("", "storage")(pid)

@@ -20,6 +20,8 @@ _CHUNK_BYTES = 1 << 19
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE_FLAGS = 0x1 | 0x20 | 0x40 | 0x2000
 """Encrypted or patched: torch never writes such."""
+_FOLDER = 0x10
+"""MS-DOS's attribute of a folder: torch takes such a record for empty, and its tensor holds whatever was in memory."""
 _ENDS_WITHIN_BYTES = 1 << 16
 ITEM_BYTES = {
     "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1,
@@ -146,7 +148,9 @@ def _data_offset(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
     if not 0 <= entry.header_offset < 1 << 62:
         raise ValueError(f"no header at byte {entry.header_offset}")
     packed = entry.compress_type != zipfile.ZIP_STORED
-    if entry.volume or entry.flag_bits & _UNREADABLE_FLAGS or (entry.compress_size != entry.file_size and not packed):
+    folder = entry.external_attr & _FOLDER and not entry.is_dir()
+    wrong_size = entry.compress_size != entry.file_size and not packed
+    if entry.volume or entry.flag_bits & _UNREADABLE_FLAGS or folder or wrong_size:
         raise ValueError("its entry in the directory is damaged")
     file.seek(entry.header_offset)
     header = file.read(_LOCAL_HEADER_BYTES)
