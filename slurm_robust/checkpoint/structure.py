@@ -120,8 +120,9 @@ def _file(path: Path, on_bytes: OnBytes | None) -> tuple[str, str]:
             return "", _json_problem(path)
         if path.name.endswith(_IN_PIECES) or path.name == METADATA:
             return "", ""
-        if path.name.endswith(_OF_TORCH) and torchfile.begins(head):
-            return _TORCH, f"{size_bytes} bytes: truncated"
+        if path.name.endswith(_OF_TORCH) and (torchfile.begins(head) or torchfile.almost_begins(head)):
+            damaged = "begins like a file of torch.save, but for a few bytes: damaged"
+            return _TORCH, f"{size_bytes} bytes: truncated" if torchfile.begins(head) else damaged
         content = torchfile.read(file, whole=True, on_bytes=on_bytes)
     return (_TORCH, content.problems[0] if content.problems else "") if content is not None else ("", "")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from slurm_robust.checkpoint.formats import inert, torchfile
+from slurm_robust.checkpoint.formats.region import Region
 from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong
 from slurm_robust.checkpoint.seals import unsafe
 
@@ -119,7 +120,7 @@ def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[Wrong]:
 
 def _piece(file: IO[bytes], start: int, length: int, sizes: _Shape) -> str:
     """What is wrong with one; whatever a planner wrote in a way of its own passes."""
-    content = torchfile.read(io.BufferedReader(torchfile.Region(file, start, length)), whole=True)
+    content = torchfile.read(io.BufferedReader(Region(file, start, length)), whole=True)
     if content is None:
         return ""
     if content.problems:
@@ -142,7 +143,7 @@ def pieces(shard: Path, file: IO[bytes]) -> Iterator[tuple[int, int, str, IO[byt
     for index, info in places.items() if isinstance(places, dict) else ():
         start, length = inert.number(info, "offset"), inert.number(info, "length")
         if inert.field(info, "relative_path") == shard.name and start is not None and length is not None:
-            region = io.BufferedReader(torchfile.Region(file, start, length))
+            region = io.BufferedReader(Region(file, start, length))
             yield start, length, str(inert.field(index, "fqn")), region
 
 
