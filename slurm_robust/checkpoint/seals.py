@@ -26,6 +26,7 @@ OWN_FILES = re.compile(
     r"(seal|demoted|verified)\.json\Z|part-\d+\.json\Z|\..*\.tmp\Z|.*\.(seal|demoted|verified)\.json\Z"
 )
 """Names that belong to us and are never part of what is sealed."""
+NOT_TEXT = "a name that is no UTF-8: neither a seal nor JSON can hold it"
 _STEP_IN_NAME = re.compile(r"(?:step|iter|epoch|checkpoint|ckpt)[-_=]?0*(\d+)(?=\D*\Z)|\A0*(\d+)\Z", re.IGNORECASE)
 
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
@@ -163,12 +164,17 @@ def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()
     )
 
 
+def is_text(name: str) -> bool:
+    """Whether a name that the file system gave is text, and not bytes of some other encoding."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def contents(path: Path) -> list[str]:
     """Names of all files of the checkpoint at `path`, our own apart, sorted.
 
     Raises:
-        CheckpointError: a link leads out of the folder, or nowhere.
-        OSError: it, or a folder in it, cannot be listed.
+        CheckpointError: a link leads out of the folder, or nowhere; a name is no text.
+        OSError: it, or a folder in it, cannot be listed; a link leads in a circle.
     """
     if not path.is_dir():
         return [path.name]
@@ -184,6 +190,8 @@ def contents(path: Path) -> list[str]:
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(f"{name}/")
                 elif entry.is_file() and not OWN_FILES.match(entry.name):
+                    if not is_text(name):
+                        raise CheckpointError(f"{path / name}: {NOT_TEXT}", "Rename it, or move it away")
                     names.append(name)
     return sorted(names)
 
@@ -219,8 +227,16 @@ def written_at_s(path: Path, names: Iterable[str]) -> float:
 
 
 def _check_link(path: Path, link: Path) -> None:
-    if not link.exists():
-        raise CheckpointError(f"{link}: a link that leads nowhere", "Remove it, or bring back what it led to")
+    """Nothing, where it leads to something in the folder.
+
+    Raises:
+        CheckpointError: it leads elsewhere, or nowhere.
+        OSError: nobody can tell: it leads in a circle, say.
+    """
+    try:
+        link.stat()
+    except FileNotFoundError:
+        raise CheckpointError(f"{link}: a link that leads nowhere", "Remove it, or bring back what it led to") from None
     if not link.resolve().is_relative_to(path.resolve()):
         raise CheckpointError(f"{link}: a link that leads out of {path}", "Copy what it leads to into the folder")
 

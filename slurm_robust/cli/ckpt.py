@@ -13,7 +13,18 @@ from slurm_robust import checkpoint
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.structure import is_checkpoint
 from slurm_robust.cli import ckpt_seal
-from slurm_robust.cli.ckpt_show import EXIT_NOT_VERIFIED, EXITS, JSON, PATH, bar, print_json, print_table, told
+from slurm_robust.cli.ckpt_show import (
+    EXIT_NOT_VERIFIED,
+    EXITS,
+    JSON,
+    PATH,
+    bar,
+    print_json,
+    print_path,
+    print_table,
+    say,
+    told,
+)
 from slurm_robust.cli.teach import lesson
 
 _VERIFY = ("srobust ckpt verify ckpt", "read every checkpoint of a folder back")
@@ -55,9 +66,9 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
     else:
         how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
         formats = f" ({', '.join(report.formats)})" if report.formats else ""
-        click.echo(f"{report.path}{formats}: " + (how if report.verified else "NOT verified"))
+        say(f"{report.path}{formats}: " + (how if report.verified else "NOT verified"))
         for problem in report.problems:
-            click.echo(f"  {problem.file or '(checkpoint)'}: {problem.what}")
+            say(f"  {problem.file or '(checkpoint)'}: {problem.what}")
     sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
 
 
@@ -98,19 +109,19 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
         )
     else:
         for path, why in found.passed_over:
-            click.echo(f"passed over {path}: {why}", err=True)
+            say(f"passed over {path}: {why}", err=True)
         for tracker in trackers:
             if tracker.problem or (found.path and tracker.target != found.path):
                 what = tracker.problem or f"points at {tracker.target}, not at this one"
-                click.echo(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
+                say(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
         if found.path and not found.sealed:
-            click.echo("no seal: nothing but its structure was looked at", err=True)
+            say("no seal: nothing but its structure was looked at", err=True)
         if skip is not None:
-            click.echo(f"leave out the batches of steps {skip.first_step} to {skip.last_step}", err=True)
+            say(f"leave out the batches of steps {skip.first_step} to {skip.last_step}", err=True)
         if found.path:
-            click.echo(str(found.path))
+            print_path(found.path)
         else:
-            click.echo(f"{directory}: no checkpoint to resume from; srobust ckpt list {directory}", err=True)
+            say(f"{directory}: no checkpoint to resume from; srobust ckpt list {directory}", err=True)
     sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
 
 
@@ -125,7 +136,7 @@ def list_(directory: Path, as_json: bool) -> None:
         print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
         return
     if not found:
-        click.echo(f"{directory}: no checkpoints")
+        say(f"{directory}: no checkpoints")
         return
     print_table(found)
 
@@ -154,11 +165,11 @@ def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
         )
         return
     for path in done.kept:
-        click.echo(f"kept     {path}")
+        say(f"kept     {path}")
     for path, why in done.left:
-        click.echo(f"left     {path}: {why}")
+        say(f"left     {path}: {why}")
     for path in done.removed:
-        click.echo(f"{'would remove' if dry_run else 'removed '} {path}")
+        say(f"{'would remove' if dry_run else 'removed '} {path}")
 
 
 def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Report:

@@ -19,6 +19,7 @@ from slurm_robust.cli.ckpt_show import (
     bytes_of,
     count,
     print_json,
+    say,
     size,
     told,
 )
@@ -59,7 +60,7 @@ def command(path: Path, *, step: int | None, unchecked: bool, all_: bool, settle
     if as_json:
         print_json({"path": str(path), "step": new.step, "files": len(new.files), "seal": str(beside(path, SEAL_NAME))})
     else:
-        click.echo(f"{path}: sealed, step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+        say(f"{path}: sealed, step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
 
 
 def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
@@ -76,8 +77,8 @@ def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
         )
     else:
         for path, new in done.sealed:
-            click.echo(f"sealed   {path}: step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+            say(f"sealed   {path}: step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
         for word, left in (("waiting ", done.waiting), ("refused ", done.refused)):
             for path, why in left:
-                click.echo(f"{word} {path}: {why}")
+                say(f"{word} {path}: {why}")
     sys.exit(EXIT_NOT_VERIFIED if done.refused else 0)

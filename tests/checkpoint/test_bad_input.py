@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -100,6 +101,75 @@ def test_links(make: Make, tmp_path: Path) -> None:
     assert ckpt("verify", link)[0] == 0
     assert ckpt("verify", lost)[0] == 1
     assert ckpt("verify", circle)[0] == 3
+
+
+def test_a_link_in_a_circle_among_good_ones(make: Make) -> None:
+    """It is passed over, whatever it is called, and harms nobody else."""
+    path = make(3)
+    for name in ("step-9", "current"):
+        (path.parent / name).symlink_to(name)
+    code, text = ckpt("latest", path.parent)
+    assert (code, str(path) in text, "step-9: cannot be looked at" in text) == (0, True, True)
+    assert ckpt("list", path.parent)[0] == 0
+    assert ckpt("prune", path.parent, "--keep", 1)[0] == 0
+    (path / "round").symlink_to("round")
+    (path / "seal.json").unlink()
+    assert ckpt("verify", path)[0] == 3
+    assert ckpt("seal", path)[0] == 3
+
+
+def test_none_that_can_be_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server is away while a job starts: that is no folder without checkpoints, or training would start anew."""
+    path, damaged = make(3), make(4)
+    (damaged / "seal.json").write_text("{")
+    real = Path.read_bytes
+
+    def stale(self: Path) -> bytes:
+        if self.parent == path:
+            raise OSError(errno.ESTALE, "Stale file handle", str(self))
+        return real(self)
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    code, text = ckpt("latest", path.parent)
+    assert (code, "step-00000003" in text, "Stale file handle" in text) == (3, True, True)
+    good = make(2)
+    code, text = ckpt("latest", path.parent)
+    assert (code, str(good) in text) == (0, True)
+
+
+NOT_TEXT = os.fsdecode(b"step-9\xff")
+
+
+def test_names_that_are_no_text(make: Make) -> None:
+    """A file with a name that no JSON can hold cannot be sealed; a folder is passed over; no exception."""
+    path = make(3)
+    (path.parent / NOT_TEXT).mkdir()
+    for verb in (["latest"], ["list"], ["prune", "--keep", "1"], ["verify"], ["seal", "--all", "--settled", "0"]):
+        for as_json in ([], ["--json"]):
+            code, text = ckpt(*verb, path.parent, *as_json)
+            assert code == (1 if verb[0] in ("verify", "seal") else 0), (verb, text)
+            if as_json:
+                json.loads(text.splitlines()[-1] if verb[0] == "verify" else text)
+    (path / NOT_TEXT).write_bytes(b"x")
+    assert ckpt("verify", path)[0] == 0, "the seal speaks of the others"
+    (path / "seal.json").unlink()
+    for verb in ("verify", "seal"):
+        code, text = ckpt(verb, path)
+        assert (code, "step-9?: a name that is no UTF-8" in text) == (1, True), text
+
+
+def test_names_that_speak_to_the_terminal(make: Make) -> None:
+    """A line stays one line, and no escape goes through; JSON has the name as it is."""
+    path = make(3)
+    evil = "we\nird\x1b[31m.pt"
+    (path / evil).write_bytes(b"x" * 9)
+    checkpoint.seal(path)
+    os.truncate(path / evil, 3)
+    for verb in ("verify", "list", "latest"):
+        text = ckpt(verb, path if verb == "verify" else path.parent)[1]
+        assert "we?ird?[31m.pt: 3 bytes" in text, text
+        assert "\x1b" not in text
+    assert json.loads(ckpt("verify", path, "--json")[1])["problems"][0]["file"] == evil
 
 
 def test_unreadable(open_place: Path, as_nobody: Callable[..., tuple[int, str]]) -> None:
