@@ -14,7 +14,8 @@ from slurm_robust.checkpoint import rollbacks
 from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.seals import NOT_TEXT, SEAL_NAME, Seal, is_text, step_in_name
+from slurm_robust.checkpoint.places import NOT_TEXT, is_text
+from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, step_in_name
 from slurm_robust.checkpoint.seals import read as read_seal
 from slurm_robust.checkpoint.verification import Problem, check, structure
 

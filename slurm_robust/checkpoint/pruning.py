@@ -18,7 +18,8 @@ from slurm_robust.checkpoint.demotion import DEMOTED_NAME
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.find import Entry, candidates, entry_of
-from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, beside, contents, written_at_s
+from slurm_robust.checkpoint.places import beside, contents, written_at_s
+from slurm_robust.checkpoint.seals import SEAL_NAME, Seal
 from slurm_robust.checkpoint.seals import read as read_seal
 from slurm_robust.checkpoint.trackers import trackers
 from slurm_robust.checkpoint.verification import VERIFIED_NAME

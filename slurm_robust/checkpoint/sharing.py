@@ -16,7 +16,8 @@ import msgspec
 
 from slurm_robust.checkpoint import files, structure
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seals import FileSeal, Seal, contents, digested, require, step_of, write
+from slurm_robust.checkpoint.places import contents, require
+from slurm_robust.checkpoint.seals import FileSeal, Seal, digested, step_of, write
 
 WAIT_S = 120.0
 """For other nodes' notes: a network file system may show a new file only after a minute."""

@@ -11,7 +11,8 @@ from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.find import entries
-from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, beside, contents, seal, written_at_s
+from slurm_robust.checkpoint.places import beside, contents, written_at_s
+from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, seal
 
 SETTLED_S = 600.0
 """Asynchronous writers pause between their files; none that we know does for so long."""

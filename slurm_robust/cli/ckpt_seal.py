@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.seals import SEAL_NAME, beside
+from slurm_robust.checkpoint.places import beside
+from slurm_robust.checkpoint.seals import SEAL_NAME
 from slurm_robust.checkpoint.sweeping import SETTLED_S
 from slurm_robust.cli.ckpt_show import (
     EXIT_NOT_VERIFIED,

@@ -16,7 +16,7 @@ import msgspec
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.seals import base, contents
+from slurm_robust.checkpoint.places import base, contents
 from slurm_robust.cli.table import plain
 
 EXIT_NOT_VERIFIED = 1

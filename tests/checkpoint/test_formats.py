@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.seals import contents
+from slurm_robust.checkpoint.places import contents
 from slurm_robust.checkpoint.values import tensors_of
 from slurm_robust.checkpoint.verification import verify
 

@@ -11,7 +11,7 @@ from typing import IO, Any
 from slurm_robust.checkpoint.formats import inert, torchfile
 from slurm_robust.checkpoint.formats.region import Region
 from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong
-from slurm_robust.checkpoint.seals import unsafe
+from slurm_robust.checkpoint.places import unsafe
 
 NAME = "torch.distributed.checkpoint"
 METADATA = ".metadata"

@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_robust.checkpoint.formats import inert, safetensors
 from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong, gaps
-from slurm_robust.checkpoint.seals import unsafe
+from slurm_robust.checkpoint.places import unsafe
 
 TRAINER = "HF Trainer"
 INDEXED = "weights with an index"
