@@ -91,7 +91,8 @@ def read(path: Path) -> Seal | None:
     """
     try:
         where = beside(path, SEAL_NAME)
-        raw = where.read_bytes()
+        with files.named(where):
+            raw = where.read_bytes()
         found = msgspec.json.decode(raw, type=Seal)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -108,7 +108,7 @@ def is_checkpoint(path: Path) -> bool:
 
 def _file(path: Path, on_bytes: OnBytes | None) -> tuple[str, str]:
     """(format, what is wrong) of one file; pieces of a `.distcp` are looked at by their own format."""
-    with path.open("rb") as file:
+    with files.named(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
         size_bytes = path.stat().st_size
         # Markers of other tools are empty on purpose; weights never are.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from slurm_robust import checkpoint
@@ -258,3 +260,74 @@ def test_a_mismatch_in_words(make: Make) -> None:
 def test_wrong_usage(args: tuple[str, ...]) -> None:
     """2, before anything is looked at."""
     assert ckpt(*args)[0] == 2
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, name: str, *, from_byte: int = 0) -> None:
+    """Reads of a file of that name, from a byte on, end like those of a bad sector: without a word of which file."""
+
+    def bad(fd: int) -> None:
+        if os.lseek(fd, 0, os.SEEK_CUR) >= from_byte and Path(f"/proc/self/fd/{fd}").readlink().name == name:
+            raise OSError(errno.EIO, "Input/output error")
+
+    real_readv, real_open = os.readv, io.open
+
+    def readv(fd: int, buffers: Any) -> int:
+        bad(fd)
+        return real_readv(fd, buffers)
+
+    class File(io.FileIO):
+        """Whose reads end so."""
+
+        def readinto(self, buffer: Any) -> int | None:
+            bad(self.fileno())
+            return super().readinto(buffer)
+
+        def readall(self) -> bytes:
+            bad(self.fileno())
+            return super().readall()
+
+    def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        return io.BufferedReader(File(file)) if mode == "rb" else real_open(file, mode, *args, **options)
+
+    monkeypatch.setattr(os, "readv", readv)
+    monkeypatch.setattr(io, "open", opened)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_bad_sector_names_the_file(make: Make, monkeypatch: pytest.MonkeyPatch, *, sealed: bool) -> None:
+    """The kernel does not tell which of ten thousand files it was; the line does, and what to look at next."""
+    path = make(3, sealed=sealed)
+    unreadable(monkeypatch, "rank-00001.pt")
+    for args in (("verify", path), ("seal", path), ("verify", path.parent)):
+        code, text = ckpt(*args)
+        assert (code, "step-00000003/rank-00001.pt" in text, "Input/output" in text) == (3, True, True), text
+    code, text = ckpt("latest", path.parent, "--deep" if sealed else "--unsealed")
+    assert (code, "rank-00001.pt" in text) == (3, True), text
+
+
+def test_a_bad_sector_under_a_zips_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's zipfile says that it is no zip; nobody can tell, and that is what it says here."""
+    torch.save({"w": torch.ones(5000)}, tmp_path / "step-3.pt")
+    unreadable(monkeypatch, "step-3.pt", from_byte=(tmp_path / "step-3.pt").stat().st_size - 100)
+    code, text = ckpt("verify", tmp_path / "step-3.pt")
+    assert (code, "step-3.pt" in text, "Input/output" in text) == (3, True, True), text
+
+
+def test_one_bad_sector_hides_no_other_damage(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of checkpoints the others are verified, and told, also as JSON; what is known to be bad is 1."""
+    for step in (1, 2, 3):
+        make(step)
+    directory = make(4).parent
+    (directory / "step-00000003" / "rank-00001.pt").rename(directory / "step-00000003" / "unreadable.pt")
+    checkpoint.seal(directory / "step-00000003")
+    unreadable(monkeypatch, "unreadable.pt")
+    code, text = ckpt("verify", directory, "--json")
+    report = json.loads(text)
+    assert (code, report["verified"], report["step"]) == (3, False, 4)
+    assert [problem["file"] for problem in report["problems"]] == ["step-00000003"]
+    assert "could not tell" in ckpt("verify", directory)[1]
+    os.truncate(directory / "step-00000001" / "rank-00000.pt", 1)
+    code, text = ckpt("verify", directory)
+    assert (code, "step-00000001/rank-00000.pt: 1 bytes" in text, "cannot be read" in text) == (1, True, True)
+    code, text = ckpt("verify", directory / "step-00000003", "--json")
+    assert (code, json.loads(text)["verified"]) == (3, False)

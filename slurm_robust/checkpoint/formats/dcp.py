@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.formats import inert, torchfile
 from slurm_robust.checkpoint.formats.region import Region
 from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong
@@ -31,7 +32,7 @@ def look(tree: Tree) -> Told | None:
         missing = "missing: it is written last, the save did not finish"
         return Told(format=NAME, problems=[(METADATA, missing)])
     try:
-        metadata = inert.load((tree.folder / METADATA).read_bytes())
+        metadata = inert.load(tree.read(METADATA))
         told = _told(tree, metadata)
     except ValueError as error:
         return Told(format=NAME, problems=[(METADATA, f"{error} (truncated?)")])
@@ -111,7 +112,7 @@ def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[Wrong]:
     if end > size_bytes:
         return [(name, f"{size_bytes} bytes, {METADATA} tells {end} (truncated): {fqn} is cut off")]
     wrong = []
-    with (tree.folder / name).open("rb") as file:
+    with files.named(tree.folder / name), (tree.folder / name).open("rb") as file:
         for start, length, fqn, sizes in sorted(pieces, key=lambda piece: piece[0]):
             if what := _piece(file, start, length, sizes):
                 wrong.append((name, f"{fqn}, {length} bytes at {start}: {what}"))

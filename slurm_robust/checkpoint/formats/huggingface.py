@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.formats import inert, safetensors
 from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong, gaps
 from slurm_robust.checkpoint.places import unsafe
@@ -92,7 +93,7 @@ def _index(tree: Tree, name: str, index: Any) -> list[Wrong]:
 def _names(tree: Tree, file: str) -> set[str] | None:
     """The tensors in a file; None where that cannot be told (a damaged file is told of anyway)."""
     if file.endswith(".safetensors"):
-        with (tree.folder / file).open("rb") as opened:
+        with files.named(tree.folder / file), (tree.folder / file).open("rb") as opened:
             content = safetensors.read(opened)
         return set(content.tensors) if not content.problem else None
     saved = tree.saved(file)

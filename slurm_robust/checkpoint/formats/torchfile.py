@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
 import zlib
@@ -103,6 +104,9 @@ def read_zip(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -
             if record:
                 _understand(content, archive.read(record) if has_crcs else _stored(file, *places[record]), places)
     except _ZIP_ERRORS as error:
+        cause = error.__context__
+        if isinstance(cause, OSError) and cause.errno != errno.EINVAL:
+            raise cause from None  # zipfile takes a bad sector at the file's end for no zip
         problem = f"record {record!r}: {error}" if record else f"zip directory: {error} (truncated?)"
         if not problem.startswith("record") or not record.endswith("data.pkl") or whole:
             content.problems.append(problem)
