@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
@@ -80,3 +81,13 @@ def test_headers_that_are_good(place: Path, header: Any, size_bytes: int) -> Non
     """Also with types that a later version of the library knows."""
     place.write_bytes(made(header, size_bytes))
     assert verify(place).problems == ()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("options", [{"save_distributed": True}, {"fqn_to_index_mapping": {"w": 1, "b": 2}}, {}])
+def test_what_torch_writes_for_the_hub(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Each rank's own files have no index, and need none; what has one is held against it."""
+    path = tmp_path / "step-7"
+    state = {"w": torch.ones(4, 2), "b": torch.ones(3)}
+    dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(str(path), **options), no_dist=True)
+    assert verify(path).problems == ()

@@ -14,6 +14,8 @@ TRAINER = "HF Trainer"
 INDEXED = "weights with an index"
 STATE = "trainer_state.json"
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.(safetensors|bin)\Z")
+_OF_RANK = re.compile(r"shard-\d{5}-")
+"""What a rank of torch's HuggingFaceStorageWriter wrote by itself: no index, and no file of a rank that had nothing."""
 _OF_TRAINER = frozenset({"training_args.bin", "scheduler.pt", "optimizer.pt", "optimizer.bin", "rng_state.pth"})
 
 
@@ -45,7 +47,7 @@ def look_indexed(tree: Tree) -> Told | None:
     """Files that an index maps tensors to, or that say themselves how many they are."""
     told = Told(format=INDEXED)
     indexes = [name for name in tree.files if name.endswith((".safetensors.index.json", ".bin.index.json"))]
-    split = {name: m for name in tree.files if (m := _SPLIT.match(name))}
+    split = {name: m for name in tree.files if (m := _SPLIT.match(name)) and not _OF_RANK.match(name)}
     if not indexes and not split:
         return None
     for name in sorted(indexes):

@@ -55,12 +55,13 @@ def read(file: IO[bytes]) -> Content:
         return Content({}, f"a header of {length} bytes in a file of {size_bytes}: truncated, or none of its kind")
     try:
         header = json.loads(file.read(length), parse_constant=_no_number)
-        told = header.get("__metadata__") or {}
-        if not all(isinstance(value, str) for value in told.values()):
-            raise ValueError("__metadata__ is not text alone")
         tensors = {name: _tensor(told, 8 + length) for name, told in header.items() if name != "__metadata__"}
+        notes = header.get("__metadata__") or {}
+        strange = [name for name, value in notes.items() if not isinstance(value, str)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return Content({}, f"its header is damaged: {error or type(error).__name__}")
+    if strange:
+        return Content({}, f"its header is damaged: {strange[0]!r} in __metadata__ is no text")
     at = 8 + length
     for name, tensor in sorted(tensors.items(), key=lambda one: (one[1].offset, one[1].size_bytes)):
         if tensor.offset != at:
