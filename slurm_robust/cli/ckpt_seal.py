@@ -82,4 +82,6 @@ def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
         for word, left in (("waiting ", done.waiting), ("refused ", done.refused)):
             for path, why in left:
                 say(f"{word} {path}: {why}")
+        if not (done.sealed or done.waiting or done.refused):
+            say(f"{directory}: nothing without a seal")
     sys.exit(EXIT_NOT_VERIFIED if done.refused else 0)
