@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -46,7 +46,14 @@ class Look(msgspec.Struct, kw_only=True):
     problems: list[tuple[str, str]] = []
 
 
-def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_bytes: OnBytes | None = None) -> Look:
+def look(
+    folder: Path,
+    names: list[str],
+    *,
+    known: Collection[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    on_bytes: OnBytes | None = None,
+) -> Look:
     """Look at every file of `names` by itself, and at what they should be together.
 
     Files of no known format pass unless they are empty or begin with a hole.
@@ -55,16 +62,17 @@ def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_byte
         folder: What the names are relative to.
         names: Every file of the checkpoint.
         known: Those that were looked at before and have not changed since: only what they are together is looked at.
+        kinds: Formats of those, where somebody looks at what they are together for the first time.
         on_bytes: Told of every piece read.
 
     Raises:
         OSError: a file cannot be read.
     """
     found = Look()
-    kinds: list[str] = []
+    kinds = dict(kinds or {})
     new = [name for name in names if name not in known]
     for name, (kind, what) in zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True):
-        kinds.append(kind)
+        kinds[name] = kind
         if what:
             found.problems.append((name, what))
     for where, told in registry.told(folder, names):
@@ -74,8 +82,12 @@ def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_byte
         # A damaged file is told of once, not again for what could not be read in it.
         damaged = {file for file, _ in found.problems}
         inside = [(f"{where}/{file}".strip("/"), what) for file, what in told.problems]
+        of_torch = [f"{where}/{file}".strip("/") for file in told.of_torch]
+        inside += [
+            (file, "no file of torch.save: overwritten?") for file in of_torch if kinds.get(file, _TORCH) != _TORCH
+        ]
         found.problems += [one for one in inside if one[0] not in damaged or not one[0]]
-    found.formats = tuple(dict.fromkeys((*found.formats, *(kind for kind in kinds if kind))))
+    found.formats = tuple(dict.fromkeys((*found.formats, *(kinds[name] for name in new if kinds[name]))))
     return found
 
 

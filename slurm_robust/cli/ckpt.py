@@ -70,7 +70,8 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
     if as_json:
         print_json(report)
     else:
-        how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
+        seen = "nothing wrong with it" if report.formats else "of no known format, so that nothing was looked at"
+        how = "every byte fits its seal" if report.sealed else f"no seal: structure only, {seen}"
         formats = f" ({', '.join(report.formats)})" if report.formats else ""
         wrong = "could not tell: look at rights, mounts and the disk (srobust check)" if unknown else "NOT verified"
         say(f"{report.path}{formats}: " + (how if report.verified else wrong))

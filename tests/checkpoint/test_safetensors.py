@@ -11,6 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch.distributed.checkpoint.filesystem import SerializationFormat
 
 from slurm_robust.checkpoint.verification import verify
 
@@ -81,6 +82,15 @@ def test_headers_that_are_good(place: Path, header: Any, size_bytes: int) -> Non
     """Also with types that a later version of the library knows."""
     place.write_bytes(made(header, size_bytes))
     assert verify(place).problems == ()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_what_torch_writes_into_its_own_shards(tmp_path: Path) -> None:
+    """`.distcp` files may hold safetensors, too."""
+    path = tmp_path / "step-7"
+    writer = dcp.FileSystemWriter(str(path), serialization_format=SerializationFormat.SAFETENSORS)
+    dcp.save({"w": torch.ones(4, 2), "b": torch.ones(3), "lr": 0.1}, storage_writer=writer, no_dist=True)
+    assert verify(path).problems == ()
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -29,6 +29,7 @@ def look_trainer(tree: Tree) -> Told | None:
     if not known and not (folder and (ranks or sharded or tree.files & (_OF_TRAINER | {STATE}))):
         return None
     told = Told(format=TRAINER, step=inert.number(state, "global_step"), world_size=max(ranks, default=-1) + 1)
+    told.of_torch = [name for name in tree.files if name in _OF_TRAINER or name.startswith("rng_state_")]
     if STATE not in tree.files:
         told.problems.append((STATE, "missing: the save did not finish"))
     elif told.step is None:
@@ -45,7 +46,7 @@ def look_trainer(tree: Tree) -> Told | None:
 
 def look_indexed(tree: Tree) -> Told | None:
     """Files that an index maps tensors to, or that say themselves how many they are."""
-    told = Told(format=INDEXED)
+    told = Told(format=INDEXED, of_torch=[name for name in tree.files if name.endswith(".bin") and _SPLIT.match(name)])
     indexes = [name for name in tree.files if name.endswith((".safetensors.index.json", ".bin.index.json"))]
     split = {name: m for name in tree.files if (m := _SPLIT.match(name)) and not _OF_RANK.match(name)}
     if not indexes and not split:

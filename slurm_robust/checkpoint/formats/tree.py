@@ -24,12 +24,14 @@ class Told(msgspec.Struct, kw_only=True):
         step: None where it does not tell.
         world_size: Ranks that wrote it; 0 where it does not tell.
         problems: Files that are missing, too short, or do not fit together.
+        of_torch: Files that `torch.save` wrote, whatever they look like.
     """
 
     format: str
     step: int | None = None
     world_size: int = 0
     problems: list[Wrong] = []
+    of_torch: list[str] = []
 
 
 class Tree:
