@@ -21,6 +21,8 @@ from slurm_robust.checkpoint.places import base, beside, contents, require, unsa
 
 SEAL_NAME = "seal.json"
 VERSION = 1
+_STEP_NAMED = re.compile(r"step=(\d{1,18})(?!\d)")
+"""Lightning's and NeMo's names may go on after it: epoch=0-step=300-val_loss=0.25.ckpt"""
 _STEP_IN_NAME = re.compile(r"(?:step|iter|epoch|checkpoint|ckpt)[-_=]?0*(\d+)(?=\D*\Z)|\A0*(\d+)\Z", re.IGNORECASE)
 
 _MOST = (1 << 63) - 1
@@ -67,6 +69,8 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 def step_in_name(path: Path) -> int | None:
     """The step that a name tells (`step-00000100`, `iter_0001234`, `global_step7`, `checkpoint-500`), or None."""
+    if named := _STEP_NAMED.search(path.name):
+        return int(named[1])
     match = _STEP_IN_NAME.search(path.stem if path.suffix else path.name)
     return int(match[1] or match[2]) if match else None
 
@@ -78,7 +82,7 @@ def step_of(path: Path, given: int | None, told: int | None) -> int:
         CheckpointError: there is none.
     """
     for step in (given, told, step_in_name(path)):
-        if step is not None and step >= 0:
+        if step is not None and 0 <= step <= _MOST:
             return step
     raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
 

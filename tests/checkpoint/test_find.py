@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import files
@@ -141,6 +142,14 @@ def test_single_files_and_foreign_folders(directory: Path) -> None:
     assert latest(directory).path == directory / "model-step-7.pt"
     os.truncate(directory / "model-step-7.pt", 50)
     assert latest(directory).path is None
+
+
+def test_a_lightning_file_with_its_loss_in_its_name(directory: Path) -> None:
+    """`seal --all` and `latest --unsealed` are not to overlook it."""
+    path = directory / "epoch=0-step=300-val_loss=0.25.ckpt"
+    torch.save({"pytorch-lightning_version": "2.5.0", "global_step": 300, "state_dict": {}}, path)
+    assert latest(directory, unsealed=True).path == path
+    assert [(one, seal.step) for one, seal in checkpoint.seal_all(directory, settled_s=0).sealed] == [(path, 300)]
 
 
 @pytest.mark.parametrize("count", [10, 200])

@@ -34,6 +34,8 @@ def _distributed(tree: Tree, config: Any) -> Told:
     told = Told(format=NAME, of_torch=[_COMMON] if _COMMON in tree.files else [])
     common = tree.saved(_COMMON)
     told.step = inert.number(common, "iteration")
+    if told.step is None:  # NeMo's is Lightning's
+        told.step = inert.number(common, "global_step")
     if _CONFIG not in tree.files:
         told.problems.append((_CONFIG, "missing: it is written last, the save did not finish"))
     if inert.field(config, "common_backend") in (None, "torch") and _COMMON not in tree.files:

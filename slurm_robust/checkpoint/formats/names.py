@@ -7,9 +7,11 @@ are anybody's, and pass.
 from __future__ import annotations
 
 _OF_TORCH = (
-    "Size", "device", "strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "contiguous_format", "preserve_format", "channels_last",
+    "Size", "device", "strided", "sparse_coo", "sparse_csr", "sparse_csc",
+    "sparse_bsr", "sparse_bsc", "contiguous_format", "preserve_format", "channels_last",
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
-    "complex128", "float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64", "quint8", "qint8", "qint32",
+    "complex128", "float8_e4m3fn", "float8_e5m2", "uint16", "uint32",
+    "uint64", "quint8", "qint8", "qint32",
 )  # fmt: skip
 _STORAGES = (
     "Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool", "ComplexFloat",
