@@ -150,12 +150,14 @@ def lightning_sharded(at: Path) -> Path:
 
 
 def nemo(at: Path) -> Path:
-    """NeMo 2: a folder of Lightning's with Megatron's inside."""
-    path = at / "model--step=7-last"
+    """NeMo 2: a folder of Lightning's with Megatron's inside, whose common state is Lightning's, too."""
+    path = at / "model--val_loss=1.23-step=7-consumed_samples=56.0-last"
     (path / "context").mkdir(parents=True)
     (path / "context" / "io.json").write_text('{"root": 1}')
     megatron_dist(path).rename(path / "weights")
     (path / "latest_checkpointed_iteration.txt").unlink()
+    common = {"pytorch-lightning_version": "2.5.0", "epoch": 0, "global_step": 7, "state_dict": {}, "loops": {}}
+    torch.save(common, path / "weights" / "common.pt")
     return path
 
 

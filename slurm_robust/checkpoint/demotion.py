@@ -9,7 +9,8 @@ import msgspec
 
 from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seals import SEAL_NAME, beside
+from slurm_robust.checkpoint.places import beside
+from slurm_robust.checkpoint.seals import SEAL_NAME
 
 DEMOTED_NAME = "demoted.json"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,20 +43,21 @@ def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] |
     view = memoryview(buffer)
     fd = path if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.lseek(fd, 0, os.SEEK_SET)
-        while size_bytes := os.readv(fd, [buffer]):
-            hasher.update(view[:size_bytes])
-            if parts is not None:
-                left = min(size_bytes, PART_BYTES - part_bytes)
-                part.update(view[:left])
-                part_bytes += left
-                if part_bytes == PART_BYTES:
-                    parts.append(part.hexdigest())
-                    part.reset()
-                    part.update(view[left:size_bytes])
-                    part_bytes = size_bytes - left
-            if on_bytes is not None:
-                on_bytes(size_bytes)
+        with named(path):
+            os.lseek(fd, 0, os.SEEK_SET)
+            while size_bytes := os.readv(fd, [buffer]):
+                hasher.update(view[:size_bytes])
+                if parts is not None:
+                    left = min(size_bytes, PART_BYTES - part_bytes)
+                    part.update(view[:left])
+                    part_bytes += left
+                    if part_bytes == PART_BYTES:
+                        parts.append(part.hexdigest())
+                        part.reset()
+                        part.update(view[left:size_bytes])
+                        part_bytes = size_bytes - left
+                if on_bytes is not None:
+                    on_bytes(size_bytes)
     finally:
         if fd is not path:
             os.close(fd)
@@ -64,6 +65,21 @@ def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] |
         parts += [part.hexdigest()] if part_bytes else []
         parts[:] = parts if len(parts) > 1 else []
     return hasher.hexdigest()
+
+
+@contextlib.contextmanager
+def named(path: Path | int) -> Iterator[None]:
+    """Errors of reads in it say which file it was: of a bad sector the kernel does not.
+
+    Raises:
+        OSError: with the file's name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None or isinstance(path, int):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:

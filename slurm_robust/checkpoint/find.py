@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from slurm_robust.checkpoint import rollbacks
 from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
+from slurm_robust.checkpoint.places import NOT_TEXT, is_text
 from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, step_in_name
 from slurm_robust.checkpoint.seals import read as read_seal
 from slurm_robust.checkpoint.verification import Problem, check, structure
@@ -22,6 +24,12 @@ _UNSEALED_FILE = re.compile(
     r".*(?:step|iter|epoch|checkpoint|ckpt).*\d.*\.(?:ckpt|pt|pth|safetensors)\Z", re.IGNORECASE
 )
 NO_SEAL = "no seal: its save did not finish, or nobody sealed it"
+
+
+class Unread(str):
+    """Why a checkpoint is passed over that nobody can look at; any other reason is about one that is bad."""
+
+    __slots__ = ()
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +68,11 @@ def latest(
     `unsealed` one without a seal may be chosen, too, where its structure is whole.
 
     Raises:
-        CheckpointError: the folder is there and cannot be listed. (One that is not there yet has no checkpoint.)
+        CheckpointError: the folder is there and cannot be listed (one that is not there yet has no checkpoint), or none
+            may be chosen and one of them cannot be read: starting anew would throw that one away.
     """
     passed_over: list[tuple[Path, str]] = []
+    unread: tuple[Path, str] | None = None
     for path, seal, problem in candidates(Path(directory)):
         if seal is not None:
             step, why = seal.step, problem or _why_not(path, seal, deep=deep, on_bytes=on_bytes)
@@ -72,7 +82,14 @@ def latest(
             step, why = _structure(path, on_bytes)
         if not why:
             return Found(path=path, step=step, sealed=seal is not None, passed_over=tuple(passed_over))
-        passed_over.append((path, why))
+        passed_over.append((path, str(why)))
+        if isinstance(why, Unread):
+            unread = unread or passed_over[-1]
+    if unread is not None:
+        raise CheckpointError(
+            f"{directory}: none is whole as far as can be told, but {unread[0].name}: {unread[1]}",
+            "Nobody can say where training should resume: look at the folder",
+        ) from OSError(unread[1])
     return Found(passed_over=tuple(passed_over))
 
 
@@ -88,12 +105,12 @@ def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | No
 def entry_of(path: Path, seal: Seal | None, problem: str, *, deep: bool, on_bytes: OnBytes | None = None) -> Entry:
     """One of `candidates` as an entry; see `verification.check` for `deep`."""
     if seal is None:
-        return Entry(path=path, step=_step(path, None), sealed=False, problem=problem or "no seal")
+        return Entry(path=path, step=_step(path, None), sealed=False, problem=str(problem or "no seal"))
     return Entry(
         path=path,
         step=seal.step,
         sealed=True,
-        problem=problem or _why_not(path, seal, deep=deep, on_bytes=on_bytes),
+        problem=str(problem or _why_not(path, seal, deep=deep, on_bytes=on_bytes)),
         size_bytes=sum(file.size_bytes for file in seal.files),
         created_at_s=seal.created_at_s,
     )
@@ -106,7 +123,7 @@ def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
     try:
         report = structure(path, on_bytes=on_bytes)
     except OSError as error:
-        return -1, f"cannot be read: {error}"
+        return -1, Unread(f"cannot be read: {error}")
     return report.step, _in_short(report.problems)
 
 
@@ -116,7 +133,7 @@ def _why_not(path: Path, seal: Seal, *, deep: bool, on_bytes: OnBytes | None) ->
     try:
         problems = check(path, seal, deep=deep, on_bytes=on_bytes)
     except OSError as error:
-        return f"cannot be read: {error}"
+        return Unread(f"cannot be read: {error}")
     return _in_short(problems)
 
 
@@ -145,7 +162,7 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
     found: list[tuple[Path, Seal | None, str]] = []
     try:
         with os.scandir(directory) as listing:
-            names = [(entry.name, entry.is_dir()) for entry in listing if not entry.name.startswith(".")]
+            names = [(entry.name, _kind(entry)) for entry in listing if not entry.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -154,21 +171,34 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         ) from error
     there = {name for name, _ in names}
     gone = rollbacks.read(directory) if rollbacks.ROLLBACKS_NAME in there else ()
-    for name, is_folder in names:
+    for name, kind in names:
+        if isinstance(kind, OSError):
+            # A link in a circle is no lost checkpoint, unless it is called like one.
+            if kind.errno != errno.ELOOP or step_in_name(Path(name)) is not None:
+                found.append((directory / name, None, Unread(f"cannot be looked at: {kind}")))
+            continue
         unsealed = _UNSEALED_FILE.match(name) and f"{name}{_FILE_SEAL_SUFFIX}" not in there
-        if not is_folder and not name.endswith(_FILE_SEAL_SUFFIX) and not unsealed:
+        if not kind and not name.endswith(_FILE_SEAL_SUFFIX) and not unsealed:
             continue
         path = directory / name.removesuffix(_FILE_SEAL_SUFFIX)
         try:
-            seal, problem = read_seal(path), ""
+            seal, problem = (read_seal(path), "") if is_text(name) else (None, NOT_TEXT)
         except CheckpointError as error:
-            seal, problem = None, error.what
+            seal, problem = None, Unread(error.what) if isinstance(error.__cause__, OSError) else error.what
         if seal is not None and gone:
             problem = rollbacks.given_up(gone, seal.step, max((file.mtime_ns for file in seal.files), default=0) / 1e9)
-        if seal is not None or problem or step_in_name(path) is not None:
+        if seal is not None or (problem and problem != NOT_TEXT) or step_in_name(path) is not None:
             found.append((path, seal, problem))
     return sorted(
         found,
         key=lambda one: (_step(one[0], one[1]), one[1].created_at_s if one[1] else 0.0, one[0].name),
         reverse=True,
     )
+
+
+def _kind(entry: os.DirEntry[str]) -> bool | OSError:
+    """Whether it is a folder; the error where nobody can tell."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        return error

@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,8 @@ from slurm_robust.checkpoint.demotion import DEMOTED_NAME
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.find import Entry, candidates, entry_of
-from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, beside, contents, written_at_s
+from slurm_robust.checkpoint.places import beside, contents, written_at_s
+from slurm_robust.checkpoint.seals import SEAL_NAME, Seal
 from slurm_robust.checkpoint.seals import read as read_seal
 from slurm_robust.checkpoint.trackers import trackers
 from slurm_robust.checkpoint.verification import VERIFIED_NAME
@@ -50,8 +52,8 @@ def prune(
     ones than `keep`, nothing is removed. Where not `deep`, size and time of change of a file are taken for its bytes.
 
     Reading takes long, and others go on meanwhile. So before each removal all that are kept must still be as they
-    were read, and the one to go, too; after the rename that takes it out of sight it is looked at once more, and comes
-    back where somebody wrote to it in between.
+    were read, the one to go, too, and no tracker may point at that by now; after the rename that takes it out of sight
+    it is looked at once more, and comes back where somebody wrote to it or pinned it in between.
 
     Raises:
         CheckpointError: `keep` is below 1, the folder or a tracker cannot be read, or one cannot be removed.
@@ -59,22 +61,19 @@ def prune(
     if keep < 1:
         raise CheckpointError(f"keep {keep}: the last checkpoint is never removed", "Keep 1 or more")
     directory = Path(directory)
-    try:
-        pin = f"points at it: srobust ckpt latest {directory} --pin"
-        pointed = {tracker.target: f"{tracker.name} {pin}" for tracker in trackers(directory) if tracker.target}
-    except OSError as error:
-        raise CheckpointError(f"{directory}: a tracker cannot be read: {error}", "Nothing was removed") from error
+    pointed = _pointed(directory)
     listed = candidates(directory)
-    before = {path: _stand(path) for path, _, _ in listed}
+    before, unseen = _stands([path for path, _, _ in listed])
     found, kept = _choose(listed, keep, on_bytes, deep=deep)
-    spared = {**healthlog.worth_keeping(directory, found), **pointed}
+    spared = {**healthlog.worth_keeping(directory, found), **unseen, **pointed}
     removed, left = [], []
     for entry in found:
         if entry in kept:
             continue
         why = "" if len(kept) == keep else f"there are only {len(kept)} verified ones"
         if not why and entry.step >= kept[-1].step:
-            why = entry.problem or "newer than those kept"
+            same = "of the same step as one that is kept"
+            why = entry.problem or ("newer than those kept" if entry.step > kept[-1].step else same)
         if not why:
             why = spared.get(entry.path, "")
         if not why and time.time() - _written_at_s(entry.path) < unfinished_after_s:
@@ -84,12 +83,9 @@ def prune(
         else:
             removed.append(entry.path)
     if not dry_run:
-        for path in list(removed):
-            _reached("about to remove", path)
-            why = _changed(before, [*(entry.path for entry in kept), path]) or _remove(path, before[path])
-            if why:
-                removed.remove(path)
-                left.append((path, why))
+        stayed = _remove_all(directory, removed, [entry.path for entry in kept], before)
+        removed = [path for path in removed if path not in stayed]
+        left += stayed.items()
         _sweep(directory, unfinished_after_s)
     return Pruned(kept=tuple(entry.path for entry in kept), removed=tuple(removed), left=tuple(left))
 
@@ -105,6 +101,66 @@ def _choose(
         if entry.sealed and not entry.problem and len(kept) < keep:
             kept.append(entry)
     return found, kept
+
+
+def _remove_all(directory: Path, doomed: list[Path], kept: list[Path], before: dict[Path, _Stand]) -> dict[Path, str]:
+    """Remove them, one after the other; which stayed, and why.
+
+    Raises:
+        CheckpointError: one cannot be removed; the others are.
+    """
+    stayed: dict[Path, str] = {}
+    failures: list[CheckpointError] = []
+    for path in doomed:
+        _reached("about to remove", path)
+        why = _changed(before, [*kept, path]) or _pointed(directory).get(path, "")
+        if not why:
+            with _later(failures):
+                why = _remove(path, before[path])
+        if why:
+            stayed[path] = why
+    if failures:
+        raise failures[0]
+    return stayed
+
+
+@contextlib.contextmanager
+def _later(failures: list[CheckpointError]) -> Iterator[None]:
+    """What cannot be removed holds up no other: they are to make room all the same."""
+    try:
+        yield
+    except CheckpointError as error:
+        failures.append(error)
+
+
+def _pointed(directory: Path) -> dict[Path, str]:
+    """What the frameworks' trackers point at now, and which.
+
+    Raises:
+        CheckpointError: one cannot be read.
+    """
+    try:
+        pin = f"points at it: srobust ckpt latest {directory} --pin"
+        return {tracker.target: f"{tracker.name} {pin}" for tracker in trackers(directory) if tracker.target}
+    except OSError as error:
+        why = f"{directory}: a tracker cannot be read: {error}"
+        raise CheckpointError(why, "Nothing is removed while nobody can tell what it points at") from error
+
+
+def _stands(paths: list[Path]) -> tuple[dict[Path, _Stand], dict[Path, str]]:
+    """How each of them stands, and why nobody can tell of others."""
+
+    def look(path: Path) -> _Stand | str:
+        try:
+            return _stand(path)
+        except OSError as error:
+            return f"cannot be read: {error}"
+
+    found = {path: look(path) for path in paths}
+    return (
+        {path: one for path, one in found.items() if not isinstance(one, str)},
+        {path: one for path, one in found.items() if isinstance(one, str)},
+    )
 
 
 def _reached(point: str, path: Path) -> None:
@@ -173,10 +229,12 @@ def _remove(path: Path, before: _Stand) -> str:
         if path.is_dir():
             path.rename(doomed)
             _reached("out of sight", doomed)
-            if _stand(doomed) != before and not path.exists():
+            why = "" if _stand(doomed) == before else "somebody began to write to it: prune again"
+            why = why or _pointed(path.parent).get(path, "")
+            if why and not path.exists():
                 doomed.rename(path)
-                return "somebody began to write to it: prune again"
-            shutil.rmtree(doomed)
+                return why
+            _drop(doomed)
             return ""
         for name in (SEAL_NAME, DEMOTED_NAME, VERIFIED_NAME):  # the seal first
             beside(path, name).unlink(missing_ok=True)
@@ -184,6 +242,19 @@ def _remove(path: Path, before: _Stand) -> str:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be removed: {error}", "Remove it by hand") from error
     return ""
+
+
+def _drop(doomed: Path) -> None:
+    """Remove what is out of sight.
+
+    Raises:
+        CheckpointError: something of it is left.
+    """
+    try:
+        shutil.rmtree(doomed)
+    except OSError as error:
+        what = f"{doomed}: cannot be removed: {error}"
+        raise CheckpointError(what, "It is out of sight; the next prune tries again") from error
 
 
 def _sweep(directory: Path, after_s: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from slurm_robust.checkpoint import files, seals
 from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.places import base
 from slurm_robust.checkpoint.verification import mismatch
 
 
@@ -36,7 +37,7 @@ def load(path: str | Path, rank: int = 0, *, map_location: Any = "cpu", weights_
             f"{path}: no file of rank {rank}; it was written by {seal.world_size} ranks",
             f"Start with {seal.world_size} ranks, or load another rank's file: load(path, rank=…)",
         )
-    where = seals.base(path) / file.name
+    where = base(path) / file.name
     instead = (
         f"`srobust ckpt latest {path.parent}` prints the newest that is whole; this one is passed over from now on"
     )

@@ -6,12 +6,10 @@ new seal takes the place of the old one in one rename, and ends a demotion of th
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import time
-from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+import zlib
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -19,14 +17,17 @@ import msgspec
 from slurm_robust import __version__
 from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.places import base, beside, contents, require, unsafe
 
 SEAL_NAME = "seal.json"
 VERSION = 1
-OWN_FILES = re.compile(
-    r"(seal|demoted|verified)\.json\Z|part-\d+\.json\Z|\..*\.tmp\Z|.*\.(seal|demoted|verified)\.json\Z"
-)
-"""Names that belong to us and are never part of what is sealed."""
+_STEP_NAMED = re.compile(r"step=(\d{1,18})(?!\d)")
+"""Lightning's and NeMo's names may go on after it: epoch=0-step=300-val_loss=0.25.ckpt"""
 _STEP_IN_NAME = re.compile(r"(?:step|iter|epoch|checkpoint|ckpt)[-_=]?0*(\d+)(?=\D*\Z)|\A0*(\d+)\Z", re.IGNORECASE)
+
+_MOST = (1 << 63) - 1
+_CHECK = re.compile(rb'"check": ?"([0-9a-f]{8})"\s*}\s*\Z')
+_NO_CHECK = "0" * 8
 
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
 PartDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
@@ -43,7 +44,7 @@ class FileSeal(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    size_bytes: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     xxh3_128: Digest
     mtime_ns: int
     inode: int
@@ -54,7 +55,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint consists of; `program` is what wrote the seal, `created_at_s` seconds since the epoch."""
 
     version: int
-    step: int
+    step: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     world_size: Annotated[int, msgspec.Meta(ge=0)]
     """Ranks that wrote it; 0 where it was sealed from outside and nobody knows."""
     created_at_s: float
@@ -62,20 +63,14 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileSeal, ...]
     layout: str = ""
     """The formats that were recognised, `HF Trainer, safetensors`; empty where it was not sealed from outside."""
-
-
-def beside(path: Path, name: str) -> Path:
-    """Where `name` (`seal.json`, …) of the checkpoint at `path` lies: in the folder, or beside the file."""
-    return path / name if path.is_dir() else path.with_name(f"{path.name}.{name}")
-
-
-def base(path: Path) -> Path:
-    """The folder that the seal's file names are relative to."""
-    return path if path.is_dir() else path.parent
+    check: str = ""
+    """CRC-32 of the seal itself, with zeros for these eight digits; empty in one of before there was such a thing."""
 
 
 def step_in_name(path: Path) -> int | None:
     """The step that a name tells (`step-00000100`, `iter_0001234`, `global_step7`, `checkpoint-500`), or None."""
+    if named := _STEP_NAMED.search(path.name):
+        return int(named[1])
     match = _STEP_IN_NAME.search(path.stem if path.suffix else path.name)
     return int(match[1] or match[2]) if match else None
 
@@ -87,7 +82,7 @@ def step_of(path: Path, given: int | None, told: int | None) -> int:
         CheckpointError: there is none.
     """
     for step in (given, told, step_in_name(path)):
-        if step is not None:
+        if step is not None and 0 <= step <= _MOST:
             return step
     raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
 
@@ -100,7 +95,9 @@ def read(path: Path) -> Seal | None:
     """
     try:
         where = beside(path, SEAL_NAME)
-        found = msgspec.json.decode(where.read_bytes(), type=Seal)
+        with files.named(where):
+            raw = where.read_bytes()
+        found = msgspec.json.decode(raw, type=Seal)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:  # nobody can tell, which is not the same as a seal that is bad
@@ -114,13 +111,17 @@ def read(path: Path) -> Seal | None:
     for file in found.files:
         if unsafe(file.name):
             raise CheckpointError(f"{where}: {file.name!r} lies outside of the checkpoint", _remedy(path))
+    if found.check and _crc(raw) != found.check:
+        raise CheckpointError(f"{where}: the seal's own bytes changed since it was written", _remedy(path))
     return found
 
 
-def unsafe(name: str) -> bool:
-    """True for a name that would lead out of the folder it is relative to."""
-    parts = PurePosixPath(name)
-    return not parts.parts or parts.is_absolute() or ".." in parts.parts or "\0" in name
+def _crc(raw: bytes) -> str:
+    """The CRC that a seal of these bytes should tell; nothing that could be one where its place is damaged."""
+    match = _CHECK.search(raw)
+    if match is None:
+        return "damaged"
+    return f"{zlib.crc32(raw[: match.start(1)] + _NO_CHECK.encode() + raw[match.end(1) :]):08x}"
 
 
 def write(
@@ -139,11 +140,17 @@ def write(
         program=program or f"slurm-robust {__version__}",
         files=tuple(sorted(sealed, key=lambda file: file.name)),
         layout=layout,
+        check=_NO_CHECK,
     )
-    files.write_atomic(beside(path, SEAL_NAME), msgspec.json.format(msgspec.json.encode(new), indent=1))
+    new = msgspec.structs.replace(new, check=_crc(_encoded(new)))
+    files.write_atomic(beside(path, SEAL_NAME), _encoded(new))
     for name in ("demoted.json", "verified.json"):  # both speak of the seal before, and would be ignored anyway
         beside(path, name).unlink(missing_ok=True)
     return new
+
+
+def _encoded(one: Seal) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(one), indent=1)
 
 
 def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()) -> FileSeal:
@@ -161,68 +168,6 @@ def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()
         inode=stat.st_ino,
         parts=parts,
     )
-
-
-def contents(path: Path) -> list[str]:
-    """Names of all files of the checkpoint at `path`, our own apart, sorted.
-
-    Raises:
-        CheckpointError: a link leads out of the folder, or nowhere.
-        OSError: it, or a folder in it, cannot be listed.
-    """
-    if not path.is_dir():
-        return [path.name]
-    names: list[str] = []
-    todo = [""]
-    while todo:
-        where = todo.pop()
-        with os.scandir(path / where) as listing:
-            for entry in listing:
-                name = f"{where}{entry.name}"
-                if entry.is_symlink():
-                    _check_link(path, path / name)
-                if entry.is_dir(follow_symlinks=False):
-                    todo.append(f"{name}/")
-                elif entry.is_file() and not OWN_FILES.match(entry.name):
-                    names.append(name)
-    return sorted(names)
-
-
-def require(path: Path) -> None:
-    """Nothing, where there is something at `path`.
-
-    Raises:
-        CheckpointError: there is not.
-        OSError: nobody can tell: a folder above it cannot be entered, links lead in a circle.
-    """
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(
-            f"{path}: no such checkpoint", f"`srobust ckpt list {path.parent}` shows what is there"
-        ) from None
-
-
-def written_at_s(path: Path, names: Iterable[str]) -> float:
-    """When one of these files of the checkpoint at `path`, or the folder itself, last changed; seconds since the epoch.
-
-    Raises:
-        OSError: it cannot be looked at.
-    """
-    newest = path.stat().st_mtime
-    for name in names:
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # its writer renamed it meanwhile, which the folder's own time tells
-            newest = max(newest, (base(path) / name).stat().st_mtime)
-    return newest
-
-
-def _check_link(path: Path, link: Path) -> None:
-    if not link.exists():
-        raise CheckpointError(f"{link}: a link that leads nowhere", "Remove it, or bring back what it led to")
-    if not link.resolve().is_relative_to(path.resolve()):
-        raise CheckpointError(f"{link}: a link that leads out of {path}", "Copy what it leads to into the folder")
 
 
 def seal(
@@ -280,4 +225,4 @@ def digested(folder: Path, name: str, on_bytes: files.OnBytes | None = None) -> 
 
 
 def _remedy(path: Path) -> str:
-    return f"`srobust ckpt verify {path}` looks at its structure, `srobust ckpt seal {path}` seals what is there"
+    return f"`srobust ckpt seal {path}` looks at its structure and seals anew what is there"

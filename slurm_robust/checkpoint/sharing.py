@@ -16,7 +16,8 @@ import msgspec
 
 from slurm_robust.checkpoint import files, structure
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seals import FileSeal, Seal, contents, digested, require, step_of, write
+from slurm_robust.checkpoint.places import contents, require
+from slurm_robust.checkpoint.seals import FileSeal, Seal, digested, step_of, write
 
 WAIT_S = 120.0
 """For other nodes' notes: a network file system may show a new file only after a minute."""
@@ -101,12 +102,12 @@ def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: fl
         if part.problem:
             raise CheckpointError(f"{path}/{part.problem}", f"Not sealed; srobust ckpt verify {path}")
     # Each file by itself was looked at with its digest: what they are together is left.
-    found = structure.look(path, names, known=names)
+    kinds = {name: kind for part in parts for name, kind in part.kinds.items()}
+    found = structure.look(path, names, known=names, kinds=kinds)
     if found.problems:
         file, what = found.problems[0]
         raise CheckpointError(f"{path / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
     sealed = tuple(file for part in parts for file in part.files)
-    kinds = {name: kind for part in parts for name, kind in part.kinds.items()}
     formats = dict.fromkeys((*found.formats, *(kinds[name] for name in names if kinds[name])))
     new = write(path, step_of(path, step, found.step), found.world_size, sealed, layout=", ".join(formats))
     for node in range(1, nodes):

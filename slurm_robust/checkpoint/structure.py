@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,8 @@ from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.formats import registry, safetensors, torchfile
 from slurm_robust.checkpoint.formats.dcp import METADATA
 from slurm_robust.checkpoint.formats.tree import Tree
-from slurm_robust.checkpoint.seals import SEAL_NAME, beside
+from slurm_robust.checkpoint.places import beside
+from slurm_robust.checkpoint.seals import SEAL_NAME
 
 _OF_TORCH = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 """Accelerate's random states are a `.pkl`."""
@@ -45,7 +46,14 @@ class Look(msgspec.Struct, kw_only=True):
     problems: list[tuple[str, str]] = []
 
 
-def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_bytes: OnBytes | None = None) -> Look:
+def look(
+    folder: Path,
+    names: list[str],
+    *,
+    known: Collection[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    on_bytes: OnBytes | None = None,
+) -> Look:
     """Look at every file of `names` by itself, and at what they should be together.
 
     Files of no known format pass unless they are empty or begin with a hole.
@@ -54,16 +62,17 @@ def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_byte
         folder: What the names are relative to.
         names: Every file of the checkpoint.
         known: Those that were looked at before and have not changed since: only what they are together is looked at.
+        kinds: Formats of those, where somebody looks at what they are together for the first time.
         on_bytes: Told of every piece read.
 
     Raises:
         OSError: a file cannot be read.
     """
     found = Look()
-    kinds: list[str] = []
+    kinds = dict(kinds or {})
     new = [name for name in names if name not in known]
     for name, (kind, what) in zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True):
-        kinds.append(kind)
+        kinds[name] = kind
         if what:
             found.problems.append((name, what))
     for where, told in registry.told(folder, names):
@@ -73,8 +82,12 @@ def look(folder: Path, names: list[str], *, known: Collection[str] = (), on_byte
         # A damaged file is told of once, not again for what could not be read in it.
         damaged = {file for file, _ in found.problems}
         inside = [(f"{where}/{file}".strip("/"), what) for file, what in told.problems]
+        of_torch = [f"{where}/{file}".strip("/") for file in told.of_torch]
+        inside += [
+            (file, "no file of torch.save: overwritten?") for file in of_torch if kinds.get(file, _TORCH) != _TORCH
+        ]
         found.problems += [one for one in inside if one[0] not in damaged or not one[0]]
-    found.formats = tuple(dict.fromkeys((*found.formats, *(kind for kind in kinds if kind))))
+    found.formats = tuple(dict.fromkeys((*found.formats, *(kinds[name] for name in new if kinds[name]))))
     return found
 
 
@@ -107,7 +120,7 @@ def is_checkpoint(path: Path) -> bool:
 
 def _file(path: Path, on_bytes: OnBytes | None) -> tuple[str, str]:
     """(format, what is wrong) of one file; pieces of a `.distcp` are looked at by their own format."""
-    with path.open("rb") as file:
+    with files.named(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
         size_bytes = path.stat().st_size
         # Markers of other tools are empty on purpose; weights never are.
@@ -120,8 +133,9 @@ def _file(path: Path, on_bytes: OnBytes | None) -> tuple[str, str]:
             return "", _json_problem(path)
         if path.name.endswith(_IN_PIECES) or path.name == METADATA:
             return "", ""
-        if path.name.endswith(_OF_TORCH) and torchfile.begins(head):
-            return _TORCH, f"{size_bytes} bytes: truncated"
+        if path.name.endswith(_OF_TORCH) and (torchfile.begins(head) or torchfile.almost_begins(head)):
+            damaged = "begins like a file of torch.save, but for a few bytes: damaged"
+            return _TORCH, f"{size_bytes} bytes: truncated" if torchfile.begins(head) else damaged
         content = torchfile.read(file, whole=True, on_bytes=on_bytes)
     return (_TORCH, content.problems[0] if content.problems else "") if content is not None else ("", "")
 

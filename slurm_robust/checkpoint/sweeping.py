@@ -11,7 +11,8 @@ from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.find import entries
-from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, beside, contents, seal, written_at_s
+from slurm_robust.checkpoint.places import beside, contents, written_at_s
+from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, seal
 
 SETTLED_S = 600.0
 """Asynchronous writers pause between their files; none that we know does for so long."""
@@ -55,8 +56,10 @@ def seal_all(directory: str | Path, *, settled_s: float = SETTLED_S, on_bytes: O
                 refused.append((path, f"demoted: {why}"))
                 continue
             age_s = time.time() - written_at_s(path, contents(path))
-            if age_s < settled_s:
-                waiting.append((path, f"was written to {max(age_s, 0.0):.0f} s ago, settled is {settled_s:g}"))
+            if age_s < settled_s and settled_s:
+                ahead = f"its times are {-age_s:.0f} s ahead of this machine's clock: touch its files if nobody writes"
+                lately = f"was written to {age_s:.0f} s ago, settled is {settled_s:g}"
+                waiting.append((path, lately if age_s >= 0 else ahead))
                 continue
             sealed.append((path, seal(path, on_bytes=on_bytes)))
         except (CheckpointError, OSError) as error:

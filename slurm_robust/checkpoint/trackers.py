@@ -15,6 +15,7 @@ from slurm_robust.checkpoint.formats import deepspeed, megatron
 
 LIGHTNING = "last.ckpt"
 _LARGEST_BYTES = 4096
+_LONGEST_NAME_BYTES = 255
 
 
 class Tracker(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +45,11 @@ def trackers(directory: Path) -> list[Tracker]:
             continue
         with where.open("rb") as file:
             text = file.read(_LARGEST_BYTES).decode(errors="replace").strip()
-        if len(text.split()) > 1:
-            continue  # somebody's notes
+        if len(text.split()) > 1 and name == deepspeed.TRACKER:
+            continue  # somebody's notes: that name is anybody's
         target = pinned(text)
+        if target is not None and ("\0" in target or len(os.fsencode(target)) > _LONGEST_NAME_BYTES):
+            target = None
         problem = f"says {text[:80]!r}: no checkpoint's name" if target is None else ""
         if target is not None and not (directory / target).is_dir():
             problem = f"points at {target}, which is not there"

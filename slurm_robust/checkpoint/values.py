@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.formats import dcp, safetensors, torchfile
@@ -46,7 +47,7 @@ def not_finite(folder: Path, names: list[str], on_bytes: OnBytes | None = None) 
     except ImportError:
         raise CheckpointError("values are counted with numpy, which is not there", "pip install numpy") from None
     for name in names:
-        with (folder / name).open("rb") as file:
+        with files.named(folder / name), (folder / name).open("rb") as file:
             for tensor, kind, offset, size_bytes in tensors_of(folder / name, file):
                 bits = _BITS.get(_KINDS.get(kind, kind))
                 if bits is None or tensor.startswith(_BOOKKEEPING):

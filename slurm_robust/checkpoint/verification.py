@@ -9,7 +9,8 @@ import msgspec
 
 from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.seals import FileSeal, Seal, base, beside, contents, require, step_in_name
+from slurm_robust.checkpoint.places import base, beside, contents, require
+from slurm_robust.checkpoint.seals import FileSeal, Seal, step_in_name
 from slurm_robust.checkpoint.seals import read as read_seal
 
 VERIFIED_NAME = "verified.json"
@@ -135,7 +136,7 @@ def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | 
     except CheckpointError as error:
         if isinstance(error.__cause__, OSError):
             raise
-        return Report(path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", error.what),))
+        return Report(path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", str(error)),))
     if seal is None:
         report = structure(path, fresh=True, on_bytes=on_bytes)
     else:

@@ -10,10 +10,23 @@ import click
 import msgspec
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.structure import is_checkpoint
 from slurm_robust.cli import ckpt_seal
-from slurm_robust.cli.ckpt_show import EXIT_NOT_VERIFIED, EXITS, JSON, PATH, bar, print_json, print_table, told
+from slurm_robust.cli.ckpt_show import (
+    EXIT_COULD_NOT_TELL,
+    EXIT_NOT_VERIFIED,
+    EXITS,
+    JSON,
+    PATH,
+    bar,
+    print_json,
+    print_path,
+    print_table,
+    say,
+    told,
+)
 from slurm_robust.cli.teach import lesson
 
 _VERIFY = ("srobust ckpt verify ckpt", "read every checkpoint of a folder back")
@@ -21,6 +34,8 @@ _LATEST = ("srobust ckpt latest ckpt", "the path to resume from, on stdout")
 _LIST = ("srobust ckpt list ckpt", "newest first, with what is wrong with them")
 _PRUNE = ("srobust ckpt prune ckpt --keep 3 --dry-run", "what would be removed")
 
+_UNREAD = "cannot be read:"
+"""What nobody can tell begins so."""
 _DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
 
@@ -50,14 +65,20 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
     """
     with told(), bar(path, "verifying") as on_bytes:
         report = _verify_all(path, values, on_bytes)
+    # What is known to be bad is bad, whatever cannot be read beside it.
+    unknown = not report.verified and all(problem.what.startswith(_UNREAD) for problem in report.problems)
     if as_json:
         print_json(report)
     else:
-        how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
+        seen = "nothing wrong with it" if report.formats else "of no known format, so that nothing was looked at"
+        how = "every byte fits its seal" if report.sealed else f"no seal: structure only, {seen}"
         formats = f" ({', '.join(report.formats)})" if report.formats else ""
-        click.echo(f"{report.path}{formats}: " + (how if report.verified else "NOT verified"))
+        wrong = "could not tell: look at rights, mounts and the disk (srobust check)" if unknown else "NOT verified"
+        say(f"{report.path}{formats}: " + (how if report.verified else wrong))
         for problem in report.problems:
-            click.echo(f"  {problem.file or '(checkpoint)'}: {problem.what}")
+            say(f"  {problem.file or '(checkpoint)'}: {problem.what}")
+    if unknown:
+        sys.exit(EXIT_COULD_NOT_TELL)
     sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
 
 
@@ -98,19 +119,19 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
         )
     else:
         for path, why in found.passed_over:
-            click.echo(f"passed over {path}: {why}", err=True)
+            say(f"passed over {path}: {why}", err=True)
         for tracker in trackers:
             if tracker.problem or (found.path and tracker.target != found.path):
                 what = tracker.problem or f"points at {tracker.target}, not at this one"
-                click.echo(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
+                say(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
         if found.path and not found.sealed:
-            click.echo("no seal: nothing but its structure was looked at", err=True)
+            say("no seal: nothing but its structure was looked at", err=True)
         if skip is not None:
-            click.echo(f"leave out the batches of steps {skip.first_step} to {skip.last_step}", err=True)
+            say(f"leave out the batches of steps {skip.first_step} to {skip.last_step}", err=True)
         if found.path:
-            click.echo(str(found.path))
+            print_path(found.path)
         else:
-            click.echo(f"{directory}: no checkpoint to resume from; srobust ckpt list {directory}", err=True)
+            say(f"{directory}: no checkpoint to resume from; srobust ckpt list {directory}", err=True)
     sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
 
 
@@ -125,7 +146,7 @@ def list_(directory: Path, as_json: bool) -> None:
         print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
         return
     if not found:
-        click.echo(f"{directory}: no checkpoints")
+        say(f"{directory}: no checkpoints")
         return
     print_table(found)
 
@@ -154,24 +175,24 @@ def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
         )
         return
     for path in done.kept:
-        click.echo(f"kept     {path}")
+        say(f"kept     {path}")
     for path, why in done.left:
-        click.echo(f"left     {path}: {why}")
+        say(f"left     {path}: {why}")
     for path in done.removed:
-        click.echo(f"{'would remove' if dry_run else 'removed '} {path}")
+        say(f"{'would remove' if dry_run else 'removed '} {path}")
 
 
 def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Report:
     """One checkpoint's report, or those of a folder of checkpoints as one."""
-    inside = [] if is_checkpoint(path) else checkpoint.entries(path)
+    inside = [] if _is_one(path) else checkpoint.entries(path)
     tracked = checkpoint.trackers(path) if path.is_dir() else []
     if not inside:
-        report = checkpoint.verify(path, values=values, on_bytes=on_bytes)
+        report = _verify(path, values, on_bytes)
         lost = tuple(checkpoint.Problem(one.name, one.problem) for one in tracked if one.problem)
         return msgspec.structs.replace(
             report, verified=report.verified and not lost, problems=(*report.problems, *lost)
         )
-    reports = [(entry.path.name, checkpoint.verify(entry.path, values=values, on_bytes=on_bytes)) for entry in inside]
+    reports = [(entry.path.name, _verify(entry.path, values, on_bytes)) for entry in inside]
     problems = [
         checkpoint.Problem(f"{name}/{problem.file}".rstrip("/"), problem.what)
         for name, report in reports
@@ -187,6 +208,32 @@ def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoin
         world_size=max(report.world_size for _, report in reports),
         formats=tuple(dict.fromkeys(name for _, report in reports for name in report.formats)),
     )
+
+
+def _is_one(path: Path) -> bool:
+    """Whether there is a checkpoint at `path` itself; what cannot be read is looked at as one, and told."""
+    try:
+        return is_checkpoint(path)
+    except OSError:
+        return True
+
+
+def _verify(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Report:
+    """The report of one; that it cannot be read is a problem among others.
+
+    Raises:
+        CheckpointError: it is not there, or values cannot be had.
+    """
+    try:
+        return checkpoint.verify(path, values=values, on_bytes=on_bytes)
+    except OSError as error:
+        what = str(error)
+    except CheckpointError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        what = error.what
+    problem = checkpoint.Problem("", f"{_UNREAD} {what}")
+    return checkpoint.Report(path=str(path), verified=False, sealed=False, step=-1, problems=(problem,))
 
 
 def _entry(entry: checkpoint.Entry) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.seals import SEAL_NAME, beside
+from slurm_robust.checkpoint.places import beside
+from slurm_robust.checkpoint.seals import SEAL_NAME
 from slurm_robust.checkpoint.sweeping import SETTLED_S
 from slurm_robust.cli.ckpt_show import (
     EXIT_NOT_VERIFIED,
@@ -19,6 +20,7 @@ from slurm_robust.cli.ckpt_show import (
     bytes_of,
     count,
     print_json,
+    say,
     size,
     told,
 )
@@ -59,7 +61,7 @@ def command(path: Path, *, step: int | None, unchecked: bool, all_: bool, settle
     if as_json:
         print_json({"path": str(path), "step": new.step, "files": len(new.files), "seal": str(beside(path, SEAL_NAME))})
     else:
-        click.echo(f"{path}: sealed, step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+        say(f"{path}: sealed, step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
 
 
 def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
@@ -76,8 +78,10 @@ def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
         )
     else:
         for path, new in done.sealed:
-            click.echo(f"sealed   {path}: step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+            say(f"sealed   {path}: step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
         for word, left in (("waiting ", done.waiting), ("refused ", done.refused)):
             for path, why in left:
-                click.echo(f"{word} {path}: {why}")
+                say(f"{word} {path}: {why}")
+        if not (done.sealed or done.waiting or done.refused):
+            say(f"{directory}: nothing without a seal")
     sys.exit(EXIT_NOT_VERIFIED if done.refused else 0)

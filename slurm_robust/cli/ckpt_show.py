@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ import msgspec
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.seals import base, contents
+from slurm_robust.checkpoint.places import base, contents
+from slurm_robust.cli.table import plain
 
 EXIT_NOT_VERIFIED = 1
 EXIT_COULD_NOT_TELL = 3
@@ -61,13 +63,32 @@ def told() -> Iterator[None]:
 
 def fail(message: str, code: int) -> NoReturn:
     """One line on stderr, and out."""
-    click.echo(f"srobust ckpt: {message}", err=True)
+    say(f"srobust ckpt: {message}", err=True)
     sys.exit(code)
 
 
+def say(line: str, *, err: bool = False) -> None:
+    """One line for people, whatever is in the names that it tells: nothing in it speaks to the terminal."""
+    click.echo(plain(line), err=err)
+
+
+def print_path(path: Path) -> None:
+    """A path alone on its line, for scripts: byte for byte as it is."""
+    click.echo(os.fsencode(path))
+
+
 def print_json(value: Any) -> None:
-    """One object, for tools."""
-    click.echo(msgspec.json.encode(value).decode())
+    """One object, for tools; a byte of a name that is no UTF-8, which JSON cannot hold, becomes its escape."""
+    click.echo(msgspec.json.encode(_text(msgspec.to_builtins(value))).decode())
+
+
+def _text(value: Any) -> Any:
+    """The same, with all of it text."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, (list, tuple)):
+        return [_text(one) for one in value]
+    return {key: _text(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
 def print_table(found: list[checkpoint.Entry]) -> None:
@@ -82,11 +103,20 @@ def print_table(found: list[checkpoint.Entry]) -> None:
     table.add_column("STATE")
     table.add_column("PATH", overflow="fold")
     for entry in found:
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.created_at_s)) if entry.sealed else "-"
+        written = _when(entry.created_at_s) if entry.sealed else "-"
         taken = size(entry.size_bytes) if entry.sealed else "-"
-        table.add_row(str(entry.step), taken, written, entry.problem or "sealed, unchanged", str(entry.path))
+        state = plain(entry.problem) or "sealed, unchanged"
+        table.add_row(str(entry.step), taken, written, state, plain(entry.path))
     # Lines are not to be broken for a pipe that has no width.
     Console(width=None if sys.stdout.isatty() else 1000).print(table, markup=False)
+
+
+def _when(at_s: float) -> str:
+    """Date and time here; `?` for what no calendar has."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+    except (OverflowError, OSError, ValueError):
+        return "?"
 
 
 def size(size_bytes: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import pickle
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from slurm_robust import checkpoint
@@ -73,7 +76,8 @@ def test_foreign(tmp_path: Path) -> None:
     path = tmp_path / "step-4"
     path.mkdir()
     (path / "README").write_text("not a checkpoint")
-    assert ckpt("verify", path)[0] == 0
+    code, text = ckpt("verify", path)
+    assert (code, "of no known format" in text) == (0, True)
     assert ckpt("latest", tmp_path)[0] == 1
     assert ckpt("seal", path)[0] == 0
     (path / "README").write_text("not a Checkpoint")
@@ -100,6 +104,75 @@ def test_links(make: Make, tmp_path: Path) -> None:
     assert ckpt("verify", link)[0] == 0
     assert ckpt("verify", lost)[0] == 1
     assert ckpt("verify", circle)[0] == 3
+
+
+def test_a_link_in_a_circle_among_good_ones(make: Make) -> None:
+    """It is passed over, whatever it is called, and harms nobody else."""
+    path = make(3)
+    for name in ("step-9", "current"):
+        (path.parent / name).symlink_to(name)
+    code, text = ckpt("latest", path.parent)
+    assert (code, str(path) in text, "step-9: cannot be looked at" in text) == (0, True, True)
+    assert ckpt("list", path.parent)[0] == 0
+    assert ckpt("prune", path.parent, "--keep", 1)[0] == 0
+    (path / "round").symlink_to("round")
+    (path / "seal.json").unlink()
+    assert ckpt("verify", path)[0] == 3
+    assert ckpt("seal", path)[0] == 3
+
+
+def test_none_that_can_be_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server is away while a job starts: that is no folder without checkpoints, or training would start anew."""
+    path, damaged = make(3), make(4)
+    (damaged / "seal.json").write_text("{")
+    real = Path.read_bytes
+
+    def stale(self: Path) -> bytes:
+        if self.parent == path:
+            raise OSError(errno.ESTALE, "Stale file handle", str(self))
+        return real(self)
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    code, text = ckpt("latest", path.parent)
+    assert (code, "step-00000003" in text, "Stale file handle" in text) == (3, True, True)
+    good = make(2)
+    code, text = ckpt("latest", path.parent)
+    assert (code, str(good) in text) == (0, True)
+
+
+NOT_TEXT = os.fsdecode(b"step-9\xff")
+
+
+def test_names_that_are_no_text(make: Make) -> None:
+    """A file with a name that no JSON can hold cannot be sealed; a folder is passed over; no exception."""
+    path = make(3)
+    (path.parent / NOT_TEXT).mkdir()
+    for verb in (["latest"], ["list"], ["prune", "--keep", "1"], ["verify"], ["seal", "--all", "--settled", "0"]):
+        for as_json in ([], ["--json"]):
+            code, text = ckpt(*verb, path.parent, *as_json)
+            assert code == (1 if verb[0] in ("verify", "seal") else 0), (verb, text)
+            if as_json:
+                json.loads(text.splitlines()[-1] if verb[0] == "verify" else text)
+    (path / NOT_TEXT).write_bytes(b"x")
+    assert ckpt("verify", path)[0] == 0, "the seal speaks of the others"
+    (path / "seal.json").unlink()
+    for verb in ("verify", "seal"):
+        code, text = ckpt(verb, path)
+        assert (code, "step-9?: a name that is no UTF-8" in text) == (1, True), text
+
+
+def test_names_that_speak_to_the_terminal(make: Make) -> None:
+    """A line stays one line, and no escape goes through; JSON has the name as it is."""
+    path = make(3)
+    evil = "we\nird\x1b[31m.pt"
+    (path / evil).write_bytes(b"x" * 9)
+    checkpoint.seal(path)
+    os.truncate(path / evil, 3)
+    for verb in ("verify", "list", "latest"):
+        text = ckpt(verb, path if verb == "verify" else path.parent)[1]
+        assert "we?ird?[31m.pt: 3 bytes" in text, text
+        assert "\x1b" not in text
+    assert json.loads(ckpt("verify", path, "--json")[1])["problems"][0]["file"] == evil
 
 
 def test_unreadable(open_place: Path, as_nobody: Callable[..., tuple[int, str]]) -> None:
@@ -188,3 +261,74 @@ def test_a_mismatch_in_words(make: Make) -> None:
 def test_wrong_usage(args: tuple[str, ...]) -> None:
     """2, before anything is looked at."""
     assert ckpt(*args)[0] == 2
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, name: str, *, from_byte: int = 0) -> None:
+    """Reads of a file of that name, from a byte on, end like those of a bad sector: without a word of which file."""
+
+    def bad(fd: int) -> None:
+        if os.lseek(fd, 0, os.SEEK_CUR) >= from_byte and Path(f"/proc/self/fd/{fd}").readlink().name == name:
+            raise OSError(errno.EIO, "Input/output error")
+
+    real_readv, real_open = os.readv, io.open
+
+    def readv(fd: int, buffers: Any) -> int:
+        bad(fd)
+        return real_readv(fd, buffers)
+
+    class File(io.FileIO):
+        """Whose reads end so."""
+
+        def readinto(self, buffer: Any) -> int | None:
+            bad(self.fileno())
+            return super().readinto(buffer)
+
+        def readall(self) -> bytes:
+            bad(self.fileno())
+            return super().readall()
+
+    def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        return io.BufferedReader(File(file)) if mode == "rb" else real_open(file, mode, *args, **options)
+
+    monkeypatch.setattr(os, "readv", readv)
+    monkeypatch.setattr(io, "open", opened)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_bad_sector_names_the_file(make: Make, monkeypatch: pytest.MonkeyPatch, *, sealed: bool) -> None:
+    """The kernel does not tell which of ten thousand files it was; the line does, and what to look at next."""
+    path = make(3, sealed=sealed)
+    unreadable(monkeypatch, "rank-00001.pt")
+    for args in (("verify", path), ("seal", path), ("verify", path.parent)):
+        code, text = ckpt(*args)
+        assert (code, "step-00000003/rank-00001.pt" in text, "Input/output" in text) == (3, True, True), text
+    code, text = ckpt("latest", path.parent, "--deep" if sealed else "--unsealed")
+    assert (code, "rank-00001.pt" in text) == (3, True), text
+
+
+def test_a_bad_sector_under_a_zips_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's zipfile says that it is no zip; nobody can tell, and that is what it says here."""
+    torch.save({"w": torch.ones(5000)}, tmp_path / "step-3.pt")
+    unreadable(monkeypatch, "step-3.pt", from_byte=(tmp_path / "step-3.pt").stat().st_size - 100)
+    code, text = ckpt("verify", tmp_path / "step-3.pt")
+    assert (code, "step-3.pt" in text, "Input/output" in text) == (3, True, True), text
+
+
+def test_one_bad_sector_hides_no_other_damage(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of checkpoints the others are verified, and told, also as JSON; what is known to be bad is 1."""
+    for step in (1, 2, 3):
+        make(step)
+    directory = make(4).parent
+    (directory / "step-00000003" / "rank-00001.pt").rename(directory / "step-00000003" / "unreadable.pt")
+    checkpoint.seal(directory / "step-00000003")
+    unreadable(monkeypatch, "unreadable.pt")
+    code, text = ckpt("verify", directory, "--json")
+    report = json.loads(text)
+    assert (code, report["verified"], report["step"]) == (3, False, 4)
+    assert [problem["file"] for problem in report["problems"]] == ["step-00000003"]
+    assert "could not tell" in ckpt("verify", directory)[1]
+    os.truncate(directory / "step-00000001" / "rank-00000.pt", 1)
+    code, text = ckpt("verify", directory)
+    assert (code, "step-00000001/rank-00000.pt: 1 bytes" in text, "cannot be read" in text) == (1, True, True)
+    code, text = ckpt("verify", directory / "step-00000003", "--json")
+    assert (code, json.loads(text)["verified"]) == (3, False)

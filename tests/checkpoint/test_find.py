@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import files
@@ -142,16 +144,40 @@ def test_single_files_and_foreign_folders(directory: Path) -> None:
     assert latest(directory).path is None
 
 
-def test_ten_thousand_files_within_a_second(directory: Path) -> None:
-    """The lookup at restart is ≤ 1 s for a checkpoint of 10,000 files."""
-    path = directory / "step-00000001"
-    path.mkdir()
-    for n in range(10_000):
-        (path / f"shard-{n:05d}").write_bytes(b"x")
-    checkpoint.seal(path)
-    started_s = time.monotonic()
-    assert latest(directory).step == 1
-    assert time.monotonic() - started_s < 1.0
+def test_a_lightning_file_with_its_loss_in_its_name(directory: Path) -> None:
+    """`seal --all` and `latest --unsealed` are not to overlook it."""
+    path = directory / "epoch=0-step=300-val_loss=0.25.ckpt"
+    torch.save({"pytorch-lightning_version": "2.5.0", "global_step": 300, "state_dict": {}}, path)
+    assert latest(directory, unsealed=True).path == path
+    assert [(one, seal.step) for one, seal in checkpoint.seal_all(directory, settled_s=0).sealed] == [(path, 300)]
+
+
+@pytest.mark.parametrize("count", [10, 200])
+def test_a_lookup_costs_one_look_a_file(directory: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """A `stat` of each file, and a few opens, however many; benchmarks/checkpoint.py has the time for 10,000."""
+    for step in (1, 2):
+        path = directory / f"step-{step:08d}"
+        path.mkdir()
+        for n in range(count):
+            (path / f"shard-{n:05d}").write_bytes(b"x")
+        checkpoint.seal(path)
+    calls: list[str] = []
+
+    def counted(module: object, name: str) -> None:
+        real = getattr(module, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            if str(directory) in str(args[0]):
+                calls.append(name)
+            return real(*args, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    for module, name in ((os, "stat"), (os, "open"), (io, "open"), (os, "scandir"), (os, "listdir")):
+        counted(module, name)
+    assert latest(directory).step == 2
+    assert count <= calls.count("stat") <= count + 10
+    assert len(calls) - calls.count("stat") <= 10, calls
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

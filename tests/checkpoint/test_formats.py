@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.seals import contents
+from slurm_robust.checkpoint.places import contents
 from slurm_robust.checkpoint.values import tensors_of
 from slurm_robust.checkpoint.verification import verify
 
@@ -82,10 +82,26 @@ def test_zeros_where_a_file_was_are_found(copy: Path) -> None:
         path.write_bytes(whole)
 
 
-PADDING_BYTES = 4096
-"""The Checkpointer's file is a memory image, whose last page is filled up with zeros that nothing speaks of."""
 ALONE = ("torch.save", "torch.save, old", "Lightning", "Accelerate", "safetensors")
 """One file, or files of which none says that another one belongs to it."""
+
+
+@pytest.mark.parametrize("made", [n for n in MAKERS if n not in ALONE or n == "safetensors"], indirect=True)
+def test_other_bytes_where_a_file_was_are_found(copy: Path) -> None:
+    """Of the same size, and of no format at all: whatever lies where the framework's own loader will look."""
+    for path in files(copy):
+        whole = path.read_bytes()
+        if path.name == "latest" or path.suffix == ".json":
+            continue
+        path.write_bytes((b"garbage " * (len(whole) // 8 + 1))[: len(whole)])
+        report = verify(copy)
+        assert not report.verified, path.name
+        path.write_bytes(whole)
+    assert verify(copy).verified
+
+
+PADDING_BYTES = 4096
+"""The Checkpointer's file is a memory image, whose last page is filled up with zeros that nothing speaks of."""
 
 
 @pytest.mark.parametrize("made", [n for n in MAKERS if n not in ALONE], indirect=True)

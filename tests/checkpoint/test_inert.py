@@ -6,15 +6,18 @@ import contextlib
 import io
 import os
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed.checkpoint.metadata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.checkpoint.formats import inert
+from slurm_robust.checkpoint.formats import inert, names
 from slurm_robust.checkpoint.verification import verify
 
 
@@ -64,6 +67,15 @@ def test_what_is_named_becomes_a_husk() -> None:
     assert inert.load(pickle.dumps({"a": [1, (2.5, None)], "s": {3}})) == {"a": [1, (2.5, None)], "s": {3}}
 
 
+def test_a_class_that_torch_saved_with_its_source(tmp_path: Path) -> None:
+    """Before torch 1.6 a whole module went into the file, its class by a persistent id: a good file, and read so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.save(torch.nn.Linear(2, 2), tmp_path / "m.pt", _use_new_zipfile_serialization=False)
+    report = verify(tmp_path / "m.pt", values=True)
+    assert (report.problems, report.formats) == ((), ("torch.save",))
+
+
 @given(st.binary(max_size=60))
 def test_any_bytes(noise: bytes) -> None:
     """A value or a ValueError, nothing else, and no gigabytes for a length that is not there."""
@@ -78,3 +90,31 @@ def test_lengths_that_are_not_there(bomb: bytes) -> None:
     """A memo index or a length of four billion costs nothing."""
     with contextlib.suppress(ValueError):
         inert.load(bomb)
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("torch.FloatStorage", ""),
+        ("torch.FlnatStorage", "torch.FloatStorage"),
+        ("torch._utils._rebuild_tensor_v2", ""),
+        ("torch._utils._rebuild_tensor_v9", ""),
+        ("torch._utils._rebuild_tensos_v2", "torch._utils._rebuild_tensor_v2"),
+        ("torch.qint8", ""),
+        ("pathlib.PosixPatH", "pathlib.PosixPath"),
+        ("my.own.Class", ""),
+    ],
+)
+def test_a_name_with_a_wrong_letter(path: str, known: str) -> None:
+    """A load would fail on it; a name that is merely unknown is somebody's own, and another digit a later version."""
+    assert names.meant(path) == known
+
+
+def test_every_name_of_torchs_own_is_its_own() -> None:
+    """None that torch may write is taken for another one."""
+    kinds = (torch.dtype, torch.layout, torch.memory_format)
+    there = [name for name in dir(torch) if isinstance(getattr(torch, name), kinds) or name.endswith("Storage")]
+    there += [f"_utils.{name}" for name in dir(torch._utils) if name.startswith("_rebuild")]
+    there += [f"distributed.checkpoint.metadata.{name}" for name in dir(torch.distributed.checkpoint.metadata)]
+    assert len(there) > 80
+    assert [name for name in there if names.meant(f"torch.{name}")] == []

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_material import deepspeed, megatron, trainer
+from checkpoint_material import deepspeed, megatron, nemo, trainer
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import healthlog
@@ -108,6 +110,68 @@ def test_lightning_seals_of_removed_files_go(tmp_path: Path) -> None:
     (tmp_path / "step=1.ckpt").unlink()
     trainer.save_checkpoint(str(tmp_path / "step=2.ckpt"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step=2.ckpt", "step=2.ckpt.seal.json"]
+
+
+class NeMoTrainer(LightningTrainer):
+    """Saves as NeMo 2's ModelCheckpoint has it save: to a folder, which then gets its context, under a mark."""
+
+    def save_checkpoint(self, filepath: str, weights_only: bool = False) -> str:
+        """Write the weights."""
+        shutil.copytree(
+            nemo(Path(tempfile.mkdtemp(dir=Path(filepath).parent))) / "weights", self.folder(filepath) / "weights"
+        )
+        return "saved"
+
+    @staticmethod
+    def folder(filepath: str) -> Path:
+        """`ckpt_to_dir` of NeMo."""
+        return Path(filepath.removesuffix(".ckpt"))
+
+    def checkpoint(self, filepath: str) -> Path:
+        """`ModelCheckpoint._save_checkpoint` of NeMo, without asynchronous saving."""
+        folder = self.folder(filepath)
+        mark = Path(f"{folder}-unfinished")
+        mark.touch()
+        self.save_checkpoint(filepath)
+        (folder / "context").mkdir()
+        (folder / "context" / "io.json").write_text('{"root": 1}')
+        mark.unlink()
+        return folder
+
+
+def test_nemos_folders_are_sealed_with_what_comes_later(tmp_path: Path) -> None:
+    """The name that it is given is no file's; the context is part of what is sealed; AutoResume gets the folder."""
+    where = tmp_path / "checkpoints"
+    where.mkdir()
+    trainer, callback = NeMoTrainer(), lightning.SealOnSave(Sealer(background=False))
+    callback.setup(trainer, None, stage="fit")
+    path = trainer.checkpoint(str(where / "model--val_loss=1.23-step=7-consumed_samples=56.0-last.ckpt"))
+    assert not verify(path).sealed
+    callback.on_train_batch_start(trainer, None, None, 0)
+    report = verify(path)
+    assert (report.sealed, report.verified, report.step) == (True, True, 7)
+    (path / "context" / "io.json").write_text('{"root": 2}')
+    assert [problem.file for problem in verify(path).problems] == ["context/io.json"]
+    (path / "context" / "io.json").write_text('{"root": 1}')
+    assert resume_path(where) == str(path)
+
+
+def test_nemos_asynchronous_saves_wait_for_its_mark(tmp_path: Path) -> None:
+    """While the mark is there it is not sealed; at the end neither, since NeMo would remove it at its next start."""
+
+    class AsyncFinalizableCheckpointIO:
+        """By its name."""
+
+    trainer, callback = NeMoTrainer(AsyncFinalizableCheckpointIO()), lightning.SealOnSave(Sealer(background=False))
+    callback.setup(trainer)
+    paths = [tmp_path / f"model--step={n}" for n in (7, 8)]
+    for path in paths:
+        Path(f"{path}-unfinished").touch()
+        trainer.save_checkpoint(f"{path}.ckpt")
+    assert not any(verify(path).sealed for path in paths)
+    Path(f"{paths[0]}-unfinished").unlink()
+    callback.teardown()
+    assert [verify(path).sealed for path in paths] == [True, False]
 
 
 def test_the_trainers_checkpoints_are_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

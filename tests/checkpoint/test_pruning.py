@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -20,6 +21,7 @@ from slurm_robust.checkpoint import demote, entries, files, pruning
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import latest
 from slurm_robust.checkpoint.pruning import prune
+from slurm_robust.checkpoint.verification import verify
 
 Make = Callable[..., Path]
 
@@ -208,3 +210,55 @@ def test_a_sealed_one_that_is_saved_again_is_not_raced(make: Make, directory: Pa
     assert done.removed == ()
     assert [why for _, why in done.left] == ["not sealed, and written to lately"]
     assert prune(directory, 1, unfinished_after_s=0).removed == (directory / "step-00000001",)
+
+
+@pytest.mark.parametrize("point", ["about to remove", "out of sight"])
+def test_what_is_pinned_meanwhile_stays(
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Reading takes minutes; a tracker that is made to point at an old one in between is what a start looks for."""
+    for step in (1, 2):
+        make(step).rename(directory / f"iter_{step:07d}")
+    old, tracker = directory / "iter_0000001", directory / "latest_checkpointed_iteration.txt"
+    tracker.write_text("2")
+    monkeypatch.setattr(pruning, "_reached", lambda at, _: tracker.write_text("1") if at == point else None)
+    done = prune(directory, 1)
+    assert done.removed == ()
+    assert [(path, "points at it" in why) for path, why in done.left] == [(old, True)]
+    assert verify(old).verified
+
+
+def test_one_that_cannot_be_looked_at_stays(make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stale handle in one folder: it stays, and what is old and can be seen goes."""
+    for step in (1, 2, 3):
+        make(step)
+    real = Path.lstat
+
+    def stale(path: Path) -> os.stat_result:
+        if "step-00000001" in path.name:
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "lstat", stale)
+    done = prune(directory, 1)
+    assert names(done.removed) == [2]
+    assert [(path.name, "Stale" in why) for path, why in done.left] == [("step-00000001", True)]
+
+
+def test_one_that_cannot_be_removed_holds_up_no_other(
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS a file that somebody reads stays behind under a new name: told, once the others are gone."""
+    for step in (1, 2, 3):
+        make(step)
+    real = shutil.rmtree
+
+    def busy(path: Path, **options: Any) -> None:
+        if "step-00000002" in path.name:
+            raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+        real(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    with pytest.raises(CheckpointError, match=r"srobust-pruning-step-00000002.*cannot be removed.*the next prune"):
+        prune(directory, 1)
+    assert [path.name for path in directory.iterdir() if not path.name.startswith(".")] == ["step-00000003"]

@@ -16,7 +16,8 @@ from slurm_robust.checkpoint import demote
 from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import latest
-from slurm_robust.checkpoint.seals import read, seal, step_in_name, unsafe
+from slurm_robust.checkpoint.places import unsafe
+from slurm_robust.checkpoint.seals import read, seal, step_in_name
 
 Make = Callable[..., Path]
 
@@ -29,6 +30,9 @@ Make = Callable[..., Path]
         ("global_step7", 7),
         ("checkpoint-500", 500),
         ("epoch=2-step=300.ckpt", 300),
+        ("epoch=2-step=300-val_loss=0.25.ckpt", 300),
+        ("epoch=2-step=300-v1.ckpt", 300),
+        ("model--val_loss=1.23-step=7-consumed_samples=56.0-last", 7),
         ("model-step-7.pt", 7),
         ("0000042", 42),
         ("step-0", 0),
@@ -55,6 +59,9 @@ def test_names_never_lead_out(name: str) -> None:
         ({"files": []}, "names no file"),
         ({"version": 9}, "version 9"),
         ({"step": "x"}, "cannot be read"),
+        ({"step": -1}, "cannot be read"),
+        ({"step": 10**30}, "cannot be read"),
+        ({"step": 2}, "changed since it was written"),
         ({"files": [{"name": "../x"}]}, "cannot be read"),
         (
             {"files": [{"name": "../x", "size_bytes": 1, "xxh3_128": "0" * 32, "mtime_ns": 0, "inode": 0}]},
@@ -75,6 +82,33 @@ def test_a_malformed_seal_is_refused(make: Make, directory: Path, change: dict[s
     with pytest.raises(CheckpointError, match=why):
         read(path)
     assert latest(directory).path is None
+
+
+def test_any_flipped_bit_of_a_seal_is_found(make: Make) -> None:
+    """A step of 1001 that was 1: each bit is under the seal's own CRC, or the seal cannot be read at all."""
+    path = make(1)
+    whole = read(path)
+    where = path / "seal.json"
+    raw = where.read_bytes()
+    harmless = raw.index(b'"check"'), raw.index(b'"check"') + len(b'"check"')  # without the CRC's name there is none
+    for at in range(len(raw)):
+        for bit in range(8):
+            where.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :])
+            if harmless[0] <= at < harmless[1]:
+                continue
+            with pytest.raises(CheckpointError):
+                read(path)
+    where.write_bytes(raw)
+    assert read(path) == whole
+
+
+def test_a_seal_of_before_it_had_a_crc(make: Make) -> None:
+    """It counts as it did."""
+    path = make(1)
+    raw = json.loads((path / "seal.json").read_text())
+    assert raw.pop("check")
+    (path / "seal.json").write_text(json.dumps(raw))
+    assert latest(path.parent).path == path
 
 
 @given(st.binary(max_size=200))

@@ -70,3 +70,20 @@ def test_nothing_there(tmp_path: Path) -> None:
     """A folder that is not there is an error: a typing mistake in a cron job must not look like success."""
     with pytest.raises(CheckpointError, match="no such folder"):
         checkpoint.seal_all(tmp_path / "nope")
+
+
+def test_times_ahead_of_the_clock(make: Make, directory: Path) -> None:
+    """A file server whose clock is wrong: told so, not 0 s ago for ever; `--settled 0` asks for no age at all."""
+    path = make(1, sealed=False)
+    for one in (*path.iterdir(), path):
+        os.utime(one, (4e9, 4e9))
+    ((_, why),) = checkpoint.seal_all(directory).waiting
+    assert "ahead of this machine's clock" in why
+    assert [done for done, _ in checkpoint.seal_all(directory, settled_s=0).sealed] == [path]
+
+
+def test_nothing_to_do_is_said(make: Make, directory: Path) -> None:
+    """A person at the terminal sees that it looked."""
+    make(1)
+    done = CliRunner().invoke(command, ["seal", str(directory), "--all"])
+    assert (done.exit_code, done.output) == (0, f"{directory}: nothing without a seal\n")

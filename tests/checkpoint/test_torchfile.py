@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ def test_any_cut_is_found(place: Path, keep: int) -> None:
     assert not verify(place).verified
 
 
+def test_a_record_that_calls_itself_a_folder_is_found(place: Path) -> None:
+    """One bit of the directory's attributes: torch then takes the record for empty, and hands out whatever is there."""
+    attributes_at = 38
+    entry_at = WHOLE.index(b"PK\x01\x02")
+    while WHOLE[entry_at : entry_at + 4] == b"PK\x01\x02":
+        at = entry_at + attributes_at
+        place.write_bytes(WHOLE[:at] + bytes([WHOLE[at] ^ 0x10]) + WHOLE[at + 1 :])
+        (problem,) = verify(place).problems
+        assert "directory is damaged" in problem.what
+        entry_at += 46 + sum(int.from_bytes(WHOLE[entry_at + n : entry_at + n + 2], "little") for n in (28, 30, 32))
+
+
 def test_a_crc_that_does_not_fit_tells_where(place: Path) -> None:
     """Record, offset range and both CRCs."""
     weights = state()["layer.weight"].numpy().tobytes()
@@ -72,6 +85,38 @@ def test_a_file_without_crcs(place: Path) -> None:
     assert verify(place).verified
     place.write_bytes(whole[:-200])
     assert not verify(place).verified
+
+
+OLD = saved(state(), _use_new_zipfile_serialization=False)
+OLD_KEYS = sorted(set(re.findall(rb"X.\0\0\0(\d{8,})", OLD)))
+
+
+def renamed(whole: bytes, nth: int) -> bytes:
+    """The last digit of a storage's key changed where it stands for the nth time: in its tensor, or in the list."""
+    at = [match.end() - 1 for match in re.finditer(re.escape(OLD_KEYS[0]), whole)][nth]
+    return whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "what"),
+    [
+        (renamed(OLD, 0), "listed"),
+        (renamed(OLD, -1), "listed"),
+        (b"\x81" + OLD[1:], "begins like"),
+        (OLD[:7] + b"\0\0" + OLD[9:], "begins like"),
+        # Shape (16, 8) with strides (8, 1) becomes (16, 9): beyond its 128 elements.
+        (OLD.replace(b"K\x10K\x08\x86", b"K\x10K\x09\x86"), "reaches beyond"),
+        (OLD.replace(b"K\x10K\x08\x86", b"K\x10K\x88\x86"), "reaches beyond"),
+    ],
+)
+def test_what_an_old_file_tells_of_itself_fits_together(place: Path, damaged: bytes, what: str) -> None:
+    """There is no CRC; keys, their list, shapes and the beginning are held against each other."""
+    place.write_bytes(OLD)
+    assert verify(place).verified
+    assert damaged != OLD
+    place.write_bytes(damaged)
+    problems = verify(place).problems
+    assert what in problems[0].what, problems
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e5m2])

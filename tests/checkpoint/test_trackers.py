@@ -28,6 +28,10 @@ def ckpt_json(*args: object) -> tuple[int, Any]:
         ("latest_checkpointed_iteration.txt", "9", "points at iter_0000009, which is not there"),
         ("latest_checkpointed_iteration.txt", "", "says '': no checkpoint's name"),
         ("latest_checkpointed_iteration.txt", "../7", "says '../7': no checkpoint's name"),
+        ("latest_checkpointed_iteration.txt", "7\n8", "says '7\\n8': no checkpoint's name"),
+        ("latest_checkpointed_iteration.txt", "1" * 5000, f"says '{'1' * 80}': no checkpoint's name"),
+        ("latest", "x" * 300, f"says '{'x' * 80}': no checkpoint's name"),
+        ("latest", "a\0b", "says 'a\\x00b': no checkpoint's name"),
         ("latest", "global_step9", "points at global_step9, which is not there"),
         ("latest", "../../etc", "says '../../etc': no checkpoint's name"),
     ],
@@ -40,6 +44,9 @@ def test_a_tracker_that_points_nowhere(tmp_path: Path, name: str, text: str, pro
     assert [tracker.problem for tracker in trackers(tmp_path)] == [problem]
     code, report = ckpt_json("verify", tmp_path)
     assert (code, report["problems"]) == (1, [{"file": name, "what": problem}])
+    checkpoint.seal(tmp_path / "iter_0000007")
+    assert ckpt_json("latest", tmp_path, "--pin")[1]["pinned"] == [name]
+    assert [tracker.problem for tracker in trackers(tmp_path)] == [""]
 
 
 def test_somebodys_notes_are_no_tracker(tmp_path: Path) -> None:

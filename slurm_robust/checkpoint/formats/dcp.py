@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from slurm_robust.checkpoint.formats import inert, torchfile
+from slurm_robust.checkpoint import files
+from slurm_robust.checkpoint.formats import inert, safetensors, torchfile
+from slurm_robust.checkpoint.formats.region import Region
 from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong
-from slurm_robust.checkpoint.seals import unsafe
+from slurm_robust.checkpoint.places import unsafe
 
 NAME = "torch.distributed.checkpoint"
 METADATA = ".metadata"
@@ -30,7 +33,7 @@ def look(tree: Tree) -> Told | None:
         missing = "missing: it is written last, the save did not finish"
         return Told(format=NAME, problems=[(METADATA, missing)])
     try:
-        metadata = inert.load((tree.folder / METADATA).read_bytes())
+        metadata = inert.load(tree.read(METADATA))
         told = _told(tree, metadata)
     except ValueError as error:
         return Told(format=NAME, problems=[(METADATA, f"{error} (truncated?)")])
@@ -38,6 +41,7 @@ def look(tree: Tree) -> Told | None:
         return Told(format=NAME, problems=[(METADATA, f"not understood: {type(error).__name__}: {error}")])
     ranks = {int(part) for name in shards if (part := name.strip("_").partition("_")[0]).isdecimal()}
     told.world_size = max(ranks, default=-1) + 1
+    told.of_torch = [name for name in tree.files if name.endswith(".pt")]  # Lightning's meta.pt
     return told
 
 
@@ -110,7 +114,7 @@ def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[Wrong]:
     if end > size_bytes:
         return [(name, f"{size_bytes} bytes, {METADATA} tells {end} (truncated): {fqn} is cut off")]
     wrong = []
-    with (tree.folder / name).open("rb") as file:
+    with files.named(tree.folder / name), (tree.folder / name).open("rb") as file:
         for start, length, fqn, sizes in sorted(pieces, key=lambda piece: piece[0]):
             if what := _piece(file, start, length, sizes):
                 wrong.append((name, f"{fqn}, {length} bytes at {start}: {what}"))
@@ -118,10 +122,13 @@ def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[Wrong]:
 
 
 def _piece(file: IO[bytes], start: int, length: int, sizes: _Shape) -> str:
-    """What is wrong with one; whatever a planner wrote in a way of its own passes."""
-    content = torchfile.read(io.BufferedReader(torchfile.Region(file, start, length)), whole=True)
+    """What is wrong with one; what is no tensor may be of any kind, a tensor is a file of torch.save or safetensors."""
+    content = torchfile.read(io.BufferedReader(Region(file, start, length)), whole=True)
     if content is None:
-        return ""
+        # Written as safetensors, all tensors lie behind one header, and each is told to begin at that.
+        left_bytes = os.fstat(file.fileno()).st_size - start
+        known = sizes is None or safetensors.looks_like(os.pread(file.fileno(), 9, start), left_bytes)
+        return "" if known else "no tensor lies there: overwritten?"
     if content.problems:
         return content.problems[0]
     shape = torchfile.shape(content.value)
@@ -142,7 +149,7 @@ def pieces(shard: Path, file: IO[bytes]) -> Iterator[tuple[int, int, str, IO[byt
     for index, info in places.items() if isinstance(places, dict) else ():
         start, length = inert.number(info, "offset"), inert.number(info, "length")
         if inert.field(info, "relative_path") == shard.name and start is not None and length is not None:
-            region = io.BufferedReader(torchfile.Region(file, start, length))
+            region = io.BufferedReader(Region(file, start, length))
             yield start, length, str(inert.field(index, "fqn")), region
 
 

@@ -31,6 +31,7 @@ def look(tree: Tree) -> Told | None:
         return None
     told = Told(format=NAME)
     saved = tree.saved(models[min(models)]) if models else tree.saved(_first(zero))
+    told.of_torch = [name for name in tree.files if name.endswith("_states.pt")]
     told.step = inert.number(saved, "global_steps")
     data, model = inert.number(saved, "dp_world_size"), inert.number(saved, "mp_world_size")
     told.world_size = (data or 0) * (model or 1)

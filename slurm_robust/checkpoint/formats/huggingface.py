@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.formats import inert, safetensors
 from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong, gaps
-from slurm_robust.checkpoint.seals import unsafe
+from slurm_robust.checkpoint.places import unsafe
 
 TRAINER = "HF Trainer"
 INDEXED = "weights with an index"
 STATE = "trainer_state.json"
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.(safetensors|bin)\Z")
+_OF_RANK = re.compile(r"shard-\d{5}-")
+"""What a rank of torch's HuggingFaceStorageWriter wrote by itself: no index, and no file of a rank that had nothing."""
 _OF_TRAINER = frozenset({"training_args.bin", "scheduler.pt", "optimizer.pt", "optimizer.bin", "rng_state.pth"})
 
 
@@ -26,6 +29,7 @@ def look_trainer(tree: Tree) -> Told | None:
     if not known and not (folder and (ranks or sharded or tree.files & (_OF_TRAINER | {STATE}))):
         return None
     told = Told(format=TRAINER, step=inert.number(state, "global_step"), world_size=max(ranks, default=-1) + 1)
+    told.of_torch = [name for name in tree.files if name in _OF_TRAINER or name.startswith("rng_state_")]
     if STATE not in tree.files:
         told.problems.append((STATE, "missing: the save did not finish"))
     elif told.step is None:
@@ -42,9 +46,9 @@ def look_trainer(tree: Tree) -> Told | None:
 
 def look_indexed(tree: Tree) -> Told | None:
     """Files that an index maps tensors to, or that say themselves how many they are."""
-    told = Told(format=INDEXED)
+    told = Told(format=INDEXED, of_torch=[name for name in tree.files if name.endswith(".bin") and _SPLIT.match(name)])
     indexes = [name for name in tree.files if name.endswith((".safetensors.index.json", ".bin.index.json"))]
-    split = {name: m for name in tree.files if (m := _SPLIT.match(name))}
+    split = {name: m for name in tree.files if (m := _SPLIT.match(name)) and not _OF_RANK.match(name)}
     if not indexes and not split:
         return None
     for name in sorted(indexes):
@@ -92,7 +96,7 @@ def _index(tree: Tree, name: str, index: Any) -> list[Wrong]:
 def _names(tree: Tree, file: str) -> set[str] | None:
     """The tensors in a file; None where that cannot be told (a damaged file is told of anyway)."""
     if file.endswith(".safetensors"):
-        with (tree.folder / file).open("rb") as opened:
+        with files.named(tree.folder / file), (tree.folder / file).open("rb") as opened:
             content = safetensors.read(opened)
         return set(content.tensors) if not content.problem else None
     saved = tree.saved(file)

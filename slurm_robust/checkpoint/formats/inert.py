@@ -12,6 +12,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+from slurm_robust.checkpoint.formats import names
+
 MALFORMED = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -80,9 +82,15 @@ class _Reader(pickle._Unpickler):
         self._husks: dict[str, type[Husk]] = {}
 
     def find_class(self, module: str, name: str) -> type[Husk]:
-        """A husk by that name; nothing is imported."""
+        """A husk by that name; nothing is imported.
+
+        Raises:
+            pickle.UnpicklingError: it is a well-known name but for one letter.
+        """
         path = f"{module}.{name}"
         if path not in self._husks:
+            if known := names.meant(path):
+                raise pickle.UnpicklingError(f"names {path!r} where {known!r} is meant")
             self._husks[path] = type("Husk", (Husk,), {"path": path})
         return self._husks[path]
 
@@ -91,7 +99,9 @@ class _Reader(pickle._Unpickler):
         raise pickle.UnpicklingError(f"extension code {code}")
 
     def persistent_load(self, pid: Any) -> Any:
-        """A tensor's bytes, which lie elsewhere."""
+        """A tensor's bytes, which lie elsewhere; or a class, which torch before 1.6 saved with its source."""
+        if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module" and path_of(pid[1]):
+            return pid[1]
         if self._on_storage is not None:
             self._on_storage(pid)
         return self.find_class("", "storage")(pid)

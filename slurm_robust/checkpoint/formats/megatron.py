@@ -31,9 +31,11 @@ def look(tree: Tree) -> Told | None:
 
 def _distributed(tree: Tree, config: Any) -> Told:
     """Shards in the way of torch.distributed.checkpoint, whose own check looks at them."""
-    told = Told(format=NAME)
+    told = Told(format=NAME, of_torch=[_COMMON] if _COMMON in tree.files else [])
     common = tree.saved(_COMMON)
     told.step = inert.number(common, "iteration")
+    if told.step is None:  # NeMo's is Lightning's
+        told.step = inert.number(common, "global_step")
     if _CONFIG not in tree.files:
         told.problems.append((_CONFIG, "missing: it is written last, the save did not finish"))
     if inert.field(config, "common_backend") in (None, "torch") and _COMMON not in tree.files:
@@ -46,7 +48,7 @@ def _distributed(tree: Tree, config: Any) -> Told:
 
 def _by_rank(tree: Tree, ranks: dict[tuple[int, ...], str]) -> Told:
     """One folder for each tensor-, pipeline- and expert-parallel rank: all of them, with the same files."""
-    told = Told(format=NAME, world_size=0)
+    told = Told(format=NAME, of_torch=[name for name in tree.names if name.endswith(".pt")])
     files = {name: {n.partition("/")[2] for n in tree.names if n.startswith(f"{name}/")} for name in ranks.values()}
     expected = set().union(*files.values())
     for name, inside in sorted(files.items()):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from typing import IO, Any
 
 import msgspec
 
 LARGEST_HEADER_BYTES = 100_000_000
 """The format's own limit."""
+_LATER_KIND = re.compile(r"(?:F|BF|I|U|C)(2|4|6|8|16|32|64|128)(?:_E\d+M\d+[A-Z]*)?\Z")
+"""A type of a later version of the format: what it is made of, and its bits."""
 ITEM_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64,
@@ -51,10 +54,14 @@ def read(file: IO[bytes]) -> Content:
     if size_bytes < 8 or length > LARGEST_HEADER_BYTES or 8 + length > size_bytes:
         return Content({}, f"a header of {length} bytes in a file of {size_bytes}: truncated, or none of its kind")
     try:
-        header = json.loads(file.read(length))
+        header = json.loads(file.read(length), parse_constant=_no_number)
         tensors = {name: _tensor(told, 8 + length) for name, told in header.items() if name != "__metadata__"}
+        notes = header.get("__metadata__") or {}
+        strange = [name for name, value in notes.items() if not isinstance(value, str)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return Content({}, f"its header is damaged: {error or type(error).__name__}")
+    if strange:
+        return Content({}, f"its header is damaged: {strange[0]!r} in __metadata__ is no text")
     at = 8 + length
     for name, tensor in sorted(tensors.items(), key=lambda one: (one[1].offset, one[1].size_bytes)):
         if tensor.offset != at:
@@ -68,9 +75,16 @@ def read(file: IO[bytes]) -> Content:
 def _tensor(told: Any, start: int) -> Tensor:
     begin, end = told["data_offsets"]
     shape = told["shape"]
-    if not all(isinstance(n, int) and n >= 0 for n in (begin, end, *shape)):
+    if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)):
         raise ValueError(f"an offset or a length that is none: {told}"[:200])
-    bits = ITEM_BITS.get(told["dtype"])
-    if end < begin or (bits is not None and (end - begin) * 8 != math.prod(shape) * bits):
+    later = _LATER_KIND.match(told["dtype"])
+    bits = ITEM_BITS.get(told["dtype"], int(later[1]) if later else None)
+    if bits is None:
+        raise ValueError(f"a type {told['dtype'][:20]!r} that the format has not")
+    if end < begin or (end - begin) * 8 != math.prod(shape) * bits:
         raise ValueError(f"{end - begin} bytes for shape {shape} of {told['dtype']}")
     return Tensor(told["dtype"], start + begin, end - begin)
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
+import errno
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 from typing import IO, Any
 
 import msgspec
@@ -20,6 +21,8 @@ _CHUNK_BYTES = 1 << 19
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE_FLAGS = 0x1 | 0x20 | 0x40 | 0x2000
 """Encrypted or patched: torch never writes such."""
+_FOLDER = 0x10
+"""MS-DOS's attribute of a folder: torch takes such a record for empty, and its tensor holds whatever was in memory."""
 _ENDS_WITHIN_BYTES = 1 << 16
 ITEM_BYTES = {
     "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1,
@@ -54,35 +57,10 @@ class Content(msgspec.Struct, kw_only=True):
     problems: list[str] = []
 
 
-class Region(io.RawIOBase):
-    """A part of an open file, as a file of its own."""
-
-    def __init__(self, file: IO[bytes], start: int, size_bytes: int) -> None:
-        super().__init__()
-        self._fd, self._start, self._size, self._at = file.fileno(), start, size_bytes, 0
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As a file does."""
-        at = offset + (0 if whence == os.SEEK_SET else self._at if whence == os.SEEK_CUR else self._size)
-        if at < 0:
-            raise ValueError(f"offset {at}")
-        self._at = at
-        return at
-
-    def readinto(self, buffer: Any) -> int:
-        """As a file does."""
-        view = memoryview(buffer)[: max(0, self._size - self._at)]
-        got = os.preadv(self._fd, [view], self._start + self._at) if len(view) else 0
-        self._at += got
-        return got
+def almost_begins(head: bytes) -> bool:
+    """Whether a file begins nearly as an old one does: with most of its first bytes, and not with all of them."""
+    fits = sum(one == other for one, other in zip(head, LEGACY_MAGIC, strict=False))
+    return len(LEGACY_MAGIC) * 2 <= fits * 3 < len(LEGACY_MAGIC) * 3
 
 
 def begins(head: bytes) -> bool:
@@ -126,6 +104,9 @@ def read_zip(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -
             if record:
                 _understand(content, archive.read(record) if has_crcs else _stored(file, *places[record]), places)
     except _ZIP_ERRORS as error:
+        cause = error.__context__
+        if isinstance(cause, OSError) and cause.errno != errno.EINVAL:
+            raise cause from None  # zipfile takes a bad sector at the file's end for no zip
         problem = f"record {record!r}: {error}" if record else f"zip directory: {error} (truncated?)"
         if not problem.startswith("record") or not record.endswith("data.pkl") or whole:
             content.problems.append(problem)
@@ -146,7 +127,9 @@ def _data_offset(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
     if not 0 <= entry.header_offset < 1 << 62:
         raise ValueError(f"no header at byte {entry.header_offset}")
     packed = entry.compress_type != zipfile.ZIP_STORED
-    if entry.volume or entry.flag_bits & _UNREADABLE_FLAGS or (entry.compress_size != entry.file_size and not packed):
+    folder = entry.external_attr & _FOLDER and not entry.is_dir()
+    wrong_size = entry.compress_size != entry.file_size and not packed
+    if entry.volume or entry.flag_bits & _UNREADABLE_FLAGS or folder or wrong_size:
         raise ValueError("its entry in the directory is damaged")
     file.seek(entry.header_offset)
     header = file.read(_LOCAL_HEADER_BYTES)
@@ -212,6 +195,7 @@ def _understand(content: Content, pickled: bytes, places: dict[str, tuple[int, i
                 f"record 'data/{storage.key}' has {size_bytes} bytes for {storage.numel} elements of {storage.kind}"
             )
         content.storages[storage.key] = msgspec.structs.replace(storage, offset=offset, size_bytes=size_bytes)
+    content.problems += _out_of_bounds(content.value, content.storages)
 
 
 def _storage(pid: Any) -> Storage | None:
@@ -239,12 +223,17 @@ def read_legacy(file: IO[bytes]) -> Content:
         content.problems.append(f"{error} (truncated?)")
         return content
     storages = {one.key: one for pid in found if (one := _storage(pid)) is not None}
+    listed = {str(key) for key in keys} if isinstance(keys, list) else set[str]()
+    if lost := sorted(listed ^ storages.keys()):
+        why = "it is listed, and no tensor has it" if lost[0] in listed else "a tensor has it, and it is not listed"
+        content.problems.append(f"storage {lost[0]}: {why}")
+        return content
+    content.problems += _out_of_bounds(content.value, storages)
     at, size_bytes = file.tell(), file.seek(0, os.SEEK_END)
     placed: dict[str, Storage] = {}
-    for key in keys if isinstance(keys, list) else []:
-        storage = storages.get(str(key))
-        item_bytes = ITEM_BYTES.get(storage.kind) if storage is not None else None
-        if storage is None or item_bytes is None:
+    for storage in (storages[str(key)] for key in keys):
+        key, item_bytes = storage.key, ITEM_BYTES.get(storage.kind)
+        if item_bytes is None:
             return content  # of a kind nobody knows: where the next one begins cannot be told
         file.seek(at)
         told = int.from_bytes(file.read(8), "little")
@@ -275,7 +264,7 @@ def tensors(content: Content) -> list[tuple[str, str, Storage]]:
     """(name, type of its elements, storage) of every tensor that has bytes in the file."""
     found = []
     for name, husk in inert.walk(content.value):
-        storage = _of_tensor(husk, content)
+        storage = _of_tensor(husk, content.storages)
         if storage is not None:
             last = inert.path_of(husk.args[-1]) if len(husk.args) >= 7 else ""
             kind = last.removeprefix("torch.") if last.startswith("torch.") else storage.kind
@@ -291,9 +280,24 @@ def shape(value: Any) -> tuple[int, ...] | None:
     return None
 
 
-def _of_tensor(husk: inert.Husk, content: Content) -> Storage | None:
+def _of_tensor(husk: inert.Husk, storages: Mapping[str, Storage]) -> Storage | None:
     if shape(husk) is None:
         return None
     storage = husk.args[0]
     pid = storage.args[0] if isinstance(storage, inert.Husk) and storage.args else None
-    return content.storages.get(str(pid[2])) if isinstance(pid, tuple) and len(pid) > 2 else None
+    return storages.get(str(pid[2])) if isinstance(pid, tuple) and len(pid) > 2 else None
+
+
+def _out_of_bounds(value: Any, storages: Mapping[str, Storage]) -> list[str]:
+    """The first tensor that reaches beyond its storage."""
+    for name, husk in inert.walk(value):
+        storage = _of_tensor(husk, storages)
+        if storage is None or storage.kind == "Untyped":  # in bytes, of elements whose size stands elsewhere
+            continue
+        offset, sizes, strides = husk.args[1:4]
+        if not isinstance(strides, tuple) or not all(type(n) is int and n >= 0 for n in (offset, *sizes, *strides)):
+            continue
+        last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=False))
+        if 0 not in sizes and last >= storage.numel:
+            return [f"{name}: a tensor of {sizes} reaches beyond the {storage.numel} elements of its storage"]
+    return []

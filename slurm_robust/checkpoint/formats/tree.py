@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.formats import inert, torchfile
 
 Wrong = tuple[str, str]
@@ -23,12 +24,14 @@ class Told(msgspec.Struct, kw_only=True):
         step: None where it does not tell.
         world_size: Ranks that wrote it; 0 where it does not tell.
         problems: Files that are missing, too short, or do not fit together.
+        of_torch: Files that `torch.save` wrote, whatever they look like.
     """
 
     format: str
     step: int | None = None
     world_size: int = 0
     problems: list[Wrong] = []
+    of_torch: list[str] = []
 
 
 class Tree:
@@ -60,6 +63,15 @@ class Tree:
         """
         return (self.folder / name).stat().st_size
 
+    def read(self, name: str) -> bytes:
+        """All of a small file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with files.named(self.folder / name):
+            return (self.folder / name).read_bytes()
+
     def text(self, name: str) -> str:
         """What a small file says, stripped; empty where it is not there.
 
@@ -68,7 +80,7 @@ class Tree:
         """
         if name not in self.names:
             return ""
-        with (self.folder / name).open("rb") as file:
+        with files.named(self.folder / name), (self.folder / name).open("rb") as file:
             return file.read(4096).decode(errors="replace").strip()
 
     def json(self, name: str) -> Any:
@@ -80,7 +92,7 @@ class Tree:
         if name not in self.names or self.size_bytes(name) > _SMALL_BYTES:
             return None
         try:
-            return json.loads((self.folder / name).read_bytes())
+            return json.loads(self.read(name))
         except (ValueError, RecursionError):
             return None
 
@@ -98,7 +110,7 @@ class Tree:
             return self._contents[name]
         value = None
         if name in self.names:
-            with (self.folder / name).open("rb") as file:
+            with files.named(self.folder / name), (self.folder / name).open("rb") as file:
                 content = torchfile.read(file, whole=False)
             value = content.value if content is not None else None
         if keep:

@@ -15,12 +15,14 @@ class SealOnSave:
     """What the callback does: it stands around `trainer.save_checkpoint`, which every way of saving goes through.
 
     That call returns when all ranks have written. With an asynchronous checkpoint plugin it does not: what was saved
-    is then sealed before the next save and at the end, if it is whole by then.
+    is then sealed before the next save and at the end, if it is whole by then. NeMo gives it the name of a file that
+    becomes a folder without `.ckpt`, and adds to that folder afterwards: it is sealed when the next batch begins.
     """
 
     def __init__(self, sealer: Sealer | None = None) -> None:
         self.sealer = sealer or Sealer()
         self._late: list[Path] = []
+        self._soon: list[Path] = []
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Wrap the trainer's save, once."""
@@ -30,27 +32,55 @@ class SealOnSave:
 
         @functools.wraps(save)
         def sealing(filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            self._seal_soon()
             self._seal_late()
-            self.sealer.begin(filepath)
+            for path in (Path(filepath), _folder(Path(filepath))):
+                self.sealer.begin(path)
             done = save(filepath, *args, **kwargs)
-            if "Async" not in type(getattr(trainer.strategy, "checkpoint_io", None)).__name__:
-                self.sealer.saved(filepath)
-            elif trainer.is_global_zero:
-                self._late.append(Path(filepath))
+            path = Path(filepath)
+            if "Async" in type(getattr(trainer.strategy, "checkpoint_io", None)).__name__:
+                self._late += [path] if trainer.is_global_zero else []
+            elif _place(path) == path:
+                self.sealer.saved(path)
+            else:
+                self._soon.append(_place(path))
             return done
 
         sealing.srobust_seals = True  # type: ignore[attr-defined]
         trainer.save_checkpoint = sealing
 
+    def on_train_batch_start(self, *_: Any, **__: Any) -> None:
+        """Seal what NeMo has added to by now."""
+        self._seal_soon()
+
     def teardown(self, *_: Any, **__: Any) -> None:
         """Seal what was late, and wait for what is being sealed."""
+        self._seal_soon()
         self._seal_late()
         self.sealer.wait()
+
+    def _seal_soon(self) -> None:
+        soon, self._soon = self._soon, []
+        for path in soon:
+            self.sealer.saved(path)
 
     def _seal_late(self) -> None:
         late, self._late = self._late, []
         for path in late:
-            self.sealer.seal(path)
+            if Path(f"{_folder(path)}-unfinished").exists():  # NeMo's own mark
+                self._late.append(path)
+            else:
+                self.sealer.seal(_place(path))
+
+
+def _folder(path: Path) -> Path:
+    """What NeMo makes of the name of a file."""
+    return path.with_name(path.name.removesuffix(".ckpt"))
+
+
+def _place(path: Path) -> Path:
+    """Where it was saved."""
+    return path if path.exists() or not _folder(path).is_dir() else _folder(path)
 
 
 def lightning_callback(sealer: Sealer | None = None) -> Any:
