@@ -6,15 +6,11 @@ a save, then steps from a save on until it is on the disk.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import statistics
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +66,7 @@ def _step(state: dict[str, Any], save: Callable[[], ways.Saved] = lambda: ways.S
     return time.perf_counter() - began_s
 
 
-def _turn(state: dict[str, Any], save: ways.Save, number: int) -> Took:
+def _turn(save: ways.Save, number: int, state: dict[str, Any]) -> Took:
     plain_s = statistics.median(_step(state) for _ in range(_PLAIN))
     saved: list[ways.Saved] = []
 
@@ -87,25 +83,6 @@ def _turn(state: dict[str, Any], save: ways.Save, number: int) -> Took:
     return Took(plain_s, took_s[0] - plain_s, sum(took_s) - len(took_s) * plain_s)
 
 
-def _serve(pipe: Connection, together: tuple[str, ...], state: dict[str, Any], folder: Path) -> None:
-    saves: dict[str, ways.Save] = {}
-    if together[0] in ways.ASYNC:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DCP's process tells of every save; what fails is raised here
-    with contextlib.suppress(EOFError):
-        while (order := pipe.recv())[0] != "end":
-            what, number = order
-            try:
-                if what == "prepare":
-                    saves = ways.prepared(together, state, folder)
-                    pipe.send(0)
-                else:
-                    pipe.send(_turn(state, saves[what], number))
-                    ways.clear(together, folder)
-            except BaseException:  # noqa: BLE001 (whatever it was, the other side is waiting)
-                pipe.send(traceback.format_exc()[-3000:])
-    os._exit(0)
-
-
 def measure(size_bytes: int, rounds: int, where: Path, say: Callable[[str], None]) -> dict[str, list[Took]]:
     """All of them, in turn; one round before the others does not count."""
     torch.set_num_threads(1)
@@ -117,7 +94,7 @@ def measure(size_bytes: int, rounds: int, where: Path, say: Callable[[str], None
             for number, way in enumerate(COMPARED):
                 folder = Path(name, str(number))
                 folder.mkdir()
-                runners[way] = Runner((way,), state, folder, _serve)
+                runners[way] = Runner((way,), state, folder, _turn)
                 runners[way].ask("prepare")
             for number in range(rounds + 1):
                 say(f"beside, {size_bytes / 1e9:g} GB: round {number} of {rounds}")

@@ -51,6 +51,9 @@ class Found:
     extra_bytes: int = 0
 
 
+_Measured = Callable[[ways.Save, int, dict[str, Any]], Any]
+
+
 class Runner:
     """A process that saves in one way, or in several that share its memory, when it is told to.
 
@@ -58,16 +61,16 @@ class Runner:
         together: The ways.
         state: What is saved.
         folder: Where to.
-        serve: What the process does, given its end of the pipe and these three; saves, unless named.
+        measured: What it does with a way to save, a step's number and the state, and tells; saves, unless named.
     """
 
     def __init__(
-        self, together: tuple[str, ...], state: dict[str, Any], folder: Path, serve: Callable[..., None] | None = None
+        self, together: tuple[str, ...], state: dict[str, Any], folder: Path, measured: _Measured | None = None
     ) -> None:
         self.together = together
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve or _serve, args=(theirs, together, state, folder))
+        self._process = context.Process(target=_serve, args=(theirs, together, state, folder, measured or _saved))
         self._process.start()
         theirs.close()
 
@@ -116,7 +119,9 @@ class Runner:
         self._pipe.close()
 
 
-def _serve(pipe: Connection, together: tuple[str, ...], state: dict[str, Any], folder: Path) -> None:
+def _serve(
+    pipe: Connection, together: tuple[str, ...], state: dict[str, Any], folder: Path, measured: _Measured
+) -> None:
     """Do what is told, until nobody tells any more."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     saves: dict[str, ways.Save] = {}
@@ -130,7 +135,7 @@ def _serve(pipe: Connection, together: tuple[str, ...], state: dict[str, Any], f
                     saves = ways.prepared(together, state, folder)
                     pipe.send(0)
                 else:
-                    told = _saved(saves[what], step)
+                    told = measured(saves[what], step, state)
                     ways.clear(together, folder)  # before the next one's turn
                     pipe.send(told)
             except BaseException:  # noqa: BLE001 (whatever it was, the other side is waiting)
@@ -140,7 +145,7 @@ def _serve(pipe: Connection, together: tuple[str, ...], state: dict[str, Any], f
     os._exit(0)  # DCP's threads are not waited for
 
 
-def _saved(save: ways.Save, step: int) -> dict[str, float]:
+def _saved(save: ways.Save, step: int, _: dict[str, Any]) -> dict[str, float]:
     cpu_s = time.process_time()
     began_s = time.perf_counter()
     saved = save(step)
