@@ -126,6 +126,34 @@ told(run(2, load, {str(tmp_path)!r}, {layout!r}))
         assert rank["digest"] == digest != later
 
 
+def test_a_rank_killed_while_its_copy_goes_on_has_the_one_before(tmp_path: Path) -> None:
+    """Half a copy is none: both ranks go on from the step before, whose values they get."""
+    (loaded,) = in_worlds(f"""
+import signal
+from slurm_robust.checkpoint.saving import copying
+copying._thread = type("Idle", (), {{"start_new_thread": lambda *_: None}})
+
+def train(rank):
+    training = Training("fsdp")
+    saver = Checkpointer({str(tmp_path)!r}, until_update=True)
+    training.step(1)
+    assert saver.save(1, training.state)
+    digest = training.digest()
+    assert saver.wait() == 1
+    training.step(2)
+    assert saver.save(2, training.state)
+    with open({str(tmp_path / "digest")!r} + str(rank), "w") as file:
+        file.write(digest)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+run(2, train, expect=-9)
+told(run(2, load, {str(tmp_path)!r}, "fsdp"))
+""")
+    for rank, told in enumerate(loaded):
+        assert told["step"] == 1
+        assert told["digest"] == (tmp_path / f"digest{rank}").read_text()
+
+
 class Runtime:
     """What stands for CUDA's runtime, which no machine here has: it notes what is registered."""
 
