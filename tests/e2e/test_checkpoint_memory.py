@@ -43,7 +43,7 @@ for step in range(first, 13):
     if rank == 1 and step == 8 and first == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 saver.close()
-print(f"rank {rank} has saved {saver.last_sealed}, kept by {saver.backup}", flush=True)
+print(f"rank {rank} has saved {saver.last_sealed}, kept by {saver.backups}", flush=True)
 dist.destroy_process_group()
 """
 
@@ -70,7 +70,7 @@ def test_a_killed_training_goes_on_from_memory(two_nodes: DevCluster, tmp_path: 
     subprocess.run(submit, cwd=tmp_path, env=env, check=True, capture_output=True)
     out = tmp_path / "out"
     wait_until(lambda: out.exists() and out.read_text().count("has saved 12") == 2, 150, "both ranks' last save")
-    assert out.read_text().count("has saved 12, kept by (1, 0)") == 2  # each on the other's node
+    assert out.read_text().count("has saved 12, kept by ((1,), (0,))") == 2  # each on the other's node
     told = re.findall(r"rank (\d) starts at (\d+) from (\w+), by agent: (\w+)", out.read_text())
     assert sorted(told[:2]) == [("0", "1", "nothing", "True"), ("1", "1", "nothing", "True")], out.read_text()
     assert sorted(told[2:]) == [("0", "9", "memory", "True"), ("1", "9", "memory", "True")], out.read_text()

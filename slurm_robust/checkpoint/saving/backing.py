@@ -13,11 +13,16 @@ from torch.distributed.tensor import DTensor
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.buffers import Buffers, Retention
+from slurm_robust.checkpoint.saving.image import MOST_BACKUPS
 from slurm_robust.checkpoint.saving.link import Link
 from slurm_robust.checkpoint.saving.placement import Layout, place
 from slurm_robust.checkpoint.saving.planning import Plan, Ranks
 
-_REMEDY = "Give the job more memory (--mem), or keep no backups: Checkpointer(backup=False)"
+_REMEDY = "Give the job more memory (--mem), or keep fewer backups: Checkpointer(backups=1), or 0"
+_HOW_MANY = ("no backup is kept", "one backup of each rank is kept, not two")
+
+Backups = tuple[tuple[int, ...], ...]
+"""Rank → the ranks on whose nodes its copies are kept, too."""
 
 
 class Wish(NamedTuple):
@@ -25,15 +30,27 @@ class Wish(NamedTuple):
 
     Attributes:
         retention: What stays.
-        backup: None: where the agents of a watch step keep the buffers of two nodes or more.
+        backups: Of each rank, 0 to 2; None: as many as there are other nodes and memory for, where the agents of a
+            watch step keep the buffers.
         layout: Parallel groups, name → size, the fastest first; None: as the state's tensors tell.
         bytes_per_s: Of a node, at most.
     """
 
     retention: Retention
-    backup: bool | None
+    backups: int | None
     layout: Mapping[str, int] | None
     bytes_per_s: float
+
+
+def asked(backups: int | None) -> int | None:
+    """What may be asked for.
+
+    Raises:
+        ValueError: another number of backups.
+    """
+    if backups not in (None, *range(MOST_BACKUPS + 1)):
+        raise ValueError(f"backups is {backups!r}: 0, 1 or 2 of each rank, or None: as many as fit")
+    return backups
 
 
 class Resumed(NamedTuple):
@@ -52,10 +69,11 @@ class Seat(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Where a node's persister can be called."""
+    """Where a rank's persister can be called, and how much memory a backup of that rank takes."""
 
     port: int
     addresses: tuple[str, ...]
+    image_bytes: int
 
 
 def seat(link: Link) -> Seat:
@@ -78,29 +96,40 @@ def axes(flat: Mapping[str, Any], world_size: int) -> dict[str, int]:
     return dict(reversed(list(zip(names, mesh.mesh.shape, strict=True))))
 
 
-def backups(seats: list[Seat], wish: Wish, groups: Mapping[str, int]) -> tuple[int, ...]:
-    """Rank → the rank on whose node it is kept, too; empty where no backups are kept. Pure.
+def wanted(seats: list[Seat], wish: Wish) -> tuple[int, str]:
+    """How many backups each rank is to have, and why they are fewer than was asked for. Pure."""
+    nodes = len({one.node for one in seats})
+    most = wish.backups
+    if most is None:
+        most = MOST_BACKUPS if nodes > 1 and all(one.by_agent for one in seats) else 0
+    found = min(most, nodes - 1)
+    few = "all ranks are on one node" if nodes == 1 else "there are two nodes"
+    return found, f"{_HOW_MANY[found]}: {few}" if found < most else ""
+
+
+def backups(seats: list[Seat], wish: Wish, groups: Mapping[str, int], copies: int) -> Backups:
+    """Rank → the ranks on whose nodes it is kept, too; empty where no backups are kept. Pure.
 
     Raises:
         CheckpointError: the layout is not one of these ranks.
     """
+    if not copies:
+        return ()
     numbers: dict[str, int] = {}
     node_of = [numbers.setdefault(one.node, len(numbers)) for one in seats]
-    wanted = wish.backup if wish.backup is not None else all(one.by_agent for one in seats)
-    if not wanted or len(numbers) < 2:
-        return ()
     try:
-        placed = place(Layout(wish.layout or groups, node_of=node_of))
+        placed = place(Layout(wish.layout or groups, node_of=node_of), copies)
     except ValueError as error:
         raise CheckpointError(str(error), "Checkpointer(layout=...) names sizes whose product is all ranks") from None
-    return placed.backup if placed is not None else ()
+    return placed.backups if placed is not None else ()
 
 
 class Arranged(NamedTuple):
-    """The buffers, and rank → the rank on whose node it is kept."""
+    """The buffers, who keeps what, and why that are fewer backups than were asked for; empty where they are not."""
 
     buffers: Buffers
-    backup: tuple[int, ...]
+    backups: Backups
+    fewer: str
 
 
 def arrange(
@@ -121,60 +150,104 @@ def arrange(
     """
     together = _Together(ranks)
     seats: list[Seat] = together.all(lambda: seat(link))
-    backup = backups(seats, wish, groups)
-    mine = seats[ranks.rank].node
-    own = [rank for rank, one in enumerate(seats) if one.node == mine]
-    here = [rank for rank, other in enumerate(backup) if other in own]
-    if own[0] == ranks.rank:
-        together.one(lambda: link.ask({"t": "settle", "own": own, "backups": here, **resumed._asdict()}))
-    together.meet()
+    here = _Here(link, together, seats, resumed)
+    copies, fewer = wanted(seats, wish)
+    placed = backups(seats, wish, groups, copies)
+    here.settle(placed)
     link.standing = []
     found: list[Buffers] = []
     together.one(lambda: found.append(Buffers(link, plan, ranks.world_size, wish.retention)))
     together.meet()
-    arranged = Arranged(found[0], backup)
-    if backup:
-        _back_up(link, together, seats, arranged, wish)
-    return arranged
-
-
-def _back_up(link: Link, together: _Together, seats: list[Seat], arranged: Arranged, wish: Wish) -> None:
-    buffers, backup = arranged
-    ranks, run = together.ranks, {"run": link.run, "secret": together.ranks.told(secrets.token_hex(32))}
-    calls: list[tuple[Call, int]] = together.all(
-        lambda: (_listen(link, seats[ranks.rank]), os.fstat(buffers.image.fd).st_size)
-    )
-    listen = {"t": "listen", "node": seats[ranks.rank].node, "port": calls[ranks.rank][0].port}
-    rooms = [
-        {"t": "room", "of": rank, "total_bytes": calls[rank][1], **run}
-        for rank, other in enumerate(backup)
-        if other == ranks.rank
-    ]
-    for room in rooms:
-        together.one(functools.partial(_room, link, room))
+    buffers = found[0]
+    if not placed:
+        return Arranged(buffers, placed, fewer)
+    calls: list[Call] = together.all(lambda: _listen(link, seats[ranks.rank], os.fstat(buffers.image.fd).st_size))
+    run = {"run": link.run, "secret": ranks.told(secrets.token_hex(32))}
+    if copies == MOST_BACKUPS and wish.backups is None:
+        try:
+            here.fit(placed, calls)
+            rooms = here.rooms(placed, calls, run)
+        except CheckpointError as error:
+            copies, fewer = 1, f"{_HOW_MANY[1]}: {error}"
+            placed = backups(seats, wish, groups, copies)
+            here.settle(placed)
+            rooms = here.rooms(placed, calls, run)
+    else:
+        rooms = here.rooms(placed, calls, run)
+    peers = [_peer(seats[other], calls[other]) for other in placed[ranks.rank]]
+    told = {"t": "peers", "peers": peers, "bytes_per_s": wish.bytes_per_s, **run}
+    together.one(lambda: link.ask(told))
     together.meet()
-    other = backup[ranks.rank]
-    peer = {
-        "t": "peer", "name": f"node {seats[other].name}", "node": seats[other].node, "port": calls[other][0].port,
-        "addresses": list(calls[other][0].addresses), "bytes_per_s": wish.bytes_per_s, **run,
-    }  # fmt: skip
-    together.one(lambda: link.ask(peer))
-    together.meet()
-    buffers.backed_up = True
-    link.standing = [listen, *rooms, peer]
+    buffers.backups = copies
+    listen = {"t": "listen", "node": seats[ranks.rank].node, "port": calls[ranks.rank].port}
+    link.standing = [listen, *rooms, told]
+    return Arranged(buffers, placed, fewer)
 
 
-def _listen(link: Link, mine: Seat) -> Call:
+def _listen(link: Link, mine: Seat, image_bytes: int) -> Call:
     answer, _ = link.ask({"t": "listen", "node": mine.node, "port": 0})
     if "why" in answer:
         raise CheckpointError(f"{mine.name}: {answer['why']}", _REMEDY)
-    return Call(int(answer["port"]), tuple(map(str, answer["addresses"])))
+    return Call(int(answer["port"]), tuple(map(str, answer["addresses"])), image_bytes)
 
 
-def _room(link: Link, room: dict[str, Any]) -> None:
-    answer, _ = link.ask(room)
+def _peer(keeps: Seat, call: Call) -> dict[str, Any]:
+    return {"name": f"node {keeps.name}", "node": keeps.node, "port": call.port, "addresses": list(call.addresses)}
+
+
+class _Here:
+    """What a node's persister is told of the memory that it is to have; all ranks call these methods."""
+
+    def __init__(self, link: Link, together: _Together, seats: list[Seat], resumed: Resumed) -> None:
+        self._link, self._together, self._resumed = link, together, resumed
+        self._rank = together.ranks.rank
+        self._seat = seats[self._rank]
+        self._own = [rank for rank, one in enumerate(seats) if one.node == self._seat.node]
+
+    def _kept(self, placed: Backups) -> list[int]:
+        return [rank for rank, others in enumerate(placed) if any(other in self._own for other in others)]
+
+    def settle(self, placed: Backups) -> None:
+        """Let all memory go that nobody needs any more."""
+        if self._own[0] == self._rank:
+            told = {"own": self._own, "backups": self._kept(placed), **self._resumed._asdict()}
+            self._together.one(lambda: self._link.ask({"t": "settle", **told}))
+        self._together.meet()
+
+    def fit(self, placed: Backups, calls: list[Call]) -> None:
+        """Ask whether all nodes have the memory; nothing is taken.
+
+        Raises:
+            CheckpointError: one has not.
+        """
+        if self._own[0] == self._rank:
+            rooms = [(rank, calls[rank].image_bytes) for rank in self._kept(placed)]
+            told = {"t": "fit", "rooms": rooms, "whose": f"node {self._seat.name}"}
+            self._together.one(lambda: _yes(self._link, told))
+        self._together.meet()
+
+    def rooms(self, placed: Backups, calls: list[Call], run: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Take the memory; what the persister was told for it.
+
+        Raises:
+            CheckpointError: it does not fit on some node.
+        """
+        rooms = [
+            {"t": "room", "of": rank, "turn": turn, "total_bytes": calls[rank].image_bytes, **run}
+            for rank, others in enumerate(placed)
+            for turn, other in enumerate(others)
+            if other == self._rank
+        ]
+        for room in rooms:
+            self._together.one(functools.partial(_yes, self._link, room, _REMEDY))
+        self._together.meet()
+        return rooms
+
+
+def _yes(link: Link, message: dict[str, Any], remedy: str = "") -> None:
+    answer, _ = link.ask(message)
     if answer["why"]:
-        raise CheckpointError(str(answer["why"]), _REMEDY)
+        raise CheckpointError(str(answer["why"]), remedy)
 
 
 class _Together:

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from slurm_robust.checkpoint.errors import CheckpointError
 
-_SPARE_SHARE = 0.03
+SPARE_SHARE = 0.03
+UNASKED_SPARE_SHARE = 0.1
+"""For what nobody asked for: it leaves more to whoever comes later."""
 _SPARE_LEAST_BYTES = 64 << 20
 _NO_LIMIT = 1 << 60
 """Version 1 of control groups says "no limit" with a number of this size."""
@@ -28,12 +30,18 @@ def buffers_bytes(file_bytes: int, slots: int = 2) -> int:
     return slots * file_bytes
 
 
-def spare_bytes(limit_bytes: int) -> int:
+def spare_bytes(limit_bytes: int, share: float = SPARE_SHARE) -> int:
     """What is never taken, so that a page more somewhere else kills nobody."""
-    return max(_SPARE_LEAST_BYTES, int(limit_bytes * _SPARE_SHARE))
+    return max(_SPARE_LEAST_BYTES, int(limit_bytes * share))
 
 
-def refusal(needed_bytes: int, rooms: list[Room], whose: str, what: str = "the two checkpoint buffers take") -> str:
+def refusal(
+    needed_bytes: int,
+    rooms: list[Room],
+    whose: str,
+    what: str = "the two checkpoint buffers take",
+    spare_share: float = SPARE_SHARE,
+) -> str:
     """Why so many bytes are not taken, as a sentence; empty where they fit.
 
     Args:
@@ -41,14 +49,16 @@ def refusal(needed_bytes: int, rooms: list[Room], whose: str, what: str = "the t
         rooms: All limits that hold.
         whose: For the sentence: `rank 3`.
         what: For the sentence: what takes them.
+        spare_share: Of each limit, kept free.
     """
     for room in rooms:
-        free_bytes = room.left_bytes - spare_bytes(room.limit_bytes)
+        spare = spare_bytes(room.limit_bytes, spare_share)
+        free_bytes = room.left_bytes - spare
         if needed_bytes > free_bytes:
             return (
                 f"{whose}: {what} {_gib(needed_bytes)}, and {room.set_by} has "
                 f"{_gib(max(0, free_bytes))} left for them (limit {_gib(room.limit_bytes)}, "
-                f"{_gib(spare_bytes(room.limit_bytes))} of it kept free)"
+                f"{_gib(spare)} of it kept free)"
             )
     return ""
 

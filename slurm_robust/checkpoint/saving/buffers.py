@@ -75,8 +75,8 @@ class Buffers:
             image = Image(fds[0], populate=True)
             image.describe(made, description, metadata)
         self.image = image
-        self.backed_up = False
-        """Whether another node keeps what is copied here, too."""
+        self.backups = 0
+        """How many other nodes keep what is copied here, too."""
         self.number = image.newest()
         self._targets = [self._prepared(plan.layout, slot) for slot in SLOTS]
 
@@ -93,12 +93,12 @@ class Buffers:
         return held.index(min(held))
 
     def busy(self) -> bool:
-        """Whether the next slot is still being written, or the other one not yet kept on another node."""
+        """Whether the next slot is still being written, or the other one not yet kept on the other nodes."""
         return not (self.image.free(self.next_slot()) and self.safe())
 
     def safe(self) -> bool:
-        """Whether the newest copy is kept on another node, or is not to be: the one before it may be given up."""
-        return not self.backed_up or all(self.image.sent(slot) for slot in SLOTS)
+        """Whether the newest copy is kept on all nodes that live and are to: the one before it may be given up."""
+        return all(self.image.sent(slot, self.backups) for slot in SLOTS)
 
     def wait_free(self) -> None:
         """Wait until it is not; a persister that has died meanwhile gets a successor."""

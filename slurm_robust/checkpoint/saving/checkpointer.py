@@ -42,8 +42,9 @@ class Checkpointer:
             step, without buffers.
         overlap: What a save does while both buffers are still being written: `wait` for one, or `skip` and say so.
         rng: Save the random generators' states of each rank, too.
-        backup: Keep each rank's copies on another node, too, in memory of the same size. None: where that node's
-            memory outlives the training, which it does under `srobust run`, and there are two nodes or more.
+        backups: On how many other nodes each rank's copies are kept, too, in memory of the same size: 0, 1 or 2. None:
+            where their memory outlives the training, which it does under `srobust run`, two on three nodes or more if
+            all have the memory, else one.
         layout: Sizes of the parallel groups, those of neighbouring ranks first: `{"tp": 8, "dp": 4, "pp": 2}`. A backup
             stands where none of its rank's groups is. None: as the tensors' meshes tell.
         backup_bytes_per_s: What a node sends for backups, at most; 0 for no bound.
@@ -61,7 +62,7 @@ class Checkpointer:
         asynchronous: bool = True,
         overlap: Literal["wait", "skip"] = "wait",
         rng: bool = True,
-        backup: bool | None = None,
+        backups: int | None = None,
         layout: Mapping[str, int] | None = None,
         backup_bytes_per_s: float = 1 << 30,
         local: str | Path | None = None,
@@ -84,8 +85,8 @@ class Checkpointer:
         """The last step that this rank knows to be sealed."""
         self.failures: list[str] = []
         """What went wrong with saves of this run, each a sentence."""
-        self.backup: tuple[int, ...] = ()
-        """Rank → the rank on whose node its copies are kept, too; empty where they are not."""
+        self.backups: backing.Backups = ()
+        """Rank → the ranks on whose nodes its copies are kept, too; empty where they are not."""
         self.stopping = False
         """A signal given to `save_on` has come, and the last save was made; the same on all ranks."""
         self.resumed: Resume | None = None
@@ -97,7 +98,7 @@ class Checkpointer:
         self._bindings: Bindings | None = None
         disk = str(localdisk.root(Path(local), self.directory)) if local is not None else ""
         retention = Retention(keep, disk, keep_local)
-        self._wish = backing.Wish(retention, backup, layout, backup_bytes_per_s)
+        self._wish = backing.Wish(retention, backing.asked(backups), layout, backup_bytes_per_s)
         self._schedule = Schedule(every, local=local is not None)
         self._resumed = backing.Resumed()
         self._leaving: Leaving | None = None
@@ -251,7 +252,9 @@ class Checkpointer:
         except CheckpointError:
             self._plan = None
             raise
-        self._buffers, self.backup = arranged
+        self._buffers, self.backups = arranged.buffers, arranged.backups
+        if arranged.fewer and self.ranks.rank == 0:
+            self._say(arranged.fewer)
 
     def _contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
         """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""

@@ -4,7 +4,7 @@
     1024       slot 0: number, length and CRC of its note, the note (JSON)
     2048       slot 1
     3072       what the persister has written: number and outcome of each slot
-    3584       what it has sent to the node that keeps this rank's backup: number of each slot
+    3584       what it has sent to the nodes that keep this rank's backups: for each, number of each slot
     4096       the description (JSON), then DCP's `.metadata` where this rank keeps it
     …          slot 0, slot 1, each from a multiple of 2 MiB on
 
@@ -34,6 +34,7 @@ _DONE_AT = 3072
 _DONE = struct.Struct("<2Q16s")
 _SENT_AT = 3584
 SLOTS = (0, 1)
+MOST_BACKUPS = 2
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -130,8 +131,9 @@ class Image:
             _NUMBER.pack_into(self.view, at, 0)
         _DONE.pack_into(self.view, _DONE_AT, 0, 0, b"")
         _DONE.pack_into(self.view, _DONE_AT + _DONE.size, 0, 0, b"")
-        for slot in SLOTS:
-            self.mark_sent(slot, 0)
+        for backup in range(MOST_BACKUPS):
+            for slot in SLOTS:
+                self.mark_sent(slot, 0, backup)
         text = msgspec.json.encode(description)
         self.view[PAGE_BYTES : PAGE_BYTES + len(text)] = text
         at = PAGE_BYTES + len(text)
@@ -231,14 +233,20 @@ class Image:
         number, written, digest = _DONE.unpack_from(self.view, _DONE_AT + slot * _DONE.size)
         return number, digest if written else b""
 
-    def mark_sent(self, slot: int, number: int) -> None:
-        """The persister is through with sending copy `number` of that slot, whether or not that worked."""
-        _NUMBER.pack_into(self.view, _SENT_AT + slot * _NUMBER.size, number)
+    def mark_sent(self, slot: int, number: int, backup: int = 0) -> None:
+        """The persister is through with sending copy `number` to its first or second backup, if that worked or not."""
+        _NUMBER.pack_into(self.view, self._sent_at(slot, backup), number)
 
-    def sent(self, slot: int) -> bool:
-        """Whether the persister is through with sending what that slot holds; True for an empty one."""
+    def sent(self, slot: int, backups: int = 1) -> bool:
+        """Whether it is through with sending what that slot holds to so many backups; True for an empty slot."""
         held = self.held(slot)
-        return held is None or _NUMBER.unpack_from(self.view, _SENT_AT + slot * _NUMBER.size)[0] == held[0]
+        return held is None or all(
+            _NUMBER.unpack_from(self.view, self._sent_at(slot, backup))[0] == held[0] for backup in range(backups)
+        )
+
+    @staticmethod
+    def _sent_at(slot: int, backup: int) -> int:
+        return _SENT_AT + (backup * len(SLOTS) + slot) * _NUMBER.size
 
     def free(self, slot: int) -> bool:
         """Whether the slot may be copied into."""

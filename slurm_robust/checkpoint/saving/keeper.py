@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -39,16 +39,17 @@ class Keeper:
         persister: Which it belongs to.
         fd: Of the image.
         backup: It is another node's rank's: written only where that is asked for.
+        turn: Which of that rank's backups it is, 0 or 1.
     """
 
-    def __init__(self, persister: Sealing, fd: int, *, backup: Image | None = None) -> None:
+    def __init__(self, persister: Sealing, fd: int, *, backup: Image | None = None, turn: int = 0) -> None:
         self.persister = persister
         self.image = backup or Image(fd)
-        self.backup = backup is not None
+        self.backup, self.turn = backup is not None, turn
         self.connection: socket.socket | None = None
         self.wake = threading.Event()
         self.dropped = False
-        self.sender: Sender | None = None
+        self.senders: list[Sender] = []
         self._orders: set[str] = set()
         """Saves that are to be written to the shared file system whatever was meant with them."""
         self._flushed: set[str] = set()
@@ -66,8 +67,8 @@ class Keeper:
         if self._thread.ident is None:
             self._thread.start()
         self.wake.set()
-        if self.sender is not None:
-            self.sender.wake.set()
+        for sender in self.senders:
+            sender.wake.set()
 
     def rank_gone(self) -> None:
         """The rank's process is gone; what it left complete is written."""
@@ -80,11 +81,13 @@ class Keeper:
         """When the process that made this copy was gone, CLOCK_MONOTONIC; None while it lives."""
         return self._left_s if save_id in self._left else None
 
-    def send_to(self, peer: Peer, throttle: Throttle) -> None:
-        """Have its copies kept by another node, too, from now on."""
-        if self.sender is not None:
-            self.sender.end()
-        self.sender = Sender(self.image, peer, throttle, self._backup_told)
+    def send_to(self, peers: Sequence[Peer], throttle: Throttle) -> None:
+        """Have its copies kept by these nodes, too, from now on, and by no others."""
+        for sender in self.senders:
+            sender.give_up()
+        for sender in self.senders:
+            sender.end()
+        self.senders = [Sender(self.image, peer, throttle, self._told_of, number) for number, peer in enumerate(peers)]
 
     def order(self, save_id: str) -> bool:
         """Write that save to the shared file system, too; False where it is not here."""
@@ -113,8 +116,7 @@ class Keeper:
 
     def drop(self) -> None:
         """Let the memory go, once what is complete is written; seals that wait for other nodes are not waited for."""
-        if self.sender is not None:
-            self.sender.end()
+        self.send_to((), Throttle(0))
         self.dropped = True
         self.start()
         self._thread.join()
@@ -163,7 +165,7 @@ class Keeper:
             self.image.finish(slot, number, digest)
             writing.reached("copy finished")
             return
-        if self.backup and writing.written_by_another(folder, description, note.save_id):
+        if self.backup and self._written(folder, description, note):
             return
         try:
             # The persister before this one may have been killed after it had sealed it.
@@ -189,14 +191,20 @@ class Keeper:
         finish()
         writing.reached("copy finished")
 
+    def _written(self, folder: Path, description: Description, note: Note) -> bool:
+        # When agents end, both backups of a lost rank are to be written: the second one leaves that to the first.
+        patience = 1 + self.turn if note.save_id in self._flushed else 1
+        return writing.written_by_another(folder, description, note.save_id, patience * writing.ANOTHER_S)
+
     def _write_files(self, description: Description, slot: int, number: int, folder: Path, note: Note) -> bytes:
         found, digest = [], b""
+        writer = writing.WRITERS[1 + self.turn if self.backup else 0]
         if description.file_bytes:
             content = self.image.slot(slot)[: description.file_bytes]
-            found.append(writing.write_file(folder, description.file, [content]))
+            found.append(writing.write_file(folder, description.file, [content], writer))
             digest = bytes.fromhex(found[0].xxh3_128)
         if description.rank == 0:
-            found.append(writing.write_file(folder, writing.METADATA, [self.image.metadata]))
+            found.append(writing.write_file(folder, writing.METADATA, [self.image.metadata], writer))
         if self.image.held(slot) != (number, note):
             raise CheckpointError(f"{folder}: a newer copy took its place in memory while it was written")
         writing.note_part(folder, writing.part_of(description, note, tuple(found)))
@@ -219,9 +227,8 @@ class Keeper:
         if not self._told(message) and (failure or warning):
             say(f"step {note.step} is not saved: {failure}" if failure else warning)
 
-    def _backup_told(self, step: int, failure: str) -> None:
-        why = f"{failure}; training goes on without" if failure else "its backup is kept again"
-        self._word(f"step {step}: {why}")
+    def _told_of(self, step: int, backup: str) -> None:
+        self._word(f"step {step}: {backup}")
 
     def _word(self, text: str) -> None:
         if not self._told({"t": "word", "text": text}):

@@ -22,7 +22,7 @@ _BOOTSTRAP = (
 )
 COMMAND = [sys.executable, "-c", _BOOTSTRAP, str(Path(slurm_robust.__file__).resolve().parent.parent)]
 """Starts a persister; the descriptors of its socket and of its lifeline follow."""
-PROTOCOL = 2
+PROTOCOL = 3
 """Of messages and images; another version of this package does not find a persister that has another one."""
 _AGENT_S = 3.0
 """For the agent to listen: it starts with the training, which has to import torch first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from slurm_robust.checkpoint.errors import CheckpointError
@@ -71,12 +71,16 @@ class Neighbours:
             )
         elif kind == "room":
             self._admit(message)
-            answer["why"] = self._room((directory, int(message["of"])), int(message["total_bytes"]))
-        elif kind == "peer":
+            key = directory, int(message["of"])
+            answer["why"] = self._room(key, int(message["total_bytes"]), int(message["turn"]))
+        elif kind == "fit":
+            wanted = {(directory, int(rank)): int(size) for rank, size in message["rooms"]}
+            answer["why"] = self._fit(wanted, str(message["whose"]))
+        elif kind == "peers":
             if asking is None:
-                raise ValueError("a peer for a rank that has no memory here")
+                raise ValueError("peers for a rank that has no memory here")
             self._throttle.bytes_per_s = float(message["bytes_per_s"])
-            asking.send_to(_peer(message), self._throttle)
+            asking.send_to([_peer(message, told) for told in message["peers"]], self._throttle)
         else:
             raise ValueError(f"asked for {kind!r}")
         wire.send(connection, answer, fds)
@@ -125,6 +129,10 @@ class Neighbours:
         for key in [key for key in self._backups if key[0] == directory and key[1] not in backups]:
             self._drop(key)
         here = [keeper for key, keeper in keepers.items() if key[0] == directory]
+        for sender in [sender for keeper in here for sender in keeper.senders]:
+            sender.give_up()  # who keeps what is told anew
+        for keeper in here:
+            keeper.send_to((), self._throttle)
         here += [keeper for key, (_, keeper) in self._backups.items() if key[0] == directory]
         for image in (keeper.image for keeper in here):
             held = {slot: one[1] for slot in SLOTS if (one := image.held(slot)) is not None}
@@ -134,10 +142,22 @@ class Neighbours:
                 if (has_it and note.save_id != resumed) or 0 <= step < note.step:
                     image.begin(slot)
 
-    def _room(self, key: _Key, total_bytes: int) -> str:
-        """Have memory for that rank's backup; why there is none, empty where there is."""
+    def _fit(self, rooms: Mapping[_Key, int], whose: str) -> str:
+        """Whether memory can be spared for these backups; why not. What is there already is not counted twice."""
+        there = {key: os.fstat(kept.image.fd).st_size for key, (kept, _) in self._backups.items() if key in rooms}
+        more_bytes = sum(size for key, size in rooms.items() if there.get(key) != size)
+        more_bytes -= sum(size for key, size in there.items() if rooms[key] != size)
+        what = "two backups of each rank would take another"
+        if more_bytes <= 0:
+            return ""
+        return budget.refusal(more_bytes, budget.rooms(), whose, what, budget.UNASKED_SPARE_SHARE)
+
+    def _room(self, key: _Key, total_bytes: int, turn: int = 0) -> str:
+        """Have memory for that rank's first or second backup; why there is none, empty where there is."""
         if key in self._backups:
-            if os.fstat(self._backups[key][0].image.fd).st_size == total_bytes:
+            kept, keeper = self._backups[key]
+            if os.fstat(kept.image.fd).st_size == total_bytes:
+                keeper.turn = turn
                 return ""
             self._drop(key)
         try:
@@ -145,7 +165,7 @@ class Neighbours:
         except CheckpointError as error:
             return error.what
         kept = Kept(fd)
-        self._backups[key] = kept, Keeper(self._persister, fd, backup=kept.image)
+        self._backups[key] = kept, Keeper(self._persister, fd, backup=kept.image, turn=turn)
         return ""
 
     def _drop(self, key: _Key) -> None:
@@ -154,12 +174,12 @@ class Neighbours:
             keeper.drop()
 
 
-def _peer(message: dict[str, Any]) -> Peer:
+def _peer(message: dict[str, Any], told: dict[str, Any]) -> Peer:
     return Peer(
-        str(message["name"]),
-        str(message["node"]),
-        tuple(map(str, message["addresses"])),
-        int(message["port"]),
+        str(told["name"]),
+        str(told["node"]),
+        tuple(map(str, told["addresses"])),
+        int(told["port"]),
         str(message["run"]),
         bytes.fromhex(message["secret"]),
     )

@@ -1,7 +1,8 @@
-"""On which rank's node a rank's checkpoint is kept a second time, so that one failure does not take both.
+"""On which ranks' nodes a rank's checkpoint is kept, too, so that one failure does not take all of its copies.
 
-A failure takes a node, or the nodes of a whole parallel group, since such a group is evicted together. So a backup
-stands on a node that has no tensor, pipeline, data or other group in common with the first. Decides; moves nothing.
+A failure takes a node or two, or the nodes of a whole parallel group, since such a group is evicted together. So a
+backup stands on a node that has no tensor, pipeline, data or other group in common with the rank's own; a second one
+stands where the first two copies do not go together with it. Decides; moves nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_robust.checkpoint.saving.spreading import spread
+
 _Group = tuple[str, tuple[int, ...]]
 
 
@@ -18,12 +21,13 @@ class Placement(NamedTuple):
     """Where backups stand.
 
     Attributes:
-        backup: Rank → the rank on whose node its checkpoint is kept, too. Each rank keeps exactly one
-            other's where all nodes have as many ranks.
-        shared: The most groups that a node has in common with the one that backs up a rank of it; 0 is what is wanted.
+        backups: Rank → the ranks on whose nodes its checkpoint is kept, too, one or two, on different nodes. Each
+            node keeps as many as any other where all have as many ranks.
+        shared: The most groups that a node has in common with the one that keeps the first backup of a rank of it;
+            0 is what is wanted.
     """
 
-    backup: tuple[int, ...]
+    backups: tuple[tuple[int, ...], ...]
     shared: int
 
 
@@ -61,9 +65,12 @@ class Layout:
 
     def half_around(self, rank: int) -> int:
         """The rank that has its place on the node half around."""
-        node = self._node_of[rank]
-        there = self._ranks_on[(node + self.nodes // 2) % self.nodes]
-        return there[self._ranks_on[node].index(rank) % len(there)]
+        return self.facing(rank, (self._node_of[rank] + self.nodes // 2) % self.nodes)
+
+    def facing(self, rank: int, node: int) -> int:
+        """The rank that has its place on another node."""
+        there = self._ranks_on[node]
+        return there[self._ranks_on[self._node_of[rank]].index(rank) % len(there)]
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Its place on each axis."""
@@ -97,10 +104,32 @@ class Layout:
         return found
 
 
-def place(layout: Layout) -> Placement | None:
-    """Choose backups; None where there is one node only.
+def place(layout: Layout, copies: int = 1) -> Placement | None:
+    """Choose backups; None where there is one node only, and one for each rank where there are two.
 
-    Every rank's backup lies the same way along each axis: half around it, or not at all. Of those ways the one is
+    With two, any two nodes may be lost, and any whole group that is not on all nodes: no rank's copies go together. The
+    one exception are nodes that cut through groups in such a way that any three nodes of a rank's choice are in one
+    of its groups (tensor groups of five, four ranks a node); there the second backup lies where the fewest groups are.
+
+    Args:
+        layout: Of the ranks.
+        copies: Backups of each rank, 1 or 2.
+    """
+    first = _first(layout)
+    if first is None or copies < 2 or layout.nodes <= 2:
+        return first
+    spread_out = spread(layout, [layout.node(other) for (other,) in first.backups])
+    backups = []
+    for rank, (other,) in enumerate(first.backups):
+        near, far = spread_out.first[rank], spread_out.second[rank]
+        backups.append((other if layout.node(other) == near else layout.facing(rank, near), layout.facing(rank, far)))
+    return Placement(tuple(backups), first.shared)
+
+
+def _first(layout: Layout) -> Placement | None:
+    """One backup for each rank.
+
+    Every rank's lies the same way along each axis: half around it, or not at all. Of those ways the one is
     taken that has no two copies on one node, then the fewest groups in common, then backs up in pairs (of all pairs of
     nodes, fewest then hold both copies of something), then lies farthest, by the nodes' numbers around a ring.
     """
@@ -119,7 +148,7 @@ def place(layout: Layout) -> Placement | None:
     if best is None:
         backup = tuple(layout.half_around(rank) for rank in range(layout.world_size))
         best = _judged(layout, backup, {(layout.node(r), layout.node(b)) for r, b in enumerate(backup)}, by_node)
-    return Placement(best[1], best[2])
+    return Placement(tuple((other,) for other in best[1]), best[2])
 
 
 def _shifted(layout: Layout, rank: int, shift: Sequence[int]) -> int:
@@ -136,6 +165,8 @@ def _judged(
     return (max(shared), sum(shared) / len(shared), fatal, -distance), backup, max(shared)
 
 
-def lost(layout: Layout, backup: Sequence[int], nodes: set[int]) -> list[int]:
+def lost(layout: Layout, backups: Sequence[Sequence[int]], nodes: set[int]) -> list[int]:
     """Ranks whose checkpoint is nowhere any more when these nodes are gone."""
-    return [rank for rank, other in enumerate(backup) if layout.node(rank) in nodes and layout.node(other) in nodes]
+    return [
+        rank for rank, others in enumerate(backups) if all(layout.node(holder) in nodes for holder in (rank, *others))
+    ]

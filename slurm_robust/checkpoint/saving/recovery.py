@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -77,7 +78,7 @@ def choose(shares: Iterable[Share], wrong: Collection[Share] = (), refused: Coll
     for (_, _, world_size), by_rank in saves.items():
         if set(by_rank) != set(range(world_size)):
             continue
-        taken = [min(by_rank[rank], key=_preference) for rank in range(world_size)]
+        taken = _taken(by_rank, world_size)
         if not any(share.has_metadata for share in taken):
             # Any copy of it will do: the one that lies with another copy of a share is as good.
             spare = next((one for found in by_rank.values() for one in found if one.has_metadata), None)
@@ -90,8 +91,19 @@ def choose(shares: Iterable[Share], wrong: Collection[Share] = (), refused: Coll
     return best
 
 
-def _preference(share: Share) -> tuple[int, bool, int]:
-    return PLACES.index(share.place), not share.has_metadata, share.at
+def _taken(by_rank: dict[int, list[Share]], world_size: int) -> list[Share]:
+    """The best share of each rank; of two as good, as two backups are, the one of who gives less to others so far."""
+    given: Counter[int] = Counter()
+    found = []
+    for rank in range(world_size):
+        best = min(by_rank[rank], key=lambda one: (*_preference(one), given[one.at], one.at))
+        given[best.at] += best.place != MEMORY
+        found.append(best)
+    return found
+
+
+def _preference(share: Share) -> tuple[int, bool]:
+    return PLACES.index(share.place), not share.has_metadata
 
 
 def _age(note: Note) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""Sends a rank's copies to the node that keeps its backup, at a bounded rate and out of the step's way."""
+"""Sends a rank's copies to a node that keeps a backup of it, at a bounded rate and out of the step's way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 class Peer(NamedTuple):
-    """The node that keeps a rank's backup.
+    """A node that keeps a backup of a rank.
 
     Attributes:
         name: For people.
@@ -147,11 +147,14 @@ class Sender:
         image: The rank's.
         peer: Where to.
         throttle: Of this node.
-        tell: Called with (step, what went wrong, or empty: it works again) when that changes.
+        tell: Called with (step, what went wrong, or that it works again) when that changes.
+        backup: Which of the rank's this is, 0 or 1.
     """
 
-    def __init__(self, image: Image, peer: Peer, throttle: Throttle, tell: Callable[[int, str], None]) -> None:
-        self.image, self.peer, self.throttle, self._tell = image, peer, throttle, tell
+    def __init__(
+        self, image: Image, peer: Peer, throttle: Throttle, tell: Callable[[int, str], None], backup: int = 0
+    ) -> None:
+        self.image, self.peer, self.throttle, self._tell, self._backup = image, peer, throttle, tell, backup
         self.wake = threading.Event()
         self._ended = False
         self._kept = 0
@@ -160,18 +163,22 @@ class Sender:
         self._broken_at_s = self._pause_s = 0.0
         """When it last failed, and for how long it is left alone since; 0 while it works."""
         for slot in SLOTS:
-            image.mark_sent(slot, 0)  # to somebody else
+            image.mark_sent(slot, 0, backup)  # to somebody else
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
         self.wake.set()
 
-    def end(self) -> None:
-        """Give up what is being sent, and let the thread end."""
+    def give_up(self) -> None:
+        """Have the thread end soon, whatever it sends."""
         self._ended = True
         if self._sock is not None:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
         self.wake.set()
+
+    def end(self) -> None:
+        """The same, and wait for it."""
+        self.give_up()
         self._thread.join()
 
     def _live(self) -> None:
@@ -192,7 +199,7 @@ class Sender:
         newest = max(held, key=lambda one: one.number, default=None)
         for slot, number, _ in held:
             if self._pause_s or newest is None or slot != newest.slot:
-                self.image.mark_sent(slot, number)
+                self.image.mark_sent(slot, number, self._backup)
         if newest is None or newest.number == self._kept or self._resting_s() > 0:
             return None
         return newest
@@ -208,13 +215,14 @@ class Sender:
             first = not self._pause_s
             self._pause_s = min(2 * self._pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             if first and not self._ended:
-                self._tell(copy.note.step, f"{self.peer.name} does not keep its backup: {error}")
+                failure = f"{self.peer.name} does not keep its backup: {error}; training goes on without it"
+                self._tell(copy.note.step, failure)
             return
         if self._pause_s:
             self._pause_s = 0.0
-            self._tell(copy.note.step, "")
+            self._tell(copy.note.step, f"{self.peer.name} keeps its backup again")
         self._kept = copy.number
-        self.image.mark_sent(copy.slot, copy.number)
+        self.image.mark_sent(copy.slot, copy.number, self._backup)
 
     def _patiently(self, copy: Copy) -> None:
         """Send it, and again for a while where that fails: a persister that died may have a successor."""

@@ -23,6 +23,8 @@ _CHUNK_BYTES = 4 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 ANOTHER_S = 3.0
 """A file that does not grow for so long is written by nobody."""
+WRITERS = ("", ".backup1", ".backup2")
+"""Who may write a rank's file: its own node, and those that keep its backups; in the names of half-written files."""
 _LOOK = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
 
 
@@ -75,13 +77,13 @@ def _part_path(folder: Path, rank: int) -> Path:
     return folder / f"part-{rank:05d}.json"
 
 
-def write_file(folder: Path, name: str, content: Iterable[memoryview]) -> FileSeal:
+def write_file(folder: Path, name: str, content: Iterable[memoryview], writer: str = WRITERS[0]) -> FileSeal:
     """Write a file, flush it, read it back and compare.
 
     Raises:
         CheckpointError: any of that failed; nothing by that name is left.
     """
-    where, temporary = folder / name, folder / f".{name}.tmp"
+    where, temporary = folder / name, folder / f".{name}{writer}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.sync_folder(folder.parent)
@@ -132,11 +134,11 @@ def note_part(folder: Path, part: Part) -> None:
     reached("part noted")
 
 
-def written_by_another(folder: Path, description: Description, save_id: str) -> bool:
+def written_by_another(folder: Path, description: Description, save_id: str, patience_s: float = ANOTHER_S) -> bool:
     """Whether a rank's share is on the disk, or gets there by whoever has it, too; waits while that one writes."""
-    temporary = folder / f".{description.file}.tmp"
-    size_bytes, since_s = -1, time.monotonic()
-    while time.monotonic() - since_s < ANOTHER_S:
+    temporaries = [folder / f".{description.file}{writer}.tmp" for writer in WRITERS]
+    before, since_s = [-1], time.monotonic()
+    while time.monotonic() - since_s < patience_s:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             if seals.read(folder) is not None:
                 return True
@@ -144,14 +146,18 @@ def written_by_another(folder: Path, description: Description, save_id: str) -> 
             part = msgspec.json.decode(_part_path(folder, description.rank).read_bytes(), type=Part)
             if part.save_id == save_id:
                 return True
-        try:
-            now_bytes = temporary.stat().st_size
-        except OSError:
-            now_bytes = -1
-        if now_bytes != size_bytes:
-            size_bytes, since_s = now_bytes, time.monotonic()
+        now = [_size_bytes(temporary) for temporary in temporaries]
+        if now != before:
+            before, since_s = now, time.monotonic()
         time.sleep(_FIRST_PAUSE_S)
     return False
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
 
 
 def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:

@@ -16,7 +16,7 @@ from typing import Callable
 
 from slurm_robust.supervise.agent.ranks import Target
 
-PROTOCOL = 2
+PROTOCOL = 3
 """In the name, so that a rank with another version of this package does not find it."""
 FLUSH_S = 60.0
 """For what was copied to be written when the agent ends; where Slurm ends the job, KillWait is shorter."""

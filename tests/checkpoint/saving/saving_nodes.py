@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 from slurm_robust.supervise.agent import persist
 from slurm_robust.supervise.agent.ranks import Target
@@ -29,15 +30,44 @@ def backed_up(rank, directory, layout, steps, options):
     while not saver._buffers.safe():
         saver._hear(0.02)
     dist.barrier()
-    return {"digests": digests, "backup": saver.backup}
+    return {"digests": digests, "backups": saver.backups}
 
 def resumed(rank, directory, layout, options):
     training = Training(layout, seed=7)
     saver = Checkpointer(directory, **options)
     step = saver.load_latest(training.state)
     return {"step": step, "digest": training.digest(), "source": saver.resumed.source, "notes": saver.resumed.notes}
+
+def went_on(rank, directory, layout, options):
+    training = Training(layout, seed=7)
+    saver = Checkpointer(directory, **options)
+    step, digest = saver.load_latest(training.state), training.digest()
+    training.step(step + 1)
+    assert saver.save(step + 1, training.state)
+    while not saver._buffers.safe():
+        saver._hear(0.02)
+    dist.barrier()
+    found = {"step": step, "digest": digest, "source": saver.resumed.source, "notes": saver.resumed.notes}
+    return {**found, "digests": [training.digest()], "backups": saver.backups}
 """
-"""What runs on a rank: it says which node it is on, by its number; then it saves, or goes on."""
+"""What runs on a rank: it says which node it is on, by its number; then it saves, or loads, or loads and saves on."""
+NO_DISK = "/proc/no-such-place"
+"""Nothing is ever written there: what comes back comes from memory."""
+
+
+def train(nodes: str, world: int, layout: str, **options: Any) -> str:
+    """A line of a program: a world that saves three steps to memory and to other nodes."""
+    return f'told(run({world}, on_nodes, "{nodes}", backed_up, {NO_DISK!r}, "{layout}", 3, {options!r}))\n'
+
+
+def load(nodes: str, world: int, layout: str, **options: Any) -> str:
+    """A line of a program: a world that loads."""
+    return f'told(run({world}, on_nodes, "{nodes}", resumed, {NO_DISK!r}, "{layout}", {options!r}))\n'
+
+
+def go_on(nodes: str, world: int, layout: str, **options: Any) -> str:
+    """A line of a program: a world that loads, and saves one step more to memory and to other nodes."""
+    return f'told(run({world}, on_nodes, "{nodes}", went_on, {NO_DISK!r}, "{layout}", {options!r}))\n'
 
 
 class Nodes:
@@ -46,6 +76,7 @@ class Nodes:
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         self._agents: dict[str, persist.Persist] = {}
+        self._replaced = 0
 
     def up(self, *names: str) -> None:
         """Have agents on these nodes, that hold nothing yet."""
@@ -73,6 +104,14 @@ class Nodes:
         finally:
             done.set()
             looking.join()
+
+    def replace(self, *names: str) -> list[str]:
+        """Lose these nodes; others that hold nothing come in their places: their names."""
+        self.lose(*names)
+        self._replaced += len(names)
+        new = [f"new{number}" for number in range(self._replaced - len(names), self._replaced)]
+        self.up(*new)
+        return new
 
     def kill_persister(self, name: str) -> None:
         """Only that process; the agent of the node lives."""

@@ -1,4 +1,4 @@
-"""Each rank's copies are kept on another node, too: what was backed up comes back whichever node is lost."""
+"""Each rank's copies are kept on other nodes, too: what was backed up comes back whichever nodes are lost."""
 
 from __future__ import annotations
 
@@ -7,43 +7,53 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from saving_nodes import RANKS, Nodes
+from saving_nodes import NO_DISK, RANKS, Nodes, go_on, load, train
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving.placement import Layout, lost, place
+from slurm_robust.checkpoint.saving.placement import Layout, place
 from slurm_robust.supervise.agent import persist
 
-NO_DISK = "/proc/no-such-place"
-"""Nothing is ever written there: what comes back comes from memory."""
+
+def test_any_one_node_is_lost(nodes: Nodes) -> None:
+    """Three nodes, one backup; each replacement of a lost one has an empty memory, and all ranks go on bit for bit.
+
+    One after the other is lost: what was replaced has its copies and its backups anew by then.
+    """
+    names = ["a", "b", "c"]
+    nodes.up(*names)
+    (before,) = in_worlds(RANKS + train("a b c", 3, "fsdp", backups=1))
+    for victim in range(3):
+        (names[victim],) = nodes.replace(names[victim])
+        (now,) = in_worlds(RANKS + go_on(" ".join(names), 3, "fsdp", backups=1))
+        assert {(rank["step"], rank["source"]) for rank in now} == {(3 + victim, "memory+backup")}
+        assert {rank["digest"] for rank in now} == {before[0]["digests"][-1]}
+        told = next(note for note in now[0]["notes"] if note.startswith(f"goes on from step {3 + victim}"))
+        assert f"ranks {victim} from their backup on " in told
+        before = now
 
 
-def train(nodes: str, world: int, layout: str, **options: Any) -> str:
-    """A line of a program: a world that saves three steps to memory and to other nodes."""
-    return f'told(run({world}, on_nodes, "{nodes}", backed_up, {NO_DISK!r}, "{layout}", 3, {options!r}))\n'
+@pytest.mark.parametrize("world", [3, 4])
+def test_any_two_nodes_are_lost_at_once(nodes: Nodes, world: int) -> None:
+    """Every pair of three and of four nodes, one pair after the other: the step that was backed up is in memory.
 
-
-def load(nodes: str, world: int, layout: str, **options: Any) -> str:
-    """A line of a program: a world that goes on."""
-    return f'told(run({world}, on_nodes, "{nodes}", resumed, {NO_DISK!r}, "{layout}", {options!r}))\n'
-
-
-@pytest.mark.parametrize("victim", ["a", "b", "c"])
-def test_any_one_node_is_lost(nodes: Nodes, victim: str) -> None:
-    """Three nodes; the replacement of the lost one has an empty memory, and all ranks go on bit for bit."""
-    nodes.up("a", "b", "c")
-    (saved,) = in_worlds(RANKS + train("a b c", 3, "fsdp"))
-    nodes.lose(victim)
-    nodes.up("d")
-    names = " ".join("d" if name == victim else name for name in ("a", "b", "c"))
-    (loaded,) = in_worlds(RANKS + load(names, 3, "fsdp"))
-    assert {(rank["step"], rank["source"]) for rank in loaded} == {(3, "memory+backup")}
-    assert {rank["digest"] for rank in loaded} == {saved[0]["digests"][-1]}
-    told = next(note for note in loaded[0]["notes"] if note.startswith("goes on from step 3"))
-    assert f"ranks {'abc'.index(victim)} from their backup on " in told
+    Where memory allows, two backups are the default under the agents; those that replace lost nodes get theirs anew.
+    """
+    names = list("abcd"[:world])
+    nodes.up(*names)
+    (before,) = in_worlds(RANKS + train(" ".join(names), world, "fsdp"))
+    placed = place(Layout({"ranks": world}, 1), 2)
+    assert placed is not None
+    assert [tuple(others) for others in before[0]["backups"]] == list(placed.backups)
+    for number, pair in enumerate(itertools.combinations(range(world), 2)):
+        for node, new in zip(pair, nodes.replace(*(names[node] for node in pair)), strict=True):
+            names[node] = new
+        (now,) = in_worlds(RANKS + go_on(" ".join(names), world, "fsdp"))
+        assert {(rank["step"], rank["source"]) for rank in now} == {(3 + number, "memory+backup")}
+        assert {rank["digest"] for rank in now} == {before[0]["digests"][-1]}
+        before = now
 
 
 def test_ranks_that_change_places_load_from_memory(nodes: Nodes) -> None:
@@ -57,47 +67,48 @@ def test_ranks_that_change_places_load_from_memory(nodes: Nodes) -> None:
         assert {rank["digest"] for rank in loaded} == {saved[0]["digests"][-1]}
 
 
-def test_any_two_nodes_are_lost(nodes: Nodes) -> None:
-    """Of four nodes that keep each other's in pairs, both of a pair are fatal, said so by the placement; no others."""
-    nodes.up("a", "b", "c", "d")
-    (saved,) = in_worlds(RANKS + train("a b c d", 4, "fsdp"))
-    backup = tuple(saved[0]["backup"])
-    layout = Layout({"ranks": 4}, 1)
-    placed = place(layout)
-    assert placed is not None
-    assert backup == placed.backup
-    fatal = [set(pair) for pair in itertools.combinations(range(4), 2) if lost(layout, backup, set(pair))]
-    assert fatal == [{0, 2}, {1, 3}]
-    nodes.lose("a", "b")
-    nodes.up("e", "f")
-    (loaded,) = in_worlds(RANKS + load("e f c d", 4, "fsdp"))
-    assert {(rank["step"], rank["source"]) for rank in loaded} == {(3, "memory+backup")}
-    assert {rank["digest"] for rank in loaded} == {saved[0]["digests"][-1]}
-    nodes.lose("c", "e")
-    nodes.up("g", "h")
-    (none,) = in_worlds(RANKS + load("g f h d", 4, "fsdp"))
-    assert {rank["step"] for rank in none} == {None}
+def test_any_whole_group_is_lost(nodes: Nodes) -> None:
+    """The groups are found in the tensors' mesh; one backup, and both nodes of a tensor or a data-parallel group go.
 
-
-GROUPS = Layout({"tp": 2, "dp": 2}, 1)
-"""A rank a node; tensor groups 0 1 and 2 3, replicas 0 2 and 1 3."""
-
-
-@pytest.mark.parametrize("group", [(0, 1), (2, 3), (0, 2), (1, 3)])
-def test_any_whole_group_is_lost(nodes: Nodes, group: tuple[int, int]) -> None:
-    """The groups are found in the tensors' mesh; both nodes of a tensor or a data-parallel group may go at once."""
+    A rank a node; tensor groups 0 1 and 2 3, replicas 0 2 and 1 3; one group after the other.
+    """
     names = ["a", "b", "c", "d"]
     nodes.up(*names)
-    (saved,) = in_worlds(RANKS + train(" ".join(names), 4, "fsdp+tp"))
-    placed = place(GROUPS)
+    (before,) = in_worlds(RANKS + train(" ".join(names), 4, "fsdp+tp", backups=1))
+    placed = place(Layout({"tp": 2, "dp": 2}, 1))
     assert placed is not None
     assert placed.shared == 0
-    assert tuple(saved[0]["backup"]) == placed.backup
-    nodes.lose(*(names[node] for node in group))
-    nodes.up("x", "y")
-    for new, node in zip("xy", group, strict=True):
-        names[node] = new
-    (loaded,) = in_worlds(RANKS + load(" ".join(names), 4, "fsdp+tp"))
+    assert [tuple(others) for others in before[0]["backups"]] == list(placed.backups)
+    for number, group in enumerate([(0, 1), (2, 3), (0, 2), (1, 3)]):
+        for node, new in zip(group, nodes.replace(*(names[node] for node in group)), strict=True):
+            names[node] = new
+        (now,) = in_worlds(RANKS + go_on(" ".join(names), 4, "fsdp+tp", backups=1))
+        assert {(rank["step"], rank["source"]) for rank in now} == {(3 + number, "memory+backup")}
+        assert {rank["digest"] for rank in now} == {before[0]["digests"][-1]}
+        before = now
+
+
+DEAF = "from slurm_robust.checkpoint.saving import keeping; keeping.Listener._serve = lambda _, sock: sock.close()"
+HASTY = "from slurm_robust.checkpoint.saving import sending; sending._SUCCESSOR_S = 0.2"
+
+
+def test_one_of_two_backups_is_out_of_reach(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node b takes nobody's copies: each rank that wants it to is told once, and saves go on to the other backup."""
+    bootstrap = persist._BOOTSTRAP
+    for name, hook in (("a", HASTY), ("b", f"{DEAF}; {HASTY}"), ("c", HASTY)):
+        monkeypatch.setattr(persist, "_BOOTSTRAP", bootstrap.replace("; from", f"; exec({hook!r}); from"))
+        nodes.up(name)
+        with nodes.looked_after():
+            in_worlds(RANKS + f'run(1, on_nodes, "{name}", lambda rank: Checkpointer({NO_DISK!r}).link.open())')
+    monkeypatch.setattr(persist, "_BOOTSTRAP", bootstrap)
+    heard = "said = []\nCheckpointer._say = lambda self, text: said.append(text)\n"
+    heard += 'def hearing(*args):\n    return {**backed_up(*args), "said": said}\n'
+    (saved,) = in_worlds(RANKS + heard + train("a b c", 3, "fsdp").replace("backed_up", "hearing"))
+    words = [[text for text in rank["said"] if "its backup" in text] for rank in saved]
+    assert [len(told) for told in words] == [1, 0, 1]
+    assert all("node b does not keep its backup" in told[0] for told in (words[0], words[2]))
+    new = nodes.replace("a", "b")
+    (loaded,) = in_worlds(RANKS + load(f"{new[0]} {new[1]} c", 3, "fsdp"))
     assert {(rank["step"], rank["source"]) for rank in loaded} == {(3, "memory+backup")}
     assert {rank["digest"] for rank in loaded} == {saved[0]["digests"][-1]}
 
@@ -108,9 +119,9 @@ def dies(mark):
     while not Path(mark).exists():
         time.sleep(0.005)
     os.kill(os.getpid(), signal.SIGKILL)
-def killed(rank, directory, mark):
+def killed(rank, directory, mark, backups):
     training = Training("fsdp")
-    saver = Checkpointer(directory)
+    saver = Checkpointer(directory, backups=backups)
     digests = {}
     for number in (1, 2, 3):
         training.step(number)
@@ -128,14 +139,12 @@ def killed(rank, directory, mark):
     time.sleep(60)
 """
 HOOKED = """
-import os, signal
+import itertools, os, signal
 from slurm_robust.checkpoint.saving import writing
 point, nth, mark = os.environ["KILL_AT"].split(":")
-seen = 0
+times = itertools.count(1)
 def reached(here):
-    global seen
-    seen += here == point
-    if here == point and seen == int(nth):
+    if here == point and next(times) == int(nth):
         open(mark, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
 writing.reached = reached
@@ -143,25 +152,32 @@ writing.reached = reached
 
 
 @pytest.mark.parametrize(
-    ("at", "steps"),
+    ("point", "nth", "backups", "steps"),
     [
-        ("backup chunk sent:2", {1}),
-        ("backup chunk sent:3", {2}),
-        ("backup chunk taken:3", {2, 3}),  # of another rank's; its own third may have been kept elsewhere before
-        ("backup kept:3", {2, 3}),  # other ranks are killed with it, maybe in their third copy
+        ("backup chunk sent", 3, 1, {2}),
+        ("backup chunk sent", 3, 2, {1, 2}),  # of its second copy; the first is on both others, maybe the second on one
+        ("backup chunk taken", 3, 1, {2, 3}),  # of another rank's; its own third may have been kept elsewhere before
+        ("backup kept", 3, 2, {1, 2}),  # its second, by one of two; others are killed with it, maybe in their second
     ],
 )
 def test_a_node_is_lost_in_a_transfer(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, steps: set[int]
+    nodes: Nodes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    point: str,
+    nth: int,
+    backups: int,
+    steps: set[int],
 ) -> None:
     """Half a copy takes no whole one's place: the step that was backed up before is there, and none is mixed."""
     mark = tmp_path / "killed"
     nodes.up("b", "c")
     with monkeypatch.context() as hooked:
         hooked.setattr(persist, "_BOOTSTRAP", persist._BOOTSTRAP.replace("; from", f"; exec({HOOKED!r}); from"))
-        hooked.setenv("KILL_AT", f"{at}:{mark}")
+        hooked.setenv("KILL_AT", f"{point}:{nth}:{mark}")
         nodes.up("a")
-    program = f'run(3, on_nodes, "a b c", killed, {NO_DISK!r}, {str(mark)!r}, expect=-9)'
+    program = f'run(3, on_nodes, "a b c", killed, {NO_DISK!r}, {str(mark)!r}, {backups}, expect=-9)'
     in_worlds(RANKS + "import time\nfrom pathlib import Path\n" + KILLED + program)
     nodes.lose("a")
     nodes.up("d")
@@ -194,11 +210,11 @@ def test_a_lost_ranks_backup_is_written(nodes: Nodes, tmp_path: Path) -> None:
 
 
 def test_a_persister_that_dies_keeps_backups_again(nodes: Nodes, tmp_path: Path) -> None:
-    """Its successor listens where it did, and has memory for the other's copies: the next save is backed up there."""
+    """Its successor listens where it did, and has memory for the others' copies: the next save is backed up there."""
     nodes.up("a", "b", "c")
     program = f"""
 import time
-def go_on(rank, directory):
+def saves(rank, directory):
     training = Training("fsdp")
     saver = Checkpointer(directory)
     for number in range(1, 5):
@@ -216,7 +232,7 @@ def go_on(rank, directory):
         saver._hear(0.02)
     dist.barrier()
     return training.digest()
-told(run(3, on_nodes, "a b c", go_on, {NO_DISK!r}))
+told(run(3, on_nodes, "a b c", saves, {NO_DISK!r}))
 """
 
     def kill() -> None:
@@ -230,8 +246,7 @@ told(run(3, on_nodes, "a b c", go_on, {NO_DISK!r}))
     with nodes.looked_after():
         (saved,) = in_worlds(RANKS + program)
     killing.join()
-    nodes.lose("a")  # whose backup is on b
-    nodes.up("d")
-    (loaded,) = in_worlds(RANKS + load("d b c", 3, "fsdp"))
+    new = nodes.replace("a", "c")  # of both b is to have the backups
+    (loaded,) = in_worlds(RANKS + load(f"{new[0]} b {new[1]}", 3, "fsdp"))
     assert {(rank["step"], rank["source"]) for rank in loaded} == {(4, "memory+backup")}
     assert {rank["digest"] for rank in loaded} == set(saved)

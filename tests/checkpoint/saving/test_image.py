@@ -103,3 +103,18 @@ def test_a_note_that_does_not_fit_is_refused(image: Image) -> None:
     with pytest.raises(ValueError, match="bytes"):
         image.commit(0, 1, Note("x" * 2000, 1, "f", 0.0))
     assert image.held(0) is None
+
+
+def test_a_copy_is_sent_when_all_its_backups_are(image: Image) -> None:
+    """Each backup has marks of its own; those of a copy before do not count, and an empty slot waits for nobody."""
+    assert all(image.sent(slot, 2) for slot in SLOTS)
+    image.commit(1, 4, note(4))
+    assert [image.sent(1, backups) for backups in (0, 1, 2)] == [True, False, False]
+    image.mark_sent(1, 4, 1)
+    assert [image.sent(1, backups) for backups in (1, 2)] == [False, False]
+    image.mark_sent(1, 4, 0)
+    assert [image.sent(1, backups) for backups in (1, 2)] == [True, True]
+    image.mark_sent(1, 3, 1)
+    assert [image.sent(1, backups) for backups in (1, 2)] == [True, False]
+    assert image.finished(0) == image.finished(1) == (0, b"")
+    assert image.described() == DESCRIPTION

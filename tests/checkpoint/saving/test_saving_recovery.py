@@ -71,3 +71,11 @@ def test_people_read_where_each_share_comes_from() -> None:
     assert choice is not None
     assert told(choice) == "goes on from step 7: ranks 0-1 from memory; ranks 2 from their backup on n9"
     assert choice.places == ("memory", "backup")
+
+
+def test_of_two_backups_those_are_taken_that_burden_no_node() -> None:
+    """Two lost nodes, whose ranks are on the same two others: each of these gives one share."""
+    both = [share(7, rank, "backup")._replace(at=at, node=f"n{at}") for rank in (0, 1) for at in (2, 3)]
+    choice = choose([share(7, 2, metadata=True), *both])
+    assert choice is not None
+    assert sorted(one.at for one in choice.shares if one.place == "backup") == [2, 3]

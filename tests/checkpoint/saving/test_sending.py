@@ -7,6 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import xxhash
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from slurm_robust.checkpoint.saving import greeting, sending
 from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.keeper import Keeper
 from slurm_robust.checkpoint.saving.keeping import Kept, Listener
 from slurm_robust.checkpoint.saving.sending import Peer, Sender, Throttle
 
@@ -130,6 +133,7 @@ def test_a_stranger_gets_and_gives_nothing(
     sender.end()
     listener.end()
     assert [(step, why.partition(":")[0]) for step, why in said] == [(1, "node b does not keep its backup")]
+    assert said[0][1].endswith("; training goes on without it")
     assert kept.image.described() is None
 
 
@@ -149,9 +153,39 @@ def test_a_peer_that_comes_back_gets_the_newest(image: Image, kept: Kept, monkey
     rooms["/d", 3] = kept
     sender.wake.set()
     until(lambda: said[1:])
-    assert said[1] == (2, "")
+    assert said[1] == (2, "node b keeps its backup again")
     assert kept.image.newest() == 2
     sender.end()
+    listener.end()
+
+
+def test_a_save_waits_for_both_backups_and_not_for_a_dead_one(
+    image: Image, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two senders, one of them to nobody: the copy counts as sent when the other has it and that one is given up."""
+    monkeypatch.setattr(sending, "_SUCCESSOR_S", 0.0)
+    listener = Listener({("/d", 3): kept}.get, "number")
+    listener.admit("run", SECRET)
+    said: list[tuple[int, str]] = []
+    keeper = Keeper(cast("Any", SimpleNamespace(poke=lambda: None)), image.fd)
+    monkeypatch.setattr(keeper, "_told_of", lambda *told: said.append(told))
+    alive, dead = peer(listener), peer(listener, name="node c", port=1)
+    keeper.send_to([alive, dead], Throttle(0))
+    for number in (1, 2, 3):
+        copy(image, number)
+        assert not all(image.sent(slot, 2) for slot in SLOTS)
+        for sender in keeper.senders:
+            sender.wake.set()
+        until(lambda: all(image.sent(slot, 2) for slot in SLOTS))
+        assert kept.image.newest() == number
+    assert [step for step, _ in said] == [1]
+    assert said[0][1].startswith("node c does not keep its backup: ")
+    keeper.send_to([alive], Throttle(0))
+    copy(image, 4)
+    keeper.senders[0].wake.set()
+    until(lambda: all(image.sent(slot, 1) for slot in SLOTS))
+    assert not image.sent(0, 2)
+    keeper.send_to([], Throttle(0))
     listener.end()
 
 

@@ -14,6 +14,7 @@ from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.saving.tiers import Schedule
+from slurm_robust.supervise.agent import persist
 
 TIERED = """
 import signal, time
@@ -94,12 +95,25 @@ def test_a_restart_takes_the_newest_of_all_tiers(nodes: Nodes, tmp_path: Path, m
     assert any("ranks 0 from the disk of a; ranks 1 from the disk of b" in note for note in disk[0]["notes"])
 
 
+WRITES = """
+from slurm_robust.checkpoint.saving import writing
+before = writing.write_file
+def write_file(folder, name, *args):
+    with open(writes, "a") as file:
+        file.write(name + " ")
+    return before(folder, name, *args)
+writing.write_file = write_file
+"""
+
+
 def test_memory_is_flushed_before_the_agents_end(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was for memory only is on the shared file system when an agent has ended in order: a requeue ends memory.
 
-    Also the share of a node that is lost: from its backup.
+    Also the share of a node that is lost: from its backup, by one of the two nodes that have one.
     """
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    hook = f"writes = {str(tmp_path / 'writes')!r}{WRITES}"
+    monkeypatch.setattr(persist, "_BOOTSTRAP", persist._BOOTSTRAP.replace("; from", f"; exec({hook!r}); from"))
     nodes.up("a", "b", "c")
     ckpt = tmp_path / "ckpt"
     train = f'run(3, on_nodes, "a b c", steps, {str(ckpt)!r}, "fsdp", 3, {{"every": {{"shared": 100}}}}, expect=-9)\n'
@@ -108,6 +122,8 @@ def test_memory_is_flushed_before_the_agents_end(nodes: Nodes, tmp_path: Path, m
     nodes.lose("b")
     nodes.end_in_order()
     assert checkpoint.latest(ckpt, deep=True).step == 3
+    written = (tmp_path / "writes").read_text().split()
+    assert written.count("__1_0.distcp") == len({path.name for path in ckpt.glob("step-*")}), written
 
 
 def test_a_local_disk_that_is_full_costs_that_tier_alone(
