@@ -165,11 +165,12 @@ class Keeper:
             self.image.finish(slot, number, digest)
             writing.reached("copy finished")
             return
-        if self.backup and self._written(folder, description, note):
+        written = self.backup and self._written(folder, description, note)
+        if written and description.rank:
             return
         try:
-            # The persister before this one may have been killed after it had sealed it.
-            if (description.rank and not ordered) or seals.read(folder) is None:
+            # The persister before this one may have been killed after it had sealed it; who wrote it, before it had.
+            if not written and ((description.rank and not ordered) or seals.read(folder) is None):
                 digest = self._write_files(description, slot, number, folder, note)
         except CheckpointError as error:
             failure = str(error)

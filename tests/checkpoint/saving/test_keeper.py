@@ -97,3 +97,41 @@ def test_a_seal_that_comes_after_its_memory_went(tmp_path: Path, tiers: tuple[st
     (done,) = sealing.done
     done()
     assert (tmp_path / "step-7" / "part-00000.json").exists()
+
+
+def test_what_a_lost_node_wrote_and_could_not_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0's node wrote its share, and is gone: whoever has its backup writes nothing again, but seals."""
+    monkeypatch.setattr(writing, "ANOTHER_S", 0.05)
+    keeper, sealing = kept(tmp_path, rank=0)
+    keeper.flush()
+    assert sealing.asked.wait(WAIT_S)
+    part = tmp_path / "step-7" / "part-00000.json"
+    written_ns = part.stat().st_mtime_ns
+    backup, its_sealing = kept(tmp_path, rank=0, backup=True)
+    backup.flush()
+    assert its_sealing.asked.wait(WAIT_S)
+    assert part.stat().st_mtime_ns == written_ns
+    for one in (keeper, backup):
+        one.drop()
+
+
+def test_two_that_seal_the_same_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One comes second, at whatever point of the first one's sealing: both find it sealed, and neither fails."""
+    keeper, sealing = kept(tmp_path, rank=0)
+    keeper.flush()
+    assert sealing.asked.wait(WAIT_S)
+    folder = tmp_path / "step-7"
+
+    def seal() -> None:
+        writing.seal_when_complete(folder, "run-1", 7, 1, lambda: True)
+
+    def reached(point: str) -> None:
+        if point == "about to seal":
+            monkeypatch.setattr(writing, "reached", lambda _: None)
+            seal()  # the other one is through meanwhile
+
+    monkeypatch.setattr(writing, "reached", reached)
+    seal()
+    seal()
+    keeper.drop()
+    assert sorted(path.name for path in folder.iterdir()) == [".metadata", "__0_0.distcp", "seal.json"]
