@@ -235,7 +235,7 @@ class Persister:
 
 def main(argv: list[str]) -> None:
     """Entry point: `main([LISTENING_FD, LIFELINE_FD or "-"])`."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # it ends when it is through; SIGKILL is always there
     with contextlib.suppress(OSError):
         os.nice(_NICE)
