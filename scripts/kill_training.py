@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import kill_point
 import torch
+from kill_cases import STEPS, TRAINER, Case
 
 from slurm_robust.checkpoint.saving import buffers
 from slurm_robust.checkpoint.saving.checkpointer import Checkpointer
 from slurm_robust.checkpoint.saving.state import PerRank
 
-STEPS = 6
-
-
-class Case(NamedTuple):
-    """One round.
-
-    Attributes:
-        ranks: How many there are.
-        nodes: Over how many nodes.
-        keeper: Whose persister it is: `agent`, the ranks' `own`, or `none` (written in the step).
-        victim: `rank`, `persister`, `agent`, or `node`.
-        side: `trainer` or `writer`: which side of a save comes by the point.
-        point: Where it is killed.
-        nth: At which time that it comes there.
-    """
-
-    ranks: int
-    nodes: int
-    keeper: str
-    victim: str
-    side: str
-    point: str
-    nth: int
+NOTED = {"slot void": "began", "all copied": "whole", "slot complete": "copied"}
+"""Points of a copy → the name that is left there."""
+_POLL_S = 0.005
 
 
 def state(step: int, rank: int) -> dict[str, Any]:
@@ -64,7 +46,7 @@ class Own:
 def train(rank: int, case: Case, folder: Path) -> None:
     """A rank: it saves all steps, or dies."""
     kill_point.here("rank")
-    reached = kill_point.watch("trainer", "rank" if rank == case.ranks - 1 else "spared")
+    reached = kill_point.watch((TRAINER,), "rank" if rank == case.ranks - 1 else "spared")
 
     def note(point: str) -> None:
         if point == "slot complete":
@@ -85,13 +67,34 @@ def train(rank: int, case: Case, folder: Path) -> None:
     assert saver.failures == []
 
 
+def train_backed_up(rank: int, case: Case, folder: Path) -> None:
+    """A rank whose copies another node keeps, too: it saves all steps, and stays until the last one is kept."""
+    kill_point.here("rank")
+
+    def note(point: str) -> None:
+        if point in NOTED:
+            (folder / f"{NOTED[point]}-{rank}-{step}").touch()
+
+    buffers.reached = note
+    saver = Checkpointer(folder / "ckpt", keep=2, every={"shared": case.shared})
+    for step in range(1, STEPS + 1):
+        assert saver.save(step, state(step, rank)), saver.failures
+    made = saver._buffers
+    assert made is not None
+    while saver.ranks.most(int(made.busy())) != [0]:
+        made.ensure_alive()
+        time.sleep(_POLL_S)
+    assert saver.failures == []
+
+
 def go_on(rank: int, case: Case, folder: Path) -> None:
     """A rank of the training that is started next: it loads, compares, and saves one step more."""
     into = state(999, rank)
     saver = Checkpointer(folder / "ckpt", keep=2, asynchronous=case.keeper != "none")
     step = saver.load_latest(into) or 0
     source = saver.resumed.source if saver.resumed is not None else ""
-    (folder / f"loaded-{rank}").write_text(json.dumps([step, source, step == 0 or _same(into, step, rank)]))
+    kept = [path.name for path in folder.glob("kept-*")]
+    (folder / f"loaded-{rank}").write_text(json.dumps([step, source, step == 0 or _same(into, step, rank), kept]))
     assert saver.save(step + 1, state(step + 1, rank)), saver.failures
     sealed = saver.wait(60.0)
     assert sealed == step + 1, (sealed, step, saver.failures)

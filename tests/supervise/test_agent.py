@@ -392,3 +392,50 @@ def test_below_a_shell_a_ranks_end_is_the_shells_to_judge(stage: Stage) -> None:
     wait_until(lambda: stage.hear("rank", rank=3), 15, "the worker")
     os.kill(worker, signal.SIGKILL)
     assert stage.hear("gone", rank=3)["task_lives"] is True
+
+
+def test_an_agent_stays_as_long_as_its_ranks_when_slurm_ends_the_job(stage: Stage) -> None:
+    """SIGTERM, and no supervisor any more: it is there until the last rank is gone, and no longer."""
+    victims = [stage.victim(0), stage.victim(1)]
+    stage.start_agent()
+    assert stage.agent is not None
+    assert stage.agent.stdin is not None
+    for rank in (0, 1):
+        stage.hear("rank", rank=rank)
+    stage.agent.terminate()
+    stage.agent.stdin.close()
+    victims[0].kill()
+    stage.hear("gone", rank=0)
+    victims[0].wait()
+    with pytest.raises(subprocess.TimeoutExpired):
+        stage.agent.wait(0.7)  # more than it stays where there was no SIGTERM
+    victims[1].kill()
+    victims[1].wait()
+    stage.agent.wait(5.0)
+    assert stage.agent.returncode == 0
+
+
+@pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_that_are_meant_for_the_program(stage: Stage, first: signal.Signals) -> None:
+    """`--signal=USR1@300` goes to all steps: an agent takes no notice. Without its supervisor it ends, ranks or not."""
+    stage.victim(0)
+    stage.start_agent()
+    assert stage.agent is not None
+    assert stage.agent.stdin is not None
+    stage.hear("rank", rank=0)
+    stage.agent.send_signal(first)
+    stage.tell("clean", id=3, attempt="none")
+    stage.hear("clean", id=3)
+    stage.agent.stdin.close()
+    stage.agent.wait(5.0)
+    assert stage.agent.returncode == 0
+
+
+def test_a_job_without_ranks_ends_at_once(stage: Stage) -> None:
+    """SIGTERM where no rank is: nothing is waited for."""
+    stage.start_agent()
+    stage.hear("hello")
+    assert stage.agent is not None
+    stage.agent.terminate()
+    stage.agent.wait(5.0)
+    assert stage.agent.returncode == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import secrets
 import string
 import sys
@@ -31,6 +31,7 @@ from slurm_robust.checkpoint.saving.state import collect
 from slurm_robust.checkpoint.saving.tiers import SHARED, Schedule
 
 _RUN_LETTERS = 6
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 
 
 class Checkpointer:
@@ -175,9 +176,8 @@ class Checkpointer:
         if self._health is not None:
             self._health.write()  # what is removed after this save depends on it
         if self._buffers is not None and (self.overlap == "wait" or leaving):
-            # Before all meet: no rank gives its older copy up while another one's newer is on one node only.
-            with contextlib.suppress(CheckpointError):
-                self._buffers.wait_free()
+            # No rank gives its older copy up while another one's newer is on one node only.
+            self._wait_for_all(self._buffers)
         contents = self._ready(state)
         if self._buffers is not None and self.overlap == "skip" and not leaving:
             (busy,) = self.ranks.most(int(self._buffers.busy()))
@@ -196,7 +196,7 @@ class Checkpointer:
             self._copying = step
             may_wait = deferring.may_wait(state, contents) if self._hook is not None and not leaving else None
             self._buffers.copy(contents, note, may_wait)
-        except CheckpointError as error:
+        except (CheckpointError, RuntimeError) as error:
             self._failed(step, str(error))
             return False
         return self._left(step) if leaving else True
@@ -208,6 +208,26 @@ class Checkpointer:
                 self._buffers.finish()
             except (CheckpointError, RuntimeError) as error:
                 self._failed(self._copying, str(error))
+
+    def _wait_for_all(self, buffers: Buffers, until_s: float = math.inf, *, written: bool = False) -> None:
+        """Wait until no rank waits for its own copies to be kept by others, and `written`: to be written, too.
+
+        All look together: a persister that died gets a successor from its own ranks, and others send to it.
+        """
+        waits, pause_s = buffers.waits(written=written), _FIRST_PAUSE_S
+        while True:
+            waiting, late = self.ranks.most(int(waits), int(time.monotonic() > until_s))
+            if late or not waiting:
+                return
+            if self.link.alive:
+                self._hear(pause_s)
+            try:
+                buffers.ensure_alive()
+                waits = buffers.waits(written=written)
+            except CheckpointError as error:
+                self._say(f"what was copied last may not be written: {error}")
+                waits = False
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def save_on(self, *signals: int, within_s: float = 25.0) -> None:
         """Make the next call of `save` the last one, once one of these signals has come to any rank.
@@ -303,14 +323,7 @@ class Checkpointer:
         """
         self._finish_copy()
         if self._buffers is not None:
-            deadline_s = time.monotonic() + timeout_s
-            while time.monotonic() < deadline_s and (self._buffers.image.due() or not self._buffers.safe()):
-                self._hear(0.05)
-                try:
-                    self._buffers.ensure_alive()
-                except CheckpointError as error:
-                    self._say(f"what was copied last may not be written: {error}")
-                    break
+            self._wait_for_all(self._buffers, time.monotonic() + timeout_s, written=True)
             self._hear()
         self.last_sealed = self.ranks.told(self.last_sealed)
         return self.last_sealed

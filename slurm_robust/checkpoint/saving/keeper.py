@@ -55,6 +55,9 @@ class Keeper:
         self._flushed: set[str] = set()
         self._open: set[int] = set()
         """Numbers of copies that are written, and wait for their seal."""
+        self._writing = self._memory_gone = False
+        self._memory = threading.Lock()
+        """Held by who lets the memory go, and by a seal that writes into it: nobody waits for that one."""
         self._left: set[str] = set()
         self._left_s = 0.0
         self._thread = threading.Thread(target=self._live, daemon=True)
@@ -112,18 +115,20 @@ class Keeper:
                 self.order(held[1].save_id)
 
     def drop(self) -> None:
-        """Let the memory go, once what is complete is written."""
+        """Let the memory go, once what is complete is written; seals that wait for other nodes are not waited for."""
         self.send_to((), Throttle(0))
         self.dropped = True
         self.start()
         self._thread.join()
-        self.image.close()
-        os.close(self.image.fd)
+        with self._memory:
+            self._memory_gone = True
+            self.image.close()
+            os.close(self.image.fd)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to be written."""
-        return self.image.described() is None or not self._due()
+        """Whether nothing is being written, or left to be written."""
+        return not self._writing and (self.image.described() is None or not self._due())
 
     def _due(self) -> list[tuple[int, int, Note]]:
         """(slot, number, note) of what is to be written, oldest first."""
@@ -139,10 +144,14 @@ class Keeper:
             self.wake.clear()
             description = self.image.described()
             while description is not None and (due := [one for one in self._due() if one[1] not in self._open]):
-                self._write(description, *due[0])
+                self._writing = True  # before its order is off the list: nobody is to believe that all is done
+                try:
+                    self._write(description, *due[0])
+                finally:
+                    self._writing = False
             self.persister.poke()
-            if self.dropped and self.idle:
-                return
+            if self.dropped:
+                return  # what waits for its seal does not need the memory
 
     def _write(self, description: Description, slot: int, number: int, note: Note) -> None:
         writing.reached("copy taken")
@@ -156,11 +165,12 @@ class Keeper:
             self.image.finish(slot, number, digest)
             writing.reached("copy finished")
             return
-        if self.backup and self._written(folder, description, note):
+        written = self.backup and self._written(folder, description, note)
+        if written and description.rank:
             return
         try:
-            # The persister before this one may have been killed after it had sealed it.
-            if (description.rank and not ordered) or seals.read(folder) is None:
+            # The persister before this one may have been killed after it had sealed it; who wrote it, before it had.
+            if not written and ((description.rank and not ordered) or seals.read(folder) is None):
                 digest = self._write_files(description, slot, number, folder, note)
         except CheckpointError as error:
             failure = str(error)
@@ -168,8 +178,9 @@ class Keeper:
             failure = f"{folder}: {type(error).__name__}: {error}"
 
         def finish() -> None:
-            if not self.backup:
-                self.image.finish(slot, number, digest if not failure else b"")
+            with self._memory:
+                if not self.backup and not self._memory_gone:
+                    self.image.finish(slot, number, digest if not failure else b"")
             self._open.discard(number)
 
         if description.rank == 0 and not failure:

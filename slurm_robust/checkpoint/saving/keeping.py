@@ -148,6 +148,7 @@ class Listener:
                 return
             slot = self._fill(sock, kept, offer)
             if slot is not None:
+                writing.reached("backup whole")
                 kept.image.commit(slot, offer.number, offer.note)
                 kept.last = slot
                 writing.reached("backup taken")

@@ -82,13 +82,15 @@ class Persister:
             failure = str(error)
         except Exception as error:  # noqa: BLE001 (as above)
             failure = f"{folder}: {type(error).__name__}: {error}"
-        keeper.tell(note, failure, warning)
-        done()
-        writing.reached("copy finished")
-        with self._lock:
-            self._seals -= 1
-        keeper.wake.set()
-        self.poke()
+        try:
+            keeper.tell(note, failure, warning)
+            done()
+            writing.reached("copy finished")
+        finally:  # a seal that stays open would keep this process from its end
+            with self._lock:
+                self._seals -= 1
+            keeper.wake.set()
+            self.poke()
 
     def _retain(self, description: Description) -> str:
         """Remove old checkpoints, one save at a time; why that failed. The new one is sealed whatever comes of it."""
@@ -114,8 +116,8 @@ class Persister:
             now_s = time.monotonic()
             if (left_s := keeper.left_s(note.save_id)) is None:
                 return now_s > until_s
-            # Other nodes may still be writing what their ranks left; who wants the memory does not wait for that.
-            if not keeper.dropped and (there := writing.half_written(folder)) != seen:
+            # Other nodes may still be writing what their ranks left.
+            if (there := writing.half_written(folder)) != seen:
                 seen, moved_s = there, now_s
             return now_s > min(until_s, max(left_s, moved_s) + ORPHANED_TIMEOUT_S)
 
@@ -233,7 +235,7 @@ class Persister:
 
 def main(argv: list[str]) -> None:
     """Entry point: `main([LISTENING_FD, LIFELINE_FD or "-"])`."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # it ends when it is through; SIGKILL is always there
     with contextlib.suppress(OSError):
         os.nice(_NICE)

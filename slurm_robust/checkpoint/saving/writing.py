@@ -161,7 +161,7 @@ def _size_bytes(path: Path) -> int:
 
 
 def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
-    """Put all ranks' files under one seal.
+    """Put all ranks' files under one seal, where nobody else has.
 
     Raises:
         Missing: not all ranks have left their word yet.
@@ -171,6 +171,8 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
     missing: list[int] = []
     try:
         there = set(os.listdir(folder))  # noqa: PTH208 (a listing asks a network file system anew, an open may not)
+        if seals.SEAL_NAME in there:
+            return  # by whoever has rank 0's share, too
         for rank in range(world_size):
             path = _part_path(folder, rank)
             part = msgspec.json.decode(path.read_bytes(), type=Part) if path.name in there else None
@@ -184,6 +186,8 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
         seals.write(folder, step, world_size, tuple(found), layout=LAYOUT)
         reached("sealed")
     except (OSError, msgspec.MsgspecError) as error:
+        if (folder / seals.SEAL_NAME).exists():
+            return  # that one was quicker, and has tidied up
         raise CheckpointError(f"{folder}: cannot be sealed: {error}", _LOOK) from error
     with contextlib.suppress(OSError):  # sealed it is
         for rank in range(world_size):

@@ -26,6 +26,7 @@ from slurm_robust.supervise.agent.capture import capture
 from slurm_robust.supervise.agent.exits import Exits
 from slurm_robust.supervise.agent.gpus import holders
 from slurm_robust.supervise.agent.kill import kill
+from slurm_robust.supervise.agent.leaving import POLL_S, Leaving
 from slurm_robust.supervise.agent.persist import Persist
 from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group, identity, left_behind
 from slurm_robust.supervise.agent.timings import Timings
@@ -58,6 +59,7 @@ class Agent:
         self._write_lock = threading.Lock()
         self._said_at = 0.0
         self._persist = Persist(target)
+        self._leaving = Leaving()
         self._knocking = -1
 
     # -- saying ------------------------------------------------------------------------------------------------
@@ -73,7 +75,7 @@ class Agent:
                 sys.stdout.write(text)
                 sys.stdout.flush()
             except (OSError, ValueError):
-                os._exit(0)
+                self._leaving.alone()
             self._said_at = time.monotonic()
 
     # -- looking -----------------------------------------------------------------------------------------------
@@ -253,12 +255,20 @@ class Agent:
     # -- living ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Live until the supervisor is gone or says so."""
+        """Live until the supervisor is gone or says so; where Slurm ends the job, as long as ranks do."""
+        self._leaving.listen()
         try:
             self._live()
         finally:
+            self._leaving.alone()  # what is written now takes its time, whoever listens
             if self._persist.end(lambda: self.say("flushing")):
                 self.say("flushed")
+
+    def _over(self) -> bool:
+        """Whether nobody needs this agent; ranks that came just now do."""
+        if self._leaving.over(self.ranks.values()):
+            self.rescan()
+        return self._leaving.over(self.ranks.values())
 
     def _watch_door(self, selector: selectors.BaseSelector) -> None:
         """Look for ranks with checkpoints while no process serves them yet."""
@@ -291,14 +301,19 @@ class Agent:
                 next_tick = now + self.tick_s
             if now - self._said_at >= _HEARTBEAT_S:
                 self.say("hb", ranks=len(self.ranks))
-            for key, _ in selector.select(max(0.0, min(next_tick, next_scan) - time.monotonic())):
+            if self._leaving.near and self._over():
+                return
+            until = now + POLL_S if self._leaving.near else min(next_tick, next_scan)
+            for key, _ in selector.select(max(0.0, until - time.monotonic())):
                 if key.fd == self._knocking:
                     self._persist.start()
                     self._watch_door(selector)
                     continue
                 data = os.read(0, 65536)
                 if not data:
-                    return
+                    self._leaving.alone()
+                    selector.unregister(0)
+                    continue
                 *lines, buffered = (buffered + data).split(b"\n")
                 for line in lines:
                     message = decoder.feed(line.decode("utf-8", "replace"))

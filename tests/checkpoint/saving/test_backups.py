@@ -250,3 +250,43 @@ told(run(3, on_nodes, "a b c", saves, {NO_DISK!r}))
     (loaded,) = in_worlds(RANKS + load(f"{new[0]} b {new[1]}", 3, "fsdp"))
     assert {(rank["step"], rank["source"]) for rank in loaded} == {(4, "memory+backup")}
     assert {rank["digest"] for rank in loaded} == set(saved)
+
+
+def test_a_persister_that_dies_while_another_node_sends_to_it(nodes: Nodes, tmp_path: Path) -> None:
+    """Its rank has nothing to wait for itself, but others wait for it: it brings a successor, and nobody gives up."""
+    nodes.up("a", "b")
+    program = f"""
+import time
+def saves(rank, directory):
+    torch.manual_seed(1)
+    state = {{"large": torch.rand(1_000_000), "small": torch.rand(10)}}
+    saver = Checkpointer(directory, backup_bytes_per_s=4_000_000)
+    saver.prepare(state)
+    if saver._plan.layout.file_bytes < 100_000:
+        Path("{tmp_path}/small").write_text("ab"[rank])
+    for step in (1, 2):
+        assert saver.save(step, state)
+    dist.barrier()
+    if rank == 0:
+        Path("{tmp_path}/two").touch()
+    began_s = time.monotonic()
+    assert saver.save(3, state)
+    took_s = time.monotonic() - began_s
+    while saver.ranks.most(int(not saver._buffers.safe())) != [0]:
+        saver._buffers.ensure_alive()
+    return took_s
+told(run(2, on_nodes, "a b", saves, {NO_DISK!r}))
+"""
+
+    def kill() -> None:
+        while not (tmp_path / "two").exists():
+            time.sleep(0.01)
+        time.sleep(0.3)  # the third save has begun, and waits for the second one to be sent: 1 s for 4 MB
+        nodes.kill_persister((tmp_path / "small").read_text())
+
+    killing = threading.Thread(target=kill)
+    killing.start()
+    with nodes.looked_after():
+        (took_s,) = in_worlds(RANKS + program)
+    killing.join()
+    assert max(took_s) < 8.0
