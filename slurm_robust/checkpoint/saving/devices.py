@@ -20,7 +20,7 @@ class OnStream:
 
     Args:
         device: Whose tensors.
-        into: Where to, on the CPU.
+        into: Where to, on the CPU; contiguous, of the types of `out`.
         out: What, in the same order.
     """
 
