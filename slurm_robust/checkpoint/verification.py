@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from pathlib import Path
 
 import msgspec
@@ -81,6 +82,9 @@ def check(
             now = where.stat()
         except (FileNotFoundError, NotADirectoryError):
             wrong[file.name] = "missing"
+            continue
+        if not stat.S_ISREG(now.st_mode):
+            wrong[file.name] = "no file any more"
             continue
         if now.st_size != file.size_bytes:
             wrong[file.name] = f"{now.st_size} bytes, sealed with {file.size_bytes}"
