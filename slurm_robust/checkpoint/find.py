@@ -14,7 +14,7 @@ from slurm_robust.checkpoint import rollbacks
 from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.places import NOT_TEXT, is_text
+from slurm_robust.checkpoint.places import NOT_TEXT, base, contents, is_text
 from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, step_in_name
 from slurm_robust.checkpoint.seals import read as read_seal
 from slurm_robust.checkpoint.verification import Problem, check, structure
@@ -122,9 +122,13 @@ def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
         return -1, f"demoted: {why}"
     try:
         report = structure(path, on_bytes=on_bytes)
+        if why := _in_short(report.problems):
+            return report.step, why
+        gone = rollbacks.read(path.parent)
+        changed_s = max((base(path) / name).stat().st_mtime for name in contents(path)) if gone else 0.0
+        return report.step, rollbacks.given_up(gone, report.step, changed_s)
     except OSError as error:
         return -1, Unread(f"cannot be read: {error}")
-    return report.step, _in_short(report.problems)
 
 
 def _why_not(path: Path, seal: Seal, *, deep: bool, on_bytes: OnBytes | None) -> str:
@@ -186,7 +190,9 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         except CheckpointError as error:
             seal, problem = None, Unread(error.what) if isinstance(error.__cause__, OSError) else error.what
         if seal is not None and gone:
-            problem = rollbacks.given_up(gone, seal.step, max((file.mtime_ns for file in seal.files), default=0) / 1e9)
+            # Of the file server's clock and of the one that sealed the earlier counts: one may be ahead.
+            changed_s = max((file.mtime_ns for file in seal.files), default=0) / 1e9
+            problem = rollbacks.given_up(gone, seal.step, min(changed_s, seal.created_at_s))
         if seal is not None or (problem and problem != NOT_TEXT) or step_in_name(path) is not None:
             found.append((path, seal, problem))
     return sorted(

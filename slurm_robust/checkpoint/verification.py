@@ -212,5 +212,7 @@ def _recall(path: Path) -> dict[str, _Remembered]:
 
 def _remember(path: Path, known: dict[str, _Remembered]) -> None:
     """Best effort: a folder that we may not write to is read again the next time."""
+    if _recall(path) == known:
+        return  # a new file is a write to the folder, which whoever waits for it to settle would wait for
     with contextlib.suppress(OSError):
         files.write_atomic(beside(path, VERIFIED_NAME), msgspec.json.encode(known), durable=False)
