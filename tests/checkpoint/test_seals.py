@@ -111,6 +111,19 @@ def test_a_seal_of_before_it_had_a_crc(make: Make) -> None:
     assert latest(path.parent).path == path
 
 
+def test_a_seal_that_is_none(make: Make, directory: Path) -> None:
+    """A pipe, which would be waited for, and a file larger than memory: neither is read."""
+    for step in (1, 2):
+        make(step)
+        (directory / f"step-{step:08d}" / "seal.json").unlink()
+    os.mkfifo(directory / "step-00000001" / "seal.json")
+    with (directory / "step-00000002" / "seal.json").open("wb") as file:
+        file.truncate(1 << 40)
+    found = latest(directory)
+    assert found.path is None
+    assert ["no seal, but a file of another kind" in why for _, why in found.passed_over] == [True, True]
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_for_a_seal(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -> None:
     """A seal that is none is a CheckpointError and nothing else."""
