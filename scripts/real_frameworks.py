@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from real_nemo import nemo
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.integrations import (
@@ -308,6 +309,7 @@ TRIALS: dict[str, tuple[str, Step]] = {
     "deepspeed --launcher=slurm": ("deepspeed", deepspeed_launcher),
     "megatron-core": ("megatron-core", megatron),
     "torchtitan": ("torchtitan", torchtitan),
+    "nemo": ("nemo_toolkit", nemo),
 }
 
 

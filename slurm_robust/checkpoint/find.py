@@ -14,7 +14,7 @@ from slurm_robust.checkpoint import rollbacks
 from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.places import NOT_TEXT, is_text
+from slurm_robust.checkpoint.places import NOT_TEXT, base, beside, contents, is_text
 from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, step_in_name
 from slurm_robust.checkpoint.seals import read as read_seal
 from slurm_robust.checkpoint.verification import Problem, check, structure
@@ -23,6 +23,7 @@ _FILE_SEAL_SUFFIX = f".{SEAL_NAME}"
 _UNSEALED_FILE = re.compile(
     r".*(?:step|iter|epoch|checkpoint|ckpt).*\d.*\.(?:ckpt|pt|pth|safetensors)\Z", re.IGNORECASE
 )
+_LISTINGS = 5
 NO_SEAL = "no seal: its save did not finish, or nobody sealed it"
 
 
@@ -71,9 +72,26 @@ def latest(
         CheckpointError: the folder is there and cannot be listed (one that is not there yet has no checkpoint), or none
             may be chosen and one of them cannot be read: starting anew would throw that one away.
     """
+    for _ in range(_LISTINGS):
+        found, unread = _newest(Path(directory), deep=deep, unsealed=unsealed, on_bytes=on_bytes)
+        # While it was listed, training saved and somebody pruned: all of them may be gone, and newer ones there.
+        if found.path is not None or all(os.path.lexists(path) for path, _ in found.passed_over):
+            break
+    if found.path is None and unread is not None:
+        raise CheckpointError(
+            f"{directory}: none is whole as far as can be told, but {unread[0].name}: {unread[1]}",
+            "Nobody can say where training should resume: look at the folder",
+        ) from OSError(unread[1])
+    return found
+
+
+def _newest(
+    directory: Path, *, deep: bool, unsealed: bool, on_bytes: OnBytes | None
+) -> tuple[Found, tuple[Path, str] | None]:
+    """As `latest`, and the newest that nobody can look at."""
     passed_over: list[tuple[Path, str]] = []
     unread: tuple[Path, str] | None = None
-    for path, seal, problem in candidates(Path(directory)):
+    for path, seal, problem in candidates(directory):
         if seal is not None:
             step, why = seal.step, problem or _why_not(path, seal, deep=deep, on_bytes=on_bytes)
         elif problem or not unsealed:
@@ -81,16 +99,11 @@ def latest(
         else:
             step, why = _structure(path, on_bytes)
         if not why:
-            return Found(path=path, step=step, sealed=seal is not None, passed_over=tuple(passed_over))
+            return Found(path=path, step=step, sealed=seal is not None, passed_over=tuple(passed_over)), unread
         passed_over.append((path, str(why)))
         if isinstance(why, Unread):
             unread = unread or passed_over[-1]
-    if unread is not None:
-        raise CheckpointError(
-            f"{directory}: none is whole as far as can be told, but {unread[0].name}: {unread[1]}",
-            "Nobody can say where training should resume: look at the folder",
-        ) from OSError(unread[1])
-    return Found(passed_over=tuple(passed_over))
+    return Found(passed_over=tuple(passed_over)), unread
 
 
 def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | None = None) -> list[Entry]:
@@ -122,9 +135,13 @@ def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
         return -1, f"demoted: {why}"
     try:
         report = structure(path, on_bytes=on_bytes)
+        if why := _in_short(report.problems):
+            return report.step, why
+        gone = rollbacks.read(path.parent)
+        changed_s = max((base(path) / name).stat().st_mtime for name in contents(path)) if gone else 0.0
+        return report.step, rollbacks.given_up(gone, report.step, changed_s)
     except OSError as error:
         return -1, Unread(f"cannot be read: {error}")
-    return report.step, _in_short(report.problems)
 
 
 def _why_not(path: Path, seal: Seal, *, deep: bool, on_bytes: OnBytes | None) -> str:
@@ -154,7 +171,7 @@ def _step(path: Path, seal: Seal | None) -> int:
 def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
     """(path, its seal, what is wrong with the seal, or with going on from there), newest first.
 
-    They are the sealed ones, and those named after a step.
+    They are the sealed ones, and those named after a step; not links to one beside them, which is listed itself.
 
     Raises:
         CheckpointError: as `latest`.
@@ -162,7 +179,8 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
     found: list[tuple[Path, Seal | None, str]] = []
     try:
         with os.scandir(directory) as listing:
-            names = [(entry.name, _kind(entry)) for entry in listing if not entry.name.startswith(".")]
+            shown = [entry for entry in listing if not entry.name.startswith(".")]
+            names = [(entry.name, _kind(entry)) for entry in shown if not _is_alias(directory, entry)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -186,7 +204,9 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         except CheckpointError as error:
             seal, problem = None, Unread(error.what) if isinstance(error.__cause__, OSError) else error.what
         if seal is not None and gone:
-            problem = rollbacks.given_up(gone, seal.step, max((file.mtime_ns for file in seal.files), default=0) / 1e9)
+            # Of the file server's clock and of the one that sealed the earlier counts: one may be ahead.
+            changed_s = max((file.mtime_ns for file in seal.files), default=0) / 1e9
+            problem = rollbacks.given_up(gone, seal.step, min(changed_s, seal.created_at_s))
         if seal is not None or (problem and problem != NOT_TEXT) or step_in_name(path) is not None:
             found.append((path, seal, problem))
     return sorted(
@@ -194,6 +214,16 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         key=lambda one: (_step(one[0], one[1]), one[1].created_at_s if one[1] else 0.0, one[0].name),
         reverse=True,
     )
+
+
+def _is_alias(directory: Path, entry: os.DirEntry[str]) -> bool:
+    """Whether it is a link to a checkpoint beside it (NeMo's `-last`, Lightning's `last.ckpt`)."""
+    if not entry.is_symlink():
+        return False
+    target = Path(os.path.realpath(directory / entry.name))
+    if target.parent != Path(os.path.realpath(directory)) or target.name == entry.name:
+        return False
+    return target.exists() and (step_in_name(target) is not None or beside(target, SEAL_NAME).exists())
 
 
 def _kind(entry: os.DirEntry[str]) -> bool | OSError:

@@ -76,6 +76,8 @@ def prune(
             why = entry.problem or ("newer than those kept" if entry.step > kept[-1].step else same)
         if not why:
             why = spared.get(entry.path, "")
+        if not why and entry.path.is_symlink():
+            why = "a link that leads out of here: what it leads to is not removed"
         if not why and time.time() - _written_at_s(entry.path) < unfinished_after_s:
             why = "not sealed, and written to lately"
         if why:
@@ -239,6 +241,8 @@ def _remove(path: Path, before: _Stand) -> str:
         for name in (SEAL_NAME, DEMOTED_NAME, VERIFIED_NAME):  # the seal first
             beside(path, name).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
+    except FileNotFoundError:
+        return "somebody else removed it"
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be removed: {error}", "Remove it by hand") from error
     return ""

@@ -7,6 +7,7 @@ new seal takes the place of the old one in one rename, and ends a demotion of th
 from __future__ import annotations
 
 import re
+import stat
 import time
 import zlib
 from pathlib import Path
@@ -26,6 +27,8 @@ _STEP_NAMED = re.compile(r"step=(\d{1,18})(?!\d)")
 _STEP_IN_NAME = re.compile(r"(?:step|iter|epoch|checkpoint|ckpt)[-_=]?0*(\d+)(?=\D*\Z)|\A0*(\d+)\Z", re.IGNORECASE)
 
 _MOST = (1 << 63) - 1
+_LARGEST_BYTES = 4 << 30
+"""Millions of files; what is larger is no seal, and not to be read into memory."""
 _CHECK = re.compile(rb'"check": ?"([0-9a-f]{8})"\s*}\s*\Z')
 _NO_CHECK = "0" * 8
 
@@ -95,6 +98,9 @@ def read(path: Path) -> Seal | None:
     """
     try:
         where = beside(path, SEAL_NAME)
+        now = where.stat()
+        if not stat.S_ISREG(now.st_mode) or now.st_size > _LARGEST_BYTES:
+            raise CheckpointError(f"{where}: no seal, but a file of another kind, or one of {now.st_size} bytes")
         with files.named(where):
             raw = where.read_bytes()
         found = msgspec.json.decode(raw, type=Seal)

@@ -46,9 +46,10 @@ def not_finite(folder: Path, names: list[str], on_bytes: OnBytes | None = None) 
         import numpy as np  # noqa: PLC0415 (only here)
     except ImportError:
         raise CheckpointError("values are counted with numpy, which is not there", "pip install numpy") from None
+    shards: dict[Path, dcp.Shards] = {}
     for name in names:
         with files.named(folder / name), (folder / name).open("rb") as file:
-            for tensor, kind, offset, size_bytes in tensors_of(folder / name, file):
+            for tensor, kind, offset, size_bytes in tensors_of(folder / name, file, shards):
                 bits = _BITS.get(_KINDS.get(kind, kind))
                 if bits is None or tensor.startswith(_BOOKKEEPING):
                     continue
@@ -72,15 +73,18 @@ def _elements(np: Any, dtype: Any, file: IO[bytes], size_bytes: int, on_bytes: O
         yield np.frombuffer(data, dtype=dtype, count=len(data) // dtype.itemsize)
 
 
-def tensors_of(path: Path, file: IO[bytes]) -> Iterator[_Place]:
-    """The tensors of a file whose structure is known to be whole; none of what is of no known format."""
+def tensors_of(path: Path, file: IO[bytes], shards: dict[Path, dcp.Shards]) -> Iterator[_Place]:
+    """The tensors of a file whose structure is known to be whole; none of what is of no known format.
+
+    `shards` is metadata that was read before, and takes more of it.
+    """
     head = file.read(16)
     if path.name.endswith(".safetensors") or safetensors.looks_like(head, path.stat().st_size):
         for name, tensor in safetensors.read(file).tensors.items():
             yield name, tensor.kind, tensor.offset, tensor.size_bytes
         return
     if path.name.endswith(".distcp"):
-        for start, length, name, region in dcp.pieces(path, file):
+        for start, length, name, region in dcp.pieces(path, file, shards):
             for _, kind, storage in _of(region):
                 if storage.offset + storage.size_bytes <= length:
                     yield name, kind, start + storage.offset, storage.size_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from pathlib import Path
 
 import msgspec
@@ -81,6 +82,9 @@ def check(
             now = where.stat()
         except (FileNotFoundError, NotADirectoryError):
             wrong[file.name] = "missing"
+            continue
+        if not stat.S_ISREG(now.st_mode):
+            wrong[file.name] = "no file any more"
             continue
         if now.st_size != file.size_bytes:
             wrong[file.name] = f"{now.st_size} bytes, sealed with {file.size_bytes}"
@@ -208,5 +212,7 @@ def _recall(path: Path) -> dict[str, _Remembered]:
 
 def _remember(path: Path, known: dict[str, _Remembered]) -> None:
     """Best effort: a folder that we may not write to is read again the next time."""
+    if _recall(path) == known:
+        return  # a new file is a write to the folder, which whoever waits for it to settle would wait for
     with contextlib.suppress(OSError):
         files.write_atomic(beside(path, VERIFIED_NAME), msgspec.json.encode(known), durable=False)

@@ -21,11 +21,13 @@ from slurm_robust.cli.ckpt_show import (
     JSON,
     PATH,
     bar,
+    itself,
     print_json,
     print_path,
     print_table,
     say,
     told,
+    where_to_look,
 )
 from slurm_robust.cli.teach import lesson
 
@@ -131,7 +133,7 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
         if found.path:
             print_path(found.path)
         else:
-            say(f"{directory}: no checkpoint to resume from; srobust ckpt list {directory}", err=True)
+            say(f"{directory}: no checkpoint to resume from; {where_to_look(directory)}", err=True)
     sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
 
 
@@ -146,7 +148,7 @@ def list_(directory: Path, as_json: bool) -> None:
         print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
         return
     if not found:
-        say(f"{directory}: no checkpoints")
+        say(f"{directory}: no checkpoints" + ("" if not itself(directory) else f"; {where_to_look(directory)}"))
         return
     print_table(found)
 

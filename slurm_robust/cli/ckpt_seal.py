@@ -19,6 +19,7 @@ from slurm_robust.cli.ckpt_show import (
     bar,
     bytes_of,
     count,
+    itself,
     print_json,
     say,
     size,
@@ -83,5 +84,8 @@ def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
             for path, why in left:
                 say(f"{word} {path}: {why}")
         if not (done.sealed or done.waiting or done.refused):
-            say(f"{directory}: nothing without a seal")
+            say(
+                f"{directory}: nothing without a seal"
+                + ("; without --all, this one itself" if itself(directory) else "")
+            )
     sys.exit(EXIT_NOT_VERIFIED if done.refused else 0)

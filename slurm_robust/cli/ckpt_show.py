@@ -17,6 +17,7 @@ from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
 from slurm_robust.checkpoint.places import base, contents
+from slurm_robust.checkpoint.structure import is_checkpoint
 from slurm_robust.cli.table import plain
 
 EXIT_NOT_VERIFIED = 1
@@ -59,6 +60,21 @@ def told() -> Iterator[None]:
         fail(str(error), EXIT_COULD_NOT_TELL if isinstance(error.__cause__, OSError) else EXIT_NOT_VERIFIED)
     except OSError as error:
         fail(str(error), EXIT_COULD_NOT_TELL)
+
+
+def itself(directory: Path) -> bool:
+    """Whether somebody gave one checkpoint where a folder of them is meant."""
+    try:
+        return directory.is_dir() and is_checkpoint(directory)
+    except OSError:
+        return False
+
+
+def where_to_look(directory: Path) -> str:
+    """What to type where there is none to choose."""
+    if itself(directory):
+        return f"it is one itself: srobust ckpt latest {directory.absolute().parent}"
+    return f"srobust ckpt list {directory}"
 
 
 def fail(message: str, code: int) -> NoReturn:

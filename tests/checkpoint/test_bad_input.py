@@ -121,6 +121,22 @@ def test_a_link_in_a_circle_among_good_ones(make: Make) -> None:
     assert ckpt("seal", path)[0] == 3
 
 
+@pytest.mark.parametrize("other", ["pipe", "folder"])
+def test_something_else_where_an_empty_file_was(make: Make, other: str) -> None:
+    """A marker that was sealed with no bytes: what lies there now is never opened, which may take for ever."""
+    path = make(3)
+    (path / "done").write_bytes(b"")
+    checkpoint.seal(path)
+    (path / "done").unlink()
+    if other == "pipe":
+        os.mkfifo(path / "done")
+    else:
+        (path / "done").mkdir()
+    for args in (("verify", path), ("latest", path.parent), ("latest", path.parent, "--deep")):
+        code, text = ckpt(*args)
+        assert (code, "done: no file any more" in text) == (1, True), text
+
+
 def test_none_that_can_be_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file server is away while a job starts: that is no folder without checkpoints, or training would start anew."""
     path, damaged = make(3), make(4)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from slurm_robust import checkpoint
 from slurm_robust.cli.ckpt import command
 
 Make = Callable[..., Path]
@@ -121,3 +122,14 @@ def test_nothing_there(tmp_path: Path) -> None:
 def test_help_tells_the_exit_codes(name: str) -> None:
     """Each subcommand's help ends with them."""
     assert "could not tell" in ckpt(name, "--help")[1]
+
+
+def test_one_checkpoint_where_a_folder_of_them_is_meant(make: Make) -> None:
+    """What to type is said, for the level that was meant."""
+    path = make(3)
+    for verb in (["latest"], ["list"]):
+        assert f"srobust ckpt latest {path.parent}\n" in CliRunner().invoke(command, [*verb, str(path)]).output
+    (path / "seal.json").unlink()
+    assert ckpt("seal", path, "--all")[1] == f"{path}: nothing without a seal\n"
+    checkpoint.seal(path)
+    assert "without --all, this one itself" in ckpt("seal", path, "--all")[1]

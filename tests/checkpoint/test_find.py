@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import files
+from slurm_robust.checkpoint import files, find
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import entries, latest
 
@@ -70,6 +70,22 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "half a seal": (lambda path: os.truncate(path / "seal.json", 40), "cannot be read"),
     "demoted": (lambda path: checkpoint.demote(path, "died twice"), "demoted: died twice"),
 }
+
+
+def test_all_that_were_listed_are_gone(make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow file system: between the listing and the first seal, training saved and others pruned."""
+    make(1)
+    real = find.read_seal
+
+    def slow(path: Path) -> object:
+        if path.name == "step-00000001":
+            shutil.rmtree(path, ignore_errors=True)
+            if not (directory / "step-00000002").exists():
+                make(2)
+        return real(path)
+
+    monkeypatch.setattr(find, "read_seal", slow)
+    assert latest(directory).step == 2
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

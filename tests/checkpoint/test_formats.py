@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint import values
+from slurm_robust.checkpoint.formats import dcp
 from slurm_robust.checkpoint.places import contents
 from slurm_robust.checkpoint.values import tensors_of
 from slurm_robust.checkpoint.verification import verify
@@ -168,13 +170,23 @@ def test_a_missing_expert_is_found(copy: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("made", ["DCP of FSDP2"], indirect=True)
+def test_metadata_is_read_once_for_all_shards(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take seconds, and there may be thousands of them."""
+    read: list[Path] = []
+    real = dcp._shards
+    monkeypatch.setattr(dcp, "_shards", lambda path: (read.append(path), real(path))[1])
+    assert list(values.not_finite(copy, contents(copy))) == []
+    assert read == [copy / ".metadata"]
+
+
 @pytest.mark.parametrize("made", MAKERS, indirect=True)
 def test_a_flip_in_a_tensor(made: tuple[str, Path], copy: Path) -> None:
     """Found without a seal where the format keeps CRCs; where it keeps none, a seal finds it: docs/checkpoints.md."""
     flipped: list[tuple[Path, int]] = []
     for path in files(copy):
         with path.open("rb") as file:
-            places = [(path, offset + size_bytes // 2) for _, _, offset, size_bytes in tensors_of(path, file)]
+            places = [(path, offset + size_bytes // 2) for _, _, offset, size_bytes in tensors_of(path, file, {})]
         flipped += places
         for _, at in places:
             with path.open("r+b") as file:

@@ -88,6 +88,11 @@ def test_tensors_are_not_touched(directory: Path) -> None:
     assert not HealthLog(directory).observe(1, loss=Tensor(), grad_norm=Tensor())  # type: ignore[arg-type]
 
 
+def test_a_number_beyond_all_floats(directory: Path) -> None:
+    """Bad, and no error in the training that tells it."""
+    assert HealthLog(directory).observe(1, loss=10**400) == "loss inf at step 1"
+
+
 def test_a_folder_that_cannot_be_written(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training goes on."""
 

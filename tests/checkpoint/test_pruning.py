@@ -262,3 +262,42 @@ def test_one_that_cannot_be_removed_holds_up_no_other(
     with pytest.raises(CheckpointError, match=r"srobust-pruning-step-00000002.*cannot be removed.*the next prune"):
         prune(directory, 1)
     assert [path.name for path in directory.iterdir() if not path.name.startswith(".")] == ["step-00000003"]
+
+
+def test_a_link_to_one_of_them_is_no_other_one(make: Make, directory: Path) -> None:
+    """NeMo's `-last` beside what it leads to: two are kept, not one and its link, and the link stays as it is."""
+    for step in (1, 2, 3):
+        make(step)
+    (directory / "step-00000003-last").symlink_to("step-00000003")
+    (directory / "last.ckpt").symlink_to("step-00000002")
+    done = prune(directory, 2)
+    assert (names(done.kept), names(done.removed)) == ([3, 2], [1])
+    assert latest(directory).path == directory / "step-00000003"
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "last.ckpt", "step-00000002", "step-00000003", "step-00000003-last"
+    ]  # fmt: skip
+
+
+def test_a_link_that_leads_out_is_not_removed(make: Make, directory: Path, tmp_path: Path) -> None:
+    """It may be the old scratch, still in use by others."""
+    make(1).rename(tmp_path / "elsewhere")
+    (directory / "step-00000001").symlink_to(tmp_path / "elsewhere")
+    make(2)
+    done = prune(directory, 1)
+    assert (done.removed, [("leads out" in why) for _, why in done.left]) == ((), [True])
+    assert latest(tmp_path).path is None or (tmp_path / "elsewhere").exists()
+
+
+def test_one_that_somebody_else_removes_meanwhile(make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two prunes at once: the later one finds it gone, which is no failure."""
+    for step in (1, 2):
+        make(step)
+    real = Path.rename
+
+    def rename(path: Path, to: Path) -> Path:
+        shutil.rmtree(path)
+        return real(path, to)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    done = prune(directory, 1)
+    assert [why for _, why in done.left] == ["somebody else removed it"]

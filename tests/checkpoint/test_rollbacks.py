@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ from hypothesis import strategies as st
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import rollbacks
 from slurm_robust.checkpoint.rollbacks import SKIP_VARIABLE, Rollback, Skipped, given_up, skipped_batches
+
+Make = Callable[..., Path]
 
 
 def rollback(at_s: float = 100.0, to_step: int = 10, first: int = 14, last: int = 17) -> Rollback:
@@ -67,3 +72,18 @@ def test_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(SKIP_VARIABLE, "3-x")
     with pytest.raises(checkpoint.CheckpointError, match="1200-1204"):
         skipped_batches()
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_the_way_that_was_given_up_is_passed_over(directory: Path, make: Make, *, sealed: bool) -> None:
+    """Also without a seal, and where the file server's clock is ahead of the one that sealed."""
+    old, spoiled = make(10, sealed=sealed), make(20, sealed=False)
+    if sealed:
+        ahead = time.time() + 60
+        for one in (*spoiled.iterdir(), spoiled):
+            os.utime(one, (ahead, ahead))
+        checkpoint.seal(spoiled)
+    rollbacks.add(directory, rollback(at_s=time.time()))
+    found = checkpoint.latest(directory, unsealed=not sealed)
+    assert found.path == old
+    assert [(path, why.startswith("given up")) for path, why in found.passed_over] == [(spoiled, True)]

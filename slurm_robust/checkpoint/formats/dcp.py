@@ -135,22 +135,40 @@ def _piece(file: IO[bytes], start: int, length: int, sizes: _Shape) -> str:
     return f"a tensor of {shape}, meant {sizes}" if sizes is not None and shape is not None and shape != sizes else ""
 
 
-def pieces(shard: Path, file: IO[bytes]) -> Iterator[tuple[int, int, str, IO[bytes]]]:
+Shards = dict[str, list[tuple[int, int, str]]]
+"""Offset, length and name of every piece of each shard."""
+
+
+def pieces(shard: Path, file: IO[bytes], read: dict[Path, Shards]) -> Iterator[tuple[int, int, str, IO[bytes]]]:
     """(offset, length, name, the bytes) of every piece of an open shard, by the metadata beside it.
+
+    Args:
+        shard: Where it is.
+        file: The same, open.
+        read: Metadata that was read before, by folder; takes this one's. Thousands of shards have one.
 
     Raises:
         OSError: it cannot be read.
     """
+    if shard.parent not in read:
+        read[shard.parent] = _shards(shard.parent / METADATA)
+    for start, length, name in read[shard.parent].get(shard.name, []):
+        yield start, length, name, io.BufferedReader(Region(file, start, length))
+
+
+def _shards(metadata: Path) -> Shards:
+    found: Shards = {}
     try:
-        metadata = inert.load((shard.parent / METADATA).read_bytes())
+        with files.named(metadata):
+            places = inert.field(inert.load(metadata.read_bytes()), "storage_data")
     except (FileNotFoundError, ValueError):
-        return
-    places = inert.field(metadata, "storage_data")
+        return found
     for index, info in places.items() if isinstance(places, dict) else ():
         start, length = inert.number(info, "offset"), inert.number(info, "length")
-        if inert.field(info, "relative_path") == shard.name and start is not None and length is not None:
-            region = io.BufferedReader(Region(file, start, length))
-            yield start, length, str(inert.field(index, "fqn")), region
+        if start is not None and length is not None:
+            piece = start, length, str(inert.field(index, "fqn"))
+            found.setdefault(str(inert.field(info, "relative_path")), []).append(piece)
+    return found
 
 
 def _numbers(value: Any) -> tuple[int, ...] | None:
