@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,17 +70,20 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
         report = _verify_all(path, values, on_bytes)
     # What is known to be bad is bad, whatever cannot be read beside it.
     unknown = not report.verified and all(problem.what.startswith(_UNREAD) for problem in report.problems)
+    strange = report.verified and not report.sealed and not report.formats
     if as_json:
         print_json(report)
     else:
-        seen = "nothing wrong with it" if report.formats else "of no known format, so that nothing was looked at"
-        how = "every byte fits its seal" if report.sealed else f"no seal: structure only, {seen}"
+        how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
         formats = f" ({', '.join(report.formats)})" if report.formats else ""
         wrong = "could not tell: look at rights, mounts and the disk (srobust check)" if unknown else "NOT verified"
+        if strange:
+            how = "could not tell: of no known format, and no seal; where you know that it is whole: "
+            how += f"srobust ckpt seal {shlex.quote(report.path)}"
         say(f"{report.path}{formats}: " + (how if report.verified else wrong))
         for problem in report.problems:
             say(f"  {problem.file or '(checkpoint)'}: {problem.what}")
-    if unknown:
+    if unknown or strange:
         sys.exit(EXIT_COULD_NOT_TELL)
     sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
 

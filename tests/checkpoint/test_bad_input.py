@@ -77,7 +77,7 @@ def test_foreign(tmp_path: Path) -> None:
     path.mkdir()
     (path / "README").write_text("not a checkpoint")
     code, text = ckpt("verify", path)
-    assert (code, "of no known format" in text) == (0, True)
+    assert (code, "of no known format" in text, "srobust ckpt seal " in text) == (3, True, True)
     assert ckpt("latest", tmp_path)[0] == 1
     assert ckpt("seal", path)[0] == 0
     (path / "README").write_text("not a Checkpoint")
