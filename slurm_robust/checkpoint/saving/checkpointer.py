@@ -24,7 +24,7 @@ from slurm_robust.checkpoint.saving.leaving import Leaving
 from slurm_robust.checkpoint.saving.link import Link
 from slurm_robust.checkpoint.saving.planning import Plan, Ranks, State, agree
 from slurm_robust.checkpoint.saving.restart import Resume, resume
-from slurm_robust.checkpoint.saving.state import collect
+from slurm_robust.checkpoint.saving.state import collect_untouched
 from slurm_robust.checkpoint.saving.tiers import SHARED, Schedule
 
 _RUN_LETTERS = 6
@@ -261,7 +261,7 @@ class Checkpointer:
         return contents
 
     def _collected(self, state: Mapping[str, Any]) -> State:
-        return State(collect(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0)
+        return State(collect_untouched(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0)
 
     def _agree(self, collected: State) -> None:
         """Make plan and buffers, all ranks together."""

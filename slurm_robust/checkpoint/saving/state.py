@@ -64,6 +64,22 @@ def collect(state: Mapping[str, Any], rank: int, *, rng: bool) -> dict[str, Any]
     return found
 
 
+def collect_untouched(state: Mapping[str, Any], rank: int, *, rng: bool) -> dict[str, Any]:
+    """The same, and an optimizer that has taken no step yet has taken none afterwards.
+
+    To have tensors to tell of, torch lets such an optimizer take a step without gradients. That changes no weight, but
+    it would count: Adam's first step would be corrected as its second.
+
+    Raises:
+        CheckpointError: as `collect`.
+    """
+    new = [value for value in state.values() if isinstance(value, torch.optim.Optimizer) and not value.state]
+    found = collect(state, rank, rng=rng)
+    for optimizer in new:
+        optimizer.state.clear()
+    return found
+
+
 def restore(state: MutableMapping[str, Any], loaded: Mapping[str, Any], rank: int, *, rng: bool) -> list[str]:
     """Give all objects what `loaded` has of them; plain values of `state` are replaced.
 

@@ -67,3 +67,28 @@ def test_what_dcp_loads_without_us(tmp_path: Path) -> None:
     report = checkpoint.verify(path)
     assert report.verified, report.problems
     assert "torch.distributed.checkpoint" in report.formats
+
+
+@pytest.mark.parametrize("layout", ["ddp", "fsdp"])
+def test_who_prepares_or_saves_before_the_first_step_trains_the_same(tmp_path: Path, layout: str) -> None:
+    """An optimizer that has taken no step has taken none afterwards: Adam's first step would be its second."""
+    ((own, other),) = in_worlds(f"""
+def untouched(rank, directory):
+    found = []
+    for prepared in (False, True):
+        training = Training("{layout}")
+        with Checkpointer(directory) as saver:
+            if prepared:
+                saver.prepare(training.state)
+                assert saver.save(0, training.state)
+            for number in (1, 2, 3):
+                training.step(number)
+            assert saver.save(3, training.state)
+        found.append(training.digest())
+    again = Training("{layout}", seed=7)
+    with Checkpointer(directory) as saver:
+        saver.load_latest(again.state)
+    return [*found, again.digest()]
+told(run(2, untouched, "{tmp_path}/ckpt"))
+""")
+    assert len({*own, *other}) == 1
