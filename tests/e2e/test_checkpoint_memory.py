@@ -146,9 +146,9 @@ def test_the_last_save_on_the_way_out(
 
 
 def test_memory_is_written_before_a_requeue(cluster: Callable[..., DevCluster], submit: Submit, tmp_path: Path) -> None:
-    """A rank is stopped, its node goes, the job is requeued: eight steps were in memory only, and the next one is the ninth.
+    """A rank is stopped, its node goes, the job is requeued: eight steps were in memory only.
 
-    All steps of the first run end, the nodes' memory with them; what the ninth goes on from was on no disk before.
+    Agents end with the first run, and memory with them: the ninth step is the next, from what they wrote before.
     """
     dev = cluster(nodes=3, standby=0)
     folder = tmp_path / "job"
