@@ -41,7 +41,8 @@ class Case(NamedTuple):
         on: The victim's node: `here`, where the point was reached, or `there`, on the other side of the transfer.
         lost: A node that is lost afterwards, too, seen from the victim's: `here`, `there`, or empty for none.
         flushed: The job's agents end then, as before a requeue, and the next training has nothing but files.
-        shared: Saves from one that goes to the shared file system to the next; what lies between is in memory only.
+        shared: Saves from one that goes to the shared file system to the next, 100 for none; the others are in memory
+            only.
         swapped: Ranks sit the other way around in the next training.
     """
 
@@ -100,6 +101,6 @@ def _transfer(chance: random.Random, victim: str, side: str, point: str, on: str
         on,
         lost=chance.choice(lost),
         flushed=chance.random() < 1 / 3,
-        shared=chance.choice((1, 4, 4)),
+        shared=chance.choice((1, 4, 100)),
         swapped=chance.random() < 1 / 2,
     )

@@ -106,7 +106,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", choices=SIDES, default="all")
-    parser.add_argument("--only", type=int, default=-1, help="the number of one round of these")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of rounds out of these, as they were told")
     args = parser.parse_args()
     torch.set_num_threads(1)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -115,7 +115,7 @@ def main() -> int:
     sources: collections.Counter[str] = collections.Counter()
     say = _progress(args.rounds)
     for number, case in enumerate(cases(args.seed, args.rounds, SIDES[args.stages])):
-        if args.only not in (-1, number):
+        if args.only and number not in args.only:
             continue
         say(number, wrong)
         folder = Path(tempfile.mkdtemp(prefix="kill-saves-"))

@@ -103,10 +103,6 @@ class Buffers:
         """Whether the newest copy is kept on all nodes that live and are to: the one before it may be given up."""
         return all(self.image.sent(slot, self.backups) for slot in SLOTS)
 
-    def waits(self, *, written: bool) -> bool:
-        """Whether the next slot is not free yet; `written`: whether anything is yet to be written or kept by others."""
-        return bool(self.image.due()) or not self.safe() if written else self.busy()
-
     def wait_free(self) -> None:
         """Wait until it is not; a persister that has died meanwhile gets a successor."""
         while self.busy():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import string
 import sys
@@ -18,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.healthlog import HealthLog
-from slurm_robust.checkpoint.saving import backing, deferring, localdisk, writing
+from slurm_robust.checkpoint.saving import backing, deferring, localdisk, together, writing
 from slurm_robust.checkpoint.saving.bindings import Bindings
 from slurm_robust.checkpoint.saving.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.image import Note
@@ -31,7 +30,6 @@ from slurm_robust.checkpoint.saving.state import collect_untouched
 from slurm_robust.checkpoint.saving.tiers import SHARED, Schedule
 
 _RUN_LETTERS = 6
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 
 
 class Checkpointer:
@@ -177,7 +175,7 @@ class Checkpointer:
             self._health.write()  # what is removed after this save depends on it
         if self._buffers is not None and (self.overlap == "wait" or leaving):
             # No rank gives its older copy up while another one's newer is on one node only.
-            self._wait_for_all(self._buffers)
+            together.wait(self._buffers, self.ranks, self._hear)
         contents = self._ready(state)
         if self._buffers is not None and self.overlap == "skip" and not leaving:
             (busy,) = self.ranks.most(int(self._buffers.busy()))
@@ -208,26 +206,6 @@ class Checkpointer:
                 self._buffers.finish()
             except (CheckpointError, RuntimeError) as error:
                 self._failed(self._copying, str(error))
-
-    def _wait_for_all(self, buffers: Buffers, until_s: float = math.inf, *, written: bool = False) -> None:
-        """Wait until no rank waits for its own copies to be kept by others, and `written`: to be written, too.
-
-        All look together: a persister that died gets a successor from its own ranks, and others send to it.
-        """
-        waits, pause_s = buffers.waits(written=written), _FIRST_PAUSE_S
-        while True:
-            waiting, late = self.ranks.most(int(waits), int(time.monotonic() > until_s))
-            if late or not waiting:
-                return
-            if self.link.alive:
-                self._hear(pause_s)
-            try:
-                buffers.ensure_alive()
-                waits = buffers.waits(written=written)
-            except CheckpointError as error:
-                self._say(f"what was copied last may not be written: {error}")
-                waits = False
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def save_on(self, *signals: int, within_s: float = 25.0) -> None:
         """Make the next call of `save` the last one, once one of these signals has come to any rank.
@@ -323,7 +301,10 @@ class Checkpointer:
         """
         self._finish_copy()
         if self._buffers is not None:
-            self._wait_for_all(self._buffers, time.monotonic() + timeout_s, written=True)
+            until_s = time.monotonic() + timeout_s
+            failure = together.wait(self._buffers, self.ranks, self._hear, until_s, written=True)
+            if failure:
+                self._say(f"what was copied last may not be written: {failure}")
             self._hear()
         self.last_sealed = self.ranks.told(self.last_sealed)
         return self.last_sealed
