@@ -26,7 +26,7 @@ import kill_point
 kill_point.persister()
 """
 """What takes the place of the bootstrap that starts a persister; its first argument is the package's root."""
-ORPHANED_S, ORPHANED_IN_TRANSFER_S, ANOTHER_S = 1.0, 6.0, 1.0
+ORPHANED_S, ORPHANED_IN_TRANSFER_S, ANOTHER_S = 1.0, 4.0, 0.3
 """As the package's, but shorter: a flush waits twice for another's file, and the seal has to wait for longer."""
 CHUNK_BYTES = 64 << 10
 """Of a transfer: the largest share comes in many."""
