@@ -196,6 +196,7 @@ def measure(size_bytes: int, rounds: int, where: Path, say: Callable[[str], None
                 shuffle(order)
                 for at, way in enumerate(order):
                     step = number * len(order) + at
+                    os.sync()  # who does not flush would have others pay for it
                     copied = by_way[COPY].ask(COPY, step)
                     told = by_way[way].ask(way, step)
                     if number:
