@@ -99,9 +99,9 @@ def axes(flat: Mapping[str, Any], world_size: int) -> dict[str, int]:
 def wanted(seats: list[Seat], wish: Wish) -> tuple[int, str]:
     """How many backups each rank is to have, and why they are fewer than was asked for. Pure."""
     nodes = len({one.node for one in seats})
+    if wish.backups is None:
+        return min(MOST_BACKUPS, nodes - 1) if all(one.by_agent for one in seats) else 0, ""
     most = wish.backups
-    if most is None:
-        most = MOST_BACKUPS if nodes > 1 and all(one.by_agent for one in seats) else 0
     found = min(most, nodes - 1)
     few = "all ranks are on one node" if nodes == 1 else "there are two nodes"
     return found, f"{_HOW_MANY[found]}: {few}" if found < most else ""

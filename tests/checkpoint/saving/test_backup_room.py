@@ -18,7 +18,7 @@ from slurm_robust.supervise.agent import persist
     ("asked", "nodes", "by_agent", "found", "why"),
     [
         (None, 1, True, 0, ""),
-        (None, 2, True, 1, "one backup of each rank is kept, not two: there are two nodes"),
+        (None, 2, True, 1, ""),
         (None, 3, True, 2, ""),
         (None, 3, False, 0, ""),  # Slurm ends those persisters with the step
         (0, 3, True, 0, ""),
