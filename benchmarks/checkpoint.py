@@ -78,7 +78,8 @@ def _ms(values_s: list[float]) -> str:
 
 def besides(report: Report, gb: float, rounds: int, where: Path) -> list[Row]:
     """Steps with a save among them; rows for people."""
-    rows, found = [], beside.measure(int(gb * 1e9), rounds, where, _say)
+    compared = beside.COMPARED[:2] if report.quick else beside.COMPARED
+    rows, found = [], beside.measure(int(gb * 1e9), rounds, where, _say, compared)
     for way, told in found.items():
         first_s, all_s = [one.first_s for one in told], [one.all_s for one in told]
         plain_s = [one.plain_s for one in told]

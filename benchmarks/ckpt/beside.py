@@ -83,15 +83,17 @@ def _turn(save: ways.Save, number: int, state: dict[str, Any]) -> Took:
     return Took(plain_s, took_s[0] - plain_s, sum(took_s) - len(took_s) * plain_s)
 
 
-def measure(size_bytes: int, rounds: int, where: Path, say: Callable[[str], None]) -> dict[str, list[Took]]:
-    """All of them, in turn; one round before the others does not count."""
+def measure(
+    size_bytes: int, rounds: int, where: Path, say: Callable[[str], None], compared: tuple[str, ...] = COMPARED
+) -> dict[str, list[Took]]:
+    """Those ways, in turn; one round before the others does not count."""
     torch.set_num_threads(1)
     state = training(size_bytes)
-    found: dict[str, list[Took]] = {way: [] for way in COMPARED}
+    found: dict[str, list[Took]] = {way: [] for way in compared}
     with tempfile.TemporaryDirectory(prefix="srobust-beside-", dir=where, ignore_cleanup_errors=True) as name:
         runners: dict[str, Runner] = {}
         try:
-            for number, way in enumerate(COMPARED):
+            for number, way in enumerate(compared):
                 folder = Path(name, str(number))
                 folder.mkdir()
                 runners[way] = Runner((way,), state, folder, _turn)

@@ -77,9 +77,12 @@ def test_passing_kinds_pass(kind: str) -> None:
 
 
 def test_compute_computes() -> None:
-    """It burns CPU and does not sleep."""
+    """It burns CPU and does not sleep, however little of a core a busy machine gives it."""
     before_s = time.process_time()
-    compute(0.1)
+    for _ in range(50):
+        compute(0.1)
+        if time.process_time() - before_s > 0.02:
+            break
     assert time.process_time() - before_s > 0.02
 
 

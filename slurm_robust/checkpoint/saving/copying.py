@@ -80,6 +80,8 @@ class _Queue:
         self._waiting, self._threads = waiting, threads
         self._most = max(_LEAST_UNITS, len(waiting) // _LEAST_TURNS)
         self._at = self._taken = 0
+        self._left: list[Pairs] = []
+        """What another thread could not copy."""
         self._changed = threading.Condition()
         self.error: BaseException | None = None
 
@@ -89,18 +91,36 @@ class _Queue:
         return 2 * self._at >= len(self._waiting)
 
     def copy(self, took: Callable[[], None] = lambda: None) -> None:
-        """Copy until nothing is left to be taken; `took` is called before each part."""
+        """Copy until nothing is left to be taken; `took` is called before each part.
+
+        Raises:
+            RuntimeError: torch cannot copy one.
+        """
         while (pairs := self._take()) is not None:
-            error: BaseException | None = None
             try:
                 took()
                 here(*pairs)
-            except BaseException as caught:  # noqa: BLE001 (raised by who waits for all of it)
-                error = caught
-            with self._changed:
-                self.error = self.error or error
-                self._taken -= 1
-                self._changed.notify_all()
+            finally:
+                self._through()
+
+    def help(self) -> None:
+        """The same on another thread; what it cannot copy is left to the first.
+
+        In a forked process, say, torch's pool of threads may not be there yet for a new one.
+        """
+        while (pairs := self._take()) is not None:
+            try:
+                here(*pairs)
+            except BaseException:  # noqa: BLE001 (raised where the first thread fails at it, too)
+                self._left.append(pairs)
+                self._through()
+                return
+            self._through()
+
+    def _through(self) -> None:
+        with self._changed:
+            self._taken -= 1
+            self._changed.notify_all()
 
     def _take(self) -> Pairs | None:
         with self._changed:
@@ -114,10 +134,16 @@ class _Queue:
         return [one for pair in taken for one in pair[0]], [one for pair in taken for one in pair[1]]
 
     def wait(self) -> None:
-        """Wait for what others have taken; nobody takes anything any more."""
+        """Wait for what others have taken, and copy what they could not; nobody takes anything any more.
+
+        Raises:
+            RuntimeError: torch cannot copy one.
+        """
         with self._changed:
             while self._taken:
                 self._changed.wait()
+        for pairs in self._left:
+            here(*pairs)
 
 
 def here(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
@@ -146,7 +172,7 @@ class Beside:
         with contextlib.suppress(RuntimeError):  # a limit of processes: then `wait` does it all
             for _ in range(threads):
                 # A threading.Thread's start waits until it has a core, which may be long on a busy node.
-                _thread.start_new_thread(self._queue.copy, ())
+                _thread.start_new_thread(self._queue.help, ())
 
     def wait(self, took: Callable[[], None] = lambda: None) -> None:
         """Return when all of it is copied; `took` is called before each part that this thread copies.
@@ -160,8 +186,6 @@ class Beside:
         except BaseException as error:  # a signal's, say: nobody begins another part
             self._queue.error = error
             raise
-        if self._queue.error is not None:
-            raise self._queue.error
 
     @property
     def half(self) -> bool:

@@ -111,3 +111,21 @@ def test_torchs_own_threads_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     assert copying.threads_here({}) == 1
+
+
+def test_what_another_thread_cannot_copy_this_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a forked process torch sometimes has no pool of threads for a new one: that costs speed, and no save."""
+    real, first = copying.here, threading.get_ident()
+
+    def here(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+        if threading.get_ident() != first:
+            raise RuntimeError("Invalid thread pool!")
+        real(into, out)
+
+    monkeypatch.setattr(copying, "here", here)
+    for _ in range(5):
+        sources = [torch.randn(4_000_000) for _ in range(8)]
+        targets = [torch.zeros(4_000_000) for _ in range(8)]
+        going = copying.Beside(targets, sources, 2)
+        going.wait()
+        assert all(torch.equal(target, source) for target, source in zip(targets, sources, strict=True))
