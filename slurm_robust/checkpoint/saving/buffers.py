@@ -153,15 +153,21 @@ class Buffers:
                 into.append(target)
                 out.append(content)
         reached("values copied")
-        if later[0]:
-            self._deferred = slot, note, deferring.Deferred(*later)
         if all(source.device.type == "cpu" for source in now[1]):
             copying.copy(*now, copying.threads_here(), lambda: reached("half copied"))
         else:
             for going in deferring.start(*now):
                 going.wait()
-        if self._deferred is None:
+        if later[0]:
+            # Last: where the rest cannot be copied, nothing is to complete the slot, or to go on writing into it.
+            self._deferred = slot, note, deferring.Deferred(*later)
+        else:
             self._complete(slot, note)
+
+    @property
+    def copying(self) -> Note | None:
+        """Of the copy that goes on; None where none does."""
+        return self._deferred[1] if self._deferred is not None else None
 
     def finish(self) -> None:
         """Wait for what is still being copied, and tell the persister.

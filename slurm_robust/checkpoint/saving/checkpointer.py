@@ -111,8 +111,6 @@ class Checkpointer:
             # Of all optimizers: the one in `state` may be a wrapper, whose own step() is none of torch's.
             finish = weakref.WeakMethod(self._finish_copy)
             self._hook = register_optimizer_step_pre_hook(lambda *_: call() if (call := finish()) else None)
-        self._copying = -1
-        """The step whose copy goes on."""
         self._saves = 0
         self._times: dict[int, int] = {}
 
@@ -191,7 +189,6 @@ class Checkpointer:
             return self._write(note, contents)
         try:
             self._buffers.wait_free()
-            self._copying = step
             may_wait = deferring.may_wait(state, contents) if self._hook is not None and not leaving else None
             self._buffers.copy(contents, note, may_wait)
         except (CheckpointError, RuntimeError) as error:
@@ -201,11 +198,11 @@ class Checkpointer:
 
     def _finish_copy(self) -> None:
         """Somebody may be about to change what is still being copied."""
-        if self._buffers is not None:
+        if self._buffers is not None and (note := self._buffers.copying) is not None:
             try:
                 self._buffers.finish()
             except (CheckpointError, RuntimeError) as error:
-                self._failed(self._copying, str(error))
+                self._failed(note.step, str(error))
 
     def save_on(self, *signals: int, within_s: float = 25.0) -> None:
         """Make the next call of `save` the last one, once one of these signals has come to any rank.

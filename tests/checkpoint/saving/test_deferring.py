@@ -91,6 +91,23 @@ def test_what_changes_a_parameter_without_an_optimizer_makes_the_copy_none(tmp_p
         assert saver.wait() == 3
 
 
+def test_a_copy_of_which_the_first_part_failed_is_none(tmp_path: Path, idle: None) -> None:
+    """What was to be copied at once was not: nothing that waits completes it, and nobody copies on into the slot."""
+    model, optimizer, state = trained()
+    with Checkpointer(tmp_path, until_update=True) as saver:
+        assert saver.save(1, state)
+        assert saver.wait() == 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(copying, "copy", lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")))
+            assert not saver.save(2, state)
+        assert ["step 2" in why and "no memory" in why for why in saver.failures] == [True]
+        step(model, optimizer)
+        assert saver.wait() == 1
+        assert checkpoint.latest(tmp_path, deep=True).step == 1
+        assert saver.save(3, state)
+        assert saver.wait() == 3
+
+
 def test_a_closed_one_leaves_optimizers_alone(tmp_path: Path) -> None:
     """Its hook is for all optimizers of the process: it goes with it."""
     before = len(hooks)
