@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from real_nemo import nemo
+from real_nemo import nemo, one_layer
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.integrations import (
@@ -69,19 +69,6 @@ def lightning(folder: Path) -> str:
     """ModelCheckpoint, every two steps; the newest is damaged; a new trainer goes on from the one before."""
     pl: Any = importlib.import_module("lightning.pytorch")
 
-    class Model(pl.LightningModule):  # type: ignore[misc]
-        """One layer."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 1)
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            return self.layer(batch).sum()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.01)
-
     def trainer(steps: int) -> Any:
         saving = importlib.import_module("lightning.pytorch.callbacks").ModelCheckpoint(
             folder, every_n_train_steps=2, save_top_k=-1
@@ -92,7 +79,7 @@ def lightning(folder: Path) -> str:
         )  # fmt: skip
 
     data = torch.utils.data.DataLoader(torch.ones(64, 4), batch_size=2)
-    trainer(6).fit(Model(), data, ckpt_path=resume_path(folder))
+    trainer(6).fit(one_layer(pl), data, ckpt_path=resume_path(folder))
     paths = sorted(folder.glob("*.ckpt"))
     check(that=len(paths) == 3, what=f"saved {paths}")
     for step, path in zip((2, 4, 6), paths, strict=True):
@@ -100,7 +87,7 @@ def lightning(folder: Path) -> str:
     damage(paths[-1])
     check(that=resume_path(folder) == str(paths[1]), what=f"chose {resume_path(folder)}")
     second = trainer(8)
-    second.fit(Model(), data, ckpt_path=resume_path(folder))
+    second.fit(one_layer(pl), data, ckpt_path=resume_path(folder))
     check(that=second.global_step == 8, what=f"ended at {second.global_step}")
     return "ModelCheckpoint sealed, damaged, resumed from the one before"
 

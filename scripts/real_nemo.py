@@ -134,18 +134,8 @@ def _checkpoint_io(to_folder: Any) -> Any:
     return MegatronIO()
 
 
-def nemo(folder: Path) -> str:
-    """ModelCheckpoint every two steps; the newest is damaged; AutoResume has a new trainer go on from the one before.
-
-    Raises:
-        RuntimeError: it does not go so.
-    """
-    found = importlib.util.find_spec("nemo")
-    if found is None or not found.submodule_search_locations:
-        raise RuntimeError("its files are not there")
-    sys.meta_path.insert(0, _Finder(Path(found.submodule_search_locations[0]).parent))
-    resume, paths, saving = (importlib.import_module(name) for name in _OWN)
-    pl: Any = importlib.import_module("lightning.pytorch")
+def one_layer(pl: Any) -> Any:
+    """A module of Lightning's that trains one layer; `pl` is `lightning.pytorch`."""
 
     class Model(pl.LightningModule):  # type: ignore[misc]
         """One layer."""
@@ -160,6 +150,22 @@ def nemo(folder: Path) -> str:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
+    return Model()
+
+
+def nemo(folder: Path) -> str:
+    """ModelCheckpoint every two steps; the newest is damaged; AutoResume has a new trainer go on from the one before.
+
+    Raises:
+        RuntimeError: it does not go so.
+    """
+    found = importlib.util.find_spec("nemo")
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError("its files are not there")
+    sys.meta_path.insert(0, _Finder(Path(found.submodule_search_locations[0]).parent))
+    resume, paths, saving = (importlib.import_module(name) for name in _OWN)
+    pl: Any = importlib.import_module("lightning.pytorch")
+
     def trainer(steps: int) -> Any:
         saver = saving.ModelCheckpoint(
             monitor=None, dirpath=folder, filename="model--{step}-{epoch}", every_n_train_steps=2, save_top_k=-1,
@@ -172,7 +178,7 @@ def nemo(folder: Path) -> str:
         )  # fmt: skip
 
     data = torch.utils.data.DataLoader(torch.ones(64, 4), batch_size=2)
-    trainer(6).fit(Model(), data)
+    trainer(6).fit(one_layer(pl), data)
     saved = sorted(folder.glob("model--step=*"))
     for step, path in zip((2, 4, 6), saved, strict=True):
         report = checkpoint.verify(path)
@@ -187,7 +193,7 @@ def nemo(folder: Path) -> str:
     if chosen != saved[1] / "weights":
         raise RuntimeError(f"chose {chosen}")
     second = trainer(8)
-    second.fit(Model(), data, ckpt_path=str(chosen))
+    second.fit(one_layer(pl), data, ckpt_path=str(chosen))
     if second.global_step != 8:
         raise RuntimeError(f"ended at {second.global_step}")
     return "ModelCheckpoint's folders sealed with their context, damaged, AutoResume from the one before"
