@@ -64,7 +64,7 @@ class SuperviseConfig(_Section, frozen=True):
     recapture_s: Positive = 60.0
     """While suspicion lasts and nothing explains it, look again this often."""
     unreported_look_s: Positive = 120.0
-    """A job that tells no progress, by call or log line, has its stacks looked at this often; only those count."""
+    """While no progress is told, or too few steps for a p99, a silent job has its stacks looked at this often."""
     slowness_look_s: Positive = 60.0
     """Step times that ranks tell are looked at this often for a slow machine; it is announced, nothing is done."""
     capture_timeout_s: Positive = 15.0

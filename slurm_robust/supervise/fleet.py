@@ -205,6 +205,11 @@ class Fleet:
         return [r for r in gone if now_s - r.missed_at_s >= settle_s]
 
     @property
+    def stopped(self) -> bool:
+        """Whether the process of a rank itself is stopped (SIGSTOP, or held by a debugger), by its agent's word."""
+        return any(r.state == "T" and r.state_pid == r.pid for r in self.alive)
+
+    @property
     def step(self) -> int:
         """The step that every reporting rank has completed, -1 where none reports one."""
         return min((r.progress.step for r in self.ranks.values() if r.progress is not None), default=-1)

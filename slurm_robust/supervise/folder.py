@@ -36,6 +36,8 @@ class Folder:
 
     def _print(self, text: str) -> None:
         if not self._quiet:
+            # One line, behind our mark: the job's output is read for its progress, and what is ours must not count.
+            text = "; ".join(filter(None, map(str.strip, text.splitlines())))
             # A job whose own output is full or gone must not end the supervisor.
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(f"srobust: {time.strftime('%H:%M:%S')} {text}\n")

@@ -58,7 +58,8 @@ class Handling:
         said = ""
         while True:
             early = inquiry.rounds < _EARLY_CAPTURES
-            if await self._over(s.config.supervise.corroborate_after_s if early else s.config.supervise.recapture_s):
+            pause_s = s.config.supervise.corroborate_after_s if early else s.config.supervise.recapture_s
+            if await self._over(pause_s, found.level):
                 self._drop(record)
                 return None
             await inquiry.capture()
@@ -76,8 +77,12 @@ class Handling:
                 said = plan.reason
                 s.folder.tell("waiting", plan.reason, incident=record.id)
 
-    async def _over(self, pause_s: float) -> bool:
-        """Wait; True as soon as the silence is over one way or another."""
+    async def _over(self, pause_s: float, level: Level) -> bool:
+        """Wait; True as soon as the silence is over one way or another.
+
+        The wait also ends where the silence reaches a higher level than this one: what the action limit asks for must
+        not wait for the next capture.
+        """
         s = self._s
         deadline = time.monotonic() + pause_s
         while time.monotonic() < deadline:
@@ -87,8 +92,11 @@ class Handling:
             gone = gone or (s.attached is not None and s.attached.over)
             if gone or s.ended is not None or s.present.scene.exits:
                 return True
-            if s.present.assess(s.config.supervise).level is Level.QUIET:
+            reached = s.present.assess(s.config.supervise).level
+            if reached is Level.QUIET:
                 return True
+            if reached > level:
+                return False
         return False
 
     def _drop(self, record: incident.Record) -> None:

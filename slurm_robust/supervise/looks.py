@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.ranks import name
-from slurm_robust.model import Conclusion, Signal, SignalKind
+from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 from slurm_robust.supervise import incident
 from slurm_robust.supervise.investigate import Investigator
 from slurm_robust.words import shortened
@@ -20,6 +20,8 @@ _AFTER_VANISHED_S = (2.2, 4.2, 10.0, 30.0, 60.0, 60.0, 60.0)
 """From one look after ranks vanished to the next; then silence decides. The first two are what a death needs."""
 _LOOKS_AFTER_FINISHED = 3
 """Ranks that are known to have finished are given these looks' time: nobody is at fault, and nothing hurries."""
+_LOOKS_AT_STOPPED = 4
+"""A stopped process is proven by two looks; one that a debugger holds is then looked at as rarely as any other."""
 
 _NO_RANK_AFTER_S = 300.0
 """A container's image takes minutes to come; a step that waits for another one of its job does so silently."""
@@ -35,8 +37,10 @@ class Looks:
     def __init__(self, supervisor: Supervisor, attempt_began_at_s: float) -> None:
         self._s = supervisor
         self._no_rank_at_s = attempt_began_at_s + _NO_RANK_AFTER_S
-        self._unreported: Investigator | None = None
-        self._unreported_at_s = attempt_began_at_s + supervisor.config.supervise.unreported_look_s
+        self._unmeasured: Investigator | None = None
+        self._looked_at_s = 0.0
+        self._named = False
+        self._looked_at_stopped = 0
         self._vanished: Investigator | None = None
         self._vanished_at_s = 0.0
         self._looked = 0
@@ -51,10 +55,35 @@ class Looks:
             self._vanished, self._looked = None, 0
         elif now >= self._vanished_at_s and self._looked <= len(_AFTER_VANISHED_S):
             return await self._at_vanished()
-        if not s.present.reports and s.present.fleet.alive and now >= self._unreported_at_s:
-            self._unreported_at_s = now + s.config.supervise.unreported_look_s
-            return await self._at_unreported()
+        if s.present.fleet.alive and now >= s.present.quiet_until_s and self._unmeasured_due(now):
+            self._looked_at_s = now
+            return await self._at_unmeasured()
         return None
+
+    def _unmeasured_due(self, now_s: float) -> bool:
+        """Whether a silence is to be looked at that the attempt's own step times do not measure.
+
+        There are none where the job tells no progress, and not enough in its first steps; an announced pause is not
+        measured by them. A stopped process is no pause, however long that may last.
+        """
+        config, present = self._s.config.supervise, self._s.present
+        usual_s, silent_s = present.own_limit_s(config), now_s - present.last_sign_s
+        if present.reports and self._unmeasured is not None and self._moved(self._unmeasured):
+            self._unmeasured, self._named = None, False
+        if not present.fleet.stopped:
+            self._looked_at_stopped = 0
+        elif self._looked_at_stopped < _LOOKS_AT_STOPPED:
+            pause_s = config.corroborate_after_s
+            due = silent_s >= (usual_s or pause_s) and now_s - self._looked_at_s >= pause_s
+            self._looked_at_stopped += due
+            return due
+        pause_s = min(config.unreported_look_s, config.recapture_s) if self._named else config.unreported_look_s
+        return usual_s is None and silent_s >= config.unreported_look_s and now_s - self._looked_at_s >= pause_s
+
+    def _moved(self, inquiry: Investigator) -> bool:
+        """Whether the job has shown progress since the first of these captures."""
+        present = self._s.present
+        return present.reports and bool(inquiry.captures) and present.last_sign_s > inquiry.captures[0].at_s
 
     async def _at_vanished(self) -> int | None:
         """Ranks are gone, and srun says nothing: finished, or dead? It is the others' waiting that tells.
@@ -71,7 +100,9 @@ class Looks:
         self._vanished_at_s = time.time() + _AFTER_VANISHED_S[min(self._looked, len(_AFTER_VANISHED_S) - 1)]
         self._looked += 1
         gone = list(s.present.scene.vanished.values())
-        if s.present.scene.exits or not gone or not self._proves(self._vanished, finished=self._have_finished(gone)):
+        if s.present.scene.exits or not gone:
+            return None
+        if not self._proves(self._vanished.judge(), finished=self._have_finished(gone)):
             return None
         found, self._vanished = self._vanished, None
         first = min(gone, key=lambda e: e.at_s)
@@ -82,21 +113,25 @@ class Looks:
         record.signals.append(Signal(SignalKind.RANK_EXITED, first.at_s, "watch", how, first.node, first.rank))
         return await self._act(found, record, finished=self._have_finished(gone))
 
-    async def _at_unreported(self) -> int | None:
-        """A job that tells no progress at all: look at its stacks now and then.
+    async def _at_unmeasured(self) -> int | None:
+        """Look at the stacks of a silence that nothing else tells from work.
 
-        No incident is opened and nothing is written before that, so that any program may be supervised.
+        No incident is opened and nothing is written before they prove a hang, so that any program may be supervised.
         """
         s = self._s
-        if self._unreported is None:
-            self._unreported = self._inquiry()
-        await self._unreported.capture(keep=False)
-        if not self._proves(self._unreported) or s.present.reports:
+        if self._unmeasured is None:
+            self._unmeasured = self._inquiry()
+        await self._unmeasured.capture(keep=False)
+        verdict = self._unmeasured.judge()
+        self._named = verdict.conclusion is Conclusion.CULPRIT
+        if not self._proves(verdict) or self._moved(self._unmeasured):
             return None
-        found, self._unreported = self._unreported, None
-        still_since_s = found.captures[0].at_s
-        record = s.book.open(still_since_s)
-        why = "the job tells no progress, and its stacks do not move"
+        found, self._unmeasured = self._unmeasured, None
+        record = s.book.open(found.captures[0].at_s)
+        why = "the job tells no progress"
+        if s.present.reports:
+            why = f"no progress for {time.time() - s.present.last_sign_s:.1f} s"
+        why += ", and its stacks do not move"
         s.folder.tell("suspected", f"silence suspected: {why}", incident=record.id)
         record.signals.append(Signal(SignalKind.SILENCE, time.time(), "stacks", why))
         return await self._act(found, record)
@@ -109,8 +144,7 @@ class Looks:
         return self._looked > _LOOKS_AFTER_FINISHED and all(e.exit_code == 0 for e in gone)
 
     @staticmethod
-    def _proves(inquiry: Investigator, *, finished: bool = False) -> bool:
-        verdict = inquiry.judge()
+    def _proves(verdict: Verdict, *, finished: bool = False) -> bool:
         if finished and verdict.conclusion is Conclusion.USER_CODE:
             return True
         return verdict.conclusion is Conclusion.CULPRIT and verdict.corroborated

@@ -16,8 +16,8 @@ from slurm_robust.model import Signal, SignalKind
 from slurm_robust.supervise.deaths import Deaths
 from slurm_robust.supervise.fleet import Fleet, RankInfo
 from slurm_robust.supervise.investigate import Scene
-from slurm_robust.supervise.output import OutputFile
-from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess
+from slurm_robust.supervise.output import Counters, OutputFile
+from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess, own_limit_s
 
 _LAST_LINES = 120
 _SETTLE_S = 1.2
@@ -58,18 +58,23 @@ class Present:
         self._deaths = Deaths()
         self.quiet_until_s = 0.0
         self.began_at_s = time.time()
-        self._outputs = [OutputFile(path, own) for path in paths]
+        counters = Counters()
+        self._outputs = [OutputFile(path, own, counters) for path in paths]
         self._log_step: tuple[int, float] | None = None
+        self._log_signs = 0
 
     def read_outputs(self) -> None:
         """Take in the new lines of the job's output files."""
         now = time.time()
         for output in self._outputs:
             found = output.poll()
-            if found.step is not None and (self._log_step is None or found.step != self._log_step[0]):
+            if found.step is not None:
+                if self._log_step is not None and not self.has_progress:
+                    # A pause counts once training has gone on after it. The one line that ended it may be a stray one
+                    # of a job that hangs, and must not raise the limit of its own silence.
+                    self.fleet.steps.saw(-1, self._log_signs, self._log_step[1])
                 self._log_step = (found.step, now)
-                if not self.has_progress:
-                    self.fleet.steps.saw(-1, found.step, now)
+                self._log_signs += 1
             self._cancelled.update(found.cancelled)
             for oom in found.oom:
                 self.scene.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
@@ -175,6 +180,10 @@ class Present:
     def reports(self) -> bool:
         """Whether there is any progress to judge by; a job without is judged by its stacks alone."""
         return self.has_progress or self._log_step is not None
+
+    def own_limit_s(self, config: SuperviseConfig) -> float | None:
+        """The suspicion limit by this attempt's own steps, seconds; None where too few were seen."""
+        return own_limit_s(self.fleet.steps, config) if self.reports else None
 
     def assess(self, config: SuperviseConfig) -> Assessment:
         """Judge the silence now."""

@@ -90,18 +90,24 @@ class StepTimes:
         return self._p99_s
 
 
+def own_limit_s(steps: StepTimes, config: SuperviseConfig) -> float | None:
+    """The suspicion limit by this attempt's own steps, seconds; None while too few were seen."""
+    if steps.count < config.min_steps:
+        return None
+    return config.suspicion_p99_factor * steps.p99_s() + config.suspicion_floor_s
+
+
 def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tuple[float, float]:
     """(suspicion, action) limits of a rank's silence, seconds."""
     action = config.action_limit_s
     if rank.phase_timeout_s is not None:
         # A limit that the program announced is the program's word: beyond it something is wrong.
         return rank.phase_timeout_s, rank.phase_timeout_s
-    of_lines = rank.rank < 0
-    if rank.phase == "startup" or rank.step < 0 or (of_lines and steps.count < config.min_steps):
+    of_lines, own = rank.rank < 0, own_limit_s(steps, config)
+    if rank.phase == "startup" or rank.step < 0 or (of_lines and own is None):
         return config.startup_limit_s, config.startup_limit_s
-    if rank.phase in PATIENT_PHASES or steps.count < config.min_steps:
+    if rank.phase in PATIENT_PHASES or own is None:
         return action, action
-    own = config.suspicion_p99_factor * steps.p99_s() + config.suspicion_floor_s
     # Lines may come hours apart: the site's limit is for steps.
     return (own, max(action, own)) if of_lines else (min(action, own), action)
 

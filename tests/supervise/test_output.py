@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.supervise.output import OutputFile, read_exit, read_step, tasks
+from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.output import Counters, OutputFile, read_exit, tasks
 
 
 @pytest.mark.parametrize(
@@ -24,19 +26,22 @@ from slurm_robust.supervise.output import OutputFile, read_exit, read_step, task
         ("Training epoch 0, iteration 12/99", 12),
         ("loading step files from disk", None),
         ("footstep 12", None),
+        ("iter 500: loss 2.31, time per step: 1.93 s", 500),
+        ("loss 2.31, sec/step: 2.46", None),
+        ("loss 2.31, per step: 150 ms", None),
         ("", None),
     ],
 )
 def test_progress_lines_of_the_usual_programs(line: str, step: int | None) -> None:
     """Megatron, Lightning, Hugging Face, DeepSpeed, torchtitan, own loops."""
-    assert read_step(line) == step
+    assert Counters().news(line) == step
 
 
 def test_a_sites_own_pattern_replaces_ours() -> None:
     """With `log_pattern`, nothing else counts."""
     own = re.compile(r"tick (?P<step>\d+)")
-    assert read_step("tick 5", own) == 5
-    assert read_step("step 9", own) is None
+    assert Counters().news("tick 5", own) == 5
+    assert Counters().news("step 9", own) is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_exits_that_srun_tells_of(line: str, expected: list[tuple[int, int | Non
 @given(st.text(max_size=200))
 def test_no_line_is_an_error(line: str) -> None:
     """Whatever a program prints."""
-    read_step(line)
+    Counters().news(line)
     read_exit(line)
     assert isinstance(tasks(line), list)
 
@@ -83,8 +88,8 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
     found = out.poll()
     assert found.step == 7
     assert [e.signal for e in found.exits] == [9]
-    path.write_text("step 1\n")
-    assert out.poll().step == 1
+    path.write_text("step 1\nstep 2\n")
+    assert out.poll().step == 2
 
 
 def test_a_missing_file_says_nothing(tmp_path: Path) -> None:
@@ -115,3 +120,204 @@ def test_cudas_own_words_are_no_oom_kill(tmp_path: Path) -> None:
     with path.open("a") as f:
         f.write("slurmstepd: error: Detected 1 oom_kill event in StepId=5.0. Some of the step tasks\n")
     assert len(out.poll().oom) == 1
+
+
+OUR_LINES = (
+    "srobust: 09:13:41 silence suspected: no progress for 9.4 s, limit 9.4 s (3 × p99 step 2.46 s + 2 s)",
+    "srobust: 09:13:41 resumed from step 10 (verified checkpoint), first new step 11, 7.2 s after the fault",
+    "srobust: the supervisor cannot be started: step 7; running without it",
+    "srobust[4711]: step 8",
+    "srobust run: step 9",
+    "srobust srun: step 9",
+    "slurm_robust.checkpoint: step 12 is not saved, training goes on: disk full",
+    "slurm_robust.progress: phase 'step 3' is ignored",
+    '{"at_s": 1795333621.2, "kind": "training", "text": "training at step 13, 2 ranks on n1"}',
+)
+SLURMS_LINES = (
+    "srun: Job step 5.0 aborted before step completely launched.",
+    "slurmstepd: error: container of step 14 is gone",
+    "slurmstepd-n1: error: step 15",
+)
+IN_FRONT = (
+    "",
+    "3: ",
+    " 12: ",
+    "[default0]:",
+    "[rank3]: ",
+    "2026-01-01T09:13:41+00:00 ",
+    "Nov 22 09:13:41 ",
+    "\x1b[31m",
+)
+
+
+def grows(path: Path, text: str) -> None:
+    """The file grows by this text."""
+    with path.open("a", encoding="utf-8", newline="") as f:
+        f.write(text)
+
+
+@pytest.mark.parametrize("line", [*OUR_LINES, *SLURMS_LINES])
+@pytest.mark.parametrize("front", IN_FRONT)
+@pytest.mark.parametrize("pattern", ["", r"step[^0-9]*(?P<step>\d+)"])
+def test_what_we_and_slurm_say_is_no_progress(tmp_path: Path, line: str, front: str, pattern: str) -> None:
+    """The story stands in the file that is read for progress: behind labels, times, a carriage return, or a bar."""
+    path = tmp_path / "slurm-1.out"
+    path.touch()
+    out = OutputFile(path, re.compile(pattern) if pattern else None)
+    grows(path, "step 40 | 40/391 [00:10<05:00, 1.2it/s]\n")
+    assert out.poll().step == 40
+    for before in ("", "\r", "\rstep 40 | 40/391 [00:10<05:00, 1.2it/s]"):
+        grows(path, f"{before}{front}{line}\n")
+        assert out.poll().step is None, before
+    grows(path, "\rstep 41 | 41/391 [00:11<05:00, 1.2it/s]")
+    assert out.poll().step == 41, "what the program says next counts"
+
+
+def test_our_own_lines_are_not_the_programs_last_words_and_no_exits(tmp_path: Path) -> None:
+    """A story line may quote srun's word on another step; it is nobody's exit, and no word of the program."""
+    path = tmp_path / "slurm-5.out"
+    path.touch()
+    out = OutputFile(path)
+    quoted = "srun: error: n1: task 0: Killed"
+    grows(path, f"loss 2.3srobust: 09:13:41 the watch step ended (exit 1): {quoted}\n")
+    grows(path, "srobust: 09:13:42 *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n")
+    found = out.poll()
+    assert (found.exits, found.cancelled, list(out.lines)) == ([], [], ["loss 2.3"])
+    grows(path, f"\r| 12/391 [00:10]{quoted}\n")
+    assert [e.task for e in out.poll().exits] == [0], "Slurm's own word counts, also behind a bar"
+
+
+def test_a_bar_is_read_when_it_is_drawn(tmp_path: Path) -> None:
+    """Its line ends when the next one is drawn. Else the next line that anybody writes would seem to move it."""
+    path = tmp_path / "slurm-5.out"
+    path.touch()
+    out = OutputFile(path)
+    grows(path, "\r  3%|▎   | 12/391 [00:10<05:00]")
+    assert out.poll().step == 12
+    grows(path, "\nsome warning\n")
+    assert out.poll().step is None
+    grows(path, "step 1")
+    assert out.poll().step is None, "the number may go on"
+    grows(path, "3 loss=2")
+    assert out.poll().step == 13
+
+
+def test_a_text_of_ours_with_several_lines_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Else its second line would stand in the job's output without our mark."""
+    Folder(tmp_path).tell("note", "it failed:\n  step 12\n")
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert printed.endswith("it failed:; step 12\n")
+
+
+def read(*lines: str, own: re.Pattern[str] | None = None) -> list[int | None]:
+    """What is news in these lines."""
+    counters = Counters()
+    return [counters.news(line, own) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("lines", "news"),
+    [
+        (["step 12", "step 12", "step 13"], [12, None, 13]),
+        # An old number in a warning, and a stray high one after which training goes on.
+        (["step 12", "at step 5", "at step 5", "step 13"], [12, None, None, 13]),
+        (["step 12", "next evaluation at step 1000", "step 13", "step 14"], [12, 1000, None, 14]),
+        # Ranks that print in turn, one behind the other; then all hang, and say again and again where.
+        (["step 5", "step 4", "step 6", "step 5", "step 6", "step 5", "step 6"], [5, None, 6, *[None] * 4]),
+        (["step 1", "step 7", "step 8", "step 9", "step 7", "step 8", "step 9"], [1, 7, 8, 9, *[None] * 3]),
+        # Bars of the next epoch, and of very short epochs.
+        (["| 390/391 [", "| 391/391 [", "| 0/391 [", "| 1/391 [", "| 2/391 ["], [390, 391, None, 1, 2]),
+        (["| 0/2 [", "| 1/2 [", "| 2/2 [", "| 0/2 [", "| 1/2 [", "| 2/2 ["], [0, 1, 2, None, 1, 2]),
+        (["step 0", "step 100", "step 0", "step 100"], [0, 100, None, 100]),
+        # The epoch makes a number another one, in the same line or before it.
+        (["Epoch 1: | 3/3 [", "Epoch 2: | 3/3 [", "Epoch 2: | 3/3 [", "Epoch 1: | 3/3 ["], [3, 3, None, None]),
+        (["Epoch 1/9", "step 50", "Epoch 2/9", "step 50"], [None, 50, None, 50]),
+        # A validation between two steps is another counter.
+        (["| 120/703 [", "| 1/50 [", "| 2/50 [", "| 121/703 ["], [120, 1, 2, 121]),
+        # A counter that goes down.
+        (["step 9", "step 8", "step 8", "step 7", "step 6"], [9, None, None, 7, 6]),
+    ],
+)
+def test_a_number_that_is_only_said_again_is_no_news(lines: list[str], news: list[int | None]) -> None:
+    """Nor one that jumps back; but whatever goes on, from wherever it started again, is."""
+    assert read(*lines) == news
+
+
+def test_a_bar_that_is_drawn_again_with_other_times_stands_still() -> None:
+    """Bars show how long they have lasted."""
+    assert read("| 12/391 [00:10<05:00]", "| 12/391 [00:20<10:00]", "| 12/391 [00:30<15:00]") == [12, None, None]
+
+
+def test_a_sites_pattern_that_finds_no_number_says_nothing() -> None:
+    """`step` may be missing from it, optional, or hold words."""
+    for pattern in (r"tick \d+", r"tick(?P<step>\d+)?", r"tick (?P<step>\S+)"):
+        assert read("tick five", "tick", own=re.compile(pattern)) == [None, None]
+
+
+NUMBERS = st.integers(0, 10_000)
+
+
+@given(st.lists(NUMBERS, max_size=30), st.sets(NUMBERS, min_size=1, max_size=3), st.data())
+def test_a_job_that_hangs_falls_silent_whatever_it_repeats(
+    past: list[int], stuck: set[int], data: st.DataObject
+) -> None:
+    """After any past: ranks that hang at up to three steps beyond it, and say so in any order, soon say nothing new."""
+    reached = max(past, default=0) + 1
+    at = [reached + number for number in stuck]
+    counters = Counters()
+    for number in past:
+        counters.news(f"step {number}")
+    counters.news(f"step {reached - 1}")
+    for number in at:
+        counters.news(f"step {number}")
+    again = data.draw(st.lists(st.sampled_from(at), max_size=50))
+    assert [counters.news(f"step {number}") for number in again] == [None] * len(again)
+
+
+@given(st.lists(NUMBERS, max_size=30), st.integers(0, 1000), st.integers(1, 500), st.integers(1, 20))
+def test_a_counter_that_rises_is_life_whatever_was_printed_before(
+    past: list[int], first: int, stride: int, count: int
+) -> None:
+    """At most its first number is no news: whatever stood in the output before, a training that goes on is seen."""
+    counters = Counters()
+    for number in past:
+        counters.news(f"step {number}")
+    rising = [first + i * stride for i in range(count + 5)]
+    news = [counters.news(f"step {number}") for number in rising]
+    assert news[4:] == rising[4:]
+
+
+@given(st.integers(2, 50), st.integers(2, 5), st.booleans())
+def test_every_epoch_is_life(length: int, epochs: int, total: bool) -> None:
+    """A counter that starts again with each epoch, with nothing in its lines to tell which one it is."""
+    counters = Counters()
+    for _ in range(epochs):
+        lines = [f"| {i}/{length} [" if total else f"step {i} loss" for i in range(length)]
+        assert sum(counters.news(line) is not None for line in lines) >= length - 1
+
+
+@given(st.text(max_size=60), st.sampled_from(OUR_LINES), st.sampled_from(IN_FRONT))
+def test_no_line_of_ours_is_ever_news(before: str, line: str, front: str) -> None:
+    """Whatever stands before it on the line says what it says without us."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "out"
+        path.touch()
+        out = OutputFile(path)
+        grows(path, before + front)
+        out.poll()
+        grows(path, line + "\n")
+        assert out.poll().step is None
+
+
+def test_the_files_of_an_attempt_share_what_was_said(tmp_path: Path) -> None:
+    """A copy of the output (`tee`) is behind by some lines, and nothing in it is news."""
+    counters = Counters()
+    first, copy = tmp_path / "slurm-1.out", tmp_path / "tee.out"
+    for path in (first, copy):
+        path.touch()
+    files = [OutputFile(path, counters=counters) for path in (first, copy)]
+    grows(first, "step 1\nstep 2\nstep 3\nstep 4\n")
+    assert files[0].poll().step == 4
+    grows(copy, "2026-01-01 09:00 step 2\n2026-01-01 09:00 step 3\n2026-01-01 09:00 step 4\n")
+    assert files[1].poll().step is None

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_robust.config import SuperviseConfig
 from slurm_robust.supervise.present import Present
+from slurm_robust.supervise.suspicion import Level
 
 
 @pytest.fixture
@@ -219,3 +221,41 @@ def test_an_agents_word_stands_in_for_sruns(present: Present, monkeypatch: pytes
     clock[0] += 1.5
     present.confirm_exits()
     assert [(e.rank, e.node, e.signal) for e in present.scene.exits.values()] == [(2, "n2", 9)]
+
+
+def test_the_limit_does_not_grow_by_a_silence_that_a_stray_line_ended(
+    present: Present, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause is a sample once training went on after it: one line that only looked like progress raises nothing."""
+    clock, config = [1000.0], SuperviseConfig()
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    for step in range(10):
+        clock[0] += 1.0
+        says(present, f"step {step}")
+    limit_s = present.own_limit_s(config)
+    assert limit_s == pytest.approx(5.0)
+    clock[0] += 100.0
+    says(present, "RuntimeWarning: something is odd at step 5000")
+    assert present.own_limit_s(config) == limit_s
+    clock[0] += limit_s + 1
+    assert present.assess(config).level is Level.SUSPECT
+    # Training goes on by itself: then the pause of a hundred seconds was one of its own.
+    for step in (10, 11):
+        says(present, f"step {step}")
+    assert present.own_limit_s(config) == pytest.approx(302.0)
+
+
+def test_our_story_does_not_feed_the_limit_that_it_tells_of(present: Present, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank hangs at step 9; each suspicion is told in the file that is read, with a number in it."""
+    clock, config = [1000.0], SuperviseConfig()
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    for step in range(10):
+        clock[0] += 2.46
+        says(present, f"step {step}")
+    limit_s, hung_at_s = present.own_limit_s(config), clock[0]
+    for _ in range(5):
+        clock[0] += 31.0
+        found = present.assess(config)
+        says(present, f"srobust: 09:13:41 silence suspected: {found.why}")
+        assert "step 2.46 s" in found.why
+        assert (present.step, present.last_sign_s, present.own_limit_s(config)) == (9, hung_at_s, limit_s)
