@@ -109,7 +109,7 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
         if healthy:
             found, skip = checkpoint.latest_healthy(directory, deep=deep, on_bytes=on_bytes)
         else:
-            found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, on_bytes=on_bytes)
+            found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, remember=False, on_bytes=on_bytes)
         pinned = checkpoint.pin(directory, found.path) if pin and found.path else []
         trackers = checkpoint.trackers(directory)
     if as_json:

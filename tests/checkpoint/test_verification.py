@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import files, structure
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.verification import Problem, verify
 
@@ -80,25 +80,6 @@ def test_a_mismatch_tells_both_digests_and_where(make: Make, monkeypatch: pytest
     small = make(4)
     (small / "rank-00000.pt").write_bytes(b"x" * 7002)
     assert "bytes 0 to 7001" in verify(small).problems[0].what
-
-
-def test_a_structure_is_looked_at_once(make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`latest --unsealed` remembers by inode, size and time of change; what changed is looked at again."""
-    path = make(3, sealed=False)
-    assert (checkpoint.latest(directory, unsealed=True).path, checkpoint.latest(directory).path) == (path, None)
-    looked: list[str] = []
-    real = structure._file
-
-    def counted(where: Path, on_bytes: files.OnBytes | None) -> tuple[str, str]:
-        looked.append(where.name)
-        return real(where, on_bytes)
-
-    monkeypatch.setattr(structure, "_file", counted)
-    found = checkpoint.latest(directory, unsealed=True)
-    assert (found.path, found.sealed, looked) == (path, False, [])
-    (path / "rank-00001.pt").write_bytes(b"")
-    assert checkpoint.latest(directory, unsealed=True).path is None
-    assert looked == ["rank-00001.pt"]
 
 
 def test_a_false_alarm_can_be_overruled(make: Make) -> None:
