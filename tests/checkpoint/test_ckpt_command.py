@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fractions
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from checkpoint_material import lightning, plain
 from click.testing import CliRunner
 
@@ -184,3 +186,15 @@ def test_looking_changes_nothing(make: Make, directory: Path, words: str, tmp_pa
     assert done.returncode in (0, 1), done.stderr
     assert "Traceback" not in done.stderr
     assert everything_below(tmp_path) == before
+
+
+def test_a_file_that_nobody_can_judge(tmp_path: Path) -> None:
+    """3, could not tell, and what to type; `seal` refuses it and says why."""
+    path = tmp_path / "step-3.pt"
+    torch.save({"part": fractions.Fraction(1, 3)}, path)
+    code, text = ckpt("verify", path)
+    assert (code, "loading it calls fractions.Fraction" in text) == (3, True)
+    assert "where you know that it is whole: srobust ckpt seal --unchecked" in text
+    assert "look at rights" not in text
+    assert (ckpt("seal", path)[0], ckpt("seal", "--unchecked", path)[0]) == (1, 0)
+    assert ckpt("verify", path)[0] == 0
