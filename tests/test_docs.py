@@ -23,7 +23,7 @@ from slurm_robust import checkpoint, config
 from slurm_robust.cli.main import COMMANDS, cli
 from slurm_robust.daemon.http import metrics
 from slurm_robust.localize import patience
-from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE, TIME_KEYS, Road
+from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE, TIME_KEYS, ActionKind, Road
 from slurm_robust.nodecheck import registry, troubles
 from slurm_robust.nodecheck.command import parser as check_parser
 from slurm_robust.supervise import incident, options
@@ -461,6 +461,24 @@ def test_options_that_the_checkpoint_page_names_exist() -> None:
             option = re.match(r"--[a-z_.-]+\w", span)
             if option and not option[0].startswith("--robust-"):
                 assert option[0] in known | foreign, option[0]
+
+
+ROWS = {
+    "quarantine": "QUARANTINE", "recheck": "RECHECK", "cancel": "CANCEL", "drain": "DRAIN", "set DOWN": "SET_DOWN",
+    "resume": "RESUME", "seat": "CREATE_SEAT", "release": "RELEASE_JOB",
+    "requeue, change, answer": "REQUEUE POINT_JOB_AT_SEAT ANSWER LIFT_EXCLUDE",
+    "standby": "KEEP_STANDBY", "leave, or none": "LEAVE_MARK",
+    "delete": "RELEASE_QUARANTINE LEAVE_SEAT DELETE_SEAT",
+}  # fmt: skip
+"""Rows of the table of what may be done to Slurm → the actions of model.py that they tell."""
+
+
+def test_every_action_on_slurm_is_in_the_administrators_table() -> None:
+    """`Nothing else is ever done` has to be true: a new kind of action needs a row, or belongs to one."""
+    rows = re.findall(r"^\| ([^|]+) \|", section("docs/operations.md", "What it may do"), re.MULTILINE)
+    assert set(rows) - {"action"} == set(ROWS)
+    told = {name for names in ROWS.values() for name in names.split()}
+    assert told | {"WAIT_RUNNING"} == {kind.name for kind in ActionKind}, "WAIT_RUNNING only looks"
 
 
 def test_metrics_that_the_documents_name_exist() -> None:
