@@ -233,3 +233,10 @@ def test_test_files_have_names_of_their_own() -> None:
     """Pytest imports them by that name: two that are alike cannot be collected together, though each can alone."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, times in names.items() if times > 1] == []
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
+def test_nothing_that_a_program_left_is_part_of_the_project() -> None:
+    """What a run of something wrote into the working tree, a log say, was committed once without being looked at."""
+    listed = subprocess.run(["git", "ls-files", "*.log", "*.out"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert listed.stdout == ""

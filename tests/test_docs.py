@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from click.testing import CliRunner
 
 from slurm_robust import checkpoint, config
 from slurm_robust.cli.main import COMMANDS, cli
+from slurm_robust.daemon.http import metrics
 from slurm_robust.localize import patience
-from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE, TIME_KEYS, Road
+from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE, TIME_KEYS, ActionKind, Road
+from slurm_robust.nodecheck import registry, troubles
 from slurm_robust.nodecheck.command import parser as check_parser
 from slurm_robust.supervise import incident, options
 
@@ -394,3 +396,187 @@ def test_slurm_conf_names_scripts_that_are_there() -> None:
     told = section("docs/checks.md", "Prolog, epilog, health check")
     for key in ("Prolog", "Epilog", "PrologFlags", "HealthCheckProgram", "SchedulerParameters"):
         assert f"{key}={pairs[key]}" in told, key
+
+
+# -- what the documents say of the code --------------------------------------------------------------------------------
+
+
+def spans(path: Path) -> set[str]:
+    """What stands in backticks outside of fenced blocks."""
+    return in_backticks(re.sub(r"^ *```.*?^ *```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL))
+
+
+PARTS = ("slurm_robust", "prolog", "epilog", "spank", "srun_wrapper", "examples", "scripts", "benchmarks")
+
+
+def our_text() -> str:
+    """Every file of ours that runs."""
+    found = (path for part in PARTS for path in (ROOT / part).rglob("*") if "build" not in path.parts)
+    files = (path for path in found if path.is_file() and path.suffix not in (".pyc", ".md"))
+    return "\n".join(path.read_text("utf-8", errors="replace") for path in files)
+
+
+def test_files_that_the_documents_name_are_there() -> None:
+    """In backticks, or typed in a block: `scripts/kill_saves.py`, `python benchmarks/restart.py`."""
+    folders = "|".join((*PARTS, "docs", "tests"))
+    for path in DOCUMENTS:
+        for line in code_lines(path):
+            for name in re.findall(rf"(?<![\w/.-])(?:\./)?((?:{folders})/[\w./*-]*\w\*?)", line):
+                built = name.startswith("spank/build")
+                assert built or list(ROOT.glob(name)), f"{path.name}: {name}"
+
+
+def test_configuration_keys_that_the_documents_name_exist() -> None:
+    """`supervise.action_limit_s` and its kind, wherever one stands; methods of the checkpoint package are none."""
+    known = {name for key, _ in keys_of(config.Config) for name in (key, *key.rsplit(".", 1)[:1])}
+    sections = "|".join(sorted({key.split(".")[0] for key in known if "." in key}))
+    for path in DOCUMENTS:
+        for span in spans(path):
+            found = re.match(rf"((?:{sections})\.[a-z0-9_.]+?)(?:\.<|: |$)", span)
+            if not found or found[1] in known:
+                continue
+            head, _, name = found[1].partition(".")
+            method = head == "checkpoint" and hasattr(checkpoint, name.split(".")[0])
+            options = found[1].startswith("nodecheck.options.")
+            module = (PACKAGE / head / f"{name}.py").exists()
+            assert method or options or module or (ROOT / "benchmarks" / found[1]).exists(), f"{path.name}: {found[1]}"
+
+
+def test_variables_that_the_documents_name_are_read_or_set() -> None:
+    """Each `SROBUST_…` stands in the code, and each that a site or user may set stands in configuration.md."""
+    text = our_text()
+    for path in DOCUMENTS:
+        for name in set(re.findall(r"\bSROBUST_[A-Z_]*[A-Z]\b", path.read_text("utf-8"))):
+            assert name in text, f"{path.name}: {name}"
+
+
+def test_options_that_the_checkpoint_page_names_exist() -> None:
+    """A bare `--healthy` is an option of some `srobust ckpt` command; the rest of the page's belong to frameworks."""
+    group = command_of("ckpt")
+    assert isinstance(group, click.Group)
+    known = {option for name in group.commands for option in options_of(["ckpt", name])} | {"--export"}
+    foreign = {"--launcher", "--hostfile", "--no_ssh_check", "--master_addr", "--checkpoint.load_step", "--robust"}
+    for name in ("checkpoints", "checkpointer"):
+        for span in spans(ROOT / "docs" / f"{name}.md"):
+            option = re.match(r"--[a-z_.-]+\w", span)
+            if option and not option[0].startswith("--robust-"):
+                assert option[0] in known | foreign, option[0]
+
+
+ROWS = {
+    "quarantine": "QUARANTINE", "recheck": "RECHECK", "cancel": "CANCEL", "drain": "DRAIN", "set DOWN": "SET_DOWN",
+    "resume": "RESUME", "seat": "CREATE_SEAT", "release": "RELEASE_JOB",
+    "requeue, change, answer": "REQUEUE POINT_JOB_AT_SEAT ANSWER LIFT_EXCLUDE",
+    "standby": "KEEP_STANDBY", "leave, or none": "LEAVE_MARK",
+    "delete": "RELEASE_QUARANTINE LEAVE_SEAT DELETE_SEAT",
+}  # fmt: skip
+"""Rows of the table of what may be done to Slurm → the actions of model.py that they tell."""
+
+
+def test_every_action_on_slurm_is_in_the_administrators_table() -> None:
+    """`Nothing else is ever done` has to be true: a new kind of action needs a row, or belongs to one."""
+    rows = re.findall(r"^\| ([^|]+) \|", section("docs/operations.md", "What it may do"), re.MULTILINE)
+    assert set(rows) - {"action"} == set(ROWS)
+    told = {name for names in ROWS.values() for name in names.split()}
+    assert told | {"WAIT_RUNNING"} == {kind.name for kind in ActionKind}, "WAIT_RUNNING only looks"
+
+
+def test_metrics_that_the_documents_name_exist() -> None:
+    """Alerts are written from them."""
+    value = {
+        "incidents": [{"outcome": "running", "times": {"accepted": 1.0, "running": 2.0}}],
+        "standby": [{"name": "p"}],
+    }
+    shown = metrics(value, 1.0).decode()
+    for path in DOCUMENTS:
+        for name in {n for span in spans(path) for n in re.findall(r"^srobust_[a-z_]+", span)} - {"srobust_run"}:
+            assert f"\n{name}" in f"\n{shown}", f"{path.name}: {name}"
+
+
+def test_numbers_of_checks_are_the_registrys() -> None:
+    """How many there are in all and in each group, and of how many kinds of trouble the kernel log tells."""
+    text = section("docs/checks.md", "The node checks")
+    assert re.search(r"There are \d+ checks", text)
+    named = re.findall(r"(\d+) in `(\w+)`", text)
+    assert {group: int(count) for count, group in named} == {g: len(names) for g, names in registry.GROUPS.items()}
+    for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]:
+        for count in re.findall(r"[Tt]here are (\d+) (?:node )?checks\b", path.read_text("utf-8")):
+            assert int(count) == len(registry.NAMES), f"{path.name}: {count} checks"
+        for count in re.findall(r"\b(\d+) kinds of trouble", path.read_text("utf-8")):
+            assert int(count) == len(troubles.KINDS), f"{path.name}: {count} kinds of trouble"
+
+
+def test_checks_that_the_documents_name_exist() -> None:
+    """By the beginnings of their names, and in examples of `--only`."""
+    for path in DOCUMENTS:
+        for name in {span for span in spans(path) if re.fullmatch(r"(?:gpu|rdma|ethernet|kernel)_[a-z0-9_]+", span)}:
+            assert name in registry.NAMES, f"{path.name}: {name}"
+        for words in typed(path):
+            if words[0] == "check" and "--only" in words:
+                for name in words[words.index("--only") + 1].split(","):
+                    assert registry.checks_of(name), f"{path.name}: --only {name}"
+
+
+def test_no_document_denies_a_check_that_there_is() -> None:
+    """`There is no NVML check`: once true, and long false when somebody looked."""
+    checks = registry.select("full")
+    known = " ".join(f"{check.name} {check.question} {check.reads}" for check in checks).lower()
+    for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]:
+        for denied in re.findall(r"\bno ((?:\w+(?:, | or | and )?)+) checks?\b", path.read_text("utf-8")):
+            for name in re.split(r", | or | and ", denied):
+                assert name.lower() not in known, f"{path.name}: no {name} check"
+
+
+def uses(pattern: str, *parts: str) -> bool:
+    """Whether the code in these folders or files of the package has such a text."""
+    there = [PACKAGE / part for part in parts]
+    files = [path for part in there for path in ([part] if part.is_file() else part.rglob("*.py"))]
+    assert files, parts
+    return any(re.search(pattern, path.read_text("utf-8")) for path in files)
+
+
+MISSING: dict[str, Callable[[], bool]] = {
+    "Nothing is done about it": lambda: uses(r"claim|decide\(|relaunch|requeue", "supervise/slowness.py"),
+    "Native stacks and GPU kernels are not looked at": lambda: uses(r'"--native"|cuda-gdb', "supervise"),
+    "No pairwise test of nodes": (PACKAGE / "stoptime").exists,
+    "The GPU's memory\n  itself is looked at between jobs only": lambda: uses(r"nvml", "supervise"),
+    "DCGM, switches and the\n  board's event log (IPMI) are not asked": lambda: uses(
+        r"import (?:pydcgm|dcgm)|\[\"(?:dcgmi|ipmitool|ibnetdiscover)\"", "nodecheck"
+    ),
+    "They are not warmed up": lambda: uses(r"\bwarm_?up|preload", "daemon", "policy"),
+    "Het jobs run unsupervised": lambda: "het_job" not in (PACKAGE / "policy/decide.py").read_text("utf-8"),
+    "expedited requeue (25.11) is not used": lambda: uses(
+        r"requeue=expedite", "slurm", "supervise", "daemon", "policy"
+    ),
+    "There is no dashboard": lambda: uses(r"text/html", "daemon"),
+    "no simulator of a cluster": lambda: any(PACKAGE.rglob("*simulat*")),
+    "no command that practises failures": lambda: "drill" in COMMANDS,
+}
+"""What README.md says is missing → whether it has come since: then that line has to go."""
+
+
+def test_what_the_readme_says_is_missing_is_missing() -> None:
+    """Each of its lines is true, and none of those that a machine can judge is left out of this table."""
+    text = section("README.md", "What it does not do yet")
+    for sentence, has_come in MISSING.items():
+        assert sentence in text, sentence
+        assert not has_come(), f"README.md says {sentence!r}, and it is there by now"
+
+
+def test_what_the_readme_says_is_there_is_there() -> None:
+    """The same section names what stands in for what is missing."""
+    text = section("README.md", "What it does not do yet")
+    for sentence, there in {
+        "`progress.timing` in a live job": (PACKAGE / "supervise/slowness.py").exists(),
+        "`srobust localize --timings`": "--timings" in options_of(["localize"]),
+        "`srobust stacks --rounds`": "--rounds" in options_of(["stacks"]),
+        "PyTorch's flight recorder": (PACKAGE / "localize/recorder/verdict.py").exists(),
+        "NCCL's RAS": (PACKAGE / "localize/ras.py").exists(),
+        "told by slurmstepd where the SPANK plugin is installed": (PACKAGE / "supervise/agent/exits.py").exists(),
+        "that still hold a GPU": (PACKAGE / "supervise/agent/gpus.py").exists(),
+        "the full stage also computes on the GPUs": bool(registry.GROUPS["torch"]),
+        "checked in full when they join": (PACKAGE / "daemon/standbycheck.py").exists(),
+        "`/metrics` and `/state.json`": (PACKAGE / "daemon/http.py").exists(),
+    }.items():
+        assert sentence in text, sentence
+        assert there, sentence

@@ -61,11 +61,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def latest(
-    directory: str | Path, *, deep: bool = False, unsealed: bool = False, on_bytes: OnBytes | None = None
+    directory: str | Path,
+    *,
+    deep: bool = False,
+    unsealed: bool = False,
+    remember: bool = True,
+    on_bytes: OnBytes | None = None,
 ) -> Found:
     """The newest checkpoint in `directory` that may be resumed from.
 
-    Only as many are looked at as it takes. See `verification.check` for what is compared, and for `deep`. With
+    Only as many are looked at as it takes. See `verification.check` for what is compared, and for `deep` and
+    `remember`: a job that starts remembers what it read, so that its next start does not read it again. With
     `unsealed` one without a seal may be chosen, too, where its structure is whole.
 
     Raises:
@@ -73,7 +79,7 @@ def latest(
             may be chosen and one of them cannot be read: starting anew would throw that one away.
     """
     for _ in range(_LISTINGS):
-        found, unread = _newest(Path(directory), deep=deep, unsealed=unsealed, on_bytes=on_bytes)
+        found, unread = _newest(Path(directory), deep=deep, unsealed=unsealed, remember=remember, on_bytes=on_bytes)
         # While it was listed, training saved and somebody pruned: all of them may be gone, and newer ones there.
         if found.path is not None or all(os.path.lexists(path) for path, _ in found.passed_over):
             break
@@ -86,14 +92,14 @@ def latest(
 
 
 def _newest(
-    directory: Path, *, deep: bool, unsealed: bool, on_bytes: OnBytes | None
+    directory: Path, *, deep: bool, unsealed: bool, remember: bool, on_bytes: OnBytes | None
 ) -> tuple[Found, tuple[Path, str] | None]:
     """As `latest`, and the newest that nobody can look at."""
     passed_over: list[tuple[Path, str]] = []
     unread: tuple[Path, str] | None = None
     for path, seal, problem in candidates(directory):
         if seal is not None:
-            step, why = seal.step, problem or _why_not(path, seal, deep=deep, on_bytes=on_bytes)
+            step, why = seal.step, problem or _why_not(path, seal, deep=deep, remember=remember, on_bytes=on_bytes)
         elif problem or not unsealed:
             step, why = -1, problem or NO_SEAL
         else:
@@ -107,7 +113,7 @@ def _newest(
 
 
 def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | None = None) -> list[Entry]:
-    """Every checkpoint in `directory`, newest first.
+    """Every checkpoint in `directory`, newest first; nothing is written.
 
     Raises:
         CheckpointError: as `latest`.
@@ -115,15 +121,23 @@ def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | No
     return [entry_of(*one, deep=deep, on_bytes=on_bytes) for one in candidates(Path(directory))]
 
 
-def entry_of(path: Path, seal: Seal | None, problem: str, *, deep: bool, on_bytes: OnBytes | None = None) -> Entry:
-    """One of `candidates` as an entry; see `verification.check` for `deep`."""
+def entry_of(
+    path: Path,
+    seal: Seal | None,
+    problem: str,
+    *,
+    deep: bool,
+    remember: bool = False,
+    on_bytes: OnBytes | None = None,
+) -> Entry:
+    """One of `candidates` as an entry; see `verification.check` for `deep` and `remember`."""
     if seal is None:
         return Entry(path=path, step=_step(path, None), sealed=False, problem=str(problem or "no seal"))
     return Entry(
         path=path,
         step=seal.step,
         sealed=True,
-        problem=str(problem or _why_not(path, seal, deep=deep, on_bytes=on_bytes)),
+        problem=str(problem or _why_not(path, seal, deep=deep, remember=remember, on_bytes=on_bytes)),
         size_bytes=sum(file.size_bytes for file in seal.files),
         created_at_s=seal.created_at_s,
     )
@@ -144,11 +158,11 @@ def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
         return -1, Unread(f"cannot be read: {error}")
 
 
-def _why_not(path: Path, seal: Seal, *, deep: bool, on_bytes: OnBytes | None) -> str:
+def _why_not(path: Path, seal: Seal, *, deep: bool, remember: bool, on_bytes: OnBytes | None) -> str:
     if why := demotion(path):
         return f"demoted: {why}"
     try:
-        problems = check(path, seal, deep=deep, on_bytes=on_bytes)
+        problems = check(path, seal, deep=deep, remember=remember, on_bytes=on_bytes)
     except OSError as error:
         return Unread(f"cannot be read: {error}")
     return _in_short(problems)

@@ -64,7 +64,7 @@ def prune(
     pointed = _pointed(directory)
     listed = candidates(directory)
     before, unseen = _stands([path for path, _, _ in listed])
-    found, kept = _choose(listed, keep, on_bytes, deep=deep)
+    found, kept = _choose(listed, keep, on_bytes, deep=deep, remember=not dry_run)
     spared = {**healthlog.worth_keeping(directory, found), **unseen, **pointed}
     removed, left = [], []
     for entry in found:
@@ -93,12 +93,13 @@ def prune(
 
 
 def _choose(
-    listed: list[tuple[Path, Seal | None, str]], keep: int, on_bytes: OnBytes | None, *, deep: bool
+    listed: list[tuple[Path, Seal | None, str]], keep: int, on_bytes: OnBytes | None, *, deep: bool, remember: bool
 ) -> tuple[list[Entry], list[Entry]]:
     """All of them, and the newest `keep` that are good, read back; what goes anyway is not read."""
     found, kept = list[Entry](), list[Entry]()
     for path, seal, problem in listed:
-        entry = entry_of(path, seal, problem, deep=deep and len(kept) < keep, on_bytes=on_bytes)
+        read = deep and len(kept) < keep
+        entry = entry_of(path, seal, problem, deep=read, remember=remember, on_bytes=on_bytes)
         found.append(entry)
         if entry.sealed and not entry.problem and len(kept) < keep:
             kept.append(entry)

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +29,9 @@ _TORCH = "torch.save"
 _SAFETENSORS = "safetensors"
 _LARGEST_JSON_BYTES = 1 << 30
 _HEAD_BYTES = 4096
+COULD_NOT_TELL = "could not tell:"
+"""What is not known to be wrong, and not known to be a checkpoint either, begins so."""
+_SEAL_IT = "where you know that it is whole: srobust ckpt seal --unchecked"
 
 
 class Look(msgspec.Struct, kw_only=True):
@@ -44,6 +48,22 @@ class Look(msgspec.Struct, kw_only=True):
     step: int | None = None
     world_size: int = 0
     problems: list[tuple[str, str]] = []
+
+
+class _File(NamedTuple):
+    """What one file is by itself.
+
+    Attributes:
+        kind: Its format, empty where that is not known.
+        problem: What is wrong with it.
+        calls: What loading it calls, where nobody knows what that brings back and it holds no tensor.
+        weights: Whether it may hold some: tensors, or anything in a format of its own.
+    """
+
+    kind: str = ""
+    problem: str = ""
+    calls: str = ""
+    weights: bool = True
 
 
 def look(
@@ -71,10 +91,16 @@ def look(
     found = Look()
     kinds = dict(kinds or {})
     new = [name for name in names if name not in known]
-    for name, (kind, what) in zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True):
-        kinds[name] = kind
-        if what:
-            found.problems.append((name, what))
+    looked = dict(zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True))
+    kinds |= {name: file.kind for name, file in looked.items()}
+    found.problems += [(name, file.problem) for name, file in looked.items() if file.problem]
+    # An HF Trainer's training_args.bin calls much and holds nothing, but the weights are beside it.
+    if len(new) == len(names) and not any(file.weights for file in looked.values()):
+        found.problems += [
+            (name, f"{COULD_NOT_TELL} it holds no tensor, and loading it calls {file.calls}; {_SEAL_IT}")
+            for name, file in looked.items()
+            if file.calls
+        ]
     for where, told in registry.told(folder, names):
         found.formats = tuple(dict.fromkeys((*found.formats, told.format)))
         found.step = told.step if found.step is None else found.step
@@ -97,7 +123,7 @@ def look_at(path: Path) -> tuple[str, str]:
     Raises:
         OSError: it cannot be read.
     """
-    return _file(path, None)
+    return _file(path, None)[:2]
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -118,26 +144,32 @@ def is_checkpoint(path: Path) -> bool:
     )
 
 
-def _file(path: Path, on_bytes: OnBytes | None) -> tuple[str, str]:
-    """(format, what is wrong) of one file; pieces of a `.distcp` are looked at by their own format."""
+def _file(path: Path, on_bytes: OnBytes | None) -> _File:
+    """What one file is by itself; pieces of a `.distcp` are looked at by their own format."""
     with files.named(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
         size_bytes = path.stat().st_size
         # Markers of other tools are empty on purpose; weights never are.
         if not head.strip(b"\0"):
             hole = "begins with zeros: a hole that a crash left" if head else "empty file"
-            return "", hole if path.name.endswith(_NEVER_EMPTY) else ""
+            return _File(problem=hole if path.name.endswith(_NEVER_EMPTY) else "", weights=False)
         if path.name.endswith(".safetensors") or safetensors.looks_like(head[:9], size_bytes):
-            return _SAFETENSORS, safetensors.read(file).problem
+            return _File(_SAFETENSORS, safetensors.read(file).problem)
         if path.name.endswith(".json"):
-            return "", _json_problem(path)
+            return _File(problem=_json_problem(path), weights=False)
         if path.name.endswith(_IN_PIECES) or path.name == METADATA:
-            return "", ""
+            return _File()
         if path.name.endswith(_OF_TORCH) and (torchfile.begins(head) or torchfile.almost_begins(head)):
             damaged = "begins like a file of torch.save, but for a few bytes: damaged"
-            return _TORCH, f"{size_bytes} bytes: truncated" if torchfile.begins(head) else damaged
+            return _File(_TORCH, f"{size_bytes} bytes: truncated" if torchfile.begins(head) else damaged)
         content = torchfile.read(file, whole=True, on_bytes=on_bytes)
-    return (_TORCH, content.problems[0] if content.problems else "") if content is not None else ("", "")
+    return _of_torch(content) if content is not None else _File()
+
+
+def _of_torch(content: torchfile.Content) -> _File:
+    problem = content.problems[0] if content.problems else ""
+    weights = content.holds_arrays() or bool(problem)
+    return _File(_TORCH, problem, "" if weights else content.unknown_call(), weights)
 
 
 def _json_problem(path: Path) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from slurm_robust.checkpoint.demotion import demotion
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.find import entries
+from slurm_robust.checkpoint.find import candidates
 from slurm_robust.checkpoint.places import beside, contents, written_at_s
 from slurm_robust.checkpoint.seals import SEAL_NAME, Seal, seal
 
@@ -47,10 +47,9 @@ def seal_all(directory: str | Path, *, settled_s: float = SETTLED_S, on_bytes: O
     sealed: list[tuple[Path, Seal]] = []
     waiting: list[tuple[Path, str]] = []
     refused: list[tuple[Path, str]] = []
-    for entry in entries(directory):
-        if entry.sealed or beside(entry.path, SEAL_NAME).exists():
+    for path, old, _ in candidates(directory):
+        if old is not None or beside(path, SEAL_NAME).exists():
             continue
-        path = entry.path
         try:
             if why := demotion(path):
                 refused.append((path, f"demoted: {why}"))

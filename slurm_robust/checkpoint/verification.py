@@ -44,7 +44,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """A digest that was read back and found right (empty: its structure was), for the file as it was then."""
+    """A digest that was read back and found right, for the file as it was then."""
 
     size_bytes: int
     mtime_ns: int
@@ -53,19 +53,28 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 
 def check(
-    path: Path, seal: Seal, *, deep: bool = False, fresh: bool = False, on_bytes: files.OnBytes | None = None
+    path: Path,
+    seal: Seal,
+    *,
+    deep: bool = False,
+    fresh: bool = False,
+    remember: bool = False,
+    on_bytes: files.OnBytes | None = None,
 ) -> list[Problem]:
     """Compare a checkpoint with its seal.
 
     A file with the sealed size, time of change and inode is taken as it is; one that was copied or touched since is
-    read, once: the outcome is remembered beside the seal. So truncation, replacement and writing in place are found at
-    the price of one `stat` a file; what silently rots on the disk is found by `deep`, and by `load`.
+    read. Its outcome can be remembered beside the seal, so that it is read once only. So truncation, replacement and
+    writing in place are found at the price of one `stat` a file; what silently rots on the disk is found by `deep`,
+    and by `load`.
 
     Args:
         path: The checkpoint.
         seal: Its seal.
         deep: Read every file that was not read back since it was sealed.
         fresh: Read every file, whatever is remembered.
+        remember: Write down what was read and fits. Only for those who act (a job that starts, `prune`): a command
+            that looks writes nothing.
         on_bytes: Told of every piece read.
 
     Raises:
@@ -100,8 +109,10 @@ def check(
             learnt[file.name] = seen
         else:
             wrong[file.name] = mismatch(found, file, folder / file.name)
-    if learnt:
-        _remember(path, memory | learnt)
+    if learnt and remember:
+        # Best effort: in a folder that we may not write to, it is read again the next time.
+        with contextlib.suppress(OSError):
+            files.write_atomic(beside(path, VERIFIED_NAME), msgspec.json.encode(memory | learnt), durable=False)
     return [Problem(file.name, wrong[file.name]) for file in seal.files if file.name in wrong]
 
 
@@ -142,7 +153,7 @@ def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | 
             raise
         return Report(path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", str(error)),))
     if seal is None:
-        report = structure(path, fresh=True, on_bytes=on_bytes)
+        report = structure(path, on_bytes=on_bytes)
     else:
         problems = check(path, seal, fresh=True, on_bytes=on_bytes)
         report = Report(
@@ -162,8 +173,11 @@ def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | 
     return report
 
 
-def structure(path: Path, *, fresh: bool = False, on_bytes: files.OnBytes | None = None) -> Report:
-    """What the structure of a checkpoint without a seal tells; files that were looked at before are not read again.
+def structure(path: Path, *, on_bytes: files.OnBytes | None = None) -> Report:
+    """What the structure of a checkpoint without a seal tells.
+
+    Nothing of it is remembered: a file of ours in a folder without a seal would be a write to what may still be being
+    written, and `seal --all` would wait for it to settle.
 
     Raises:
         OSError: something of it cannot be read: nobody can tell.
@@ -177,15 +191,8 @@ def structure(path: Path, *, fresh: bool = False, on_bytes: files.OnBytes | None
         problems = [Problem("", error.what)]
     else:
         problems = [] if names else [Problem("", "holds no file")]
-    now = {name: _seen(base(path) / name) for name in names}
-    memory = {} if fresh else _recall(path)
-    known = {name for name, seen in now.items() if memory.get(name) == seen}
-    found = look(base(path), names, known=known, on_bytes=on_bytes)
+    found = look(base(path), names, on_bytes=on_bytes)
     problems += [Problem(file, what) for file, what in found.problems]
-    damaged = {problem.file for problem in problems}
-    whole = {name: seen for name, seen in now.items() if name not in damaged}
-    if whole.keys() - known:
-        _remember(path, whole)
     told = step_in_name(path) if found.step is None else found.step
     return Report(
         path=str(path),
@@ -198,21 +205,8 @@ def structure(path: Path, *, fresh: bool = False, on_bytes: files.OnBytes | None
     )
 
 
-def _seen(where: Path) -> _Remembered:
-    now = where.stat()
-    return _Remembered(now.st_size, now.st_mtime_ns, now.st_ino, "")
-
-
 def _recall(path: Path) -> dict[str, _Remembered]:
     try:
         return msgspec.json.decode(beside(path, VERIFIED_NAME).read_bytes(), type=dict[str, _Remembered])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}
-
-
-def _remember(path: Path, known: dict[str, _Remembered]) -> None:
-    """Best effort: a folder that we may not write to is read again the next time."""
-    if _recall(path) == known:
-        return  # a new file is a write to the folder, which whoever waits for it to settle would wait for
-    with contextlib.suppress(OSError):
-        files.write_atomic(beside(path, VERIFIED_NAME), msgspec.json.encode(known), durable=False)

@@ -13,7 +13,7 @@ import msgspec
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.structure import is_checkpoint
+from slurm_robust.checkpoint.structure import COULD_NOT_TELL, is_checkpoint
 from slurm_robust.cli import ckpt_seal
 from slurm_robust.cli.ckpt_show import (
     EXIT_COULD_NOT_TELL,
@@ -69,14 +69,18 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
     with told(), bar(path, "verifying") as on_bytes:
         report = _verify_all(path, values, on_bytes)
     # What is known to be bad is bad, whatever cannot be read beside it.
-    unknown = not report.verified and all(problem.what.startswith(_UNREAD) for problem in report.problems)
+    unread = not report.verified and all(problem.what.startswith(_UNREAD) for problem in report.problems)
+    unknown = not report.verified and all(
+        problem.what.startswith((_UNREAD, COULD_NOT_TELL)) for problem in report.problems
+    )
     strange = report.verified and not report.sealed and not report.formats
     if as_json:
         print_json(report)
     else:
         how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
         formats = f" ({', '.join(report.formats)})" if report.formats else ""
-        wrong = "could not tell: look at rights, mounts and the disk (srobust check)" if unknown else "NOT verified"
+        wrong = "could not tell" if unknown else "NOT verified"
+        wrong += ": look at rights, mounts and the disk (srobust check)" if unread else ""
         if strange:
             how = "could not tell: of no known format, and no seal; where you know that it is whole: "
             how += f"srobust ckpt seal {shlex.quote(report.path)}"
@@ -109,7 +113,7 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
         if healthy:
             found, skip = checkpoint.latest_healthy(directory, deep=deep, on_bytes=on_bytes)
         else:
-            found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, on_bytes=on_bytes)
+            found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, remember=False, on_bytes=on_bytes)
         pinned = checkpoint.pin(directory, found.path) if pin and found.path else []
         trackers = checkpoint.trackers(directory)
     if as_json:

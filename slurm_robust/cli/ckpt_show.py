@@ -26,7 +26,7 @@ EXITS = (
     (0, "done, verified, found"),
     (1, "not verified, not whole, none found"),
     (2, "wrong usage"),
-    (3, "could not tell: something cannot be read or written, or has neither format nor seal"),
+    (3, "could not tell: something cannot be read or written, or has no seal and no content that we know"),
 )
 PATH = click.argument("path", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for tools.")

@@ -93,10 +93,9 @@ def http(host: str, port: int, state_file: Path | None) -> None:
     daemon's state.json.
     """
     try:
-        from slurm_robust.daemon.http import drop_rights, serve  # noqa: PLC0415 (aiohttp is an extra)
+        from slurm_robust.daemon.http import serve  # noqa: PLC0415 (aiohttp is an extra)
     except ImportError as error:
         raise click.ClickException(f"{error}; type: pip install 'slurm-robust[daemon]'") from None
-    drop_rights()
     try:
         asyncio.run(serve(host, port, state_file))
     except OSError as error:

@@ -1,7 +1,7 @@
 """The read-only HTTP side: `/state.json`, `/metrics`, `/healthz`. A process of its own, without any right to Slurm.
 
 It learns what it shows from snapshots, a line each, on its standard input (or from the file `state.json`), gives up
-root before it listens, and ends when its input does.
+root before it listens, and ends when its input does. Whatever it needs of Python is loaded before that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import pwd
+import socket
 import sys
 import time
 from pathlib import Path
@@ -118,10 +119,12 @@ def drop_rights() -> None:
 
 
 async def serve(host: str, port: int, state_file: Path | None) -> None:
-    """Listen until the input ends; with `state_file`, for ever."""
+    """Give up root, and listen until the input ends; with `state_file`, for ever."""
     shown = Shown()
     runner = web.AppRunner(application(shown), access_log=None)
     await runner.setup()
+    await _rehearse(runner)
+    drop_rights()
     site = web.TCPSite(runner, host, port)
     await site.start()
     try:
@@ -131,6 +134,23 @@ async def serve(host: str, port: int, state_file: Path | None) -> None:
             await _from_file(shown, state_file)
     finally:
         await runner.cleanup()
+
+
+async def _rehearse(runner: web.AppRunner) -> None:
+    """Do once, while we are still root, whatever loads modules only when it is first done.
+
+    `nobody` may not be able to read this Python: it lies in root's home, say. Each page is asked for through a pair of
+    connected sockets, to which nobody else has access: we do not listen yet.
+    """
+    # A thread for blocking calls, and the codec that a host's name passes through.
+    await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 0)
+    for line in ("GET /state.json", "GET /metrics", "GET /healthz", "GET /nothing", "POST /healthz"):
+        ours, theirs = socket.socketpair()
+        await asyncio.get_running_loop().connect_accepted_socket(runner.server, ours)  # type: ignore[arg-type]
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        writer.write(f"{line} HTTP/1.1\r\nHost: us\r\nConnection: close\r\n\r\n".encode())
+        await reader.read()
+        writer.close()
 
 
 async def _from_stdin(shown: Shown) -> None:

@@ -24,6 +24,7 @@ _ORDER = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS, Status.SKIP)
 _EXITS = {Fitness.FIT: EXIT_FIT, Fitness.UNFIT: EXIT_UNFIT, Fitness.UNKNOWN: EXIT_UNKNOWN}
 _FOOT = """Examples:
   srobust check                                       all checks of this node, for people
+  srobust check --only gpu,network                    two groups; the others are host and torch
   srobust check --only xid --kmsg /var/log/kern.log   one check, on a saved kernel log
   srobust check --list                                what each check reads, costs and takes for wrong
 
@@ -56,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--stage", choices=STAGES, default="full", help="which checks (default: full, all of them)")
-    made.add_argument("--only", action="append", default=[], metavar="A,B", help="exactly these checks")
+    made.add_argument("--only", action="append", default=[], metavar="A,B", help="exactly these checks or groups")
     made.add_argument("--root", metavar="DIR", help="look for /proc, /sys and /dev below DIR; nothing is remembered")
     made.add_argument("--kmsg", metavar="FILE", help="a saved kernel log instead of this node's; nothing is remembered")
     made.add_argument("--config", metavar="FILE", help="robust.yaml to use")

@@ -38,7 +38,7 @@ class Check:
     """A check: a probe that reads, and a pure function that judges.
 
     Attributes:
-        name: A word; what `--only` and `nodecheck.disable` take.
+        name: A word; what `--only` and `nodecheck.disable` take, beside the names of groups.
         question: What it asks, in a sentence.
         reads: The files and calls it reads.
         cost: What one look costs, in words.
@@ -112,7 +112,7 @@ class Check:
         return value
 
 
-_GROUPS: Mapping[str, tuple[str, ...]] = {
+GROUPS: Mapping[str, tuple[str, ...]] = {
     "gpu": (
         "xid",
         "gpu_count",
@@ -193,7 +193,8 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "torch": ("matmul", "bandwidth", "collective"),
 }
-GROUP_OF: Mapping[str, str] = {name: group for group, names in _GROUPS.items() for name in names}
+"""The checks by what they look at; the name of a group stands for all of them, in `--only` and `nodecheck.disable`."""
+GROUP_OF: Mapping[str, str] = {name: group for group, names in GROUPS.items() for name in names}
 """The folder of `checks/` in which a check stands."""
 NAMES = tuple(GROUP_OF)
 """Every check, in the order of reports. Each is the object `check` of the module of that name in `checks/<group>/`."""
@@ -219,18 +220,33 @@ _NOT_IN: Mapping[str, frozenset[str]] = {
 """What a stage does not run, as the checks' own `stages` say: known here, so that a stage loads only what it runs."""
 
 
+def checks_of(name: str) -> tuple[str, ...]:
+    """The names of the checks that a name means: all of a group's, or the one itself. Nothing is loaded.
+
+    Raises:
+        CheckError: neither a check nor a group is called so; the message offers the nearest.
+    """
+    if name in GROUPS:
+        return GROUPS[name]
+    if name in GROUP_OF:
+        return (name,)
+    import difflib  # noqa: PLC0415 (only a mistyped name pays for it)
+
+    near = difflib.get_close_matches(name, (*GROUPS, *NAMES), n=3, cutoff=0.5)
+    there = f"there are: {', '.join(NAMES)}; and their groups: {', '.join(GROUPS)}"
+    hint = f"did you mean {' or '.join(near)}?" if near else there
+    raise CheckError(f"no check is called {name!r}: {hint}")
+
+
 def require(name: str) -> None:
     """Nothing, where there is a check of that name; it is not loaded.
 
     Raises:
-        CheckError: there is none of that name; the message offers the nearest.
+        CheckError: there is none, or it is a group's name.
     """
-    if name not in GROUP_OF:
-        import difflib  # noqa: PLC0415 (only a mistyped name pays for it)
-
-        near = difflib.get_close_matches(name, NAMES, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(NAMES)}"
-        raise CheckError(f"no check is called {name!r}: {hint}")
+    if name in GROUPS:
+        raise CheckError(f"{name!r} is a group of checks, which has no options: name one of {', '.join(GROUPS[name])}")
+    checks_of(name)
 
 
 def get(name: str) -> Check:
@@ -245,17 +261,15 @@ def get(name: str) -> Check:
 
 
 def select(stage: str, only: Iterable[str] = (), disable: Iterable[str] = ()) -> list[Check]:
-    """The checks of a stage, or exactly those named in `only`, without the disabled ones.
+    """The checks of a stage, or exactly those named in `only`, without the disabled ones; each name may be a group's.
 
     Raises:
         CheckError: a name in `only` or `disable` that does not exist.
     """
     if stage not in STAGES:
         raise CheckError(f"no stage is called {stage!r}: there are {', '.join(STAGES)}")
-    named = set(only)
-    switched_off = set(disable)
-    for name in sorted(named | switched_off):
-        require(name)
+    named = {check for name in sorted(set(only)) for check in checks_of(name)}
+    switched_off = {check for name in sorted(set(disable)) for check in checks_of(name)}
     if named:
         return [get(name) for name in NAMES if name in named - switched_off]
     left = [get(name) for name in NAMES if name not in switched_off | _NOT_IN[stage]]

@@ -1,6 +1,6 @@
 """What should be done? A situation in, a plan out: no I/O, no clock, no randomness.
 
-The same function decides in the wrapper, in the daemon and in the simulator. Its rules, in this order:
+The wrapper asks it for each incident; what the daemon does about a claim is decided in `recover`. Its rules, in order:
 
 1. A job that cannot be addressed (het jobs) is only alerted on.
 2. While nothing ended, and neither a corroborated verdict nor the action limit calls for an action: wait.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fractions
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from checkpoint_material import lightning, plain
 from click.testing import CliRunner
 
 from slurm_robust import checkpoint
@@ -134,3 +140,61 @@ def test_one_checkpoint_where_a_folder_of_them_is_meant(make: Make) -> None:
     assert ckpt("seal", path, "--all")[1] == f"{path}: nothing without a seal\n"
     checkpoint.seal(path)
     assert "without --all, this one itself" in ckpt("seal", path, "--all")[1]
+
+
+def everything_below(folder: Path) -> dict[str, tuple[int, int, int, int]]:
+    """Every name below a folder, and its own: inode, size, and both times of change."""
+    found = [folder, *folder.rglob("*")]
+    stats = [(str(path.relative_to(folder)), path.lstat()) for path in found]
+    return {name: (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) for name, now in stats}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "verify .",
+        "verify --values step-7",
+        "verify step-00000005",
+        "verify epoch=0-step=7.ckpt",
+        "latest .",
+        "latest --deep .",
+        "latest --unsealed .",
+        "latest --healthy .",
+        "list .",
+        "prune --keep 1 --dry-run .",
+    ],
+)
+def test_looking_changes_nothing(make: Make, directory: Path, words: str, tmp_path: Path) -> None:
+    """What only looks writes no file, and no folder's time of change moves: not there, not at home, not in /tmp.
+
+    `seal --all` waits until nobody has written to a checkpoint for ten minutes. Before, each look wrote a file of ours
+    into it, so that somebody who looked every five minutes kept it unsealed for ever.
+    """
+    plain(directory)
+    lightning(directory)
+    shutil.copytree(make(4), directory / "step-00000005")  # sealed, and copied since: its bytes are read
+    (directory / "step-00000005" / "seal.json").write_bytes((directory / "step-00000004" / "seal.json").read_bytes())
+    checkpoint.demote(make(6), "died twice")
+    checkpoint.HealthLog(directory).observe(4, loss=1.0)
+    (directory / "latest_checkpointed_iteration.txt").write_text("7")
+    for name in ("home", "tmp"):
+        (tmp_path / name).mkdir()
+    before = everything_below(tmp_path)
+    env = {**os.environ, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
+    program = [sys.executable, "-m", "slurm_robust.cli.main", "ckpt", *words.split()]
+    done = subprocess.run(program, cwd=directory, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr
+    assert everything_below(tmp_path) == before
+
+
+def test_a_file_that_nobody_can_judge(tmp_path: Path) -> None:
+    """3, could not tell, and what to type; `seal` refuses it and says why."""
+    path = tmp_path / "step-3.pt"
+    torch.save({"part": fractions.Fraction(1, 3)}, path)
+    code, text = ckpt("verify", path)
+    assert (code, "loading it calls fractions.Fraction" in text) == (3, True)
+    assert "where you know that it is whole: srobust ckpt seal --unchecked" in text
+    assert "look at rights" not in text
+    assert (ckpt("seal", path)[0], ckpt("seal", "--unchecked", path)[0]) == (1, 0)
+    assert ckpt("verify", path)[0] == 0

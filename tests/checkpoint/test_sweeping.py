@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from checkpoint_material import megatron
 from click.testing import CliRunner
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.cli.ckpt import command
 
@@ -87,9 +89,17 @@ def test_looking_is_no_writing(make: Make, directory: Path) -> None:
     path = make(1, sealed=False)
     age(path)
     checkpoint.verify(path)
-    os.utime(path, (1, 1))
-    checkpoint.verify(path)
+    assert checkpoint.latest(directory, unsealed=True).path == path
     assert [done for done, _ in checkpoint.seal_all(directory).sealed] == [path]
+
+
+def test_what_is_sealed_is_not_read(make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep every ten minutes must not read a copied checkpoint each time: it has a seal, and that is all it asks."""
+    shutil.move(make(5), directory / "old")
+    shutil.copytree(directory / "old", directory / "step-00000005")
+    shutil.rmtree(directory / "old")
+    monkeypatch.setattr(files, "digest", lambda *_: pytest.fail("read"))
+    assert checkpoint.seal_all(directory) == checkpoint.Swept()
 
 
 def test_nothing_to_do_is_said(make: Make, directory: Path) -> None:

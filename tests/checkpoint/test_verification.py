@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import enum
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import files, structure
+from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.verification import Problem, verify
 
 Make = Callable[..., Path]
+
+
+class Ways(enum.Enum):
+    """What a pickle rebuilds by calling its class, as transformers' TrainingArguments have them."""
+
+    STEPS = "steps"
+
+
+class Calls:
+    """What has a function called when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.getcwd, ()
 
 
 def test_a_whole_one(make: Make) -> None:
@@ -82,25 +100,6 @@ def test_a_mismatch_tells_both_digests_and_where(make: Make, monkeypatch: pytest
     assert "bytes 0 to 7001" in verify(small).problems[0].what
 
 
-def test_a_structure_is_looked_at_once(make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`latest --unsealed` remembers by inode, size and time of change; what changed is looked at again."""
-    path = make(3, sealed=False)
-    assert (checkpoint.latest(directory, unsealed=True).path, checkpoint.latest(directory).path) == (path, None)
-    looked: list[str] = []
-    real = structure._file
-
-    def counted(where: Path, on_bytes: files.OnBytes | None) -> tuple[str, str]:
-        looked.append(where.name)
-        return real(where, on_bytes)
-
-    monkeypatch.setattr(structure, "_file", counted)
-    found = checkpoint.latest(directory, unsealed=True)
-    assert (found.path, found.sealed, looked) == (path, False, [])
-    (path / "rank-00001.pt").write_bytes(b"")
-    assert checkpoint.latest(directory, unsealed=True).path is None
-    assert looked == ["rank-00001.pt"]
-
-
 def test_a_false_alarm_can_be_overruled(make: Make) -> None:
     """Nobody is held up by a check of ours that is wrong."""
     path = make(3, sealed=False)
@@ -122,3 +121,37 @@ def test_links(make: Make, tmp_path: Path) -> None:
     (path / "link").unlink()
     (path / "link").symlink_to(tmp_path)
     assert "leads out" in verify(path).problems[0].what
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_no_tensor_and_a_call_is_no_checkpoint_that_anybody_knows(tmp_path: Path, zipped: bool) -> None:
+    """A file that holds no tensor and has a function called is not said to be right, and not sealed; a person may."""
+    path = tmp_path / "step-3.pt"
+    torch.save({"model": Calls(), "step": 3}, path, _use_new_zipfile_serialization=zipped)
+    report = verify(path)
+    (problem,) = report.problems
+    assert (report.verified, report.formats) == (False, ("torch.save",))
+    assert problem.what.startswith("could not tell: it holds no tensor, and loading it calls posix.getcwd")
+    with pytest.raises(CheckpointError, match=r"loading it calls posix\.getcwd"):
+        checkpoint.seal(path)
+    assert checkpoint.latest(tmp_path, unsealed=True).path is None
+    ((refused, why),) = checkpoint.seal_all(tmp_path, settled_s=0).refused
+    assert (refused, "posix.getcwd" in why) == (path, True)
+    checkpoint.seal(path, unchecked=True)
+    assert verify(path).verified
+
+
+def test_calls_beside_tensors_are_usual(tmp_path: Path) -> None:
+    """training_args.bin holds no tensor and calls classes of transformers; the weights are beside it, or in it."""
+    path = tmp_path / "step-3"
+    path.mkdir()
+    torch.save({"save_strategy": Ways.STEPS}, path / "training_args.bin")
+    assert not verify(path).verified
+    torch.save({"w": torch.ones(2)}, path / "pytorch_model.bin")
+    assert verify(path).verified
+    torch.save({"w": torch.ones(2), "save_strategy": Ways.STEPS}, tmp_path / "one.pt")
+    torch.save({"step": 3, "when": Path("/x")}, tmp_path / "numbers.pt")
+    assert verify(tmp_path / "one.pt").verified
+    assert verify(tmp_path / "numbers.pt").verified
+    torch.save({"w": np.ones(2), "save_strategy": Ways.STEPS}, tmp_path / "arrays.pt")
+    assert verify(tmp_path / "arrays.pt").verified

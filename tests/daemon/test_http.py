@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 from fake_slurm import FakeSlurm
 from helpers import wait_until
@@ -95,6 +96,64 @@ def test_has_no_rights_and_ends_with_its_input(server: subprocess.Popen[bytes]) 
     assert server.stdin is not None
     server.stdin.close()
     assert server.wait(10) == 0
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> dict[str, str]:
+    """What has Python read all of its library, and all packages, through a folder that only root may enter."""
+    home = tmp_path / "closed"
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    (home / "lib").mkdir(parents=True)
+    (home / "lib" / version).symlink_to(Path(os.__file__).resolve().parent)
+    (home / "packages").symlink_to(Path(aiohttp.__file__).parents[1])
+    (home / "project").symlink_to(Path(__file__).parents[2])
+    home.chmod(0o700)
+    return {**os.environ, "PYTHONHOME": str(home), "PYTHONPATH": f"{home}/project:{home}/packages"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to drop")
+@pytest.mark.parametrize("source", ["stdin", "file"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_needs_no_file_of_python_once_it_is_nobody(
+    closed: dict[str, str], tmp_path: Path, port: int, source: str, host: str
+) -> None:
+    """Installed below a folder of mode 0700, such as root's home: it has loaded all it needs before it becomes nobody.
+
+    It answers every page, refuses what it does not know, and ends as it should, with no traceback.
+    """
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps(SNAPSHOT))
+    tmp_path.chmod(0o755)
+    for above in list(tmp_path.parents)[:2]:
+        above.chmod(0o755)
+    argv = [sys._base_executable, "-m", "slurm_robust.cli.main", "daemon", "http", f"--port={port}", f"--host={host}"]  # type: ignore[attr-defined]
+    argv += [f"--state-file={file}"] if source == "file" else []
+    errors = tmp_path / "errors"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=stderr, env=closed, cwd=tmp_path) as process,
+    ):
+        wait_until(lambda: listening(port) or process.poll() is not None, 60, "it listens")
+        assert process.poll() is None, errors.read_text()
+        assert "\nUid:\t65534\t65534\t65534\t65534" in Path(f"/proc/{process.pid}/status").read_text()
+        assert process.stdin is not None
+        if source == "stdin":
+            process.stdin.write(json.dumps(SNAPSHOT).encode() + b"\n")
+            process.stdin.flush()
+        wait_until(lambda: get(port, "/state.json")[1] != "{}", 60, "the snapshot")
+        assert "srobust_breaker_open 1.0" in get(port, "/metrics")[1]
+        assert get(port, "/healthz")[0] == 503
+        assert get(port, "/nothing")[0] == 404
+        assert get(port, "/state.json", "POST")[0] == 405
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
+            raw.sendall(b"what is this?\r\n\r\n")
+            assert b" 400 " in raw.recv(4096)
+        assert get(port, "/state.json")[0] == 200
+        process.stdin.close()
+        if source == "file":
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert errors.read_text() == ""
 
 
 def test_metrics_are_numbers_and_rooms() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -174,3 +175,38 @@ def test_a_terminal_is_told_what_is_awaited() -> None:
     assert seen[0] == ["a", "b"]
     assert ["b"] in seen
     assert seen[-1] == []
+
+
+def test_a_group_is_run_by_its_name(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--only network` is the 21 network checks; nodecheck.disable takes groups as well; a mistyped one is 2."""
+    root = site.parent / "root"
+    root.mkdir()
+    assert main(["--only", "network", "--root", str(root), "--json"], {}) in (0, 1, 3)
+    ran = [one["name"] for one in json.loads(capsys.readouterr().out)["checks"]]
+    assert ran == [name for name, group in registry.GROUP_OF.items() if group == "network"]
+    site.write_text("nodecheck: {disable: [network, gpu, torch]}\n")
+    assert main(["--config", str(site), "--root", str(root), "--json"], {}) in (0, 1, 3)
+    ran = [one["name"] for one in json.loads(capsys.readouterr().out)["checks"]]
+    assert ran == [name for name, group in registry.GROUP_OF.items() if group == "host"]
+    assert main(["--only", "netwrok"], {}) == 2
+    assert "did you mean network" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("--on", {"--only"}),
+        ("--only n", {"network", "numa", "neighbours", "network_sysctls", "nic_log"}),
+        ("--only = t", {"torch", "tasks", "thermal"}),
+        ("--only xid,tor", {"xid,torch"}),
+        ("--stage p", {"prolog", "periodic"}),
+    ],
+)
+def test_names_are_completed_at_a_tab(typed: str, offered: set[str]) -> None:
+    """Options, and behind `--only` groups and checks; behind `--stage` the stages, as bash asks for them."""
+    words = typed.split(" ")
+    env = {**os.environ, "_SROBUST_COMPLETE": "bash_complete", "COMP_WORDS": f"srobust check {typed}"}
+    env["COMP_CWORD"] = str(len(words) + 1)
+    program = [sys.executable, "-c", "from slurm_robust.cli.main import main; main()"]
+    done = subprocess.run(program, env=env, capture_output=True, text=True, check=True)
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == offered

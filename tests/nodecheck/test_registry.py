@@ -36,3 +36,29 @@ def test_what_is_named_is_what_runs() -> None:
     assert "shm" not in [check.name for check in registry.select("prolog", (), ["shm"])]
     with pytest.raises(CheckError, match="did you mean chrony"):
         registry.select("prolog", (), ["chroni"])
+
+
+def test_a_group_is_a_name_for_all_its_checks() -> None:
+    """`gpu`, `host`, `network` and `torch` stand for the checks of that folder, in `only` and in `disable`."""
+    for group in ("gpu", "host", "network", "torch"):
+        of_group = [name for name in registry.NAMES if registry.GROUP_OF[name] == group]
+        assert [check.name for check in registry.select("prolog", [group])] == of_group
+        left = [check.name for check in registry.select("full", (), [group])]
+        assert left == [name for name in registry.NAMES if name not in of_group]
+    mixed = [check.name for check in registry.select("full", ["torch", "shm"], ["matmul"])]
+    assert mixed == ["shm", "bandwidth", "collective"]
+    assert not set(registry.GROUPS) & set(registry.NAMES), "one name, one meaning"
+
+
+def test_a_mistyped_group_is_told() -> None:
+    """What is near is offered; where nothing is, every group and every check."""
+    with pytest.raises(CheckError, match="no check is called 'netwrok': did you mean network"):
+        registry.select("full", ["netwrok"])
+    with pytest.raises(CheckError, match="and their groups: gpu, host, network, torch"):
+        registry.select("full", ["qqqq"])
+
+
+def test_options_belong_to_a_check() -> None:
+    """A group has none of its own: the message names that, and what to do."""
+    with pytest.raises(CheckError, match="'gpu' is a group of checks"):
+        registry.require("gpu")

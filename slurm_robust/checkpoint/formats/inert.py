@@ -41,6 +41,8 @@ class Husk:
     """
 
     path = ""
+    called = False
+    """Of the class: whether the pickle calls what it stands for. Making an object without that is no call."""
 
     args: tuple[Any, ...]
     state: Any
@@ -54,7 +56,8 @@ class Husk:
         return husk
 
     def __init__(self, *args: Any) -> None:
-        """Nothing to do."""
+        """Only a call comes here."""
+        type(self).called = True
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -107,12 +110,17 @@ class _Reader(pickle._Unpickler):
         return self.find_class("", "storage")(pid)
 
 
-def load(file: IO[bytes] | bytes, on_storage: Callable[[Any], None] | None = None) -> Any:
+def load(
+    file: IO[bytes] | bytes,
+    on_storage: Callable[[Any], None] | None = None,
+    on_call: Callable[[str], None] | None = None,
+) -> Any:
     """The structure of one pickle; `file` is left at its end.
 
     Args:
         file: A buffered binary file, or the bytes.
         on_storage: Told of every persistent id, in the order in which they stand.
+        on_call: Told of every function and class that unpickling would call, once each.
 
     Raises:
         ValueError: it is no whole pickle.
@@ -120,9 +128,15 @@ def load(file: IO[bytes] | bytes, on_storage: Callable[[Any], None] | None = Non
     """
     stream: IO[bytes] = io.BytesIO(file) if isinstance(file, bytes) else file
     try:
-        return _Reader(stream, on_storage).load()
+        reader = _Reader(stream, on_storage)
+        value = reader.load()
     except MALFORMED as error:
         raise ValueError(f"no whole pickle: {error or type(error).__name__}") from error
+    if on_call is not None:
+        for path, husk in reader._husks.items():
+            if husk.called:
+                on_call(path)
+    return value
 
 
 def is_a(value: Any, name: str) -> bool:

@@ -38,6 +38,20 @@ _KNOWN = frozenset(
 )
 
 
+_CALLED_ANYWHERE = frozenset({"torch", "numpy", "collections", "argparse", "pathlib", "datetime", "copyreg", "_codecs"})
+"""Modules whose functions rebuild plain values; the first part of their names."""
+_BUILTINS = frozenset({
+    "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "getattr", "int", "list", "object", "range",
+    "set", "slice", "str", "tuple",
+})  # fmt: skip
+
+
+def rebuilds(path: str) -> bool:
+    """Whether a function or class of that name is one that pickles call to rebuild a plain value or a tensor."""
+    module, _, name = path.partition(".")
+    return module in _CALLED_ANYWHERE or (module in ("builtins", "__builtin__") and name in _BUILTINS)
+
+
 def meant(path: str) -> str:
     """The name that `path` is with one letter changed; empty where it is a name of its own.
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 import msgspec
 
 from slurm_robust.checkpoint.files import OnBytes
-from slurm_robust.checkpoint.formats import inert, zipend
+from slurm_robust.checkpoint.formats import inert, names, zipend
 
 ZIP_MAGIC = b"PK\x03\x04"
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -49,12 +49,22 @@ class Content(msgspec.Struct, kw_only=True):
     Attributes:
         value: What was saved, as husks and plain values; None where its pickle could not be read.
         storages: Those it names, by key.
+        calls: What unpickling it calls, each function and class once.
         problems: What is wrong with it.
     """
 
     value: Any = None
     storages: dict[str, Storage] = {}
+    calls: list[str] = []
     problems: list[str] = []
+
+    def holds_arrays(self) -> bool:
+        """Whether there are tensors in it, or arrays of numpy's."""
+        return bool(self.storages) or any(path.startswith("numpy.") for path in self.calls)
+
+    def unknown_call(self) -> str:
+        """The first function or class it calls that is not known to rebuild a plain value, or nothing."""
+        return next((path for path in self.calls if path[0] != "." and not names.rebuilds(path)), "")
 
 
 def almost_begins(head: bytes) -> bool:
@@ -176,7 +186,7 @@ def _understand(content: Content, pickled: bytes, places: dict[str, tuple[int, i
     """Read the pickle, and hold the storages it names against the records that are there."""
     found: list[Any] = []
     try:
-        content.value = inert.load(pickled, found.append)
+        content.value = inert.load(pickled, found.append, content.calls.append)
     except ValueError as error:
         content.problems.append(f"data.pkl: {error}")
         return
@@ -217,7 +227,7 @@ def read_legacy(file: IO[bytes]) -> Content:
     try:
         for _ in range(3):  # a number, the protocol's version, sizes of C types
             inert.load(file)
-        content.value = inert.load(file, found.append)
+        content.value = inert.load(file, found.append, content.calls.append)
         keys = inert.load(file)
     except ValueError as error:
         content.problems.append(f"{error} (truncated?)")
