@@ -4,12 +4,13 @@ The same function decides in the wrapper, in the daemon and in the simulator. It
 
 1. A job that cannot be addressed (het jobs) is only alerted on.
 2. While nothing ended, and neither a corroborated verdict nor the action limit calls for an action: wait.
-3. Attempts without a new step reached the limit: stop, exit 93.
-4. A training that ended with a bad loss, for no node's fault, goes back to a checkpoint from before it; bounded.
-5. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
-6. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
-7. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
-8. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
+3. A full disk ended it, and is full still: stop with its own exit code.
+4. Attempts without a new step reached the limit: stop, exit 93.
+5. A training that ended with a bad loss, for no node's fault, goes back to a checkpoint from before it; bounded.
+6. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
+7. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
+8. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
+9. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
 
 Whichever road leads to another attempt, that one goes back, too, where the loss is bad.
 """
@@ -68,6 +69,8 @@ class Situation:
         bad_loss: None where nothing is known to be wrong with it.
         mode: Changes nothing in the plan: in `observe`, whoever receives it does nothing.
         outside: The watch is not the step's own: it starts no step anew, and a requeue is all that it can ask for.
+        older_failures: Error messages from before the last new step: they count against the node that they came from.
+        full_disk: Which disk it is, where a full one ended the attempt and is full still, and what to do; else empty.
     """
 
     verdict: Verdict
@@ -92,6 +95,8 @@ class Situation:
     bad_loss: BadLoss | None = None
     mode: Mode = Mode.ACT
     outside: bool = False
+    older_failures: tuple[Failure, ...] = ()
+    full_disk: str = ""
 
     @property
     def used_nodes(self) -> frozenset[str]:
@@ -106,7 +111,7 @@ def decide(situation: Situation) -> Plan:
         return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_told(situation)}")
     if not _due(situation):
         return Plan(Road.ALERT_ONLY, f"waiting: {_told(situation)}{_wanted(situation)}")
-    for rule in (_fruitless, _bad_loss, _own_end, _repeated_elsewhere):
+    for rule in (_full_disk, _fruitless, _bad_loss, _own_end, _repeated_elsewhere):
         plan = rule(situation)
         if plan is not None:
             return plan
@@ -125,6 +130,13 @@ def _due(s: Situation) -> bool:
     if s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes:
         return True
     return s.verdict.conclusion is Conclusion.CULPRIT and s.verdict.corroborated
+
+
+def _full_disk(s: Situation) -> Plan | None:
+    """The next attempt would end where this one did, wherever it runs."""
+    if not s.full_disk or not s.ended:
+        return None
+    return Plan(Road.STOP, f"{_told(s)}. No restart and no requeue helps: {s.full_disk}", exit_code=_own_code(s))
 
 
 def _fruitless(s: Situation) -> Plan | None:
@@ -191,7 +203,8 @@ def _failed_there_before(s: Situation, node: str) -> bool:
     failure = s.failure
     if failure is None or failure.cause is FailureCause.PROGRAM:
         return False
-    return any(earlier.signature == failure.signature and node in earlier.nodes for earlier in s.earlier_failures)
+    before = (*s.earlier_failures, *s.older_failures)
+    return any(earlier.signature == failure.signature and node in earlier.nodes for earlier in before)
 
 
 def max_evictions(nodes: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +66,56 @@ def test_the_same_failure_on_another_node_is_the_programs(cluster: Cluster, subm
     assert "no node's" in job.hears("stopped")["text"]
     assert all(not n.drained for n in job.client.nodes())
     job.assert_clean_slurm()
+
+
+def test_a_cuda_error_that_stays_on_one_node_is_left_at_the_second(cluster: Cluster, submit: Submit) -> None:
+    """The same last words twice on one node: in place first, then without that node; the victims hide nothing."""
+    dev = cluster(standby=0)
+    job = submit(dev, nodes=3, steps=20, fault={"kind": "cuda_error", "rank": -1, "node": "n2", "step": 3}, again=True)
+    ended = job.ends(150)
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
+    assert "n2" not in ended.nodes
+    assert all("unspecified launch failure" in line["text"] for line in job.told("verdict")), job.everything()
+    decided = [(line["road"], line["evict"]) for line in job.told("decided")]
+    assert decided == [("restart_in_place", []), ("seat", ["n2"])], job.everything()
+    assert not job.node("n2").drained
+    job.assert_clean_slurm()
+
+
+SAVES = """
+import os, sys, time
+import torch
+from slurm_robust import progress
+for step in range(40):
+    progress.step(step)
+    time.sleep(0.1)
+    if step % 10 == 5 and os.environ["SLURM_PROCID"] == "0":
+        torch.save({"w": torch.zeros(1 << 18)}, f"{sys.argv[1]}/step-{step}.pt")
+"""
+
+
+def test_a_full_checkpoint_disk_stops_the_job_and_is_named(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
+    """torch.save does not say what is wrong: no restart onto the same disk, no node blamed, and what to free."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2500k,mode=777", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("needs root, to mount a small file system")
+    try:
+        dev = cluster(standby=0)
+        program = tmp_path / "program.py"
+        tmp_path.chmod(0o755)
+        program.write_text(SAVES)
+        run = f"srobust run --robust-checkpoint-dir={disk} {sys.executable} {program} {disk} #"
+        job = submit(dev, nodes=2, command=run)
+        ended = job.ends()
+        assert (ended.state, ended.exit_code, ended.restart_count) == ("FAILED", "1:0", 0), job.everything()
+        assert "found a full disk" in job.hears("verdict")["text"]
+        assert f"{disk} is full" in job.hears("stopped")["text"]
+        assert "srobust ckpt prune" in job.hears("stopped")["text"]
+        assert job.told("relaunched") == []
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_lost_node_brings_the_job_back_on_the_others_and_the_standby(cluster: Cluster, submit: Submit) -> None:
