@@ -93,7 +93,8 @@ _USER_WORDS = re.compile(
     r"size mismatch|shapes? cannot be multiplied|must match the size|Expected all tensors|"
     r"Error\(s\) in loading state_dict|"
     r"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT|no kernel image is available|invalid device function|"
-    r"invalid configuration argument|expected scalar type|not implemented for|Trying to backward through the graph a second time|"
+    r"invalid configuration argument|expected scalar type|not implemented for|"
+    r"Trying to backward through the graph a second time|"
     r"does not require grad|Expected to have finished reduction|"
     r"collective mismatch in your code|mismatch between collective|unrecognized arguments|error: argument",
     re.IGNORECASE,
