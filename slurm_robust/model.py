@@ -233,6 +233,8 @@ class FailureCause(str, enum.Enum):
     """A crash by a signal, a hang: node or program."""
     WORDS = "words"
     """An error message that a node or a program may cause. It is specific, so it counts beyond a new step, too."""
+    SLURM = "slurm"
+    """Slurm could not start the step: nothing of the program has run, and no node is known to be at fault."""
     PROGRAM = "program"
     """An exit code, an exception, a memory limit: coming again on the same node says nothing about the node."""
 

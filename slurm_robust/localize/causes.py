@@ -14,6 +14,7 @@ from slurm_robust.localize.evidence import RankExit
 class Cause(enum.Enum):
     """Why a rank ended, roots before victims."""
 
+    LAUNCH = "Slurm could not start it"
     HARDWARE = "a hardware fault in its own words"
     DEVICE = "an error of its GPU, which a broken one and a wrong program both cause"
     USER_CODE = "an exception of the program"
@@ -99,8 +100,10 @@ _USER_WORDS = re.compile(
     r"collective mismatch in your code|mismatch between collective|unrecognized arguments|error: argument",
     re.IGNORECASE,
 )
+_LAUNCH = re.compile(r"srun: error: Unable to create step for job \d+: Invalid generic resource")
 # A watchdog of NCCL's quotes the error of its own device: that goes before what it says of peers.
 _BY_PATTERN = (
+    (Cause.LAUNCH, _LAUNCH, "launch"),
     (Cause.USER_CODE, _GPU_MEMORY, "cuda out of memory"),
     (Cause.USER_CODE, _USER_WORDS, ""),
     (Cause.DEVICE, _DEVICE, ""),

@@ -22,7 +22,7 @@ CLEAR_LEAD_S = 1.0
 _NODE_GONE = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING, SignalKind.AGENT_SILENT)
 _WITH_ITS_NODE = (Cause.HARDWARE, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 """Ends that a node's own end explains; whoever could still say something else had a node to say it on."""
-_BY_WORDS = (Cause.HARDWARE, Cause.DEVICE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM)
+_BY_WORDS = (Cause.LAUNCH, Cause.HARDWARE, Cause.DEVICE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM)
 """Causes that tell of themselves, the surest first."""
 ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 
@@ -162,6 +162,9 @@ def _told(
         return Verdict(
             Conclusion.USER_CODE, f"{who} raised {finding.detail!r}: the program's own error, no node{after}"
         )
+    if cause is Cause.LAUNCH:
+        reason = f"Slurm could not start the step ({finding.detail}): nothing of the program has run"
+        return Verdict(Conclusion.UNDETERMINED, reason)
     if cause is Cause.DISK_FULL:
         reason = (
             f"{who} found a full disk ({finding.detail}): more than one node may share it, so none is blamed{after}"

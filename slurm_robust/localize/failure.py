@@ -13,6 +13,7 @@ from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Ve
 
 DISK_FULL = "died: disk full"
 _BY_CAUSE = {
+    Cause.LAUNCH: FailureCause.SLURM,
     Cause.HARDWARE: FailureCause.NODE,
     Cause.SIGNAL: FailureCause.EITHER,
     Cause.VANISHED: FailureCause.EITHER,

@@ -65,6 +65,8 @@ class Lineage:
             failure: What went wrong, None where that cannot be compared.
             in_place: The step is started anew on the same nodes.
         """
+        if failure is not None and failure.cause is FailureCause.SLURM:
+            return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
         base = self.until(step)
         again = start_step >= 0 and step <= start_step
         return replace(

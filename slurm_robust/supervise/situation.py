@@ -94,6 +94,7 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         job=JobFacts(
             requeueable=job.requeueable,
             het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,
+            requeued=job.restart_count > 0,
             survives_node_failure=bool(facts.environment.get("SLURM_NO_KILL")),
         ),
         mode=facts.config.mode,

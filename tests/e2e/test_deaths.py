@@ -134,6 +134,32 @@ def test_a_lost_node_brings_the_job_back_on_the_others_and_the_standby(cluster: 
     job.assert_clean_slurm()
 
 
+def test_a_launch_that_slurm_refuses_after_a_lost_node_costs_no_attempt(cluster: Cluster, submit: Submit) -> None:
+    """Slurm 22.05 itself gives a requeued job no GRES: another allocation does, and the admin is told of the nodes."""
+    dev = cluster(standby=0, daemon=False, nodes=7, supervise={"fruitless_attempts": 1})
+    if " 22.05" not in dev.run(["scontrol", "--version"]).stdout:
+        pytest.skip("only Slurm 22.05 is known to lose count of GRES")
+    job = submit(dev, steps=30, sbatch=("--gres=gpu:2",))
+    job.hears("training")
+    before = job.job()
+    victim = next(n for n in before.nodes if n != before.batch_host)
+    dev.kill_slurmd(victim)
+    dev.run(["scontrol", "requeue", job.id])
+    decided = job.hears("decided", 90)
+    assert decided["road"] == "plain_requeue", job.everything()
+    assert "Invalid generic resource" in decided["text"], job.everything()
+    broken = job.job().nodes
+    wait_until(lambda: job.job().state == "PENDING", 60, "the requeue")
+    dev.run(["scontrol", "update", f"jobid={job.id}", "StartTime=now"])
+    ended = job.ends(150)
+    assert ended.state == "COMPLETED", job.everything()
+    assert not set(ended.nodes) & set(broken)
+    dev.start_daemon()
+    wait_until(lambda: "scontrol reconfigure" in dev.run(["srobust", "status"]).stdout, 60, "a word on the nodes")
+    dev.run(["scontrol", "reconfigure"])
+    wait_until(lambda: "scontrol reconfigure" not in dev.run(["srobust", "status"]).stdout, 60, "the cure")
+
+
 def test_the_lost_batch_node_does_not_lose_the_job(cluster: Cluster, submit: Submit) -> None:
     """The wrapper itself is gone with its node: the daemon alone brings the job back."""
     dev = cluster()

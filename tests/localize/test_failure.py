@@ -156,3 +156,13 @@ def test_the_full_disk_is_found_by_the_path_that_was_named() -> None:
     named = RankExit(1, "n1", 1.0, 1, 0, ("OSError: [Errno 28] No space left on device: '/ckpt/step-5.pt'",))
     assert disk_path([named]) == "/ckpt/step-5.pt"
     assert disk_path([RankExit(1, "n1", 1.0, 1, 0, ("RuntimeError: basic_ios::clear: iostream error",))]) == ""
+
+
+def test_a_launch_that_slurm_refused_is_slurms() -> None:
+    """No rank has run: the whole step's end, and srun's own line."""
+    line = "srun: error: Unable to create step for job 22: Invalid generic resource (gres) specification"
+    found = Evidence(0, {}, exits=(RankExit(-1, "", 1.0, 1, 0, (line,)),))
+    verdict = judge(found)
+    assert verdict.suspects == ()
+    assert "Slurm could not start the step" in verdict.reason
+    assert failure_of(found, verdict) == Failure("died: launch", (), FailureCause.SLURM)

@@ -249,6 +249,18 @@ def test_nodes_that_did_not_get_clean_are_left_as_long_as_they_are_few() -> None
 names = st.sampled_from([*NODES, "elsewhere"])
 
 
+def test_a_launch_that_slurm_refused_is_no_attempt_of_the_program() -> None:
+    """A requeued job has lost its GRES: another allocation, a few times. Any other asked for what it does not have."""
+    refused = Failure("died: launch", (), FailureCause.SLURM)
+    again = JobFacts(requeued=True)
+    for fruitless, earlier, road in ((3, 0, Road.PLAIN_REQUEUE), (0, 1, Road.PLAIN_REQUEUE), (0, 2, Road.STOP)):
+        lost = situation(UNDETERMINED, ended=True, exit_code=1, failure=refused, job=again, fruitless=fruitless)
+        plan = decide(replace(lost, earlier_failures=(refused,) * earlier))
+        assert (plan.road, plan.evict) == (road, ())
+    first = decide(situation(UNDETERMINED, ended=True, exit_code=1, failure=refused))
+    assert (first.road, first.exit_code) == (Road.STOP, 1)
+
+
 def test_a_disk_that_is_full_still_is_no_road() -> None:
     """Whoever restarts there fails there: the sentence says what to free, the exit code stays the program's."""
     plan = decide(situation(UNDETERMINED, ended=True, exit_code=1, fruitless=3, full_disk="/ckpt is full (0 B free)"))

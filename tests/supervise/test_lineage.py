@@ -93,3 +93,11 @@ def test_an_error_message_is_remembered_beyond_a_new_step() -> None:
     further = known.until(201)
     assert (further.older, further.failures, further.restarts_in_place) == ((words,), (), 0)
     assert known.after(300, 200, words, in_place=True).older == (words,)
+
+
+def test_a_launch_that_slurm_refused_is_no_fruitless_attempt() -> None:
+    """It is remembered, so that it is not tried for ever, and nothing else changes."""
+    refused = Failure("died: launch", (), FailureCause.SLURM)
+    known = Lineage("a", reached=100, fruitless=1, failures=(HANG,))
+    after = known.after(-1, 90, refused, in_place=False)
+    assert (after.reached, after.fruitless, after.failed_starts, after.failures) == (100, 1, 0, (HANG, refused))
