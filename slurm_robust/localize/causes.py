@@ -6,6 +6,7 @@ import enum
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from signal import Signals
 
 from slurm_robust.localize.evidence import RankExit
@@ -150,17 +151,20 @@ def findings(exits: Iterable[RankExit]) -> list[tuple[RankExit, Finding]]:
     ended = sorted(exits, key=lambda e: (e.at_s, e.rank))
     nodes = {e.node for e in ended if e.exit_code != 0 or e.signal}
     alone = len(nodes) == 1 and "" not in nodes
-    alone = alone and not any(_PEER.search(line) for e in ended for line in (*e.last_lines, *e.shared_lines))
-    return [(e, find(e, alone=alone)) for e in ended]
+    # Ten thousand ranks share these lines: they are read once.
+    shared = {id(e.shared_lines): e.shared_lines for e in ended}
+    spoken = chain.from_iterable((*(e.last_lines for e in ended), *shared.values()))
+    alone = alone and not any(_PEER.search(line) for line in spoken)
+    told = {key: _from_shared(lines, alone=alone) for key, lines in shared.items()}
+    return [(e, _find(e, told[id(e.shared_lines)])) for e in ended]
 
 
-def find(ended: RankExit, *, alone: bool = False) -> Finding:
-    """Why one rank ended.
+def find(ended: RankExit) -> Finding:
+    """Why one rank ended, as far as it can be told without the others."""
+    return _find(ended, _from_shared(ended.shared_lines, alone=False))
 
-    Args:
-        ended: It.
-        alone: What names no rank was said on its node.
-    """
+
+def _find(ended: RankExit, shared: Finding | None) -> Finding:
     number = signal_of(ended)
     if ended.oom_killed:
         return Finding(Cause.OOM, "the kernel killed it for memory", "oom")
@@ -168,7 +172,7 @@ def find(ended: RankExit, *, alone: bool = False) -> Finding:
         return Finding(Cause.FINISHED, "exit code 0", "finished")
     told = _from_lines(ended.last_lines)
     if told is None and number not in _AT_ONCE:
-        told = _from_shared(ended.shared_lines, alone=alone)
+        told = shared
     if told is not None:
         return told
     if number:

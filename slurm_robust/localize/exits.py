@@ -38,7 +38,8 @@ CONFIDENCE_UNKNOWN = 0.4
 def judge_exits(evidence: Evidence) -> Verdict | None:
     """The verdict where ranks ended; None where the exits alone explain nothing (none, or only victims)."""
     found = _judged(evidence)
-    said = next((line for e in evidence.exits if (line := hardware_line(e.shared_lines))), "")
+    shared = {id(e.shared_lines): e.shared_lines for e in evidence.exits}
+    said = next((line for lines in shared.values() if (line := hardware_line(lines))), "")
     if found is None or not said or any(s.infrastructure for s in found.suspects):
         return found
     return replace(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import RankExit
@@ -51,27 +50,44 @@ class LastWords:
 
     def give(self, exits: dict[int, RankExit], lines: list[str]) -> None:
         """Complete these ends: one for each rank that ended, with its own lines and those that name no rank."""
-        said = [(self._speakers(line), line) for line in lines]
-        self._split_tasks(exits, lines, {r for speakers, _ in said for r in speakers or ()})
-        shared = tuple(line for speakers, line in said if speakers is None)
+        tasks = self._tasks()
+        said, shared = self._by_speaker(lines, tasks)
+        self._split_tasks(exits, lines, set(said), tasks)
         for rank, e in exits.items():
             if rank < 0:  # it stands for the whole step, whose words they all are
                 exits[rank] = replace(e, last_lines=tuple(lines))
                 continue
-            members = {rank} if rank in self._split else self._members(rank)
-            own = tuple(line for speakers, line in said if speakers is not None and speakers & members)
+            members = [rank] if rank in self._split else self._members(rank, tasks)
+            own = tuple(line for _, line in sorted({item for m in members for item in said.get(m, ())}))
             own += self._split.get(rank, ())
             oom = e.oom_killed or (e.signal == signal.SIGKILL and self._was_killed_for_memory(e.node))
             exits[rank] = replace(e, last_lines=own, shared_lines=shared, oom_killed=oom)
 
-    def _split_tasks(self, exits: dict[int, RankExit], lines: list[str], speaking: set[int]) -> None:
+    def _by_speaker(
+        self, lines: list[str], tasks: dict[int, list[int]]
+    ) -> tuple[dict[int, list[tuple[int, str]]], tuple[str, ...]]:
+        """Rank → its lines, numbered; and the lines that name none."""
+        said: dict[int, list[tuple[int, str]]] = {}
+        shared = []
+        for item in enumerate(lines):
+            speakers = self._speakers(item[1], tasks)
+            for rank in speakers or ():
+                said.setdefault(rank, []).append(item)
+            if speakers is None:
+                shared.append(item[1])
+        return said, tuple(shared)
+
+    def _split_tasks(
+        self, exits: dict[int, RankExit], lines: list[str], speaking: set[int], tasks: dict[int, list[int]]
+    ) -> None:
         self._make_whole(exits)  # more may have been said since
         tables = {w.rank: w for w in read_tables(lines) if w.rank in self._fleet.ranks}
         for rank, e in list(exits.items()):
-            members = self._members(rank) if rank >= 0 else set(tables)
-            ended = {r: _worker_exit(tables[r], e, self._fleet, tables.values()) for r in members if r in tables}
+            members = self._members(rank, tasks) if rank >= 0 else sorted(tables)
+            workers = [tables[r] for r in members if r in tables]
+            ended = {w.rank: self._worker_exit(w, e, min(x.at_s for x in workers)) for w in workers}
             if not ended and len(members) > 1 and rank >= 0:
-                ended = {r: replace(e, rank=r) for r in members & speaking}
+                ended = {r: replace(e, rank=r) for r in members if r in speaking}
             if ended:
                 self._whole[rank] = exits.pop(rank), set(ended)
                 exits.update(ended)
@@ -85,29 +101,34 @@ class LastWords:
                 exits[rank] = task
         self.forget()
 
-    def _members(self, rank: int) -> set[int]:
+    def _tasks(self) -> dict[int, list[int]]:
+        """Task → its ranks."""
+        tasks: dict[int, list[int]] = {}
+        for info in self._fleet.ranks.values():
+            tasks.setdefault(info.task, []).append(info.rank)
+        return tasks
+
+    def _members(self, rank: int, tasks: dict[int, list[int]]) -> list[int]:
         """The ranks of the same task."""
         task = self._fleet.ranks[rank].task if rank in self._fleet.ranks else rank
-        return {r.rank for r in self._fleet.ranks.values() if r.task == task} or {rank}
+        return tasks.get(task) or [rank]
 
     def _was_killed_for_memory(self, node: str) -> bool:
         ours = {f"{self._job_id}.{step}" for step in self._fleet.step_ids}
         return any(where in ("", node) and step in ours for where, step in self._oom)
 
-    def _speakers(self, line: str) -> set[int] | None:
+    def _speakers(self, line: str, tasks: dict[int, list[int]]) -> list[int] | None:
         """The ranks whose line this may be; None where it names none."""
         if (rank := _LABEL.search(line)) is not None:
-            return {int(rank[1])}
+            return [int(rank[1])]
         task = _TASK_LABEL.match(line) if self._labelled else None
         if task is None:
             return None
-        return {r.rank for r in self._fleet.ranks.values() if r.task == int(task[1])} or {int(task[1])}
+        return tasks.get(int(task[1])) or [int(task[1])]
 
-
-def _worker_exit(worker: WorkerEnd, task: RankExit, fleet: Fleet, workers: Iterable[WorkerEnd]) -> RankExit:
-    """A worker's end as torchrun's table has it, in the order of that table."""
-    own = fleet.ranks[worker.rank]
-    first_s = min(w.at_s for w in workers if fleet.ranks[w.rank].task == own.task)
-    at_s = task.at_s + worker.at_s - first_s + (0.0 if worker.first else 0.001)
-    killed = task.oom_killed and worker.signal == signal.SIGKILL
-    return RankExit(worker.rank, own.node, at_s, worker.code, worker.signal, oom_killed=killed)
+    def _worker_exit(self, worker: WorkerEnd, task: RankExit, first_s: float) -> RankExit:
+        """A worker's end as torchrun's table has it, in the order of that table."""
+        at_s = task.at_s + worker.at_s - first_s + (0.0 if worker.first else 0.001)
+        killed = task.oom_killed and worker.signal == signal.SIGKILL
+        node = self._fleet.ranks[worker.rank].node
+        return RankExit(worker.rank, node, at_s, worker.code, worker.signal, oom_killed=killed)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Submit  # type: ignore[import-not-found]
+from conftest import Submit, free_port  # type: ignore[import-not-found]
 from helpers import wait_until
 
 from slurm_robust.devcluster.cluster import DevCluster
@@ -80,6 +80,44 @@ def test_a_cuda_error_that_stays_on_one_node_is_left_at_the_second(cluster: Clus
     assert decided == [("restart_in_place", []), ("seat", ["n2"])], job.everything()
     assert not job.node("n2").drained
     job.assert_clean_slurm()
+
+
+BROKEN_GPU = """
+import os, time
+import torch, torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    dist.init_process_group("gloo")
+    for step in range(12):
+        dist.all_reduce(torch.ones(4))
+        print("step", step, flush=True)
+        time.sleep(0.1)
+        if step == 5 and (os.environ["SLURMD_NODENAME"], os.environ["LOCAL_RANK"]) == ("n2", "1"):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+main()
+"""
+
+
+def test_a_cuda_error_of_one_worker_under_torchrun_leaves_its_node_at_the_second(
+    cluster: Cluster, submit: Submit, tmp_path: Path
+) -> None:
+    """srun says exit code 1 of both nodes, the workers say nothing: torchrun's table has the words, and whose."""
+    dev = cluster(standby=0)
+    program = tmp_path / "program.py"
+    tmp_path.chmod(0o755)
+    program.write_text(BROKEN_GPU)
+    torchrun = f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d"
+    command = f"srobust run {torchrun} --rdzv-endpoint=localhost:{free_port()} {program} #"
+    job = submit(dev, nodes=2, command=command)
+    ended = job.ends(200)
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
+    assert "n2" not in ended.nodes
+    assert all("rank" in v["text"] and "illegal memory access" in v["text"] for v in job.told("verdict"))
+    decided = [(line["road"], line["evict"]) for line in job.told("decided")]
+    assert decided == [("restart_in_place", []), ("seat", ["n2"])], job.everything()
 
 
 SAVES = """
