@@ -104,7 +104,7 @@ main()
 def test_a_cuda_error_of_one_worker_under_torchrun_leaves_its_node_at_the_second(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:
-    """srun says exit code 1 of both nodes, the workers say nothing: torchrun's table has the words, and whose."""
+    """Both tasks end with exit code 1, the workers say nothing: torchrun's table has the words, and whose."""
     dev = cluster(standby=0)
     program = tmp_path / "program.py"
     tmp_path.chmod(0o755)
