@@ -4,7 +4,8 @@ Nothing happens unless the environment variable TRAIN_FAULT holds a JSON object:
 
     {"kind": "loader_hang", "rank": 2, "step": 30, "once_file": "/shared/fault-done", "seconds": 60}
 
-`rank` (default 0) and `step` (default 1) say where it strikes; `seconds` is how long the passing kinds last (default
+`rank` (default 0) and `step` (default 1) say where it strikes, and `node`, where it is given, on which node alone;
+`seconds` is how long the passing kinds last (default
 30). With `once_file` it strikes only where that file can be made anew, so it does not recur after a restart; without,
 it strikes in every attempt.
 
@@ -13,6 +14,7 @@ loader_hang        a data-loader worker locks itself out; the rank waits for its
 stop               SIGSTOP to itself
 kill               SIGKILL to itself
 exception          TypeError in the training code
+cuda_error         RuntimeError in the words of a GPU that failed; -1 as `rank` means any rank, for use with `node`
 import_error       ImportError before anything is set up (`step` does not count)
 endless_loop       spins in Python code
 slow_rank          each step from there on takes `seconds` longer
@@ -40,6 +42,7 @@ KINDS = (
     "stop",
     "kill",
     "exception",
+    "cuda_error",
     "import_error",
     "endless_loop",
     "slow_rank",
@@ -64,7 +67,8 @@ class Fault:
         self.step = int(given.get("step", 1))
         self.seconds = float(given.get("seconds", 30))
         self.once_file: str = given.get("once_file", "")
-        self.here = bool(self.kind) and rank == int(given.get("rank", 0))
+        node = os.environ.get("SLURMD_NODENAME", "")
+        self.here = bool(self.kind) and int(given.get("rank", 0)) in (rank, -1) and given.get("node", node) == node
         self.struck = False
 
     def strikes(self, kind: str, step: int, *, lasting: bool = False) -> bool:
@@ -103,6 +107,8 @@ class Fault:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.strikes("exception", step):
             len(step)  # type: ignore[arg-type] (the mistake is the point)
+        if self.strikes("cuda_error", step):
+            raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported elsewhere")
         if self.strikes("sleep_outside", step):
             time.sleep(self.seconds)
 

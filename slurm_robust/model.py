@@ -231,6 +231,10 @@ class FailureCause(str, enum.Enum):
     """Only a node: it fell silent, reported a fault, stopped a process."""
     EITHER = "either"
     """A crash by a signal, a hang: node or program."""
+    WORDS = "words"
+    """An error message that a node or a program may cause. It is specific, so it counts beyond a new step, too."""
+    SLURM = "slurm"
+    """Slurm could not start the step: nothing of the program has run, and no node is known to be at fault."""
     PROGRAM = "program"
     """An exit code, an exception, a memory limit: coming again on the same node says nothing about the node."""
 
@@ -240,7 +244,8 @@ class Failure:
     """A failure as it is compared with others of its lineage.
 
     Attributes:
-        signature: The same text for the same failure: an exception's name, a signal, the place of a hang.
+        signature: The same text for the same failure: an error message without its numbers and paths, a signal, the
+            place of a hang.
         nodes: Where it showed: the suspects' nodes, or those of the ranks that died first.
     """
 

@@ -9,6 +9,7 @@ import click
 from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import table
 from slurm_robust.cli.teach import SHOWN, lesson
+from slurm_robust.policy.rooms import LOST_GRES
 
 
 @click.command(
@@ -32,11 +33,13 @@ def command(path: str | None, as_json: bool) -> None:
     word = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
     age = duration(time.time() - state["at_s"])
     click.echo(f"cluster {state['cluster']}   mode {state['mode']}   as of {age} ago   breaker {word}")
+    from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
+
+    if lost := state.get("lost_gres"):
+        click.echo(f"{fold(lost)}: {LOST_GRES}")
     rooms: dict[str, list[str]] = {}
     for node in state["nodes"]:
         rooms.setdefault(node["room"], []).append(node["name"])
-    from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
-
     order = ("active", "standby", "seat", "quarantine", "drained", "idle")
     click.echo()
     table("Nodes", ("room", "number", "nodes"), [(r, len(rooms[r]), fold(rooms[r])) for r in order if r in rooms])

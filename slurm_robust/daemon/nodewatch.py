@@ -11,7 +11,9 @@ from slurm_robust.daemon.journal import CLOSED, IncidentRow
 from slurm_robust.daemon.recoveries import Recoveries
 from slurm_robust.model import SignalKind
 from slurm_robust.policy.recover import NODE_LOST, Recovery, Refusal, check_caps, plan
+from slurm_robust.policy.rooms import LOST_GRES, lost_gres
 from slurm_robust.slurm.client import Job, Node
+from slurm_robust.slurm.values import fold
 
 PATIENCE_S = 1.0
 """Silence that Slurm must show this long: one lost ping is no failure."""
@@ -47,6 +49,7 @@ class NodeWatch:
     def __init__(self, core: Core, intake: Intake, recoveries: Recoveries) -> None:
         self.core, self.intake, self.recoveries = core, intake, recoveries
         self._silent_since_s: dict[str, float] = {}
+        self._lost_gres: tuple[str, ...] = ()
         self._ran: dict[int, Job] = {}
         """Protected jobs as they were when they were last seen running."""
 
@@ -82,6 +85,7 @@ class NodeWatch:
         """After each reading of the nodes."""
         core, nodes = self.core, self.core.world.nodes
         now_s = core.now_s()
+        self._tell_of_lost_gres()
         jobs = [j for j in core.world.jobs.values() if self.protected(j)]
         lost = {name for j in jobs for name in j.nodes if name in nodes and silent(nodes[name])}
         self._silent_since_s = {name: self._silent_since_s.get(name, now_s) for name in lost}
@@ -107,6 +111,12 @@ class NodeWatch:
             gone = sorted(n for n in old.nodes if n in nodes and nodes[n].state == "DOWN")
             if gone and self.recoveries.of_job(job_id) is None:
                 await self._lost(old, gone)
+
+    def _tell_of_lost_gres(self) -> None:
+        lost = lost_gres(self.core.world.nodes.values())
+        if lost and lost != self._lost_gres:
+            self.core.alert("nodes.lost_gres", f"{fold(lost)}: {LOST_GRES}", key="lost_gres")
+        self._lost_gres = lost
 
     async def _lost(self, job: Job, gone: list[str]) -> None:
         core = self.core

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_robust import __version__
 from slurm_robust.daemon.core import printable
 from slurm_robust.daemon.journal import ActionRow, IncidentRow, Journal
-from slurm_robust.policy.rooms import QUARANTINE_PREFIX, drained_by_us, foreign
+from slurm_robust.policy.rooms import QUARANTINE_PREFIX, drained_by_us, foreign, lost_gres
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.values import expand, fold
 
@@ -146,6 +146,7 @@ def take(daemon: Daemon) -> dict[str, Any]:
         "account": core.account,
         "slurm_calls": core.calls,
         "breaker": {"open": bool(daemon.breaker.why_open), "why": daemon.breaker.why_open},
+        "lost_gres": list(lost_gres(world.nodes.values())),
         "nodes": nodes,
         "standby": [
             {

@@ -33,6 +33,7 @@ def judge(settings: Settings, config: Config) -> list[Advice]:
         *_exit_codes(settings),
         *_times(settings, config),
         _suspend(settings, config, version),
+        *_gres(settings, version),
         *_newer(settings, version),
     ]
 
@@ -246,6 +247,19 @@ def _suspend(settings: Settings, config: Config, version: tuple[int, int]) -> Ad
         return Advice(Level.WRONG, "SuspendExcNodes", sentence, "SuspendExcNodes=<the standby nodes>")
     others = [state for state in value(settings, about).split(",") if state]
     return Advice(Level.WRONG, about, sentence, f"SuspendExcStates={','.join([*others, 'RESERVED'])}")
+
+
+def _gres(settings: Settings, version: tuple[int, int]) -> list[Advice]:
+    if version != (22, 5) or not value(settings, "GresTypes"):
+        return []
+    sentence = (
+        "when a node dies under a job that is being requeued, Slurm 22.05 can start the job without its GRES (`Invalid "
+        "generic resource (gres) specification`) and count that of its nodes as used for ever; `srobust status` names "
+        "such nodes, and `scontrol reconfigure` cures them"
+    )
+    return [
+        Advice(Level.ADVICE, "GresTypes", sentence, "upgrade Slurm; until then, when it happens: scontrol reconfigure")
+    ]
 
 
 def _newer(settings: Settings, version: tuple[int, int]) -> list[Advice]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from signal import Signals
 
 from slurm_robust.localize.evidence import RankExit
@@ -13,7 +15,9 @@ from slurm_robust.localize.evidence import RankExit
 class Cause(enum.Enum):
     """Why a rank ended, roots before victims."""
 
+    LAUNCH = "Slurm could not start it"
     HARDWARE = "a hardware fault in its own words"
+    DEVICE = "an error of its GPU, which a broken one and a wrong program both cause"
     USER_CODE = "an exception of the program"
     DISK_FULL = "no space left"
     OOM = "killed for memory"
@@ -41,7 +45,19 @@ _HARDWARE = re.compile(
     r"Stale file handle|Transport endpoint is not connected|Input/output error|Read-only file system|\bXid\b",
     re.IGNORECASE,
 )
-_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
+_DEVICE = re.compile(
+    r"(?:CUDA|HIP) (?:driver )?(?:error|failure)\b|unhandled cuda error|ncclUnhandledCudaError|cudaError[A-Z]\w+|"
+    r"CUDA_ERROR_\w+|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_\w+|CUFFT_\w+|cuDNN error|NVLink error|"
+    r"illegal memory access|misaligned address|unspecified launch failure",
+    re.IGNORECASE,
+)
+_DISK_FULL = re.compile(
+    r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|\bENOSPC\b|\bEDQUOT\b|"
+    # torch.save keeps the error's number to itself: other faults of a disk say the same.
+    r"PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos|basic_ios::clear: iostream error",
+    re.IGNORECASE,
+)
+_PATH = re.compile(r"'(/[^']+)'|\"(/[^\"]+)\"")
 _PEER = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Connection reset|Connection refused|Broken pipe|"
     r"remote (?:process|worker) (?:has )?(?:exited|crashing|closed)|ncclRemoteError|NCCL.*remote|"
@@ -49,7 +65,7 @@ _PEER = re.compile(
     r"\[c10d\].*timed? ?out|Timed out (?:waiting|after) .*(?:recv|send|rank|operation)|"
     r"Application timeout caused pair closure|"
     r"DistStoreError|DistNetworkError|DistBackendError|monitoredBarrier|Some NCCL operations have failed|"
-    r"failed to (?:recv|send)|Gloo.*(?:timeout|timed out)|process group (?:watchdog|timeout)",
+    r"failed to (?:recv|send)|Rendezvous\w+Error|Gloo.*(?:timeout|timed out)|process group (?:watchdog|timeout)",
     re.IGNORECASE,
 )
 _BAD_LOSS = re.compile(
@@ -57,7 +73,11 @@ _BAD_LOSS = re.compile(
     r"\bnan\b.{0,40}\bloss\b|non-?finite loss|FloatingPointError|returned nan values",
     re.IGNORECASE,
 )
-_GPU_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECASE)
+_GPU_MEMORY = re.compile(
+    r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|"
+    r"CUBLAS_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
 _EXCEPTION = re.compile(
     r"^\s*(?:\[?rank ?\d+\]?:?\s*|\d+: )?(?:[A-Za-z_]\w*\.)*"
     r"([A-Z]\w*(?:Error|Exception|Interrupt|Failure))\b(?::|\s*$)"
@@ -74,17 +94,34 @@ _USER_EXCEPTIONS = frozenset(
 _USER_WORDS = re.compile(
     r"size mismatch|shapes? cannot be multiplied|must match the size|Expected all tensors|"
     r"Error\(s\) in loading state_dict|"
-    r"device-side assert|expected scalar type|not implemented for|Trying to backward through the graph a second time|"
+    r"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT|no kernel image is available|invalid device function|"
+    r"invalid configuration argument|expected scalar type|not implemented for|"
+    r"Trying to backward through the graph a second time|"
     r"does not require grad|Expected to have finished reduction|"
     r"collective mismatch in your code|mismatch between collective|unrecognized arguments|error: argument",
     re.IGNORECASE,
 )
+_LAUNCH = re.compile(r"srun: error: Unable to create step for job \d+: Invalid generic resource")
+# A watchdog of NCCL's quotes the error of its own device: that goes before what it says of peers.
 _BY_PATTERN = (
-    (Cause.PEER_LOST, _PEER, "peer lost"),
-    (Cause.DISK_FULL, _DISK_FULL, "disk full"),
+    (Cause.LAUNCH, _LAUNCH, "launch"),
     (Cause.USER_CODE, _GPU_MEMORY, "cuda out of memory"),
     (Cause.USER_CODE, _USER_WORDS, ""),
+    (Cause.DEVICE, _DEVICE, ""),
+    (Cause.PEER_LOST, _PEER, "peer lost"),
+    (Cause.DISK_FULL, _DISK_FULL, "disk full"),
 )
+_TORCHRUN = ("ChildFailedError",)
+"""torchrun's own end, which only says that a worker failed."""
+_LABEL = re.compile(r"^\s*(?:\d+: )?(?:\[?rank ?\d+\]?:)?\s*")
+_VARIABLE = (
+    (re.compile(r"0x[0-9a-f]+", re.IGNORECASE), "#"),
+    (re.compile(r"(?<![\w.])/[^\s:'\",)\]]+"), "/…"),
+    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "#"),
+    (re.compile(r"\d+"), "#"),
+)
+_SHAPE_MAX = 100
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _AT_ONCE = (Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE)
 """Ends that leave a rank no time for words."""
 _FROM_OUTSIDE = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
@@ -106,8 +143,28 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def findings(exits: Iterable[RankExit]) -> list[tuple[RankExit, Finding]]:
+    """Why each of these ranks ended, in the order of their ends.
+
+    Lines that name no rank are those of the one node on which ranks failed, if it is one, and nobody lost a peer.
+    """
+    ended = sorted(exits, key=lambda e: (e.at_s, e.rank))
+    nodes = {e.node for e in ended if e.exit_code != 0 or e.signal}
+    alone = len(nodes) == 1 and "" not in nodes
+    # Ten thousand ranks share these lines: they are read once.
+    shared = {id(e.shared_lines): e.shared_lines for e in ended}
+    spoken = chain.from_iterable((*(e.last_lines for e in ended), *shared.values()))
+    alone = alone and not any(_PEER.search(line) for line in spoken)
+    told = {key: _from_shared(lines, alone=alone) for key, lines in shared.items()}
+    return [(e, _find(e, told[id(e.shared_lines)])) for e in ended]
+
+
 def find(ended: RankExit) -> Finding:
-    """Why one rank ended."""
+    """Why one rank ended, as far as it can be told without the others."""
+    return _find(ended, _from_shared(ended.shared_lines, alone=False))
+
+
+def _find(ended: RankExit, shared: Finding | None) -> Finding:
     number = signal_of(ended)
     if ended.oom_killed:
         return Finding(Cause.OOM, "the kernel killed it for memory", "oom")
@@ -115,8 +172,7 @@ def find(ended: RankExit) -> Finding:
         return Finding(Cause.FINISHED, "exit code 0", "finished")
     told = _from_lines(ended.last_lines)
     if told is None and number not in _AT_ONCE:
-        # What names no rank may be any rank's: never a fault of this one's node, nor more than the signal that took it.
-        told = _from_lines(ended.shared_lines, hardware=False)
+        told = shared
     if told is not None:
         return told
     if number:
@@ -127,9 +183,39 @@ def find(ended: RankExit) -> Finding:
     return Finding(Cause.FAILED, f"exit code {ended.exit_code}", f"exit {ended.exit_code}")
 
 
+def in_words(finding: Finding) -> bool:
+    """Whether it is an error of which only the message is known, and neither program nor node is known to cause it."""
+    told = finding.cause is Cause.FAILED and re.fullmatch(r"exit \d+", finding.signature) is None
+    return told or finding.cause is Cause.DEVICE
+
+
 def hardware_line(lines: tuple[str, ...]) -> str:
-    """The first of these lines in which hardware complains, shortened; empty where there is none."""
-    return next((line.strip()[:160] for line in lines if _HARDWARE.search(line)), "")
+    """The first of these lines in which hardware complains, or else a GPU's error, shortened; empty for none."""
+    told = [line for line in lines if _HARDWARE.search(line)] or [line for line in lines if _about_device(line)]
+    return told[0].strip()[:160] if told else ""
+
+
+def is_frame(line: str) -> bool:
+    """Whether a line only shows where a stack stood: its place and its code, which name errors that never happened."""
+    rest = _FRAME_LABEL.sub("", line, count=1)
+    return rest.startswith(("    ", '  File "', "frame #"))
+
+
+_FRAME_LABEL = re.compile(r"^(?:\s*\d+: )?(?:\[rank\d+\]: ?)?")
+
+
+def path_of(detail: str) -> str:
+    """The path that an error's words name; empty where they name none."""
+    found = _PATH.search(detail)
+    return (found[1] or found[2]) if found else ""
+
+
+def shape(text: str) -> str:
+    """What a message has in common with the same one said elsewhere: no numbers, addresses, paths or ranks."""
+    text = _LABEL.sub("", text, count=1)
+    for pattern, instead in _VARIABLE:
+        text = pattern.sub(instead, text)
+    return " ".join(text.split())[:_SHAPE_MAX]
 
 
 def bad_loss_line(lines: tuple[str, ...]) -> str:
@@ -137,19 +223,44 @@ def bad_loss_line(lines: tuple[str, ...]) -> str:
     return next((line.strip()[:160] for line in reversed(lines) if _BAD_LOSS.search(line)), "")
 
 
-def _from_lines(lines: tuple[str, ...], *, hardware: bool = True) -> Finding | None:
+def _from_shared(lines: tuple[str, ...], *, alone: bool) -> Finding | None:
+    """What the lines that name no rank say. They may be any rank's, so that they say nothing of a node's hardware."""
+    if not alone and any(_HARDWARE.search(line) or _about_device(line) for line in lines):
+        return None  # the root, on nobody knows which node: whatever else is said may only follow from it
+    if alone and any(_HARDWARE.search(line) and not _EXCEPTION.match(line) for line in lines):
+        return None  # a warning of any rank
+    told = [finding for block in _tracebacks(lines) if (finding := _from_lines(block)) is not None]
+    return next((f for f in told if f.cause is not Cause.PEER_LOST), told[0] if told else None)
+
+
+def _tracebacks(lines: Sequence[str]) -> list[tuple[str, ...]]:
+    """Lines of several ranks, split where an exception begins that belongs to none before it."""
+    blocks: list[list[str]] = [[]]
+    for number, line in enumerate(lines):
+        before = lines[max(0, number - 2) : number]
+        chained = any(text in earlier for earlier in before for text in _CHAINED)
+        if "Traceback (most recent call last)" in line and not chained:
+            blocks.append([])
+        blocks[-1].append(line)
+    return [tuple(block) for block in blocks]
+
+
+def _about_device(line: str) -> bool:
+    told = _from_line(line)
+    return told is not None and told.cause is Cause.DEVICE
+
+
+def _from_lines(lines: tuple[str, ...]) -> Finding | None:
     for line in lines:
         if found := _HARDWARE.search(line):
-            if hardware:
-                return Finding(Cause.HARDWARE, line.strip()[:160], found[0].lower())
-            return None  # the root, on nobody knows which node: whatever else is said may only follow from it
+            return Finding(Cause.HARDWARE, line.strip()[:160], found[0].lower())
     # The first exception of a chain is the root: what follows happened while it was handled.
     for line in lines:
         if (told := _from_line(line)) is not None:
             return told
     for line in lines:
-        if raised := _EXCEPTION.match(line):
-            return Finding(Cause.FAILED, line.strip()[:160], raised[1])
+        if (raised := _EXCEPTION.match(line)) and raised[1] not in _TORCHRUN:
+            return Finding(Cause.FAILED, line.strip()[:160], shape(line))
     return None
 
 
@@ -157,10 +268,10 @@ def _from_line(line: str) -> Finding | None:
     text = line.strip()[:160]
     for cause, pattern, signature in _BY_PATTERN:
         if match := pattern.search(line):
-            return Finding(cause, text, signature or match[0].lower())
+            return Finding(cause, text, signature or shape(line[match.start() :]).lower())
     raised = _EXCEPTION.match(line)
-    if raised and raised[1] == "KeyboardInterrupt":
-        return Finding(Cause.ENDED_FROM_OUTSIDE, "KeyboardInterrupt", "SIGINT")
+    if raised and raised[1] in ("KeyboardInterrupt", "SignalException"):
+        return Finding(Cause.ENDED_FROM_OUTSIDE, raised[1], "SIGINT" if raised[1] == "KeyboardInterrupt" else "SIGTERM")
     if raised and raised[1] in _USER_EXCEPTIONS:
-        return Finding(Cause.USER_CODE, text, raised[1])
+        return Finding(Cause.USER_CODE, text, shape(line))
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust.localize.causes import Cause, Finding, find, hardware_line
+from slurm_robust.localize.causes import Cause, Finding, findings, hardware_line, in_words
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.patience import SURE
 from slurm_robust.localize.ranks import name
@@ -22,20 +22,24 @@ CLEAR_LEAD_S = 1.0
 _NODE_GONE = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING, SignalKind.AGENT_SILENT)
 _WITH_ITS_NODE = (Cause.HARDWARE, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 """Ends that a node's own end explains; whoever could still say something else had a node to say it on."""
-_ROOTS = (Cause.HARDWARE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
+_BY_WORDS = (Cause.LAUNCH, Cause.HARDWARE, Cause.DEVICE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM)
+"""Causes that tell of themselves, the surest first."""
+ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 
 # Set by hand for the first version: an order of trust, not yet frequencies measured on a campaign.
 CONFIDENCE_HARDWARE = 0.9
 CONFIDENCE_NODE_GONE = 0.95
 CONFIDENCE_OOM = 0.7
 CONFIDENCE_SIGNAL = 0.6
+CONFIDENCE_DEVICE = 0.6
 CONFIDENCE_UNKNOWN = 0.4
 
 
 def judge_exits(evidence: Evidence) -> Verdict | None:
     """The verdict where ranks ended; None where the exits alone explain nothing (none, or only victims)."""
     found = _judged(evidence)
-    said = next((line for e in evidence.exits if (line := hardware_line(e.shared_lines))), "")
+    shared = {id(e.shared_lines): e.shared_lines for e in evidence.exits}
+    said = next((line for lines in shared.values() if (line := hardware_line(lines))), "")
     if found is None or not said or any(s.infrastructure for s in found.suspects):
         return found
     return replace(
@@ -46,23 +50,23 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
 
 
 def _judged(evidence: Evidence) -> Verdict | None:
-    findings = [(ended, find(ended)) for ended in sorted(evidence.exits, key=lambda e: (e.at_s, e.rank))]
-    if not findings:
+    told = findings(evidence.exits)
+    if not told:
         return None
     gone = _gone_nodes(evidence)
-    failed = [(e, f) for e, f in findings if f.cause is not Cause.FINISHED]
+    failed = [(e, f) for e, f in told if f.cause is not Cause.FINISHED]
     if not failed:
-        return _finished(evidence, [e for e, _ in findings])
+        return _finished(evidence, [e for e, _ in told])
     on_gone = sorted({e.node for e, f in failed if e.node in gone and f.cause in _WITH_ITS_NODE})
     if on_gone and _earliest_on(on_gone, failed):
         return _node_gone(evidence, on_gone, gone, failed)
-    roots = [(e, f) for e, f in failed if f.cause in _ROOTS]
+    roots = [(e, f) for e, f in failed if f.cause in ROOTS]
     if not roots:
-        left = [e for e, f in findings if f.cause is Cause.FINISHED]
+        left = [e for e, f in told if f.cause is Cause.FINISHED]
         return _left_early(left, failed) or _no_root(failed)
     first_s = roots[0][0].at_s
     early = [(e, f) for e, f in roots if e.at_s <= first_s + SAME_MOMENT_S]
-    for cause in (Cause.HARDWARE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM):
+    for cause in _BY_WORDS:
         chosen = [(e, f) for e, f in early if f.cause is cause]
         if chosen:
             return _told(evidence, cause, chosen, failed)
@@ -72,9 +76,11 @@ def _judged(evidence: Evidence) -> Verdict | None:
 def _likely_first(early: list[tuple[RankExit, Finding]]) -> list[tuple[RankExit, Finding]]:
     """Of deaths at the same moment, those that look like the first one.
 
-    A kill or a crash takes a rank at once; its peers fail, abort or vanish after it. Failing that, a lead of a second.
+    A kill or a crash takes a rank at once; its peers fail, abort or vanish after it. Failing that, an error in a rank's
+    own words says more than an exit code; failing that, a lead of a second.
     """
     taken = [(e, f) for e, f in early if f.cause is Cause.SIGNAL and f.signature != "SIGABRT"]
+    taken = taken or [(e, f) for e, f in early if in_words(f)]
     if taken:
         return taken
     lead_s = early[0][0].at_s + CLEAR_LEAD_S
@@ -93,7 +99,7 @@ def _earliest_on(nodes: Iterable[str], failed: list[tuple[RankExit, Finding]]) -
     """No rank elsewhere died well before those of these nodes for a reason of its own."""
     members = set(nodes)
     here_s = min(e.at_s for e, _ in failed if e.node in members)
-    elsewhere = [e.at_s for e, f in failed if e.node not in members and f.cause in _ROOTS]
+    elsewhere = [e.at_s for e, f in failed if e.node not in members and f.cause in ROOTS]
     return not elsewhere or here_s <= min(elsewhere) + SAME_MOMENT_S
 
 
@@ -157,6 +163,9 @@ def _told(
         return Verdict(
             Conclusion.USER_CODE, f"{who} raised {finding.detail!r}: the program's own error, no node{after}"
         )
+    if cause is Cause.LAUNCH:
+        reason = f"Slurm could not start the step ({finding.detail}): nothing of the program has run"
+        return Verdict(Conclusion.UNDETERMINED, reason)
     if cause is Cause.DISK_FULL:
         reason = (
             f"{who} found a full disk ({finding.detail}): more than one node may share it, so none is blamed{after}"
@@ -166,16 +175,17 @@ def _told(
     if not nodes:
         reason = f"{who} ended with {finding.detail!r}, and which rank's or node's it is is not known{after}"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("exit codes of single ranks: the job's output file",))
-    if cause is Cause.HARDWARE and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
+    hardware = cause is Cause.HARDWARE
+    if cause in (Cause.HARDWARE, Cause.DEVICE) and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
         reason = f"{who} on {len(nodes)} nodes died with {finding.detail!r}: they share the cause (storage, fabric)"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those nodes share",))
-    hardware = cause is Cause.HARDWARE
+    note = "; a wrong program may cause it too, so its node is not left yet" if cause is Cause.DEVICE else ""
     suspects = tuple(
         Suspect(
             node,
             tuple(sorted({e.rank for e, _ in chosen if e.node == node})),
-            CONFIDENCE_HARDWARE if hardware else CONFIDENCE_OOM,
-            f"{name(e.rank for e, _ in chosen if e.node == node)} on {node} died first: {finding.detail}",
+            CONFIDENCE_HARDWARE if hardware else CONFIDENCE_DEVICE if cause is Cause.DEVICE else CONFIDENCE_OOM,
+            f"{name(e.rank for e, _ in chosen if e.node == node)} on {node} died first: {finding.detail}{note}",
             infrastructure=hardware,
         )
         for node in nodes

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
-from slurm_robust.localize.causes import Cause, find
-from slurm_robust.localize.evidence import Evidence
+from slurm_robust.localize.causes import Cause, Finding, findings, in_words, path_of
+from slurm_robust.localize.evidence import Evidence, RankExit
+from slurm_robust.localize.exits import ROOTS
 from slurm_robust.localize.tree import rank_place, stopped
 from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
 
+DISK_FULL = "died: disk full"
 _BY_CAUSE = {
+    Cause.LAUNCH: FailureCause.SLURM,
     Cause.HARDWARE: FailureCause.NODE,
     Cause.SIGNAL: FailureCause.EITHER,
     Cause.VANISHED: FailureCause.EITHER,
@@ -25,12 +29,27 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
     if told:
         return Failure(told, nodes, FailureCause.NODE)
     suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
-    findings = [(e, find(e)) for e in sorted(evidence.exits, key=lambda e: (e.at_s, e.rank))]
-    roots = [(e, f) for e, f in findings if f.cause not in (Cause.PEER_LOST, Cause.FINISHED)]
-    for ended, finding in [item for item in roots if item[0].rank in suspects] or roots:
-        cause = _BY_CAUSE.get(finding.cause, FailureCause.PROGRAM)
-        return Failure(f"died: {finding.signature}", nodes or (ended.node,), cause)
+    roots = [(e, f) for e, f in findings(evidence.exits) if f.cause in ROOTS]
+    for _, finding in [item for item in roots if item[0].rank in suspects] or roots:
+        # Without a suspect it showed on every node that has it: one of them, by chance, would differ at the next time.
+        where = nodes or tuple(sorted({e.node for e, f in roots if f.signature == finding.signature and e.node}))
+        return Failure(f"died: {finding.signature}", where if _telling(finding) else (), _cause(finding))
     return Failure(_hang_signature(evidence, suspects), nodes, FailureCause.EITHER)
+
+
+def disk_path(exits: Iterable[RankExit]) -> str:
+    """The path on a full disk that a rank's last words name; empty where they name none."""
+    told = (path_of(f.detail) for _, f in findings(exits) if f.cause is Cause.DISK_FULL)
+    return next((path for path in told if path), "")
+
+
+def _cause(finding: Finding) -> FailureCause:
+    return FailureCause.WORDS if in_words(finding) else _BY_CAUSE.get(finding.cause, FailureCause.PROGRAM)
+
+
+def _telling(finding: Finding) -> bool:
+    """Whether two failures that look like this are the same: any Python program ends with 1, and any disk is full."""
+    return finding.cause is not Cause.DISK_FULL and finding.signature != "exit 1"
 
 
 def _node_signature(evidence: Evidence, nodes: tuple[str, ...]) -> str:

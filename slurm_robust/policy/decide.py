@@ -4,12 +4,14 @@ The wrapper asks it for each incident; what the daemon does about a claim is dec
 
 1. A job that cannot be addressed (het jobs) is only alerted on.
 2. While nothing ended, and neither a corroborated verdict nor the action limit calls for an action: wait.
-3. Attempts without a new step reached the limit: stop, exit 93.
-4. A training that ended with a bad loss, for no node's fault, goes back to a checkpoint from before it; bounded.
-5. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
-6. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
-7. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
-8. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
+3. Slurm could not start the step: requeue a restarted job, a few times; stop any other with its own exit code.
+4. A full disk ended it, and is full still: stop with its own exit code.
+5. Attempts without a new step reached the limit: stop, exit 93.
+6. A training that ended with a bad loss, for no node's fault, goes back to a checkpoint from before it; bounded.
+7. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
+8. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
+9. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
+10. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
 
 Whichever road leads to another attempt, that one goes back, too, where the loss is bad.
 """
@@ -23,6 +25,9 @@ from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, Failure, Failu
 from slurm_robust.policy.bad_loss import BadLoss
 from slurm_robust.words import joined, shortened
 
+_LAUNCHES_BY_REQUEUE = 2
+"""So often a requeue is tried where Slurm cannot start the step; it is the site's to see to after that."""
+
 
 @dataclass(frozen=True)
 class JobFacts:
@@ -33,12 +38,14 @@ class JobFacts:
         addressable: Exactly this job can be named to Slurm (an array task by its `ARRAY_TASK` name).
         het_job: A component of a het job: never acted on.
         survives_node_failure: `--no-kill`: the allocation outlives a dead node.
+        requeued: It was requeued at least once.
     """
 
     requeueable: bool = True
     addressable: bool = True
     het_job: bool = False
     survives_node_failure: bool = False
+    requeued: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,8 @@ class Situation:
         bad_loss: None where nothing is known to be wrong with it.
         mode: Changes nothing in the plan: in `observe`, whoever receives it does nothing.
         outside: The watch is not the step's own: it starts no step anew, and a requeue is all that it can ask for.
+        older_failures: Error messages from before the last new step: they count against the node that they came from.
+        full_disk: Which disk it is, where a full one ended the attempt and is full still, and what to do; else empty.
     """
 
     verdict: Verdict
@@ -92,6 +101,8 @@ class Situation:
     bad_loss: BadLoss | None = None
     mode: Mode = Mode.ACT
     outside: bool = False
+    older_failures: tuple[Failure, ...] = ()
+    full_disk: str = ""
 
     @property
     def used_nodes(self) -> frozenset[str]:
@@ -106,7 +117,7 @@ def decide(situation: Situation) -> Plan:
         return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_told(situation)}")
     if not _due(situation):
         return Plan(Road.ALERT_ONLY, f"waiting: {_told(situation)}{_wanted(situation)}")
-    for rule in (_fruitless, _bad_loss, _own_end, _repeated_elsewhere):
+    for rule in (_no_launch, _full_disk, _fruitless, _bad_loss, _own_end, _repeated_elsewhere):
         plan = rule(situation)
         if plan is not None:
             return plan
@@ -125,6 +136,27 @@ def _due(s: Situation) -> bool:
     if s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes:
         return True
     return s.verdict.conclusion is Conclusion.CULPRIT and s.verdict.corroborated
+
+
+def _no_launch(s: Situation) -> Plan | None:
+    """Slurm 22.05 can lose a requeued job's GRES with a node that dies meanwhile; another allocation has its own.
+
+    Not by a seat: it would hold the nodes whose GRES Slurm now counts as used.
+    """
+    if s.failure is None or s.failure.cause is not FailureCause.SLURM or not s.ended:
+        return None
+    tried = sum(earlier.cause is FailureCause.SLURM for earlier in s.earlier_failures)
+    if s.job.requeueable and s.job.requeued and tried < _LAUNCHES_BY_REQUEUE:
+        return Plan(Road.PLAIN_REQUEUE, f"{_told(s)}. The job has lost its GRES: plain requeue, for another allocation")
+    hint = "a step cannot have GRES that its job does not have (scontrol -d show job tells)"
+    return Plan(Road.STOP, f"{_told(s)}; {hint}", exit_code=_own_code(s))
+
+
+def _full_disk(s: Situation) -> Plan | None:
+    """The next attempt would end where this one did, wherever it runs."""
+    if not s.full_disk or not s.ended:
+        return None
+    return Plan(Road.STOP, f"{_told(s)}. No restart and no requeue helps: {s.full_disk}", exit_code=_own_code(s))
 
 
 def _fruitless(s: Situation) -> Plan | None:
@@ -191,7 +223,8 @@ def _failed_there_before(s: Situation, node: str) -> bool:
     failure = s.failure
     if failure is None or failure.cause is FailureCause.PROGRAM:
         return False
-    return any(earlier.signature == failure.signature and node in earlier.nodes for earlier in s.earlier_failures)
+    before = (*s.earlier_failures, *s.older_failures)
+    return any(earlier.signature == failure.signature and node in earlier.nodes for earlier in before)
 
 
 def max_evictions(nodes: int) -> int:

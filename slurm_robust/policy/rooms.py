@@ -80,9 +80,27 @@ def in_reservations(reservations: Iterable[Reservation], prefix: str = "") -> fr
     return frozenset(n for r in reservations if r.name.startswith(prefix) for n in expand(r.nodes))
 
 
+LOST_GRES = (
+    "no job runs there, and Slurm counts their GRES as used: jobs that need it wait for ever. Slurm 22.05 loses count "
+    "when a node dies under a job that is being requeued. Type: scontrol reconfigure"
+)
+
+
 def idle(node: Node) -> bool:
     """True where a job could start on the node now, its reservations apart."""
+    return _empty(node) and not node.gres_used
+
+
+def _empty(node: Node) -> bool:
     return node.usable and node.state == "IDLE" and "COMPLETING" not in node.flags
+
+
+def lost_gres(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Nodes on which no job runs, and whose generic resources Slurm counts as given to one, sorted.
+
+    Slurm 22.05 loses count when a node dies under a job that is being requeued. A job that needs them waits for ever.
+    """
+    return tuple(sorted(node.name for node in nodes if node.gres_used and _empty(node)))
 
 
 def busy_nodes(jobs: Iterable[Job], but: frozenset[int] = frozenset()) -> frozenset[str]:

@@ -32,6 +32,7 @@ class Node:
         reason_user: Who set the reason.
         reason_at_s: When it was set, 0 where unknown.
         boot_at_s: When it booted, 0 where unknown.
+        gres_used: How many of its generic resources Slurm counts as given to jobs; 0 where the back end cannot tell.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Node:
     memory_mb: int = 0
     boot_at_s: int = 0
     comment: str = ""
+    gres_used: int = 0
 
     @property
     def drained(self) -> bool:

@@ -58,12 +58,12 @@ class CommandClient:
 
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""
-        return parse.parse_nodes(self._read("read nodes", ["scontrol", "show", "node", "-o"]))
+        return parse.parse_nodes(self._read("read nodes", ["scontrol", "-d", "show", "node", "-o"]))
 
     def node(self, name: str) -> Node | None:
         """One node; None where Slurm does not know it."""
         try:
-            said = self._read(f"read node {name}", ["scontrol", "show", "node", "-o", checked.node_list(name)])
+            said = self._read(f"read node {name}", ["scontrol", "-d", "show", "node", "-o", checked.node_list(name)])
         except SlurmNotFoundError:
             return None
         return next((node for node in parse.parse_nodes(said) if node.name == name), None)

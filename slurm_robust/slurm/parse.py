@@ -57,6 +57,8 @@ _STAMP = r" \[([^\s\[\]@]*)@([0-9T:-]+|Unknown|None)\]"
 # Greedy: the last stamp is Slurm's own. A reason can quote a job's words, a node's comment cannot.
 _REASON = re.compile(r"\s*Reason=(.*)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra)=)", re.DOTALL)
 _REASON_BARE = re.compile(r"\s*Reason=(.*?)(?:" + _STAMP + r"|\s*\Z)", re.DOTALL)
+_GRES_COUNT = re.compile(r"(?<!IDX):(\d{1,9})(?=\(|,|$)")
+"""In `gpu:a100:4(IDX:0-3),nic:1`: the last number of each."""
 _COMMENT = re.compile(r"\s+Comment=(.*?)(?:\s+Extra=.*)?\Z", re.DOTALL)
 
 
@@ -131,6 +133,7 @@ def parse_nodes(text: str) -> list[Node]:
                 memory_mb=_number(pairs, "RealMemory"),
                 boot_at_s=epoch_s(pairs.get("BootTime", "")),
                 comment=plain(comment[1].rstrip()) if comment else "",
+                gres_used=sum(map(int, _GRES_COUNT.findall(pairs.get("GresUsed", "")))),
             )
         )
     return found

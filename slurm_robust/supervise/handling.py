@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 from slurm_robust import claim
+from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Conclusion, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise import incident
+from slurm_robust.supervise import disks, incident
 from slurm_robust.supervise.investigate import SILENT_AGENT_S, Investigator
-from slurm_robust.supervise.lineage import Lineage
 from slurm_robust.supervise.situation import Facts, describe, lost_nodes
 from slurm_robust.supervise.suspicion import Assessment, Level
 
@@ -189,9 +189,7 @@ class Handling:
     async def _decide(
         self, verdict: Verdict, inquiry: Investigator, record: incident.Record, *, overdue: bool, ended: bool
     ) -> Plan:
-        s, known = self._s, self._s.roads.lineage
-        if s.present.step > known.reached:
-            known = Lineage(known.id)  # it has come further: what went wrong before is no part of this
+        s, known = self._s, self._s.roads.lineage.until(self._s.present.step)
         facts = Facts(
             config=s.config,
             job=s.context.job,
@@ -203,15 +201,25 @@ class Handling:
             dead_nodes=self._dead,
             failure=inquiry.failure,
             earlier=known.failures,
+            older=known.older,
             restarts_in_place=known.restarts_in_place,
             fruitless=s.roads.fruitless_after(s.present.step),
             overdue=overdue,
             ended=ended,
             exit_code=self._own_code(),
             bad_loss=await s.losses.bad(),
+            full_disk=await self._full_disk(inquiry),
         )
         record.plan = decide(describe(verdict, facts))
         return record.plan
+
+    async def _full_disk(self, inquiry: Investigator) -> str:
+        """Which disk is full now, where the ranks say that one was; empty where there is room."""
+        s = self._s
+        if inquiry.failure is None or inquiry.failure.signature != DISK_FULL:
+            return ""
+        named = disk_path(s.present.scene.exits.values())
+        return await disks.full(named, s.start.path, s.checkpoint_dir)
 
     def _own_code(self) -> int | None:
         """The program's own exit code: srun's, or that of the first rank that ended while others still run."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from slurm_robust.claim import Claim
-from slurm_robust.model import Failure
+from slurm_robust.model import Failure, FailureCause
 from slurm_robust.supervise.folder import Folder
 
 _FILE = "lineage.json"
@@ -36,6 +36,7 @@ class Lineage:
         failed_starts: How many did so from that checkpoint, one after the other.
         failures: Those since the last new step, oldest first.
         restarts_in_place: How often the step was started anew on the same nodes since then.
+        older: Error messages from before the last new step: the same one again on the same node is that node's.
     """
 
     id: str
@@ -46,6 +47,14 @@ class Lineage:
     failed_starts: int = 0
     failures: tuple[Failure, ...] = ()
     restarts_in_place: int = 0
+    older: tuple[Failure, ...] = ()
+
+    def until(self, step: int) -> Lineage:
+        """What counts of it for an attempt that came as far as `step`: little, where it came further than before."""
+        if step <= self.reached:
+            return self
+        worded = [f for f in (*self.older, *self.failures) if f.cause is FailureCause.WORDS]
+        return Lineage(self.id, step, incident=self.incident, older=tuple(worded[-_MAX_FAILURES:]))
 
     def after(self, step: int, start_step: int, failure: Failure | None, *, in_place: bool) -> Lineage:
         """What is remembered once an attempt has ended.
@@ -56,7 +65,9 @@ class Lineage:
             failure: What went wrong, None where that cannot be compared.
             in_place: The step is started anew on the same nodes.
         """
-        base = Lineage(self.id, step, incident=self.incident) if step > self.reached else self
+        if failure is not None and failure.cause is FailureCause.SLURM:
+            return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
+        base = self.until(step)
         again = start_step >= 0 and step <= start_step
         return replace(
             base,

@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm_robust.localize.causes import is_frame
+
 _CHUNK_BYTES = 1 << 20
-_KEEP_LINES = 200
+_KEEP_LINES = 4000
+"""Two or three lines a rank, where stack frames are left out: the last words of a thousand ranks."""
 _LINE_MAX = 2000
 
 _COUNT = r"(?P<step>\d+)\b(?!\.\d|\s*m?s\b)"
@@ -211,7 +215,8 @@ class OutputFile:
         self._own = own_pattern
         self._counters = counters or Counters()
         self._rest = b""
-        self.lines: deque[str] = deque(maxlen=_KEEP_LINES)
+        self.lines: deque[tuple[float, str]] = deque(maxlen=_KEEP_LINES)
+        """The last lines and when they were read; stack frames are left out."""
         try:
             self._offset = path.stat().st_size
         except OSError:
@@ -219,7 +224,7 @@ class OutputFile:
 
     def poll(self) -> Findings:
         """Read what is new."""
-        found = Findings()
+        found, now = Findings(), time.time()
         try:
             with self.path.open("rb") as f:
                 size = os.fstat(f.fileno()).st_size
@@ -239,7 +244,8 @@ class OutputFile:
             line = _programs(raw)
             if not line.strip():
                 continue
-            self.lines.append(line)
+            if not is_frame(line):
+                self.lines.append((now, line))
             self._note_step(found, line)
             found.exits.extend(read_exit(line))
             gone = _CANCELLED.search(line)

@@ -7,7 +7,6 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from slurm_robust.config import SuperviseConfig
@@ -16,14 +15,15 @@ from slurm_robust.model import Signal, SignalKind
 from slurm_robust.supervise.deaths import Deaths
 from slurm_robust.supervise.fleet import Fleet, RankInfo
 from slurm_robust.supervise.investigate import Scene
+from slurm_robust.supervise.lastwords import LastWords
 from slurm_robust.supervise.output import Counters, OutputFile
 from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess, own_limit_s
 
 _LAST_LINES = 120
+_LAST_WORDS_S = 30.0
+"""Lines from so long before the first end count as well: a thousand ranks have a lot of last words."""
 _SETTLE_S = 1.2
 """A look of an agent, and a little: a rank that is started anew in its place (an exec, torchrun) is back by then."""
-_LABEL = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]:")
-_TASK_LABEL = re.compile(r"^\s*(\d{1,7}): ")
 
 
 class Present:
@@ -51,8 +51,8 @@ class Present:
     ) -> None:
         own = re.compile(log_pattern) if log_pattern else None
         self.job_id = job_id
-        self._labelled = labelled
         self.fleet = Fleet(attempt)
+        self._words = LastWords(self.fleet, job_id, labelled=labelled)
         self.scene = Scene(nodes, layout, layout_order)
         self._cancelled: set[str] = set()
         self._deaths = Deaths()
@@ -78,6 +78,7 @@ class Present:
             self._cancelled.update(found.cancelled)
             for oom in found.oom:
                 self.scene.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
+                self._words.killed_for_memory(oom)
             for gone in found.exits:
                 # Slurm's word of an OOM kill names the step; of the tasks that ended beside it, it took those killed.
                 self._deaths.srun_says(gone, now, oom_killed=bool(found.oom) and gone.signal == signal.SIGKILL)
@@ -121,6 +122,7 @@ class Present:
         self.fleet.restarted = {}
         for output in self._outputs:
             output.lines.clear()
+        self._words.forget()
         return sorted(fresh)
 
     @property
@@ -135,27 +137,12 @@ class Present:
         self.scene.exits[-1] = RankExit(-1, "", time.time(), None if number else code, number)
 
     def add_last_lines(self) -> None:
-        """Give the exits the program's last words: what is labelled (`[rank3]:`, `srun --label`) to that rank only."""
-        lines = [line for output in self._outputs for line in output.lines][-_LAST_LINES:]
-        said = [(self._speakers(line), line) for line in lines]
-        shared = tuple(line for speakers, line in said if speakers is None)
-        for rank, e in self.scene.exits.items():
-            if rank < 0:  # it stands for the whole step, whose words they all are
-                self.scene.exits[rank] = replace(e, last_lines=tuple(lines))
-                continue
-            task = self.fleet.ranks[rank].task if rank in self.fleet.ranks else rank
-            members = {r.rank for r in self.fleet.ranks.values() if r.task == task} or {rank}
-            own = tuple(line for speakers, line in said if speakers is not None and speakers & members)
-            self.scene.exits[rank] = replace(e, last_lines=own, shared_lines=shared)
-
-    def _speakers(self, line: str) -> set[int] | None:
-        """The ranks whose line this may be; None where it names none."""
-        if (rank := _LABEL.search(line)) is not None:
-            return {int(rank[1])}
-        task = _TASK_LABEL.match(line) if self._labelled else None
-        if task is None:
-            return None
-        return {r.rank for r in self.fleet.ranks.values() if r.task == int(task[1])} or {int(task[1])}
+        """Give the exits the program's last words; may be called again as more come."""
+        since_s = min((e.at_s for e in self.scene.exits.values()), default=math.inf) - _LAST_WORDS_S
+        kept = [item for output in self._outputs for item in output.lines]
+        oldest = len(kept) - _LAST_LINES
+        lines = [line for number, (at_s, line) in enumerate(kept) if at_s >= since_s or number >= oldest]
+        self._words.give(self.scene.exits, lines)
 
     @property
     def has_progress(self) -> bool:

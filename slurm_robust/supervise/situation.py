@@ -24,10 +24,12 @@ class Facts:
         dead_nodes: Those that Slurm calls down, or not responding where their agent does not answer either.
         failure: This one, as it is compared with others.
         earlier: Failures of this lineage since its last new step.
+        older: Those before it that still count against their nodes.
         overdue: The action limit was reached.
         ended: A rank died, or srun ended.
         exit_code: srun's, where it ended by itself.
         bad_loss: As in `Situation`.
+        full_disk: As in `Situation`.
     """
 
     config: Config
@@ -46,6 +48,8 @@ class Facts:
     ended: bool
     exit_code: int | None
     bad_loss: BadLoss | None = None
+    older: Sequence[Failure] = ()
+    full_disk: str = ""
 
 
 def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collection[str]) -> list[str]:
@@ -80,14 +84,17 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         exit_code=facts.exit_code,
         failure=facts.failure,
         earlier_failures=tuple(facts.earlier),
+        older_failures=tuple(facts.older),
         restarts_in_place=facts.restarts_in_place,
         fruitless=facts.fruitless,
         fruitless_limit=facts.config.supervise.fruitless_attempts,
         action_limit_reached=facts.overdue,
         bad_loss=facts.bad_loss,
+        full_disk=facts.full_disk,
         job=JobFacts(
             requeueable=job.requeueable,
             het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,
+            requeued=job.restart_count > 0,
             survives_node_failure=bool(facts.environment.get("SLURM_NO_KILL")),
         ),
         mode=facts.config.mode,

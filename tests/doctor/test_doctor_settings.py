@@ -107,6 +107,12 @@ def test_a_site_that_follows_the_documentation_is_well() -> None:
             "advice",
             "SchedulerParameters=nohold_on_prolog_fail,bf_interval=30,requeue_delay=1",
         ),
+        (
+            {"GresTypes": "gpu"},
+            "GresTypes",
+            "advice",
+            "upgrade Slurm; until then, when it happens: scontrol reconfigure",
+        ),
     ],
 )
 def test_each_fault_is_found_with_the_line_that_fixes_it(
@@ -124,6 +130,7 @@ def test_each_fault_is_found_with_the_line_that_fixes_it(
         {"prologflags": "ALLOC,DEFERBATCH,X11"},
         {"PrologEpilogTimeout": "1 min"},
         {"SlurmdTimeout": "300 sec"},
+        {"SLURM_VERSION": "23.11.4", "GresTypes": "gpu"},
     ],
 )
 def test_what_is_well_is_left_alone(changes: dict[str, str]) -> None:

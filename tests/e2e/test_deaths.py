@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Submit  # type: ignore[import-not-found]
+from conftest import Submit, free_port  # type: ignore[import-not-found]
 from helpers import wait_until
 
 from slurm_robust.devcluster.cluster import DevCluster
@@ -66,6 +68,94 @@ def test_the_same_failure_on_another_node_is_the_programs(cluster: Cluster, subm
     job.assert_clean_slurm()
 
 
+def test_a_cuda_error_that_stays_on_one_node_is_left_at_the_second(cluster: Cluster, submit: Submit) -> None:
+    """The same last words twice on one node: in place first, then without that node; the victims hide nothing."""
+    dev = cluster(standby=0)
+    job = submit(dev, nodes=3, steps=20, fault={"kind": "cuda_error", "rank": -1, "node": "n2", "step": 3}, again=True)
+    ended = job.ends(150)
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
+    assert "n2" not in ended.nodes
+    assert all("unspecified launch failure" in line["text"] for line in job.told("verdict")), job.everything()
+    decided = [(line["road"], line["evict"]) for line in job.told("decided")]
+    assert decided == [("restart_in_place", []), ("seat", ["n2"])], job.everything()
+    assert not job.node("n2").drained
+    job.assert_clean_slurm()
+
+
+BROKEN_GPU = """
+import os, time
+import torch, torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    dist.init_process_group("gloo")
+    for step in range(12):
+        dist.all_reduce(torch.ones(4))
+        print("step", step, flush=True)
+        time.sleep(0.1)
+        if step == 5 and (os.environ["SLURMD_NODENAME"], os.environ["LOCAL_RANK"]) == ("n2", "1"):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+main()
+"""
+
+
+def test_a_cuda_error_of_one_worker_under_torchrun_leaves_its_node_at_the_second(
+    cluster: Cluster, submit: Submit, tmp_path: Path
+) -> None:
+    """Both tasks end with exit code 1, the workers say nothing: torchrun's table has the words, and whose."""
+    dev = cluster(standby=0)
+    program = tmp_path / "program.py"
+    tmp_path.chmod(0o755)
+    program.write_text(BROKEN_GPU)
+    torchrun = f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d"
+    command = f"srobust run {torchrun} --rdzv-endpoint=localhost:{free_port()} {program} #"
+    job = submit(dev, nodes=2, command=command)
+    ended = job.ends(200)
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
+    assert "n2" not in ended.nodes
+    assert all("rank" in v["text"] and "illegal memory access" in v["text"] for v in job.told("verdict"))
+    decided = [(line["road"], line["evict"]) for line in job.told("decided")]
+    assert decided == [("restart_in_place", []), ("seat", ["n2"])], job.everything()
+
+
+SAVES = """
+import os, sys, time
+import torch
+from slurm_robust import progress
+for step in range(40):
+    progress.step(step)
+    time.sleep(0.1)
+    if step % 10 == 5 and os.environ["SLURM_PROCID"] == "0":
+        torch.save({"w": torch.zeros(1 << 18)}, f"{sys.argv[1]}/step-{step}.pt")
+"""
+
+
+def test_a_full_checkpoint_disk_stops_the_job_and_is_named(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
+    """torch.save does not say what is wrong: no restart onto the same disk, no node blamed, and what to free."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2500k,mode=777", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("needs root, to mount a small file system")
+    try:
+        dev = cluster(standby=0)
+        program = tmp_path / "program.py"
+        tmp_path.chmod(0o755)
+        program.write_text(SAVES)
+        run = f"srobust run --robust-checkpoint-dir={disk} {sys.executable} {program} {disk} #"
+        job = submit(dev, nodes=2, command=run)
+        ended = job.ends()
+        assert (ended.state, ended.exit_code, ended.restart_count) == ("FAILED", "1:0", 0), job.everything()
+        assert "found a full disk" in job.hears("verdict")["text"]
+        assert f"{disk} is full" in job.hears("stopped")["text"]
+        assert "srobust ckpt prune" in job.hears("stopped")["text"]
+        assert job.told("relaunched") == []
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
 def test_a_lost_node_brings_the_job_back_on_the_others_and_the_standby(cluster: Cluster, submit: Submit) -> None:
     """slurmd, its steps and all ranks of a node are gone at once, as if it lost power: the daemon sees it."""
     dev = cluster()
@@ -80,6 +170,32 @@ def test_a_lost_node_brings_the_job_back_on_the_others_and_the_standby(cluster: 
     assert victim not in ended.nodes
     assert job.node(victim).drained
     job.assert_clean_slurm()
+
+
+def test_a_launch_that_slurm_refuses_after_a_lost_node_costs_no_attempt(cluster: Cluster, submit: Submit) -> None:
+    """Slurm 22.05 itself gives a requeued job no GRES: another allocation does, and the admin is told of the nodes."""
+    dev = cluster(standby=0, daemon=False, nodes=7, supervise={"fruitless_attempts": 1})
+    if " 22.05" not in dev.run(["scontrol", "--version"]).stdout:
+        pytest.skip("only Slurm 22.05 is known to lose count of GRES")
+    job = submit(dev, steps=30, sbatch=("--gres=gpu:2",))
+    job.hears("training")
+    before = job.job()
+    victim = next(n for n in before.nodes if n != before.batch_host)
+    dev.kill_slurmd(victim)
+    dev.run(["scontrol", "requeue", job.id])
+    decided = job.hears("decided", 90)
+    assert decided["road"] == "plain_requeue", job.everything()
+    assert "Invalid generic resource" in decided["text"], job.everything()
+    broken = job.job().nodes
+    wait_until(lambda: job.job().state == "PENDING", 60, "the requeue")
+    dev.run(["scontrol", "update", f"jobid={job.id}", "StartTime=now"])
+    ended = job.ends(150)
+    assert ended.state == "COMPLETED", job.everything()
+    assert not set(ended.nodes) & set(broken)
+    dev.start_daemon()
+    wait_until(lambda: "scontrol reconfigure" in dev.run(["srobust", "status"]).stdout, 60, "a word on the nodes")
+    dev.run(["scontrol", "reconfigure"])
+    wait_until(lambda: "scontrol reconfigure" not in dev.run(["srobust", "status"]).stdout, 60, "the cure")
 
 
 def test_the_lost_batch_node_does_not_lose_the_job(cluster: Cluster, submit: Submit) -> None:

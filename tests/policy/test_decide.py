@@ -247,6 +247,36 @@ def test_nodes_that_did_not_get_clean_are_left_as_long_as_they_are_few() -> None
 
 
 names = st.sampled_from([*NODES, "elsewhere"])
+
+
+def test_a_launch_that_slurm_refused_is_no_attempt_of_the_program() -> None:
+    """A requeued job has lost its GRES: another allocation, a few times. Any other asked for what it does not have."""
+    refused = Failure("died: launch", (), FailureCause.SLURM)
+    again = JobFacts(requeued=True)
+    for fruitless, earlier, road in ((3, 0, Road.PLAIN_REQUEUE), (0, 1, Road.PLAIN_REQUEUE), (0, 2, Road.STOP)):
+        lost = situation(UNDETERMINED, ended=True, exit_code=1, failure=refused, job=again, fruitless=fruitless)
+        plan = decide(replace(lost, earlier_failures=(refused,) * earlier))
+        assert (plan.road, plan.evict) == (road, ())
+    first = decide(situation(UNDETERMINED, ended=True, exit_code=1, failure=refused))
+    assert (first.road, first.exit_code) == (Road.STOP, 1)
+
+
+def test_a_disk_that_is_full_still_is_no_road() -> None:
+    """Whoever restarts there fails there: the sentence says what to free, the exit code stays the program's."""
+    plan = decide(situation(UNDETERMINED, ended=True, exit_code=1, fruitless=3, full_disk="/ckpt is full (0 B free)"))
+    assert (plan.road, plan.exit_code, plan.evict) == (Road.STOP, 1, ())
+    assert "/ckpt is full" in plan.reason
+
+
+def test_the_same_words_on_the_same_node_count_beyond_a_new_step() -> None:
+    """A broken GPU lets training go on for a while each time; elsewhere, only what came since the last step does."""
+    error = Failure("died: cuda error: unspecified launch failure", ("n2",), FailureCause.WORDS)
+    accused = situation(culprit("n2", infrastructure=False), ended=True, failure=error, older_failures=(error,))
+    assert decide(accused).evict == ("n2",)
+    elsewhere = replace(accused, older_failures=(replace(error, nodes=("n3",)),))
+    assert decide(elsewhere).road is Road.RESTART_IN_PLACE
+
+
 suspects = st.builds(Suspect, names, st.just((0,)), st.floats(0, 1), st.just("because"), st.booleans())
 verdicts = st.builds(
     Verdict,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.policy.rooms import HardwareClass, class_of, foreign, plan_pools
+from slurm_robust.policy.rooms import HardwareClass, class_of, foreign, idle, lost_gres, plan_pools
 from slurm_robust.slurm.client import Node, Reservation
 
 NODES = {f"n{i}": Node(f"n{i}", "IDLE", partitions=("main", "all"), gres="gpu:a100:8(S:0-1)") for i in range(1, 7)}
@@ -94,3 +94,13 @@ def test_pools_never_take_what_is_not_free(states: dict[str, str], size: int, me
         assert len(chosen) <= size
         assert all(states.get(n) not in ("ALLOCATED", "DRAIN") for n in chosen)
         assert all(states.get(n) != "team" or n in members for n in chosen)
+
+
+def test_a_node_whose_gres_slurm_lost_is_no_place_to_go() -> None:
+    """Idle, and counted as used: no job that needs it would ever start there; while a job runs, it is the job's."""
+    leaking = Node("n1", "IDLE", partitions=("main",), gres="gpu:4", gres_used=4)
+    assert not idle(leaking)
+    assert idle(replace(leaking, gres_used=0))
+    busy = replace(leaking, name="n2", state="MIXED")
+    ending = replace(leaking, name="n3", flags=frozenset({"COMPLETING"}))
+    assert lost_gres([leaking, busy, ending, replace(leaking, name="n4", gres_used=0)]) == ("n1",)

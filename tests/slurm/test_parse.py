@@ -81,6 +81,22 @@ def test_a_node_with_reason_and_comment() -> None:
     assert not node.usable
 
 
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        ("gpu:fake:4(IDX:0-3)", 4),
+        ("gpu:a100:2(IDX:1,3),nic:1", 3),
+        ("gpu:0", 0),
+        ("gpu:fake:0(IDX:N/A)", 0),
+        ("(null)", 0),
+    ],
+)
+def test_how_much_of_its_gres_is_used(said: str, count: int) -> None:
+    """Types, indices and several kinds; `scontrol -d` prints it."""
+    (node,) = parse.parse_nodes(f"{NODE.replace(' Gres=gpu:fake:4', f' Gres=gpu:fake:4 GresUsed={said}')}\n")
+    assert (node.gres, node.gres_used) == ("gpu:fake:4", count)
+
+
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1).map(str.strip).filter(bool))
 def test_a_reason_changes_nothing_but_itself(words: str) -> None:
     """Also where it looks like fields, stamps or comments of a node."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurm_robust.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
-from slurm_robust.model import Failure
+from slurm_robust.model import Failure, FailureCause
 from slurm_robust.supervise import lineage
 from slurm_robust.supervise.folder import Folder
 from slurm_robust.supervise.lineage import Lineage, Memory
@@ -82,3 +82,22 @@ def test_a_run_is_named_by_its_whole_command_line() -> None:
     assert lineage.run_key(["-N2", "--", "python", "t.py"]) == lineage.run_key(["-N2", "--", "python", "t.py"])
     assert lineage.run_key(["-N2", "--", "t.py"]) != lineage.run_key(["-N3", "--", "t.py"])
     assert lineage.run_key(["a b"]) != lineage.run_key(["a", "b"])
+
+
+def test_an_error_message_is_remembered_beyond_a_new_step() -> None:
+    """The same again on its node is that node's, however far the training came in between; a hang's place is not."""
+    words = Failure("died: cuda error: unspecified launch failure", ("n1",), FailureCause.WORDS)
+    known = Lineage("a").after(100, -1, words, in_place=True).after(200, 100, HANG, in_place=True)
+    assert (known.older, known.failures) == ((words,), (HANG,))
+    assert known.until(200) is known
+    further = known.until(201)
+    assert (further.older, further.failures, further.restarts_in_place) == ((words,), (), 0)
+    assert known.after(300, 200, words, in_place=True).older == (words,)
+
+
+def test_a_launch_that_slurm_refused_is_no_fruitless_attempt() -> None:
+    """It is remembered, so that it is not tried for ever, and nothing else changes."""
+    refused = Failure("died: launch", (), FailureCause.SLURM)
+    known = Lineage("a", reached=100, fruitless=1, failures=(HANG,))
+    after = known.after(-1, 90, refused, in_place=False)
+    assert (after.reached, after.fruitless, after.failed_starts, after.failures) == (100, 1, 0, (HANG, refused))

@@ -182,7 +182,7 @@ def test_our_own_lines_are_not_the_programs_last_words_and_no_exits(tmp_path: Pa
     grows(path, f"loss 2.3srobust: 09:13:41 the watch step ended (exit 1): {quoted}\n")
     grows(path, "srobust: 09:13:42 *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n")
     found = out.poll()
-    assert (found.exits, found.cancelled, list(out.lines)) == ([], [], ["loss 2.3"])
+    assert (found.exits, found.cancelled, [line for _, line in out.lines]) == ([], [], ["loss 2.3"])
     grows(path, f"\r| 12/391 [00:10]{quoted}\n")
     assert [e.task for e in out.poll().exits] == [0], "Slurm's own word counts, also behind a bar"
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torchrun_output import DEVICE, LOST, OOM, RECORDED, table
 
 from slurm_robust.config import SuperviseConfig
+from slurm_robust.localize.evidence import Evidence
+from slurm_robust.localize.failure import failure_of
+from slurm_robust.localize.judge import judge
+from slurm_robust.model import Conclusion, Failure, FailureCause, Verdict
 from slurm_robust.supervise.present import Present
 from slurm_robust.supervise.suspicion import Level
 
@@ -100,7 +105,8 @@ def test_what_another_rank_of_the_task_said_is_the_tasks(present: Present) -> No
     says(present, "srun: error: n2: task 1: Exited with exit code 1")
     present.confirm_exits(ended=True)
     present.add_last_lines()
-    assert "ECC" in present.scene.exits[2].last_lines[0]
+    assert [(e.rank, e.node) for e in present.scene.exits.values()] == [(3, "n2")]
+    assert "ECC" in present.scene.exits[3].last_lines[0]
 
 
 def test_sruns_own_labels_name_the_task(tmp_path: Path) -> None:
@@ -259,3 +265,118 @@ def test_our_story_does_not_feed_the_limit_that_it_tells_of(present: Present, mo
         says(present, f"srobust: 09:13:41 silence suspected: {found.why}")
         assert "step 2.46 s" in found.why
         assert (present.step, present.last_sign_s, present.own_limit_s(config)) == (9, hung_at_s, limit_s)
+
+
+BOTH = "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Exited with exit code 1\n"
+
+
+def weigh(present: Present) -> tuple[Verdict, Failure | None]:
+    """What is made of all that was said, once srun has ended."""
+    present.confirm_exits(ended=True)
+    present.add_last_lines()
+    present.add_last_lines()
+    exits = tuple(present.scene.exits.values())
+    evidence = Evidence(4, present.fleet.rank_nodes, exits=exits, node_signals=tuple(present.scene.signals))
+    verdict = judge(evidence)
+    return verdict, failure_of(evidence, verdict)
+
+
+def test_a_victim_beside_the_root_in_one_task_of_torchruns_hides_nothing(present: Present) -> None:
+    """Rank 2 lost its peer, rank 3 of the same task had the CUDA error: rank 3 on n2, with a signature to compare."""
+    says(
+        present, DEVICE.format(3) + "".join(LOST.format(n) for n in (0, 2, 1)) + table(3, 2, 1) + table(0, 1, 1) + BOTH
+    )
+    verdict, failure = weigh(present)
+    assert [(s.node, s.ranks, s.infrastructure) for s in verdict.suspects] == [("n2", (3,), False)]
+    assert "unspecified launch failure" in verdict.reason
+    assert failure == Failure("died: cuda error: unspecified launch failure", ("n2",), FailureCause.WORDS)
+
+
+def test_what_is_said_later_counts_too(present: Present) -> None:
+    """The victim's words were read first; torchrun's table comes seconds later."""
+    says(present, LOST.format(2) + "srun: error: n2: task 1: Exited with exit code 1")
+    present.confirm_exits(ended=True)
+    present.add_last_lines()
+    assert list(present.scene.exits) == [2]
+    says(present, DEVICE.format(3) + table(3, 2, 1))
+    verdict, _ = weigh(present)
+    assert [(s.node, s.ranks) for s in verdict.suspects] == [("n2", (3,))]
+
+
+def test_the_root_is_found_without_a_table(present: Present) -> None:
+    """Another launcher of several ranks a task, or a table that was torn: the labels are enough."""
+    says(present, DEVICE.format(3) + "".join(LOST.format(n) for n in (0, 2, 1)) + BOTH)
+    verdict, _ = weigh(present)
+    assert [(s.node, s.ranks) for s in verdict.suspects] == [("n2", (3,))]
+
+
+def test_last_words_that_only_the_table_has(present: Present) -> None:
+    """`@record` keeps them from the output."""
+    says(present, RECORDED + table(0, 1, 1) + BOTH)
+    verdict, failure = weigh(present)
+    assert [(s.node, s.ranks) for s in verdict.suspects] == [("n2", (3,))]
+    assert failure is not None
+    assert "unspecified launch failure" in failure.signature
+
+
+def test_a_worker_killed_under_torchrun_is_the_root(present: Present) -> None:
+    """Srun says exit code 1 of both tasks; the table says SIGKILL."""
+    says(present, "".join(LOST.format(n) for n in (2, 0, 1)) + table(3, 2, -9, "SIGKILL") + table(0, 1, 1) + BOTH)
+    verdict, failure = weigh(present)
+    assert [(s.node, s.ranks) for s in verdict.suspects] == [("n2", (3,))]
+    assert "SIGKILL" in verdict.reason
+    assert failure is not None
+    assert failure.cause is FailureCause.EITHER
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_worker_killed_for_memory_under_torchrun(present: Present, late: bool) -> None:
+    """Slurmstepd's line, or srun's, on the node of the worker that the table calls killed; also where it comes last."""
+    said = "".join(LOST.format(n) for n in (2, 0, 1)) + table(3, 2, -9, "SIGKILL")
+    if late:
+        says(present, said + BOTH)
+        says(present, OOM.partition("srun:")[0])
+    else:
+        says(present, said + OOM + BOTH.partition("\n")[0])
+    verdict, failure = weigh(present)
+    assert [(s.node, s.ranks) for s in verdict.suspects] == [("n2", (3,))]
+    assert "killed it for memory" in verdict.reason
+    assert failure is not None
+    assert failure.cause is FailureCause.PROGRAM
+
+
+def test_another_steps_kill_for_memory_is_not_ours(present: Present) -> None:
+    """Several steps write into one file."""
+    says(present, OOM.partition("srun:")[0].replace("5.0", "5.7"))
+    says(present, table(3, 2, -9, "SIGKILL") + BOTH)
+    verdict, _ = weigh(present)
+    assert "memory" not in verdict.reason
+
+
+def test_the_first_of_a_thousand_last_words_is_kept(present: Present) -> None:
+    """Victims say more than the root, and later; their stack frames are not even kept."""
+    says(present, DEVICE.format(3))
+    says(present, "".join(LOST.format(n % 3) for n in range(1000)))
+    says(present, BOTH)
+    verdict, _ = weigh(present)
+    assert [(s.node, s.ranks) for s in verdict.suspects] == [("n2", (3,))]
+
+
+def test_an_unlabelled_error_of_many_stays_nobodys(present: Present) -> None:
+    """Plain tracebacks of ranks on both nodes: the GPU's error is told, and no node is blamed for it."""
+    plain = (DEVICE.format(3) + LOST.format(0) + LOST.format(1)).replace("[rank", "")
+    says(present, "\n".join(line.partition("]: ")[2] for line in plain.splitlines()) + "\n" + BOTH)
+    verdict, failure = weigh(present)
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+    assert "unspecified launch failure" in verdict.reason
+    assert failure is None or not failure.nodes
+
+
+def test_an_unlabelled_error_where_one_node_alone_failed_is_that_nodes(present: Present) -> None:
+    """A program without torch.distributed: nobody else could have said it."""
+    says(present, "\n".join(line.partition("]: ")[2] for line in DEVICE.format(3).splitlines()))
+    says(present, "srun: error: n2: task 1: Exited with exit code 1")
+    verdict, failure = weigh(present)
+    assert [s.node for s in verdict.suspects] == ["n2"]
+    assert failure is not None
+    assert failure.cause is FailureCause.WORDS

@@ -1,0 +1,89 @@
+"""Is a disk (still) full? Asked once ranks say so: an attempt on a full disk would fail where the last one did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+_PATIENCE_S = 10.0
+_LEAST_BYTES = 64 << 20
+"""What counts as room where no checkpoint tells how much is needed."""
+_PROBE_BYTES = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MAX_FILES = 20000
+
+
+async def full(named: str, checkpoint: Path | None, checkpoint_dir: str) -> str:
+    """Which disk cannot take the next checkpoint, and what to do; empty where all can, or nobody can say.
+
+    Looked at as this node sees them. A file system that hangs must not keep a recovery.
+
+    Args:
+        named: The path that a rank's last words named, empty for none.
+        checkpoint: The newest one: the next will need as much room.
+        checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
+    """
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(_full, named, checkpoint, checkpoint_dir), _PATIENCE_S)
+    except asyncio.TimeoutError:
+        return ""
+
+
+def _full(named: str, checkpoint: Path | None, checkpoint_dir: str) -> str:
+    own = Path(checkpoint_dir).absolute()
+    # The working folder last: programs write their checkpoints below it where nobody says otherwise.
+    for path in dict.fromkeys((*([Path(named)] if named.startswith("/") else []), own, Path.cwd())):
+        folder = next(p for p in (path, *path.parents) if p.is_dir())
+        ours = bool(checkpoint_dir) and folder == own
+        why = ""
+        with contextlib.suppress(OSError):
+            why = _no_room(folder, _size(checkpoint) if checkpoint is not None and ours else 0)
+        if why:
+            prune = f", old checkpoints for example (srobust ckpt prune {folder} --keep 2)" if ours else ""
+            return f"{folder} is full ({why}). Free space there{prune}, then submit the job again"
+    return ""
+
+
+def _no_room(folder: Path, needed_bytes: int) -> str:
+    found = os.statvfs(folder)
+    free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    if free < (needed_bytes or min(_LEAST_BYTES, total // 2)):
+        wanted = f", a checkpoint takes {_told(needed_bytes)}" if needed_bytes else ""
+        return f"{_told(free)} of {_told(total)} free{wanted}"
+    if found.f_files and not found.f_favail:
+        return "no inode is free"
+    # A quota does not show in what the file system has left.
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".srobust-room-") as probe:
+            probe.write(bytes(_PROBE_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        if error.errno in _FULL:
+            return "a quota is used up" if error.errno == errno.EDQUOT else os.strerror(error.errno)
+    return ""
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    total = 0
+    for number, file in enumerate(path.rglob("*")):
+        if number >= _MAX_FILES:
+            break
+        with contextlib.suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+def _told(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

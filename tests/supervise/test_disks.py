@@ -1,0 +1,58 @@
+"""Whether a disk is still full is looked at, and not believed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_robust.supervise import disks
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 4 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs root, to mount a small file system")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def ask(named: Path | str = "", *, checkpoint: Path | None = None, directory: Path | str = "") -> str:
+    """The answer."""
+    return asyncio.run(disks.full(str(named), checkpoint, str(directory)))
+
+
+def test_a_disk_that_cannot_take_another_checkpoint_is_full(small: Path) -> None:
+    """It says which, how full, and what to type; once there is room again, nothing."""
+    last = small / "step-5.pt"
+    last.write_bytes(bytes(3 << 20))
+    told = ask(checkpoint=last, directory=small)
+    assert f"{small} is full (1 MiB of 4 MiB free, a checkpoint takes 3 MiB)" in told
+    assert f"srobust ckpt prune {small} --keep 2" in told
+    last.write_bytes(bytes(1 << 20))
+    assert ask(checkpoint=last, directory=small) == ""
+
+
+def test_a_path_that_ranks_named_is_looked_at_through_its_folder(small: Path) -> None:
+    """The file itself may never have been made."""
+    (small / "fill").write_bytes(bytes(3 << 20))
+    assert f"{small} is full" in ask(small / "runs" / "a" / "events.log")
+
+
+def test_a_disk_with_room_is_not_full(tmp_path: Path) -> None:
+    """Nothing is left behind by the trial."""
+    if min(shutil.disk_usage(path).free for path in (tmp_path, Path.cwd())) < 1 << 30:
+        pytest.skip("this machine's own disk is nearly full")
+    assert ask(tmp_path / "none" / "x") == ""
+    assert ask("/proc/self/none") == ""
+    assert ask("relative", directory=tmp_path) == ""
+    assert list(tmp_path.iterdir()) == []
