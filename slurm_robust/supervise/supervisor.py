@@ -252,7 +252,9 @@ class Supervisor:
         self.looks = Looks(self, time.time())
         self.slowness = Slowness(self, time.monotonic())
         dumps = self.folder.folder("fr")  # PyTorch makes none, and writes no dump without it
-        env = attempts.environment(self.environment, attempt, self.context.claim.lineage, self.start, dumps)
+        env = attempts.environment(
+            self.environment, attempt, self.context.claim.lineage, self.start, dumps, self.command
+        )
         self.channel.launch(argv, {**env, **extra}, [], attempt, sorted(self.evicted))
         self.agents.watch_attempt(attempt)
 
