@@ -105,10 +105,16 @@ def command(
         click.echo(f"srobust attach: job {job_id} is part of a heterogeneous job, which is not supervised", err=True)
         sys.exit(3)
     attached = Attached(step, launcher or 0) if step is not None else None
-    sole = Sole(context.cluster, context.name) if attached is not None and act else None
-    if not act or (sole is not None and not sole.claim()):
+    # A step's own watch (the plugin starts it with its srun) tells the daemon what it would do, where nobody else
+    # speaks for the job. A person who looks on writes nothing into it.
+    speaks = Sole(context.cluster, context.name)
+    sole = None
+    if attached is not None and (act or launcher):
+        sole = speaks if act else Sole(context.cluster, f"{context.name}-observed")
+    alone = sole.claim() and (act or not speaks.taken) if sole is not None else act
+    if not act or not alone:
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
-        context.can_claim = False
+        context.can_claim = context.can_claim and alone
     # srun's own output tells more than Slurm, which may know the file by its pattern only.
     files = own_output_files(launcher) if launcher else []
     if not files and (told := context.output()) is not None:
@@ -123,12 +129,12 @@ def command(
         output_files=tuple(files),
         layout=own.layout,
         layout_order=own.layout_order,
-        sole=sole if context.can_claim else None,
+        sole=sole if act and alone else None,
     )
     try:
         asyncio.run(supervisor.run())
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        if sole is not None and context.can_claim:
+        if sole is not None:
             sole.release()

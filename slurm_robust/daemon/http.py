@@ -73,7 +73,8 @@ def metrics(value: dict[str, Any], now_s: float) -> bytes:
     for outcome, count in counts.items():
         recent.labels(outcome).set(count)
     stages = gauge("last_recovery_seconds", "Newest resumed incident: seconds from the decision", ("stage",))
-    done = [i for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed")]
+    back = [i for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed")]
+    done = [i for i in back if "accepted" in i.get("times", {})]
     if done:
         times = done[0].get("times", {})
         start_s = times.get("accepted", 0.0)

@@ -187,6 +187,8 @@ class Supervisor:
         suspect = found.level is Level.OVERDUE or (found.level is Level.SUSPECT and not self.book.full)
         if suspect and time.time() >= self.present.quiet_until_s:
             return await self.handling.silent(found)
+        if found.level is Level.QUIET and self.present.reports and self.record is None:
+            self.context.clear()
         self.losses.take()
         self.slowness.due(time.monotonic())
         return await self.looks.due()
