@@ -53,7 +53,7 @@ class Claim:
         step: Last step reached, -1 where unknown.
         resume_step: Step of the checkpoint that the attempt started from, -1 for none.
         at_s: When this was written, seconds since the epoch.
-        suspected_at_s: Something seems wrong since then, and a wish may follow soon; 0 where nothing does.
+        suspected_at_s: Something seems wrong since then, and a wish may follow soon; 0 as soon as training moves.
         times: Stamps of the incident, keys of `model.TIME_KEYS`.
         road: The plan for this incident (`model.Road` value), where the job asks for nothing: it acts by itself, or
             only observes. Empty where there is no such plan. Daemons that do not know it pass it over.

@@ -33,6 +33,21 @@ def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: st
         raise click.UsageError(str(error).replace("--robust-", "--", 1)) from None
 
 
+def _speaker(context: job.JobContext, attached: Attached | None, *, act: bool) -> tuple[Sole | None, bool]:
+    """What keeps others from speaking for the job, and whether this watch is the one that does.
+
+    A step's own watch, which the plugin starts with its srun, also tells the daemon what it would do, as long as nobody
+    who acts speaks for the job. A person who only looks on writes nothing into it.
+    """
+    acting = Sole(context.cluster, context.name)
+    if attached is None or not (act or attached.launcher):
+        return None, act
+    if act:
+        return acting, acting.claim()
+    observing = Sole(context.cluster, f"{context.name}-observed")
+    return observing, observing.claim() and not acting.taken
+
+
 @click.command(
     epilog=lesson(
         [
@@ -105,13 +120,7 @@ def command(
         click.echo(f"srobust attach: job {job_id} is part of a heterogeneous job, which is not supervised", err=True)
         sys.exit(3)
     attached = Attached(step, launcher or 0) if step is not None else None
-    # A step's own watch (the plugin starts it with its srun) tells the daemon what it would do, where nobody else
-    # speaks for the job. A person who looks on writes nothing into it.
-    speaks = Sole(context.cluster, context.name)
-    sole = None
-    if attached is not None and (act or launcher):
-        sole = speaks if act else Sole(context.cluster, f"{context.name}-observed")
-    alone = sole.claim() and (act or not speaks.taken) if sole is not None else act
+    sole, alone = _speaker(context, attached, act=act)
     if not act or not alone:
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
         context.can_claim = context.can_claim and alone

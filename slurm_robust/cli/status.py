@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from slurm_robust.cli.incidents import why
 from slurm_robust.cli.needs import needs
 from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import sentence, table
@@ -68,7 +69,7 @@ def command(path: str | None, as_json: bool) -> None:
     table("Supervised jobs", columns, rows, drop=("name", "attempt", "user"))
     live = [i for i in state["incidents"] if i["state"] != "closed"]
     shown = live or state["incidents"][:5]
-    lines = [(clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], i["reason"]) for i in shown]
+    lines = [(clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], why(i)) for i in shown]
     click.echo()
     table("Open incidents" if live else "Last incidents", ("opened", "id", "job", "outcome", "reason"), lines)
 

@@ -57,6 +57,9 @@ def metrics(value: dict[str, Any], now_s: float) -> bytes:
     gauge("breaker_open", "1 where nothing is drained until a person resets the breaker").set(
         bool(value.get("breaker", {}).get("open"))
     )
+    gauge("troubles", "What keeps the daemon from its work now: a full disk, a Slurm that does not answer").set(
+        len(value.get("troubles", ()))
+    )
     gauge("slurm_calls", "Calls to Slurm since the daemon started").set(int(value.get("slurm_calls", 0)))
     gauge("supervised_jobs", "Running jobs that supervise themselves").set(len(value.get("jobs", ())))
     nodes = gauge("nodes", "Nodes in each room", ("room",))

@@ -87,7 +87,7 @@ class Reports:
             return
         times = self.intake.times_of(claim)
         if row.mode == Mode.OBSERVE.value:
-            self._end(row, "observed", f"not acted on: {claim.why}")
+            self._end(row, "observed", "the job only observes: nothing was done")
         elif claim.road in _OVER:
             self._end(row, _OVER[claim.road], claim.why)
         elif "first_new_step" in times:

@@ -70,7 +70,13 @@ def demote(start: Start, why: str) -> str:
 
 
 def environment(
-    base: Mapping[str, str], attempt: str, lineage: str, start: Start, dumps: Path, command: SrunCommand | None = None
+    base: Mapping[str, str],
+    attempt: str,
+    lineage: str,
+    start: Start,
+    dumps: Path,
+    *,
+    command: SrunCommand | None = None,
 ) -> dict[str, str]:
     """Variables for the ranks; what the user set is never overridden.
 

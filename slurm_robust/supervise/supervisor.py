@@ -255,7 +255,7 @@ class Supervisor:
         self.slowness = Slowness(self, time.monotonic())
         dumps = self.folder.folder("fr")  # PyTorch makes none, and writes no dump without it
         env = attempts.environment(
-            self.environment, attempt, self.context.claim.lineage, self.start, dumps, self.command
+            self.environment, attempt, self.context.claim.lineage, self.start, dumps, command=self.command
         )
         self.channel.launch(argv, {**env, **extra}, [], attempt, sorted(self.evicted))
         self.agents.watch_attempt(attempt)
@@ -291,12 +291,15 @@ class Supervisor:
         took_s = record.times["first_new_step"] - record.times.get("fault", record.opened_at_s)
         record.outcome = f"Training went on from {where}; first new step {first}, {took_s:.1f} s after the fault."
         self.book.save(record)
+        nodes = sorted({r.node for r in self.present.fleet.alive})
+        seen = f", {len(self.present.fleet.alive)} ranks on {','.join(nodes)}" if nodes else ""
         self.folder.tell(
             "resumed",
-            f"resumed from {where}, first new step {first}, {took_s:.1f} s after the fault",
+            f"resumed from {where}, first new step {first}, {took_s:.1f} s after the fault{seen}",
             incident=record.id,
             step=first,
             resume_step=self.start.step,
+            nodes=nodes,
         )
         if step > self.roads.lineage.reached:
             self.context.claim = replace(self.context.claim, fruitless=0)

@@ -54,7 +54,7 @@ def test_a_hang_in_observe_mode_stands_in_status_and_incidents(cluster: Cluster,
     observed = incident(dev, job, outcome="observed")
     assert (observed["kind"], observed["mode"], observed["state"]) == ("report", "observe", "closed")
     assert (observed["plan"]["road"], observed["plan"]["evict"]) == ("seat", [node])
-    assert node in observed["reason"]
+    assert node in observed["plan"]["reason"]
     assert observed["verdict"]["suspects"] == [node]
     text = dev.run(["srobust", "incidents", job.id]).stdout
     assert "nothing was done" in text

@@ -24,7 +24,7 @@ dist.all_reduce(torch.ones(1))
 def given(words: list[str], path: Path | str, tmp_path: Path, **more: str) -> dict[str, str]:
     """The variables that the ranks of `srobust run WORD…` get, with this PATH."""
     base = {"PATH": str(path), "HOME": str(tmp_path / "home"), **more}
-    return attempts.environment(base, "1.0.1", "abc", attempts.Start(), tmp_path, parse(words))
+    return attempts.environment(base, "1.0.1", "abc", attempts.Start(), tmp_path, command=parse(words))
 
 
 def python_with_torch(folder: Path, version: str) -> Path:
@@ -70,7 +70,7 @@ def test_an_old_pytorch_in_front_counts(tmp_path: Path) -> None:
 
 
 def test_the_real_pytorch_does_not_warn(tmp_path: Path) -> None:
-    """With what its version is given, the PyTorch that is installed here says nothing of old names; with both it does."""
+    """The PyTorch that is installed here says nothing of old names where its version is known, else it does."""
     pytest.importorskip("torch")
     words = [sys.executable, "train.py"]
     new = given(words, os.environ["PATH"], tmp_path)

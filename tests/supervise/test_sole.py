@@ -25,7 +25,7 @@ def cluster() -> str:
 
 @contextmanager
 def another_process(cluster: str) -> Iterator[bool]:
-    """A process that has tried to be the job's supervisor, and lives; killed at the end, without a chance to tidy up."""
+    """A process that has tried to be the job's supervisor; killed at the end, without a chance to tidy up."""
     held = (
         "import sys; from slurm_robust.supervise.sole import Sole; "
         "s = Sole(sys.argv[1], '5'); print(s.claim(), flush=True); input()"
