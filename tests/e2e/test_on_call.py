@@ -92,6 +92,27 @@ def test_a_restart_in_place_stands_in_incidents_and_closes(cluster: Cluster, sub
     assert job.ends().state == "COMPLETED", job.everything()
 
 
+def test_a_watch_of_the_plugin_reports_what_it_observes(cluster: Cluster, submit: Submit) -> None:
+    """A plain `srun` whose watch was started beside it, as the SPANK plugin does, hangs in observe mode.
+
+    A person who attaches to the same step besides changes nothing in the job.
+    """
+    dev = cluster(mode="observe", standby=0, nodes=3)
+    script = (
+        'srun() { command srun "$@" & srobust attach --step=0 --launcher=$! "$SLURM_JOB_ID" 2> attach.log & '
+        "wait $!; wait; }; srun"
+    )
+    job = submit(dev, nodes=2, steps=400, fault={"kind": "stop", "rank": 1, "step": 40}, again=True, command=script)
+    observed = incident(dev, job, outcome="observed")
+    assert (observed["kind"], observed["plan"]["road"]) == ("report", "seat")
+    assert job.job().state == "RUNNING"
+    before = job.job().comment
+    looks = dev.run(["timeout", "-s", "INT", "8", "srobust", "attach", "--step=0", job.id], check=False)
+    assert looks.returncode in (0, 124, 130), looks.stderr
+    assert job.job().comment == before
+    dev.run(["scancel", job.id])
+
+
 DIES_ONCE = """
 import os, pathlib, signal, time
 again = pathlib.Path("again" + os.environ["SLURM_PROCID"])
