@@ -58,7 +58,7 @@ class Claim:
         road: The plan for this incident (`model.Road` value), where the job asks for nothing: it acts by itself, or
             only observes. Empty where there is no such plan. Daemons that do not know it pass it over.
         mode: Whether that plan is carried out: `act` or `observe` (`model.Mode` value).
-        suspects: Nodes that the verdict names, also where the plan does not leave them.
+        suspects: Nodes that the verdict names, where the plan leaves others or none.
     """
 
     state: str

@@ -22,7 +22,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     said += [
         f"job {job['job']} is held ({job['reason']}): scontrol release {job['job']}"
         for job in state.get("waiting", ())
-        if "held" in job["reason"].lower()
+        if "held" in job["reason"].lower() and job["reason"] != "JobHeldUser"  # its owner's own wish
     ]
     ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust"]
     if ours:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import time
@@ -17,6 +18,8 @@ from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 
 _SCRIPT_MAX_BYTES = 1 << 20
+_LAST_WORD_S = 5.0
+"""A Slurm that does not answer must not keep the script's next line waiting."""
 
 
 class NoJobError(Exception):
@@ -143,12 +146,14 @@ class JobContext:
         Where the plan is carried out, this does not wait for Slurm: nothing may hold up the way back. Where it is not,
         the job may end in a moment, and its last words are waited for.
         """
+        named = {s.node for s in verdict.suspects if s.node}
         words: dict[str, object] = {
             "incident": incident,
             "road": plan.road.value,
             "mode": mode.value,
             "evict": plan.evict[: claim.MAX_NODES],
-            "suspects": tuple(sorted({s.node for s in verdict.suspects if s.node}))[: claim.MAX_NODES],
+            # There is little room: the same names do not stand in it twice.
+            "suspects": () if named == set(plan.evict) else tuple(sorted(named))[: claim.MAX_NODES],
             "conclusion": verdict.conclusion.value,
             "confidence": round(max((s.confidence for s in verdict.suspects), default=0.0), 3),
             "why": plan.reason,
@@ -158,7 +163,8 @@ class JobContext:
         if mode is Mode.ACT:
             self._soon(words)
         else:
-            await self.say(**words)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.say(**words), _LAST_WORD_S)
 
     def _soon(self, changes: dict[str, object]) -> None:
         task = asyncio.get_running_loop().create_task(self.say(**changes))

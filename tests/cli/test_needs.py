@@ -40,7 +40,7 @@ def test_the_most_urgent_comes_first() -> None:
         state(
             troubles=["the disk is full: df -h /x"],
             breaker={"open": True, "why": "XID storm"},
-            waiting=[{"job": "7", "reason": "JobHeldAdmin"}, {"job": "8", "reason": "Resources"}],
+            waiting=[{"job": "7", "reason": "JobHeldAdmin"}, {"job": "8", "reason": "JobHeldUser"}],
             nodes=[{"name": "n3", "owner": "srobust"}, {"name": "n4", "owner": "foreign"}],
             standby=[{"short": 2}],
         ),
