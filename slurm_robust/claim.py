@@ -22,7 +22,8 @@ COMMENT_MAX_BYTES = 1024
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _WORD = re.compile(r"[A-Za-z0-9._-]{0,64}\Z")
 _BLOCK = re.compile(r"\s*\[\[srobust:(\d{1,4}) (\{.*\})\]\]\s*\Z", re.DOTALL)
-_MAX_NODES = 32
+MAX_NODES = 32
+"""Names in one field; more refuse the whole claim."""
 _MAX_WHY_CHARS = 240
 
 STATE_WATCHING = "watching"
@@ -52,8 +53,12 @@ class Claim:
         step: Last step reached, -1 where unknown.
         resume_step: Step of the checkpoint that the attempt started from, -1 for none.
         at_s: When this was written, seconds since the epoch.
-        suspected_at_s: Something seems wrong since then, and a wish may follow soon; 0 where nothing does.
+        suspected_at_s: Something seems wrong since then, and a wish may follow soon; 0 as soon as training moves.
         times: Stamps of the incident, keys of `model.TIME_KEYS`.
+        road: The plan for this incident (`model.Road` value), where the job asks for nothing: it acts by itself, or
+            only observes. Empty where there is no such plan. Daemons that do not know it pass it over.
+        mode: Whether that plan is carried out: `act` or `observe` (`model.Mode` value).
+        suspects: Nodes that the verdict names, where the plan leaves others or none.
     """
 
     state: str
@@ -70,6 +75,9 @@ class Claim:
     at_s: float = 0.0
     suspected_at_s: float = 0.0
     times: Mapping[str, float] = field(default_factory=dict)
+    road: str = ""
+    mode: str = ""
+    suspects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,8 +110,8 @@ def _checked(kind: type[Any], raw: Any) -> dict[str, Any]:
 
 
 def _nodes(key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > _MAX_NODES:
-        raise ClaimError(f"{key}: not a list of at most {_MAX_NODES} node names")
+    if not isinstance(value, list) or len(value) > MAX_NODES:
+        raise ClaimError(f"{key}: not a list of at most {MAX_NODES} node names")
     for name in value:
         if not isinstance(name, str) or not NODE_NAME.match(name):
             # What is no text is not shown: a deep nest of lists cannot be.
@@ -149,6 +157,7 @@ def _times(key: str, value: Any) -> dict[str, float]:
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "evict": _nodes,
     "standby": _nodes,
+    "suspects": _nodes,
     "times": _times,
     "why": _sentence,
     "confidence": _finite,
@@ -233,7 +242,7 @@ def _render(value: Claim | Answer) -> str:
 def render(value: Claim | Answer, own_words: str = "") -> str:
     """Write the claim (or answer) behind the user's own words, in at most 1,024 bytes.
 
-    `why` is shortened first, then `times` go; the user's words are never touched.
+    `why` is shortened first, then `times` go, then `suspects`; the user's words are never touched.
 
     Raises:
         ClaimError: the user's words leave no room.
@@ -249,5 +258,7 @@ def render(value: Claim | Answer, own_words: str = "") -> str:
             value = replace(value, why=shortened(value.why, max(0, len(value.why) - max(excess, 8))))
         elif isinstance(value, Claim) and value.times:
             value = replace(value, times={})
+        elif isinstance(value, Claim) and value.suspects:
+            value = replace(value, suspects=())
         else:
             raise ClaimError(f"the job's own comment leaves no room ({len(words.encode())} bytes of 1024)")

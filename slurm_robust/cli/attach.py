@@ -33,6 +33,21 @@ def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: st
         raise click.UsageError(str(error).replace("--robust-", "--", 1)) from None
 
 
+def _speaker(context: job.JobContext, attached: Attached | None, *, act: bool) -> tuple[Sole | None, bool]:
+    """What keeps others from speaking for the job, and whether this watch is the one that does.
+
+    A step's own watch, which the plugin starts with its srun, also tells the daemon what it would do, as long as nobody
+    who acts speaks for the job. A person who only looks on writes nothing into it.
+    """
+    acting = Sole(context.cluster, context.name)
+    if attached is None or not (act or attached.launcher):
+        return None, act
+    if act:
+        return acting, acting.claim()
+    observing = Sole(context.cluster, f"{context.name}-observed")
+    return observing, observing.claim() and not acting.taken
+
+
 @click.command(
     epilog=lesson(
         [
@@ -105,10 +120,10 @@ def command(
         click.echo(f"srobust attach: job {job_id} is part of a heterogeneous job, which is not supervised", err=True)
         sys.exit(3)
     attached = Attached(step, launcher or 0) if step is not None else None
-    sole = Sole(context.cluster, context.name) if attached is not None and act else None
-    if not act or (sole is not None and not sole.claim()):
+    sole, alone = _speaker(context, attached, act=act)
+    if not act or not alone:
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
-        context.can_claim = False
+        context.can_claim = context.can_claim and alone
     # srun's own output tells more than Slurm, which may know the file by its pattern only.
     files = own_output_files(launcher) if launcher else []
     if not files and (told := context.output()) is not None:
@@ -123,12 +138,12 @@ def command(
         output_files=tuple(files),
         layout=own.layout,
         layout_order=own.layout_order,
-        sole=sole if context.can_claim else None,
+        sole=sole if act and alone else None,
     )
     try:
         asyncio.run(supervisor.run())
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        if sole is not None and context.can_claim:
+        if sole is not None:
             sole.release()

@@ -58,7 +58,7 @@ def command(incident: str | None, limit: int, path: str | None, as_json: bool) -
                 i["outcome"] or i["state"],
                 ",".join((i["plan"] or {}).get("evict") or i["verdict"].get("suspects") or ()),
                 _took(i),
-                _why(i),
+                why(i),
             )
             for i in found
         ]
@@ -89,17 +89,18 @@ def _load(config: Config) -> list[dict[str, Any]]:
     return list(load_state(config)["incidents"])
 
 
-def _why(incident: dict[str, Any]) -> str:
+def why(incident: dict[str, Any]) -> str:
     """What it was about, in its first sentence; where it did not end well, what it came to."""
-    well = incident["outcome"] in ("", "running", "resumed")
+    well = incident["outcome"] in ("", "running", "resumed", "observed")
     return first_sentence(str((incident["verdict"].get("why") if well else incident["reason"]) or incident["reason"]))
 
 
 def _took(incident: dict[str, Any]) -> str:
     times = incident["times"]
-    if "running" not in times or "accepted" not in times:
+    decided_s = times.get("accepted", times.get("decided"))
+    if "running" not in times or decided_s is None:
         return ""
-    return duration(times["running"] - times["accepted"])
+    return duration(times["running"] - decided_s)
 
 
 def _show(i: dict[str, Any]) -> None:
@@ -108,11 +109,11 @@ def _show(i: dict[str, Any]) -> None:
     came_to = i["outcome"] or i["state"]
     paragraph("came to", i["reason"] if i["reason"].startswith(came_to) else f"{came_to}: {i['reason']}".rstrip(": "))
     suspects = f" on {', '.join(verdict['suspects'])}" if verdict.get("suspects") else ""
-    paragraph("verdict", f"{verdict.get('conclusion') or 'none'}{suspects}: {verdict.get('why', '')}".rstrip(": "))
+    found = first_sentence(str(verdict.get("why", "")))
+    paragraph("verdict", f"{verdict.get('conclusion') or 'none'}{suspects}: {found}".rstrip(": "))
     if plan:
         standby = f", standby {', '.join(plan['standby'])}" if plan["standby"] else ""
-        reason = "" if plan["reason"] == verdict.get("why") else f"; {plan['reason']}"
-        paragraph("plan", f"{plan['road']}: without {', '.join(plan['evict']) or 'nobody'}{standby}{reason}")
+        paragraph("plan", f"{plan['road']}: without {', '.join(plan['evict']) or 'nobody'}{standby}; {plan['reason']}")
         if i["mode"] == "observe":
             paragraph("", "observed only: nothing was done")
     report = _report(i)

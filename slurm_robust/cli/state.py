@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -37,39 +39,75 @@ def load_config(path: str | None) -> Config:
 
 
 def load_state(config: Config) -> dict[str, Any]:
-    """The daemon's last snapshot: from its file where that can be read, else over HTTP."""
+    """The daemon's last snapshot: from its file where that can be read and is fresh, else over HTTP."""
     path = Path(config.daemon.state_dir) / "state.json"
     http = config.daemon.http
+    state, problem = None, ""
     try:
-        text = path.read_text(encoding="utf-8")
+        state = _parsed(path.read_text(encoding="utf-8"))
+        problem = "not a snapshot yet; try again in a second"
     except OSError as error:
+        problem = str(error.strerror)
+    if state is None or _age_s(state) > STALE_S:
         url = f"http://{http.host}:{http.port}/state.json"
         try:
             # The address is the site's own configuration.
             with urllib.request.urlopen(url, timeout=3) as answer:
-                text = answer.read().decode()
-        except (OSError, urllib.error.URLError) as second:
-            reason = getattr(second, "reason", second)
+                asked = _parsed(answer.read().decode())
+            # The file is old where the daemon cannot write it; its HTTP side then tells why.
+            state = max((s for s in (state, asked) if s is not None), key=lambda s: s["at_s"], default=None)
+            second = "not a snapshot yet"
+        except (OSError, urllib.error.URLError) as error:
+            second = str(getattr(error, "reason", error))
+        if state is None:
             raise click.ClickException(
                 f"the daemon's state cannot be had\n"
-                f"  {path}: {error.strerror}\n"
-                f"  {url}: {reason}\n"
+                f"  {path}: {problem}\n"
+                f"  {url}: {second}\n"
                 "On the daemon's machine: systemctl status srobustd\n"
                 "Elsewhere: type this there, or set daemon.http.host in robust.yaml to an address of that machine\n"
                 'With a devcluster: eval "$(srobust devcluster env)"'
-            ) from None
+            )
+    if _age_s(state) > STALE_S:
+        click.echo(f"warning: this is {duration(_age_s(state))} old: {_why_old(state, path.parent)}", err=True)
+    return state
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
     try:
         state = json.loads(text)
     except ValueError:
-        state = None
-    if not isinstance(state, dict) or "at_s" not in state:
-        raise click.ClickException(f"{path}: not a snapshot yet; try again in a second")
-    age_s = time.time() - float(state["at_s"])
-    if age_s > STALE_S:
-        click.echo(
-            f"warning: this is {duration(age_s)} old: the daemon does not run (systemctl status srobustd)", err=True
-        )
-    return state
+        return None
+    return state if isinstance(state, dict) and "at_s" in state else None
+
+
+def _age_s(state: dict[str, Any]) -> float:
+    return time.time() - float(state["at_s"])
+
+
+def _why_old(state: dict[str, Any], folder: Path) -> str:
+    """Why nothing newer is there, as far as that can be told from this machine, and what to type."""
+    full = _full(folder)
+    if full:
+        return f"the daemon cannot write into {folder}, which is {full}. Make room there: df -h {folder}"
+    pid = int(state.get("pid", 0))
+    with contextlib.suppress(OSError):
+        if b"daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return f"the daemon runs (pid {pid}), but tells nothing: journalctl -u srobustd"
+    return "the daemon does not run here: systemctl status srobustd"
+
+
+def _full(folder: Path) -> str:
+    """Why nothing can be written there, or empty."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return ""
+    if found.f_flag & os.ST_RDONLY:
+        return "mounted read-only"
+    if found.f_blocks and not found.f_bavail:
+        return "full"
+    return "out of inodes" if found.f_files and not found.f_favail else ""
 
 
 def print_json(value: Any) -> None:

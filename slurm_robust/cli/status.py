@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
+from slurm_robust.cli.incidents import why
+from slurm_robust.cli.needs import needs
 from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
-from slurm_robust.cli.table import table
+from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teach import SHOWN, lesson
 from slurm_robust.policy.rooms import LOST_GRES
 
@@ -24,14 +27,18 @@ from slurm_robust.policy.rooms import LOST_GRES
 )
 @source_options
 def command(path: str | None, as_json: bool) -> None:
-    """What is going on: the daemon, supervised jobs, rooms, open incidents."""
+    """What needs a person now, in the first line; then the daemon, rooms, supervised jobs, open incidents."""
     state = load_state(load_config(path))
     if as_json:
         print_json(state)
         return
+    now_s = time.time()
+    wanted = needs(state, now_s)
+    sentence(f"Needs a person now: {'; '.join(wanted)}" if wanted else "Nothing needs a person now.")
+    click.echo()
     breaker = state["breaker"]
     word = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
-    age = duration(time.time() - state["at_s"])
+    age = duration(now_s - state["at_s"])
     click.echo(f"cluster {state['cluster']}   mode {state['mode']}   as of {age} ago   breaker {word}")
     from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
 
@@ -52,15 +59,26 @@ def command(path: str | None, as_json: bool) -> None:
             j["nodes"],
             j["restart_count"],
             j["step"] if j["step"] >= 0 else "",
-            j["claim"],
+            _says(j, now_s),
             j["incident"],
         )
         for j in state["jobs"]
+    ]
+    rows += [
+        (j["job"], j["user"], j["name"], "", j["restart_count"], "", f"waits to start: {j['reason']}", "")
+        for j in state.get("waiting", ())
     ]
     click.echo()
     table("Supervised jobs", columns, rows, drop=("name", "attempt", "user"))
     live = [i for i in state["incidents"] if i["state"] != "closed"]
     shown = live or state["incidents"][:5]
-    lines = [(clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], i["reason"]) for i in shown]
+    lines = [(clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], why(i)) for i in shown]
     click.echo()
     table("Open incidents" if live else "Last incidents", ("opened", "id", "job", "outcome", "reason"), lines)
+
+
+def _says(job: dict[str, Any], now_s: float) -> str:
+    """The job's own word; a suspicion comes before everything else."""
+    if job.get("suspected_at_s") and job["claim"] == "watching":
+        return f"suspects a fault since {duration(max(0.0, now_s - job['suspected_at_s']))}"
+    return {"wants": "asks for a requeue"}.get(job["claim"], str(job["claim"]))

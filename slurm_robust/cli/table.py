@@ -110,3 +110,8 @@ def paragraph(label: str, text: str, *, indent: int = 2, label_wide: int = 11) -
         width(), initial_indent=lead, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
     )
     click.echo(wrap.fill(body))
+
+
+def sentence(text: str) -> None:
+    """Print a sentence, wrapped."""
+    click.echo("\n".join(bold(line) for line in textwrap.wrap(plain(text), width(), break_on_hyphens=False)))

@@ -97,6 +97,8 @@ class Core:
         self.cluster_name = config.cluster
         self.credential_pause_s = 0
         self.calls = 0
+        self.troubles: dict[str, str] = {}
+        """What keeps the daemon from its work now: a sentence each, with what to type, by what is in trouble."""
         self._jobs_took_s: deque[float] = deque(maxlen=5)
         self.away_at_s = float(journal.get("away_at_s", "0"))
         self._said = Ration(6, 60.0)
@@ -159,7 +161,16 @@ class Core:
             return
         plain = printable(text)[:1000]
         log.log(level, "%s: %s", what, plain)
-        self.journal.event(now_s, logging.getLevelName(level).lower(), what, plain)
+        # On a full disk the log has it alone. Plans and actions are written otherwise, and not done where that fails.
+        with contextlib.suppress(sqlite3.OperationalError):
+            self.journal.event(now_s, logging.getLevelName(level).lower(), what, plain)
+
+    def trouble(self, what: str, text: str) -> None:
+        """Note what keeps the daemon from its work, for `srobust status`; an empty text: nothing any more."""
+        if text:
+            self.troubles[what] = text
+        else:
+            self.troubles.pop(what, None)
 
     def info(self, what: str, text: str, *, key: str = "") -> None:
         """An event worth a line."""

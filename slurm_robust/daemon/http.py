@@ -58,6 +58,9 @@ def metrics(value: dict[str, Any], now_s: float) -> bytes:
     gauge("breaker_open", "1 where nothing is drained until a person resets the breaker").set(
         bool(value.get("breaker", {}).get("open"))
     )
+    gauge("troubles", "What keeps the daemon from its work now: a full disk, a Slurm that does not answer").set(
+        len(value.get("troubles", ()))
+    )
     gauge("slurm_calls", "Calls to Slurm since the daemon started").set(int(value.get("slurm_calls", 0)))
     gauge("supervised_jobs", "Running jobs that supervise themselves").set(len(value.get("jobs", ())))
     nodes = gauge("nodes", "Nodes in each room", ("room",))
@@ -74,7 +77,8 @@ def metrics(value: dict[str, Any], now_s: float) -> bytes:
     for outcome, count in counts.items():
         recent.labels(outcome).set(count)
     stages = gauge("last_recovery_seconds", "Newest resumed incident: seconds from the decision", ("stage",))
-    done = [i for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed")]
+    back = [i for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed")]
+    done = [i for i in back if "accepted" in i.get("times", {})]
     if done:
         times = done[0].get("times", {})
         start_s = times.get("accepted", 0.0)

@@ -123,7 +123,7 @@ class Intake:
                 return
             await self._weigh(job, claim)
         elif claim is not None:
-            self._merge_times(job, claim)
+            self.merge_times(job, claim)
         under_way = self.recoveries.of_job(job.ref.job_id) is not None and claim is not None and claim.incident
         # Said while its recovery is still tidying up: read again once that is done.
         comment = "" if under_way else job.comment
@@ -150,7 +150,7 @@ class Intake:
         if isinstance(decision, Refusal):
             await self._refuse(job, claim, key, decision.reason)
             return
-        row = self._row(job, claim, key, decision)
+        row = self.row(job, claim, key, decision)
         if not core.acting:
             self._observe(row, decision)
             return
@@ -204,9 +204,13 @@ class Intake:
             earlier=core.journal.evicted(job.ref.job_id, job.user),
         )
 
-    def _row(self, job: Job, claim: Claim, key: str, decision: Recovery | None) -> IncidentRow:
-        core = self.core
-        times = {k: v for k, v in claim.times.items() if k in TIME_KEYS and 0 < v < core.now_s() + 60}
+    def times_of(self, claim: Claim) -> dict[str, float]:
+        """The stamps of a claim that can be true."""
+        return {k: v for k, v in claim.times.items() if k in TIME_KEYS and 0 < v < self.core.now_s() + 60}
+
+    def row(self, job: Job, claim: Claim, key: str, decision: Recovery | None) -> IncidentRow:
+        """What a claim says, as an incident of the journal."""
+        core, times = self.core, self.times_of(claim)
         return IncidentRow(
             key=key,
             id=claim.incident,
@@ -245,7 +249,7 @@ class Intake:
         # A job that floods us gets no more than a few rows and answers an hour; the rest is only counted by the log.
         if not self._answers.take(address, core.now_s()):
             return
-        self._close(self._row(job, claim, key, None), "refused", reason)
+        self._close(self.row(job, claim, key, None), "refused", reason)
         if core.acting and not self.as_user:
             answer = {"state": "refused", "incident": claim.incident}
             await self.actor.perform(key, Action(ActionKind.ANSWER, address, reason, answer))
@@ -272,7 +276,7 @@ class Intake:
             self._yielding = {key: now_s + (YIELD_S if site else 0.0), **dict(list(self._yielding.items())[:255])}
         return now_s < self._yielding[key]
 
-    def _merge_times(self, job: Job, claim: Claim) -> None:
+    def merge_times(self, job: Job, claim: Claim) -> None:
         """A later attempt tells when it was where; its first new step closes the incident."""
         core = self.core
         if claim.restart != job.restart_count or not claim.times:
@@ -284,9 +288,7 @@ class Intake:
         if not found or found[0].restart >= job.restart_count:
             return
         row = found[0]
-        fresh = {
-            k: v for k, v in claim.times.items() if k in TIME_KEYS and row.opened_at_s - DAY_S < v < core.now_s() + 60
-        }
+        fresh = {k: v for k, v in self.times_of(claim).items() if v > row.opened_at_s - DAY_S}
         # What the daemon saw with its own eyes stays.
         fresh = {k: v for k, v in fresh.items() if k not in ("stopped", "running") or k not in row.times}
         core.journal.update_incident(row.key, times=fresh)

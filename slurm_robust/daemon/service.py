@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 from collections.abc import Awaitable, Callable
 from itertools import cycle
+from pathlib import Path
 
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.breaker import Breaker
-from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.core import Core, printable
 from slurm_robust.daemon.exclusions import ExclusionKeeper
 from slurm_robust.daemon.held import HeldKeeper
 from slurm_robust.daemon.intake import Intake
@@ -18,6 +20,7 @@ from slurm_robust.daemon.ledger import Ledger
 from slurm_robust.daemon.nodewatch import NodeWatch
 from slurm_robust.daemon.quarantine import QuarantineKeeper
 from slurm_robust.daemon.recoveries import Recoveries
+from slurm_robust.daemon.reports import Reports
 from slurm_robust.daemon.standby import StandbyKeeper
 from slurm_robust.daemon.standbycheck import StandbyChecks
 from slurm_robust.daemon.sweeper import Sweeper
@@ -50,6 +53,7 @@ class Daemon:
         self.breaker = Breaker(core, self.ledger)
         self.recoveries = Recoveries(core, self.actor, self.breaker)
         self.intake = Intake(core, self.actor, self.recoveries, self.breaker, self.ledger, as_user=as_user)
+        self.reports = Reports(core, self.intake, self.recoveries)
         self.nodewatch = NodeWatch(core, self.intake, self.recoveries)
         self.quarantine = QuarantineKeeper(core, self.actor, self.breaker, self.ledger)
         self.standby = StandbyKeeper(core, self.ledger)
@@ -82,15 +86,28 @@ class Daemon:
         while not self._stop.is_set():
             try:
                 await self._look()
-                trouble_s = 0.0
+                trouble_s, trouble = 0.0, ""
             except SlurmError as error:
                 trouble_s = min(10.0, trouble_s * 2 or 0.5)
                 core.alert("slurm.away", f"{error}; looking again in {trouble_s:g} s", key="away")
+                trouble = f"the daemon cannot ask Slurm, and does nothing until it can ({printable(str(error))[:200]})"
+                trouble += ": scontrol ping"
             except Exception as error:  # noqa: BLE001 (an error of ours must not leave jobs without their daemon)
-                trouble_s = min(30.0, trouble_s * 2 or 1.0)
+                trouble_s = min(20.0, trouble_s * 2 or 1.0)
                 core.broken(error)
+                trouble = _in_words(error, core.journal.path)
+            core.trouble("look", trouble)
+            await self._show()
             await self._pause(trouble_s or self._interval_s())
         core.info("daemon.stop", "stopped; what is under way is taken up at the next start")
+
+    async def _show(self) -> None:
+        """Also when the look failed: whoever asks is to learn why, and not that the daemon is gone."""
+        try:
+            for hook in self.after_look:
+                await hook()
+        except Exception as error:  # noqa: BLE001 (what is shown must not end the daemon)
+            self.core.broken(error, "what the daemon shows of itself")
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -125,6 +142,7 @@ class Daemon:
         if due == "jobs":
             await core.read_jobs()
             await self.intake.tick()
+            self.reports.tick()
             if not self.as_user and self.nodewatch.note_jobs():
                 due = "nodes"
         if due == "nodes":
@@ -145,8 +163,6 @@ class Daemon:
             await self.quarantine.tick()
             await self.standby_checks.tick()
             await self.standby.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
-        for hook in self.after_look:
-            await hook()
         self._forget()
 
     def _due(self) -> str:
@@ -175,3 +191,13 @@ class Daemon:
             self._forget_at_s = now_s + 3600.0
             self.core.journal.close_running(now_s - DAY_S, now_s)
             self.core.journal.forget_before(now_s - self.core.config.daemon.retention_days * DAY_S)
+
+
+def _in_words(error: Exception, journal: Path) -> str:
+    """What keeps the daemon from its work, and what to type."""
+    if isinstance(error, sqlite3.OperationalError):
+        return (
+            f"the journal {journal} cannot be written ({error}), and nothing is done without it: df -h {journal.parent}"
+        )
+    said = printable(f"{type(error).__name__}: {error}")[:200]
+    return f"the daemon has met an error of its own ({said}) and tries again: journalctl -u srobustd"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_robust import __version__
 from slurm_robust.daemon.core import printable
+from slurm_robust.daemon.intake import MARK
 from slurm_robust.daemon.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.policy.rooms import QUARANTINE_PREFIX, drained_by_us, foreign, lost_gres
 from slurm_robust.slurm.client import Job, Node
@@ -41,7 +43,7 @@ def show_incident(row: IncidentRow, actions: list[ActionRow]) -> dict[str, Any]:
         "opened_at_s": row.opened_at_s,
         "closed_at_s": row.closed_at_s,
         "lineage": row.lineage,
-        "verdict": dict(row.verdict),
+        "verdict": {k: v for k, v in row.verdict.items() if k not in ("road", "evict")},
         "plan": _plan(row),
         "actions": [
             {
@@ -62,9 +64,12 @@ def show_incident(row: IncidentRow, actions: list[ActionRow]) -> dict[str, Any]:
 
 
 def _plan(row: IncidentRow) -> dict[str, Any] | None:
-    r = row.recovery
-    if r is None:
+    r, v = row.recovery, row.verdict
+    if r is None and "road" not in v:
         return None
+    if r is None:  # the job's own plan: of what the daemon does in a recovery it has nothing
+        own = {"road": v["road"], "reason": v["why"], "evict": v["evict"], "kept": [], "standby": [], "seat": ""}
+        return {**own, "time_limit_min": None}
     return {
         "road": r.road.value,
         "reason": r.reason,
@@ -163,7 +168,19 @@ def take(daemon: Daemon) -> dict[str, Any]:
             for p in daemon.standby.pools
         ],
         "jobs": [_job(daemon, job) for job in world.jobs.values() if job.ref.job_id in daemon.intake.supervised],
+        "waiting": [_waiting(job) for job in world.jobs.values() if job.state == "PENDING" and MARK in job.comment],
         "incidents": recent_incidents(core.journal),
+        "troubles": list(core.troubles.values()),
+    }
+
+
+def _waiting(job: Job) -> dict[str, Any]:
+    return {
+        "job": job.ref.address,
+        "user": job.user,
+        "name": printable(job.name),
+        "restart_count": job.restart_count,
+        "reason": printable(job.reason),
     }
 
 
@@ -179,6 +196,7 @@ def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
         "restart_count": job.restart_count,
         "started_at_s": job.start_at_s,
         "claim": claim.state,
+        "suspected_at_s": claim.suspected_at_s or None,
         "lineage": claim.lineage,
         "step": claim.step,
         "resume_step": claim.resume_step,
@@ -191,6 +209,12 @@ def write(state_dir: Path, snapshot: Mapping[str, Any]) -> None:
     """Put the snapshot where everyone may read it, whole or not at all."""
     path = state_dir / FILE_NAME
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(snapshot, separators=(",", ":")), encoding="utf-8")
-    temporary.chmod(0o644)
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(snapshot, separators=(",", ":")), encoding="utf-8")
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError:
+        # Half of it would take what little is left of a full disk.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise

@@ -34,8 +34,14 @@ class Window:
         snapshot = self.take()
         try:
             write(self.state_dir, snapshot)
+            core.trouble("state", "")
         except OSError as error:
             core.alert("state.unwritable", f"{self.state_dir}: {error}", key="state")
+            where = f"the folder {self.state_dir} cannot be written ({error.strerror})"
+            core.trouble(
+                "state", f"{where}, so plans cannot be written down and nothing is done: df -h {self.state_dir}"
+            )
+            snapshot["troubles"] = list(core.troubles.values())
         if core.config.daemon.http.enabled:
             await self._keep_running()
             self._feed(snapshot)

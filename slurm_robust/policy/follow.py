@@ -170,7 +170,7 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one 
     if job.state != "RUNNING":
         return Wait(f"the job is {job.state}")
     if job.restart_count > r.restart:
-        return _tidy(r, view) or Finish("running", "the job runs again")
+        return _tidy(r, view) or Finish("running", f"the job runs again, on {fold(job.nodes)}")
     if r.kind == NODE_LOST:
         return _while_node_is_silent(r, view)
     if view.withdrawn:
@@ -205,9 +205,13 @@ def _seat(r: Recovery, view: View) -> Step | None:
     # A seat of the same job with other nodes is left over from an earlier decision, and is changed; one that ends soon
     # is made to last: seats are short, so that the nodes are free again soon after a daemon that died for good.
     lasts = seat is not None and seat.end_at_s - view.now_s > min(RENEW_BELOW_S, r.seat_min * 20.0)
-    if seat is not None and lasts and set(expand(seat.nodes)) == set(r.seat_nodes):
+    if lasts and _holds(r, seat):
         return None
     return _do(r, ActionKind.CREATE_SEAT)
+
+
+def _holds(r: Recovery, seat: Reservation | None) -> bool:
+    return seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes)
 
 
 def _answer(r: Recovery, view: View) -> Step | None:
@@ -326,7 +330,7 @@ def shown(r: Recovery, action: Action, view: View) -> bool:
         ActionKind.QUARANTINE: lambda: quarantine_name(action.target) in view.reservations,
         ActionKind.DRAIN: lambda: node is not None and node.drained,
         ActionKind.SET_DOWN: lambda: node is not None and node.state == "DOWN",
-        ActionKind.CREATE_SEAT: lambda: r.seat in view.reservations,
+        ActionKind.CREATE_SEAT: lambda: _holds(r, view.reservations.get(r.seat)),
         ActionKind.ANSWER: lambda: view.told == action.args.get("state"),
         ActionKind.REQUEUE: lambda: job is not None and job.restart_count > r.restart,
         ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, view)),

@@ -42,6 +42,8 @@ WINDOW_MARGIN_S = 60.0
 CLAIM = "claim"
 NODE_LOST = "node_lost"
 OWNER = "owner"
+REPORT = "report"
+"""Of an incident, beside these kinds of recovery: the job's own plan, which asks nothing of the daemon."""
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from slurm_robust.checkpoint import rollbacks
 from slurm_robust.checkpoint.demotion import demote as mark_demoted
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.find import latest
+from slurm_robust.supervise.srunargs import SrunCommand
 
 _PORTS = range(20000, 32000)
 """Below Linux's ephemeral ports, above what services use."""
 _FLIGHT_RECORDER_EVENTS = "2000"
-_TORCH_SEEN = (2, 13)
-"""The oldest torch on which the warning about the old names was seen."""
+_NEW_NAMES_SINCE = (2, 9)
+"""From this torch on the old names alone cost a warning on every rank, and the new ones are known for sure."""
+_TORCH = ("lib*/python3*/site-packages", "lib/python3*/dist-packages", "local/lib/python3*/dist-packages")
+"""Where torch may lie below a Python's prefix."""
+_SHEBANG_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,15 @@ def demote(start: Start, why: str) -> str:
     return f"checkpoint {start.path.name} is demoted: {why}"
 
 
-def environment(base: Mapping[str, str], attempt: str, lineage: str, start: Start, dumps: Path) -> dict[str, str]:
+def environment(
+    base: Mapping[str, str],
+    attempt: str,
+    lineage: str,
+    start: Start,
+    dumps: Path,
+    *,
+    command: SrunCommand | None = None,
+) -> dict[str, str]:
     """Variables for the ranks; what the user set is never overridden.
 
     Args:
@@ -73,6 +86,7 @@ def environment(base: Mapping[str, str], attempt: str, lineage: str, start: Star
         lineage: Name of the training across requeues.
         start: Its checkpoint.
         dumps: Folder for flight-recorder dumps.
+        command: What is launched: it tells which PyTorch the ranks load.
     """
     # Slurm's own prefix is carried to the ranks whatever `--export` says.
     env = {"SROBUST_ATTEMPT": attempt, "SLURM_SROBUST_ATTEMPT": attempt, "SROBUST_LINEAGE": lineage}
@@ -89,22 +103,59 @@ def environment(base: Mapping[str, str], attempt: str, lineage: str, start: Star
         "TORCH_INCLUDE_STACK_TRACE": "0",
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/tmp/srobust-{attempt}-",  # noqa: S108 (a pipe, on the rank's own node)
     }
-    # PyTorch renamed these, and newer versions warn on every rank where the old name is set too.
-    if not torch_knows_new_names():
+    # PyTorch renamed these. Newer versions warn on every rank where the old name is set; older ones know nothing else.
+    if not only_new_names(command, base):
         wanted["TORCH_NCCL_TRACE_BUFFER_SIZE"] = _FLIGHT_RECORDER_EVENTS
         wanted["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = stem
     env.update({k: v for k, v in wanted.items() if k not in base})
     return env
 
 
-def torch_knows_new_names() -> bool:
-    """Whether the torch beside this package is one that was seen to read TORCH_FR_*; False where none is beside it."""
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
+def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
+    """Whether every PyTorch that this command can load is a new one; False where that cannot be told.
+
+    It is the one of the command's own Python, which is seldom ours, so its files are looked at.
+    """
+    if command is None or any(option.startswith("--container") for option in command.options):
         return False
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _TORCH_SEEN
+    program = shutil.which(command.command[0], path=env.get("PATH")) if command.command else None
+    python = _python_of(Path(program)) if program is not None else None
+    if python is None:
+        return False
+    folders = [Path(folder) for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    prefixes = [python.parent.parent, python.resolve().parent.parent]
+    prefixes.append(Path(env.get("PYTHONUSERBASE") or f"{env.get('HOME', '/nonexistent')}/.local"))
+    folders += [found for prefix in prefixes for pattern in _TORCH for found in prefix.glob(pattern)]
+    versions = [version for folder in folders if (version := _torch_in(folder)) is not None]
+    return bool(versions) and min(versions) >= _NEW_NAMES_SINCE
+
+
+def _python_of(program: Path) -> Path | None:
+    """The Python that a program is, or that its first line names (torchrun, accelerate); None for anything else."""
+    if program.name.startswith("python"):
+        # A script of this name (pyenv's) chooses a Python by rules of its own.
+        return program if _head(program)[:2] != b"#!" else None
+    named = _head(program).partition(b"\n")[0].split()
+    named = [named[0][2:], *named[1:]] if named and named[0].startswith(b"#!") else []
+    python = Path(os.fsdecode(named[0])) if named and named[0] else None
+    return python if python is not None and python.name.startswith("python") else None
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as f:
+            return f.read(_SHEBANG_BYTES)
+    except OSError:
+        return b""
+
+
+def _torch_in(folder: Path) -> tuple[int, int] | None:
+    try:
+        text = (folder / "torch" / "version.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^__version__ = ['\"](\d+)\.(\d+)", text, re.MULTILINE)
+    return (int(found[1]), int(found[2])) if found is not None else None
 
 
 def fresh_rendezvous(base: Mapping[str, str], attempt: str, nodes: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_robust import claim
 from slurm_robust.localize.failure import DISK_FULL, disk_path
-from slurm_robust.model import Conclusion, Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Mode, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise import disks, incident
@@ -24,6 +24,8 @@ _GRACE_S = 1.0
 _PAUSE_S = 0.1
 _EARLY_CAPTURES = 7
 """Looked at often for the first half minute, in which most hangs are told from pauses; then now and then."""
+_WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STOP, Road.ALERT_ONLY)
+"""What the job does by itself is only reported. The other roads begin with a claim, which the daemon weighs."""
 
 
 class Handling:
@@ -281,10 +283,13 @@ class Handling:
         if not s.acting:
             record.outcome = "Observe mode: nothing was done."
             s.book.save(record)
+            await s.context.report(record.id, verdict, plan, record.times, Mode.OBSERVE)
             s.folder.tell("observed", f"observe mode: would take {plan.road.value}: {plan.reason}", incident=record.id)
             return self._leave_alone(record, s.config.supervise.action_limit_s)
         s.book.save(record)
         s.folder.tell("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
+        if plan.road in _WITHOUT_THE_DAEMON:
+            await s.context.report(record.id, verdict, plan, record.times, Mode.ACT)
         if plan.road is Road.ALERT_ONLY:
             record.outcome = "Alert only: nothing was done."
             return self._leave_alone(record, s.config.supervise.recapture_s)
@@ -296,7 +301,7 @@ class Handling:
         s.book.save(record)
         s.book.came_to_nothing()
         s.record = None
-        s.context.clear()
+        # That something is wrong stays said until training moves again: nobody has done anything about it.
         s.present.scene.exits.clear()
         s.present.quiet_until_s = time.time() + quiet_s
         return s.ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import time
@@ -12,11 +13,13 @@ from pathlib import Path
 
 from slurm_robust import claim
 from slurm_robust.claim import Claim, ClaimError
-from slurm_robust.model import AttemptId, JobRef
+from slurm_robust.model import AttemptId, JobRef, Mode, Plan, Verdict
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 
 _SCRIPT_MAX_BYTES = 1 << 20
+_LAST_WORD_S = 5.0
+"""A Slurm that does not answer must not keep the script's next line waiting."""
 
 
 class NoJobError(Exception):
@@ -136,6 +139,32 @@ class JobContext:
         """Take that back."""
         if self.claim.suspected_at_s:
             self._soon({})
+
+    async def report(self, incident: str, verdict: Verdict, plan: Plan, times: Mapping[str, float], mode: Mode) -> None:
+        """Tell the daemon of a plan that asks nothing of it: its journal is where the admins look.
+
+        Where the plan is carried out, this does not wait for Slurm: nothing may hold up the way back. Where it is not,
+        the job may end in a moment, and its last words are waited for.
+        """
+        named = {s.node for s in verdict.suspects if s.node}
+        words: dict[str, object] = {
+            "incident": incident,
+            "road": plan.road.value,
+            "mode": mode.value,
+            "evict": plan.evict[: claim.MAX_NODES],
+            # There is little room: the same names do not stand in it twice.
+            "suspects": () if named == set(plan.evict) else tuple(sorted(named))[: claim.MAX_NODES],
+            "conclusion": verdict.conclusion.value,
+            "confidence": round(max((s.confidence for s in verdict.suspects), default=0.0), 3),
+            "why": plan.reason,
+            "times": dict(times),
+            "suspected_at_s": self.claim.suspected_at_s or round(time.time(), 3),
+        }
+        if mode is Mode.ACT:
+            self._soon(words)
+        else:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.say(**words), _LAST_WORD_S)
 
     def _soon(self, changes: dict[str, object]) -> None:
         task = asyncio.get_running_loop().create_task(self.say(**changes))

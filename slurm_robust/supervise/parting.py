@@ -140,7 +140,8 @@ def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
         return Step(wait=replace(requeued, until_s=wait.until_s) if wait.tried else requeued, requeue=True)
     if wait.phase is Phase.ASKED and answer is not None and answer.state == "accepted":
         accepted = replace(wait, phase=Phase.ACCEPTED, until_s=now_s + wait.answer_timeout_s)
-        return Step("accepted", f"the daemon: {answer.why or 'accepted'}", accepted)
+        told = f": {answer.why}" if answer.why else ""
+        return Step("accepted", f"the daemon has accepted, and its requeue is waited for{told}", accepted)
     refused = answer is not None and (
         wait.phase is Phase.ASKED or (wait.phase is Phase.ACCEPTED and answer.state == "refused")
     )

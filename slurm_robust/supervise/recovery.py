@@ -129,6 +129,10 @@ async def requeue(
         min(_SAY_S, patience_s),
         state=claim.STATE_WANTS_REQUEUE,
         incident=record.id,
+        # Of a plan that asked for nothing, and came before this one.
+        road="",
+        mode="",
+        suspects=(),
         evict=plan.evict,
         conclusion=verdict.conclusion.value if verdict else "",
         confidence=round(suspect, 3),

@@ -117,10 +117,11 @@ class Roads:
         extra = attempts.fresh_rendezvous(s.environment, s.attempt_name(s.launches + 1), s.nodes)
         s.launch(relaunch(s.command, s.evicted, used or None), extra)
         record.stamp("running")
-        text = f"training step started anew on {used or 'as many as before'} of {','.join(s.nodes)}"
+        number = f"{used} of " if used and used < len(s.nodes) else ""
+        text = f"srun was started anew for the training step; it may use {number}{','.join(s.nodes)}"
         s.folder.tell("relaunched", text, incident=record.id, evicted=sorted(s.evicted))
         s.book.save(record)
-        await s.context.say(incident=record.id)
+        await s.context.say(incident=record.id, times=dict(record.times))
         return None
 
 

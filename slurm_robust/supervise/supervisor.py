@@ -187,6 +187,8 @@ class Supervisor:
         suspect = found.level is Level.OVERDUE or (found.level is Level.SUSPECT and not self.book.full)
         if suspect and time.time() >= self.present.quiet_until_s:
             return await self.handling.silent(found)
+        if found.level is Level.QUIET and self.present.reports and self.record is None:
+            self.context.clear()
         self.losses.take()
         self.slowness.due(time.monotonic())
         return await self.looks.due()
@@ -252,7 +254,9 @@ class Supervisor:
         self.looks = Looks(self, time.time())
         self.slowness = Slowness(self, time.monotonic())
         dumps = self.folder.folder("fr")  # PyTorch makes none, and writes no dump without it
-        env = attempts.environment(self.environment, attempt, self.context.claim.lineage, self.start, dumps)
+        env = attempts.environment(
+            self.environment, attempt, self.context.claim.lineage, self.start, dumps, command=self.command
+        )
         self.channel.launch(argv, {**env, **extra}, [], attempt, sorted(self.evicted))
         self.agents.watch_attempt(attempt)
 
@@ -287,12 +291,15 @@ class Supervisor:
         took_s = record.times["first_new_step"] - record.times.get("fault", record.opened_at_s)
         record.outcome = f"Training went on from {where}; first new step {first}, {took_s:.1f} s after the fault."
         self.book.save(record)
+        nodes = sorted({r.node for r in self.present.fleet.alive})
+        seen = f", {len(self.present.fleet.alive)} ranks on {','.join(nodes)}" if nodes else ""
         self.folder.tell(
             "resumed",
-            f"resumed from {where}, first new step {first}, {took_s:.1f} s after the fault",
+            f"resumed from {where}, first new step {first}, {took_s:.1f} s after the fault{seen}",
             incident=record.id,
             step=first,
             resume_step=self.start.step,
+            nodes=nodes,
         )
         if step > self.roads.lineage.reached:
             self.context.claim = replace(self.context.claim, fruitless=0)

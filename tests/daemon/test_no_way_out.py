@@ -41,7 +41,7 @@ def test_second_recovery_within_a_minute_is_not_undone_by_the_first(world: World
         world.live()
     world.run(30)
     assert world.journal.db.execute("SELECT count(*) FROM events WHERE what = 'recovery.forgotten'").fetchone()[0] == 0
-    assert world.outcomes() == ["running", "running"]
+    assert world.outcomes() == ["superseded", "running"]
     assert world.slurm.acts.count("delete srobust-seat-1") == 2
     job = world.slurm.state.jobs[1]
     assert (job.state, job.restart_count) == ("RUNNING", 2)

@@ -82,6 +82,16 @@ def test_ladder(view: View, wanted: str) -> None:
     assert kind(view) == wanted
 
 
+def test_only_what_slurm_shows_is_told_as_done() -> None:
+    """A seat is there once its reservation holds the nodes of the plan; the end names the nodes that the job got."""
+    create = R.actions[1]
+    other = {R.seat: replace(SEAT[R.seat], nodes="n[1,3]")}
+    assert not shown(R, create, replace(VIEW, reservations=other))
+    assert shown(R, create, replace(VIEW, reservations=SEAT))
+    elsewhere = replace(JOB, restart_count=1, nodes=("n1", "n3"))
+    assert next_step(R, replace(VIEW, job=elsewhere)) == Finish("running", "the job runs again, on n[1,3]")
+
+
 def test_set_down_only_a_lone_suspect_without_other_jobs() -> None:
     """A node that holds up the end: not while survivors end too, not with another's job, not a person's drain."""
     ending = replace(JOB, state="COMPLETING", completing=True, nodes=("n2",), restart_count=1)

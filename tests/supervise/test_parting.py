@@ -47,7 +47,11 @@ def test_it_waits_for_the_answer() -> None:
 def test_an_accepted_claim_waits_for_the_requeue() -> None:
     """The daemon's words go into the story; a daemon that comes no more costs a plain requeue, not the job."""
     step = next_step(ASKED, Answer("accepted", "i-1", "seat made"), 50.0, ending=False)
-    assert (step.kind, step.text, step.requeue) == ("accepted", "the daemon: seat made", False)
+    assert (step.kind, step.text, step.requeue) == (
+        "accepted",
+        "the daemon has accepted, and its requeue is waited for: seat made",
+        False,
+    )
     assert step.wait is not None
     assert (step.wait.phase, step.wait.until_s) == (Phase.ACCEPTED, 70.0)
     late = next_step(heard_until(step.wait, 69.0), None, 71.0, ending=False)

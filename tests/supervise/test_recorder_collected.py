@@ -78,6 +78,19 @@ def test_a_flood_of_pending_operations_is_cut_at_the_first(tmp_path: Path) -> No
     assert found.last_at_s == pytest.approx(1_700_000_000)
 
 
+def test_the_pipe_of_a_rank_that_has_ended_goes(tmp_path: Path) -> None:
+    """PyTorch makes it in /tmp by the name that we gave, and leaves it there; whatever else has a name stays."""
+    ours, theirs, file = (
+        member(tmp_path, dump_pipe=f"{tmp_path}/{stem}") for stem in ("srobust-1-", "own-", "srobust-f-")
+    )
+    os.mkfifo(tmp_path / "srobust-1-3.pipe")
+    os.mkfifo(tmp_path / "own-3.pipe")
+    (tmp_path / "srobust-f-3.pipe").touch()
+    for told in (ours, theirs, file, ours):
+        recorder.remove_pipe(told, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own-3.pipe", "srobust-f-3.pipe"]
+
+
 def test_an_older_dump_tells_of_another_moment(tmp_path: Path) -> None:
     """A step since it was written, or two minutes: it says nothing of what holds the rank now."""
     path = tmp_path / "dump-3"

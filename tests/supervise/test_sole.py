@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,11 +17,35 @@ import pytest
 from slurm_robust.supervise.sole import Sole
 
 
-def test_the_second_is_told_and_the_first_learns_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cluster() -> str:
+    """A name that no other test of this machine has: names are kept by its kernel."""
+    return f"test-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@contextmanager
+def another_process(cluster: str) -> Iterator[bool]:
+    """A process that has tried to be the job's supervisor; killed at the end, without a chance to tidy up."""
+    held = (
+        "import sys; from slurm_robust.supervise.sole import Sole; "
+        "s = Sole(sys.argv[1], '5'); print(s.claim(), flush=True); input()"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", held, cluster], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline() == "True\n"
+        process.kill()
+        process.wait()
+
+
+def test_the_second_is_told_and_the_first_learns_of_it(cluster: str) -> None:
     """Neither acts from then on; another job, or the next run of the same job, is not concerned."""
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    first, second, other = Sole("c", "5"), Sole("c", "5"), Sole("c", "6")
+    first, second, other = Sole(cluster, "5"), Sole(cluster, "5"), Sole(cluster, "6")
+    assert not first.taken
     assert first.claim()
+    assert first.taken
     assert other.claim()
     assert not first.shared
     assert not second.claim()
@@ -25,40 +54,26 @@ def test_the_second_is_told_and_the_first_learns_of_it(tmp_path: Path, monkeypat
     second.release()
     first.release()
     other.release()
-    assert list(tmp_path.iterdir()) == []
-    third = Sole("c", "5")
+    third = Sole(cluster, "5")
     assert third.claim()
     assert not third.shared
     third.release()
 
 
-def test_who_came_second_and_ended_disarms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_came_second_and_ended_disarms_nobody(cluster: str) -> None:
     """A short step in the background: while it lives neither acts, afterwards the long one does."""
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    first = Sole("c", "5")
+    first = Sole(cluster, "5")
     assert first.claim()
-    held = "from slurm_robust.supervise.sole import Sole; s = Sole('c', '5'); print(s.claim(), flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", held],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as second:
-        assert second.stdout is not None
-        assert second.stdout.readline() == "False\n"
+    with another_process(cluster) as alone:
+        assert not alone
         assert first.shared
-        second.kill()  # not even a chance to tidy up
-        second.wait()
     assert not first.shared
     first.release()
-    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_third_knows_of_the_second_that_outlived_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that the second holds stays where the first tidies up."""
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    first, second, third = Sole("c", "5"), Sole("c", "5"), Sole("c", "5")
+def test_a_third_knows_of_the_second_that_outlived_the_first(cluster: str) -> None:
+    """The name that the second holds stays when the first gives its own up."""
+    first, second, third = Sole(cluster, "5"), Sole(cluster, "5"), Sole(cluster, "5")
     assert first.claim()
     assert not second.claim()
     first.release()
@@ -69,9 +84,38 @@ def test_a_third_knows_of_the_second_that_outlived_the_first(tmp_path: Path, mon
     third.release()
 
 
-def test_a_machine_without_a_place_for_the_lock_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual case is one run: it must not suffer."""
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "none"))
-    sole = Sole("c", "5")
-    assert sole.claim()
-    assert not sole.shared
+def test_a_killed_supervisor_leaves_nothing_behind(cluster: str) -> None:
+    """Slurm kills it when its job is cancelled: no file stays in /tmp, and the next run of the job acts."""
+    with another_process(cluster) as alone:
+        assert alone
+    assert list(Path(tempfile.gettempdir()).glob(f"*{cluster}*")) == []
+    after = Sole(cluster, "5")
+    assert after.claim()
+    assert not after.shared
+    after.release()
+
+
+def test_a_name_that_cannot_be_had_keeps_nobody_from_acting(cluster: str) -> None:
+    """Somebody has the name and is no supervisor, or there are no sockets: the usual case, one run, must not suffer."""
+    sole = Sole(cluster, "5")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(sole._at(0))
+        assert sole.claim()
+        assert not sole.shared
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can take another user's place")
+def test_another_users_name_means_nothing(cluster: str) -> None:
+    """Names of sockets are open to everybody on the node: nobody can keep a stranger's job from acting."""
+    sole = Sole(cluster, "5")
+    take = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + sys.argv[1]); "
+    with subprocess.Popen(
+        [sys.executable, "-c", take + "s.listen(); print(1, flush=True); input()", sole._at(0)[1:]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        assert not sole.taken
+        assert sole.claim()
+        other.kill()

@@ -21,7 +21,7 @@ import zlib
 from typing import Any
 
 from slurm_robust import progress
-from slurm_robust.supervise.agent import proc, ras, wire
+from slurm_robust.supervise.agent import proc, ras, recorder, wire
 from slurm_robust.supervise.agent.capture import capture
 from slurm_robust.supervise.agent.exits import Exits
 from slurm_robust.supervise.agent.gpus import holders
@@ -111,6 +111,7 @@ class Agent:
             main = self.ranks[number].main
             # Where torchrun or a shell still stands above it, that one decides what its end means.
             self.say("gone", rank=number, pid=main.pid, at=time.time(), task_lives=main.procid in tasks)
+            recorder.remove_pipe(main, number)
             self._close(number)
             self._states.pop(number, None)
         self.ranks = found
@@ -260,6 +261,9 @@ class Agent:
         try:
             self._live()
         finally:
+            for number, rank in self.ranks.items():
+                if not os.path.exists(f"/proc/{rank.main.pid}"):
+                    recorder.remove_pipe(rank.main, number)
             self._leaving.alone()  # what is written now takes its time, whoever listens
             if self._persist.end(lambda: self.say("flushing")):
                 self.say("flushed")

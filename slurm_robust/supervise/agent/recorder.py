@@ -28,6 +28,8 @@ MAX_PENDING = 200
 """Of the operations that are not complete, the first ones: whoever waits, waits for those."""
 OLDEST_S = 120.0
 """An older dump tells of another moment, where the rank itself says nothing of its progress."""
+OURS = "srobust-"
+"""A pipe whose name begins so was named by `srobust run` or the plugin; the user's own stay."""
 _READ_S = 8.0
 _READ_MEMORY_BYTES = 2 << 30
 _DROP = ("frames", "duration_ms", "thread_id", "thread_name", "timeout_ms", "op_id", "is_p2p")
@@ -70,6 +72,19 @@ def ask(member: Member, rank: int) -> None:
         pass
     finally:
         os.close(fd)
+
+
+def remove_pipe(member: Member, rank: int) -> None:
+    """Remove the pipe of a rank that has ended: PyTorch leaves it where it is, and our name for it lies in /tmp."""
+    path = f"{member.dump_pipe}{rank}.pipe"
+    if not os.path.basename(path).startswith(OURS):
+        return
+    try:
+        found = os.lstat(path)
+        if stat.S_ISFIFO(found.st_mode) and found.st_uid == os.getuid():
+            os.unlink(path)
+    except OSError:
+        pass  # none was made, or it lay in the rank's own container
 
 
 def take(member: Member, rank: int, since_s: float) -> Reading:

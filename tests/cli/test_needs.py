@@ -1,0 +1,65 @@
+"""The first line of `srobust status`: what needs a person now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_robust.cli.needs import needs
+
+JOB = {"job": "12", "user": "ann", "suspected_at_s": 900.0, "incident": "i1", "claim": "watching"}
+
+
+def state(**more: Any) -> dict[str, Any]:
+    """A snapshot in which all is well, but for this."""
+    quiet = {"at_s": 1000.0, "breaker": {"open": False, "why": ""}, "jobs": [], "nodes": [], "standby": []}
+    return {**quiet, "incidents": [], "waiting": [], "troubles": [], **more}
+
+
+def test_all_is_well() -> None:
+    """A suspicion that is still looked into, or acted on, is nobody's business yet."""
+    assert needs(state(), 1000.0) == []
+    assert needs(state(jobs=[JOB]), 1000.0) == []
+    acted = [{"job": "12", "id": "i1", "outcome": "running"}]
+    assert needs(state(jobs=[JOB], incidents=acted), 1000.0) == []
+
+
+def test_a_hang_that_nobody_acts_on() -> None:
+    """Which job, for how long, why nothing is done, and what to type; of its own incident, not of an earlier one's."""
+    observed = [{"job": "12", "id": "i1", "outcome": "observed"}]
+    (said,) = needs(state(jobs=[JOB], incidents=observed), 1000.0)
+    assert said.startswith("job 12 of ann has stood still for 1 min 40 s")
+    assert "observe mode" in said
+    assert said.endswith("srobust incidents 12")
+    assert needs(state(jobs=[{**JOB, "suspected_at_s": None}], incidents=observed), 1000.0) == []
+    assert needs(state(jobs=[{**JOB, "incident": "i2"}], incidents=observed), 1000.0) == []
+
+
+def test_the_most_urgent_comes_first() -> None:
+    """The daemon's own troubles, the breaker, jobs, nodes."""
+    said = needs(
+        state(
+            troubles=["the disk is full: df -h /x"],
+            breaker={"open": True, "why": "XID storm"},
+            waiting=[{"job": "7", "reason": "JobHeldAdmin"}, {"job": "8", "reason": "JobHeldUser"}],
+            nodes=[{"name": "n3", "owner": "srobust"}, {"name": "n4", "owner": "foreign"}],
+            standby=[{"short": 2}],
+        ),
+        1000.0,
+    )
+    starts = ("the disk is full", "the breaker is open (XID storm)", "job 7 is held", "n3 is drained", "the standby")
+    assert [s.startswith(start) for s, start in zip(said, starts, strict=True)] == [True] * 5
+
+
+def test_an_old_snapshot_never_says_that_all_is_well() -> None:
+    """What it shows may have changed."""
+    (said,) = needs(state(), 1100.0)
+    assert "1 min 40 s old" in said
+
+
+def test_a_snapshot_of_an_older_daemon_is_read() -> None:
+    """It lacks what this version added."""
+    older = state()
+    for key in ("waiting", "troubles"):
+        del older[key]
+    job = {k: v for k, v in JOB.items() if k != "suspected_at_s"}
+    assert needs({**older, "jobs": [job]}, 1000.0) == []

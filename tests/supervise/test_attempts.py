@@ -1,0 +1,84 @@
+"""What a launch of the training is given, as far as it depends on the program: names that its PyTorch knows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_robust.supervise import attempts
+from slurm_robust.supervise.srunargs import parse
+
+OLD_NAMES = {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
+NEW_NAMES = {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}
+USE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def given(words: list[str], path: Path | str, tmp_path: Path, **more: str) -> dict[str, str]:
+    """The variables that the ranks of `srobust run WORD…` get, with this PATH."""
+    base = {"PATH": str(path), "HOME": str(tmp_path / "home"), **more}
+    return attempts.environment(base, "1.0.1", "abc", attempts.Start(), tmp_path, command=parse(words))
+
+
+def python_with_torch(folder: Path, version: str) -> Path:
+    """A Python environment that has this PyTorch, as far as its files tell; its folder of programs."""
+    programs, packages = folder / "bin", folder / "lib" / "python3.11" / "site-packages" / "torch"
+    programs.mkdir(parents=True)
+    packages.mkdir(parents=True)
+    (programs / "python").symlink_to(sys.executable)
+    (folder / "pyvenv.cfg").touch()
+    (programs / "torchrun").write_text(f"#!{programs}/python\nimport torch\n")
+    (programs / "torchrun").chmod(0o755)
+    (packages / "version.py").write_text(f"__all__ = ['__version__']\n__version__ = '{version}'\n")
+    return programs
+
+
+@pytest.mark.parametrize("program", ["python", "torchrun"])
+def test_the_trainings_own_pytorch_decides_which_names_are_set(program: str, tmp_path: Path) -> None:
+    """It is seldom the one beside this package: an old one knows the old names alone, a new one warns about them."""
+    old = python_with_torch(tmp_path / "old", "2.4.1+cu121")
+    new = python_with_torch(tmp_path / "new", "2.13.0")
+    assert given([program, "train.py"], old, tmp_path).keys() >= OLD_NAMES
+    # The Python of these tests is behind the link, and may have a PyTorch of its own, which is new, too.
+    variables = given([program, "train.py"], new, tmp_path).keys()
+    assert variables >= NEW_NAMES
+    assert not variables & OLD_NAMES
+
+
+@pytest.mark.parametrize(
+    "words", [["bash", "train.sh"], ["--container-image=x.sqsh", "python", "train.py"], ["nowhere", "train.py"]]
+)
+def test_where_nobody_can_tell_both_names_are_set(words: list[str], tmp_path: Path) -> None:
+    """A script may choose any Python, and a container has its own: a warning is better than no flight recorder."""
+    programs = python_with_torch(tmp_path / "new", "2.13.0")
+    found = given(words, f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin", tmp_path)
+    assert found.keys() >= OLD_NAMES | NEW_NAMES
+
+
+def test_an_old_pytorch_in_front_counts(tmp_path: Path) -> None:
+    """PYTHONPATH, and a user's own packages, come before those of the environment."""
+    programs = python_with_torch(tmp_path / "new", "2.13.0")
+    python_with_torch(tmp_path / "home" / ".local", "2.4.1")
+    assert given(["python", "train.py"], programs, tmp_path).keys() >= OLD_NAMES
+
+
+def test_the_real_pytorch_does_not_warn(tmp_path: Path) -> None:
+    """The PyTorch that is installed here says nothing of old names where its version is known, else it does."""
+    pytest.importorskip("torch")
+    words = [sys.executable, "train.py"]
+    new = given(words, os.environ["PATH"], tmp_path)
+    both = given(["bash"], os.environ["PATH"], tmp_path)
+
+    def said(variables: dict[str, str]) -> str:
+        env = {**{k: v for k, v in os.environ.items() if not k.startswith("TORCH_")}, **variables}
+        return subprocess.run([sys.executable, "-c", USE], env=env, capture_output=True, text=True, check=True).stderr
+
+    assert "deprecated" in said(both)
+    assert "deprecated" not in said(new)
