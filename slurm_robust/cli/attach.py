@@ -16,7 +16,7 @@ from slurm_robust.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import folder, job, options, srunargs
-from slurm_robust.supervise.attached import Attached
+from slurm_robust.supervise.attached import Attached, connection
 from slurm_robust.supervise.output import own_output_files
 from slurm_robust.supervise.sole import Sole
 from slurm_robust.supervise.supervisor import Supervisor
@@ -104,11 +104,13 @@ def command(
     if context.job.hetjob_id:
         click.echo(f"srobust attach: job {job_id} is part of a heterogeneous job, which is not supervised", err=True)
         sys.exit(3)
-    attached = Attached(step, launcher or 0) if step is not None else None
+    attached = Attached(step, launcher or 0, connection(os.environ)) if step is not None else None
     sole = Sole(context.cluster, context.name) if attached is not None and act else None
     if not act or (sole is not None and not sole.claim()):
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
         context.can_claim = False
+    if attached is not None and not (context.can_claim and context.job.requeueable):
+        attached.let_go()  # nothing that we decide could bring the step back: srun need not wait for it
     # srun's own output tells more than Slurm, which may know the file by its pattern only.
     files = own_output_files(launcher) if launcher else []
     if not files and (told := context.output()) is not None:

@@ -54,7 +54,7 @@ class Roads:
         self.lineage = before.after(s.present.step, s.start.step, failure, in_place=in_place)
         self._keep(self.lineage)
         demotion = self._demotion()
-        if s.channel is not None or plan.road is Road.STOP:
+        if s.channel is not None or (plan.road is Road.STOP and s.ended is None):
             await recovery.end_step(
                 s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
             )
@@ -92,6 +92,8 @@ class Roads:
     async def _requeue(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int:
         s = self._s
         s.book.save(record)
+        if s.attached is not None:
+            s.attached.stay()
         return await recovery.requeue(
             s.context, s.channel, s.agents, s.folder, s.config, record=record, verdict=verdict, plan=plan
         )

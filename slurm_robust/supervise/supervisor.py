@@ -132,8 +132,10 @@ class Supervisor:
 
     @property
     def ended(self) -> int | None:
-        """Srun's exit code, once it has ended."""
-        return self.channel.ended if self.channel is not None else None
+        """Srun's exit code, once it has ended, or has ended its step and waits for us."""
+        if self.channel is not None:
+            return self.channel.ended
+        return self.attached.ended if self.attached is not None else None
 
     # -- living -----------------------------------------------------------------------------------------------------
 
@@ -143,7 +145,7 @@ class Supervisor:
             self.record = self.book.reopen(self.context.claim.incident)
         self._tell_of_rivals()
         self._launch_first()
-        if self.context.asked and self.ended is not None:
+        if self.channel is not None and self.context.asked and self.ended is not None:
             # The supervisor before this one was killed when nothing but the requeue was left to wait for.
             return await self._await_requeue()
         await self.agents.start(self.nodes, self.present.fleet.attempt)
@@ -154,6 +156,8 @@ class Supervisor:
                 await asyncio.sleep(LOOK_S)
                 code = await self._look()
         finally:
+            if self.attached is not None:
+                self.attached.let_go()
             await self.agents.stop()
         if self.channel is not None:
             await self.channel.exit(code)
