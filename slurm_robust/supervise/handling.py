@@ -200,6 +200,7 @@ class Handling:
             overdue=overdue,
             ended=ended,
             exit_code=self._own_code(),
+            srun_ended=s.ended is not None,
             bad_loss=await s.losses.bad(),
         )
         record.plan = decide(describe(verdict, facts))

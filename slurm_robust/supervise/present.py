@@ -13,6 +13,7 @@ from pathlib import Path
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Signal, SignalKind
+from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.deaths import Deaths
 from slurm_robust.supervise.fleet import Fleet, RankInfo
 from slurm_robust.supervise.investigate import Scene
@@ -121,7 +122,9 @@ class Present:
     @property
     def cancelled(self) -> bool:
         """Whether somebody ended this step or its job: a person, a time limit, a preemption."""
-        ours = {f"{self.job_id}.{step}" for step in self.fleet.step_ids} | {str(self.job_id)}
+        # A watch of one step knows its number before an agent has found a rank of it.
+        watched = [self.fleet.attempt.removeprefix(STEP_MARK)] if self.fleet.attempt.startswith(STEP_MARK) else []
+        ours = {f"{self.job_id}.{step}" for step in (*self.fleet.step_ids, *watched)} | {str(self.job_id)}
         return bool(self._cancelled & ours)
 
     def whole_exit(self, code: int) -> None:

@@ -83,8 +83,12 @@ class Roads:
         s = self._s
         self.forget()
         code = plan.exit_code if plan.exit_code is not None else s.ended if s.ended is not None else 1
+        told = f"stopped, exit code {code}"
+        if s.attached is not None and s.ended is not None:
+            # Somebody else's srun: it waits for us, and keeps its own exit code.
+            code, told = s.ended, f"nothing is brought back; srun ends with its own exit code {s.ended}"
         record.outcome = f"Stopped for good, exit code {code}."
-        s.folder.tell("stopped", f"stopped, exit code {code}: {plan.reason}", incident=record.id)
+        s.folder.tell("stopped", f"{told}: {plan.reason}", incident=record.id)
         s.book.save(record)
         await s.context.say(state=claim.STATE_DONE, incident=record.id, why=plan.reason, times=dict(record.times))
         return code

@@ -57,6 +57,17 @@ def test_when_srun_has_ended_its_word_is_taken(present: Present) -> None:
     assert [(e.rank, e.node, e.signal) for e in present.scene.exits.values()] == [(2, "n2", 9)]
 
 
+def test_a_watch_of_one_step_knows_its_cancellation_before_any_rank(tmp_path: Path) -> None:
+    """Somebody cancels the step before an agent has found a rank: that is no death to recover from."""
+    path = tmp_path / "slurm-5.out"
+    path.touch()
+    watched = Present("step:3", ("n1",), job_id=5, layout={}, paths=[path], log_pattern="")
+    says(watched, "slurmstepd: error: *** STEP 5.2 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
+    assert not watched.cancelled
+    says(watched, "slurmstepd: error: *** STEP 5.3 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
+    assert watched.cancelled
+
+
 @pytest.mark.parametrize(
     ("line", "cancelled"),
     [
