@@ -109,8 +109,6 @@ def command(
     if not act or (sole is not None and not sole.claim()):
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
         context.can_claim = False
-    if attached is not None and not (context.can_claim and context.job.requeueable):
-        attached.let_go()  # nothing that we decide could bring the step back: srun need not wait for it
     # srun's own output tells more than Slurm, which may know the file by its pattern only.
     files = own_output_files(launcher) if launcher else []
     if not files and (told := context.output()) is not None:

@@ -75,7 +75,7 @@ class Attached:
 
     @property
     def ended(self) -> int | None:
-        """The exit code of an srun that has ended its step and waits for us; None before that, and where it does not."""
+        """The exit code of an srun that has ended its step and waits for us; None where it does not, or not yet."""
         if self.hold is not None and not self._said.endswith("\n"):
             with contextlib.suppress(OSError):  # nothing is said so far, or srun is gone: `over` sees that
                 self._said += self.hold.recv(64).decode("ascii", "replace")

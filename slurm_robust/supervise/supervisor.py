@@ -143,6 +143,8 @@ class Supervisor:
         """Supervise; returns the exit code for the script."""
         if self.context.claim.incident:
             self.record = self.book.reopen(self.context.claim.incident)
+        if self.attached is not None and not (self.context.can_claim and self.context.job.requeueable):
+            self.attached.let_go()  # nothing that is decided could bring the step back: srun need not wait for it
         self._tell_of_rivals()
         self._launch_first()
         if self.channel is not None and self.context.asked and self.ended is not None:
