@@ -10,7 +10,7 @@ from slurm_robust import claim
 from slurm_robust.model import Conclusion, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise import incident
+from slurm_robust.supervise import incident, usage
 from slurm_robust.supervise.investigate import SILENT_AGENT_S, Investigator
 from slurm_robust.supervise.lineage import Lineage
 from slurm_robust.supervise.situation import Facts, describe, lost_nodes
@@ -137,6 +137,11 @@ class Handling:
             s.roads.forget()
             await s.context.say(state=claim.STATE_DONE, step=step, fruitless=0)
             return 0
+        if refused := await self._refusal(code):
+            s.folder.tell(
+                "refused", f"srun did not start the step: {refused}; exit code {code}, nothing is started anew"
+            )
+            return code
         s.context.suspect()
         fault_at_s = s.present.last_sign_s
         s.present.confirm_exits(ended=True)
@@ -154,6 +159,13 @@ class Handling:
         verdict = inquiry.judge()
         plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
         return await self._carry_out(record, inquiry, verdict, plan)
+
+    async def _refusal(self, code: int) -> str:
+        """Srun's words, where it has ended because it does not take its own options."""
+        s = self._s
+        if code != usage.REFUSED or s.command is None or s.present.fleet.ranks:
+            return ""
+        return await usage.refusal(s.command.options, s.environment)
 
     async def _gather_exits(self) -> None:
         s = self._s

@@ -129,7 +129,7 @@ class Present:
 
     def whole_exit(self, code: int) -> None:
         """Srun ended and said nothing of single tasks: one exit of an unknown rank stands for all."""
-        number = code - 128 if code > 128 else 0
+        number = code - 128 if 128 < code < 128 + signal.NSIG else 0
         self.scene.exits[-1] = RankExit(-1, "", time.time(), None if number else code, number)
 
     def add_last_lines(self) -> None:

@@ -38,7 +38,7 @@ from slurm_robust.supervise.suspicion import Level
 LOOK_S = 0.2
 _AGENTS_S = 1.0
 _UNNAMED_S = 10.0
-"""After this long "training at step N" is told without the ranks' nodes."""
+"""After this long "training at step N" is told with the ranks that were found so far."""
 _START_MARKS = ("imports_done", "process_groups_ready", "checkpoint_loaded")
 
 
@@ -268,12 +268,13 @@ class Supervisor:
         step, fleet = self.present.step, self.present.fleet
         if step < 0:
             return
-        # The job's output is often read before the agents have found the ranks.
-        named = bool(fleet.ranks) or time.time() - self.present.began_at_s > _UNNAMED_S
+        # The job's output is often read before the agents have found the ranks, which they find one after the other.
+        named = fleet.complete or time.time() - self.present.began_at_s > _UNNAMED_S
         if named and not self._said_training and (step > self.start.step or self.start.step < 0):
             self._said_training = True
             where = ",".join(sorted({r.node for r in fleet.ranks.values()})) or "unknown nodes"
-            self.folder.tell("training", f"training at step {step}, {len(fleet.ranks)} ranks on {where}", step=step)
+            count = f"{len(fleet.ranks)} ranks" if fleet.complete else f"{len(fleet.ranks)} of {fleet.world} ranks"
+            self.folder.tell("training", f"training at step {step}, {count} on {where}", step=step)
         if not self._step_seen and step > self.start.step:
             self._step_seen = True
             if self.record is not None:

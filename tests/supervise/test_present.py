@@ -230,3 +230,12 @@ def test_an_agents_word_stands_in_for_sruns(present: Present, monkeypatch: pytes
     clock[0] += 1.5
     present.confirm_exits()
     assert [(e.rank, e.node, e.signal) for e in present.scene.exits.values()] == [(2, "n2", 9)]
+
+
+@pytest.mark.parametrize(("code", "exit_code", "number"), [(1, 1, 0), (137, None, 9), (192, None, 64), (255, 255, 0)])
+def test_the_exit_code_of_a_whole_step_is_a_signal_only_where_there_is_one(
+    present: Present, code: int, exit_code: int | None, number: int
+) -> None:
+    """A program may end with 255, which is no signal's."""
+    present.whole_exit(code)
+    assert (present.scene.exits[-1].exit_code, present.scene.exits[-1].signal) == (exit_code, number)
