@@ -253,6 +253,11 @@ class Failure:
     nodes: tuple[str, ...] = ()
     cause: FailureCause = FailureCause.EITHER
 
+    @property
+    def bare_exit(self) -> bool:
+        """Whether an exit code is all that is known of it: no signal, and no words that explain it."""
+        return self.signature.startswith("died: exit ")
+
 
 class Road(str, enum.Enum):
     """Ways back to training, best first, and the two ways out."""

@@ -16,7 +16,7 @@ from slurm_robust.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import folder, job, options, srunargs
-from slurm_robust.supervise.attached import Attached
+from slurm_robust.supervise.attached import Attached, connection
 from slurm_robust.supervise.output import own_output_files
 from slurm_robust.supervise.sole import Sole
 from slurm_robust.supervise.supervisor import Supervisor
@@ -119,7 +119,7 @@ def command(
     if context.job.hetjob_id:
         click.echo(f"srobust attach: job {job_id} is part of a heterogeneous job, which is not supervised", err=True)
         sys.exit(3)
-    attached = Attached(step, launcher or 0) if step is not None else None
+    attached = Attached(step, launcher or 0, connection(os.environ)) if step is not None else None
     sole, alone = _speaker(context, attached, act=act)
     if not act or not alone:
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)

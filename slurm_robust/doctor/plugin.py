@@ -16,7 +16,7 @@ from slurm_robust.doctor.settings import value, version_of
 PLUGIN = "spank_robust.so"
 _INCLUDE = "include /etc/slurm/plugstack.conf.d/*.conf"
 _MAX_INCLUDES = 64
-_COMMAND = "/opt/slurm_robust/bin/srobust"
+_INSTALL = "make -C spank clean install prefix=/usr"
 _FOLDER = (r"none|/.*", "expected an absolute path, or none")
 ARGUMENTS = {
     "command": (r"/.*", "expected an absolute path"),
@@ -94,7 +94,7 @@ def _absent(conf: str, folders: list[str], root: Path) -> Advice:
             sentence = f"does not name {folder}/{PLUGIN}, which is installed: `sbatch --robust` is an unknown option"
             return Advice(Level.WRONG, conf, sentence, _INCLUDE)
     sentence = "no SPANK plugin of ours: jobs need `srobust run` in their script, `sbatch --robust` is unknown"
-    return Advice(Level.ADVICE, conf, sentence, "make -C spank install prefix=/usr")
+    return Advice(Level.ADVICE, conf, sentence, _INSTALL)
 
 
 def _judged(line: Line, settings: Mapping[str, str], folders: list[str], root: Path) -> list[Advice]:
@@ -106,20 +106,19 @@ def _judged(line: Line, settings: Mapping[str, str], folders: list[str], root: P
     path = next((place for place in places if (root / place.lstrip("/")).exists()), None)
     if path is None:
         sentence = f"names {line.path}, which is not on this machine: `sbatch --robust` is an unknown option here"
-        return [*found, Advice(Level.WRONG, line.file, sentence, "make -C spank install prefix=/usr")]
+        return [*found, Advice(Level.WRONG, line.file, sentence, _INSTALL)]
     try:
         library = (root / path.lstrip("/")).read_bytes()
     except OSError as error:
         return [*found, Advice(Level.UNKNOWN, path, f"cannot be read: {error.strerror}")]
-    found += _command(line, library, root)
+    found += [*_command(line, library, root), *_python(line, library, root)]
     built, running = built_for(library), version_of(settings)
     if built is None or running == (0, 0):
         return [*found, Advice(Level.UNKNOWN, path, "for which Slurm it was built cannot be told")]
     if built != running:
         names = f"{built[0]}.{built[1]:02d}", f"{running[0]}.{running[1]:02d}"
         sentence = f"was built for Slurm {names[0]}; this is {names[1]}, which leaves it out"
-        fix = "make -C spank clean install prefix=/usr"
-        return [*found, Advice(Level.WRONG, path, sentence, fix)]
+        return [*found, Advice(Level.WRONG, path, sentence, _INSTALL)]
     return found or [Advice(Level.OK, path, f"built for this Slurm, {line.word}")]
 
 
@@ -139,13 +138,38 @@ def _arguments(line: Line) -> list[Advice]:
 
 
 def _command(line: Line, library: bytes, root: Path) -> list[Advice]:
-    """Whether srobust is where the plugin looks for it; a plugin that was built for another place names its own."""
-    given = [text.removeprefix("command=") for text in line.arguments if text.startswith("command=/")]
-    path = given[-1] if given else _COMMAND
-    if (not given and _COMMAND.encode() not in library) or os.access(root / path.lstrip("/"), os.X_OK):
+    """Whether srobust is where the plugin looks for it: where its line says, else where it was built for."""
+    path = _chosen("command", line, library)
+    if not path or os.access(root / path.lstrip("/"), os.X_OK):
         return []
     sentence = f"there is no srobust at {path} on this machine: jobs with --robust run unsupervised from here"
     return [Advice(Level.WRONG, line.file, sentence, f"optional {line.path} command=PATH of srobust")]
+
+
+def _python(line: Line, library: bytes, root: Path) -> list[Advice]:
+    """Whether the folder that goes in front of the tasks' PYTHONPATH has what it is there for."""
+    folder = _chosen("python", line, library)
+    if folder in ("", "none") or (root / folder.lstrip("/") / "sitecustomize.py").is_file():
+        return []
+    sentence = (
+        f"there is no sitecustomize.py in {folder} on this machine, where {PLUGIN} looks for it: "
+        "the stacks of ranks' child processes cannot be read where kernel.yama.ptrace_scope is 1"
+    )
+    return [Advice(Level.WRONG, line.file, sentence, _INSTALL)]
+
+
+def _chosen(name: str, line: Line, library: bytes) -> str:
+    """What the line says of this argument, as far as it has an effect, else what was built in; empty where untold."""
+    shape, start = ARGUMENTS[name][0], f"{name}="
+    given = [text.removeprefix(start) for text in line.arguments if text.startswith(start)]
+    given = [text for text in given if re.fullmatch(shape, text)]
+    return given[-1] if given else built_in(library).get(name, "")
+
+
+def built_in(library: bytes) -> dict[str, str]:
+    """Paths that a plugin was built with, by the argument that changes them; nothing of a plugin that marks none."""
+    found = re.findall(rb"srobust-built-in (\w+)=(/[^\0]*)\0", library)
+    return {name.decode(): path.decode("utf-8", "replace") for name, path in found}
 
 
 def built_for(library: bytes) -> tuple[int, int] | None:

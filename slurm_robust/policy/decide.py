@@ -9,9 +9,11 @@ The wrapper asks it for each incident; what the daemon does about a claim is dec
 5. Attempts without a new step reached the limit: stop, exit 93.
 6. A training that ended with a bad loss, for no node's fault, goes back to a checkpoint from before it; bounded.
 7. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
-8. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
-9. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
-10. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
+8. Somebody else's step is over without a new step, and all that is known is an exit code: stop with that code, since
+   the script that started the step may be waiting for it.
+9. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
+10. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
+11. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
 
 Whichever road leads to another attempt, that one goes back, too, where the loss is bad.
 """
@@ -77,6 +79,7 @@ class Situation:
         outside: The watch is not the step's own: it starts no step anew, and a requeue is all that it can ask for.
         older_failures: Error messages from before the last new step: they count against the node that they came from.
         full_disk: Which disk it is, where a full one ended the attempt and is full still, and what to do; else empty.
+        over: Nothing of an attempt that ended is left: no rank lives that would wait for others.
     """
 
     verdict: Verdict
@@ -103,6 +106,7 @@ class Situation:
     outside: bool = False
     older_failures: tuple[Failure, ...] = ()
     full_disk: str = ""
+    over: bool = False
 
     @property
     def used_nodes(self) -> frozenset[str]:
@@ -117,7 +121,7 @@ def decide(situation: Situation) -> Plan:
         return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_told(situation)}")
     if not _due(situation):
         return Plan(Road.ALERT_ONLY, f"waiting: {_told(situation)}{_wanted(situation)}")
-    for rule in (_no_launch, _full_disk, _fruitless, _bad_loss, _own_end, _repeated_elsewhere):
+    for rule in (_no_launch, _full_disk, _fruitless, _bad_loss, _own_end, _scripts_own, _repeated_elsewhere):
         plan = rule(situation)
         if plan is not None:
             return plan
@@ -185,6 +189,15 @@ def _own_end(s: Situation) -> Plan | None:
         code = EXIT_STOPPED_FOR_GOOD if s.exit_code is None else s.exit_code
         return Plan(Road.STOP, f"{_told(s)}; nothing to recover from", exit_code=code)
     return None
+
+
+def _scripts_own(s: Situation) -> Plan | None:
+    """A step that prepares something may fail by design: a requeue would run the whole script again, and again."""
+    bare = s.failure is not None and s.failure.bare_exit
+    if not (s.outside and s.over and s.fruitless and bare and s.exit_code) or _at_fault(s):
+        return None
+    reason = f"{_told(s)}; the step never got to a new step of training, and its exit code may mean something"
+    return Plan(Road.STOP, f"{reason} to the script: it is left to the script", exit_code=s.exit_code)
 
 
 def _repeated_elsewhere(s: Situation) -> Plan | None:

@@ -1,12 +1,19 @@
-"""A training step that somebody else's srun runs: which one it is, and whether that srun still lives."""
+"""A training step that somebody else's srun runs: which one it is, whether that srun lives, and what it waits for.
+
+Where the SPANK plugin acts, an srun whose step has failed tells us its exit code and stays until we let it go: the
+batch script's next line runs only then, and a job whose script has ended cannot be requeued any more.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import re
 import select
+import socket
 import time
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +24,10 @@ from slurm_robust.supervise.agent.ranks import STEP_MARK
 if TYPE_CHECKING:
     from slurm_robust.supervise.supervisor import Supervisor
 
+HOLD_VARIABLE = "SROBUST_HOLD"
+"""Number of the descriptor on whose other end srun tells its exit code and waits; set by the SPANK plugin."""
+_STAY_EVERY_S = 10.0
+"""srun waits a minute from one word of ours to the next (PATIENCE_MS in spank/src/hold.c)."""
 _ASK_SLURM_S = 1.0
 _GIVE_UP_AFTER_S = 3600.0
 """Without an answer of Slurm, an agent or a rank for so long: the cluster is gone, or this machine no part of it."""
@@ -29,12 +40,16 @@ class Attached:
     Attributes:
         step: Its number.
         launcher: Pid of its srun, on this machine; 0 where that is not known.
+        hold: Connection to an srun that waits for us when its step has failed; None where it does not.
     """
 
     step: str
     launcher: int = 0
+    hold: socket.socket | None = None
     _pidfd: int = field(default=-1, init=False)
     _gone: bool = field(default=False, init=False)
+    _said: str = field(default="", init=False)
+    _staying: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if not self.launcher:
@@ -58,6 +73,51 @@ class Attached:
             self._gone = bool(select.select([self._pidfd], [], [], 0)[0])
         return self._gone
 
+    @property
+    def ended(self) -> int | None:
+        """The exit code of an srun that has ended its step and waits for us; None where it does not, or not yet."""
+        if self.hold is not None and not self._said.endswith("\n"):
+            with contextlib.suppress(OSError):  # nothing is said so far, or srun is gone: `over` sees that
+                self._said += self.hold.recv(64).decode("ascii", "replace")
+        told = re.fullmatch(r"ended (\d{1,3})\n", self._said)
+        return int(told[1]) if told is not None else None
+
+    def stay(self) -> None:
+        """Keep srun waiting from now on, however long that takes: a requeue is on its way."""
+        if self.hold is not None and self._staying is None:
+            self._staying = asyncio.get_running_loop().create_task(self._keep_waiting(self.hold))
+
+    async def _keep_waiting(self, hold: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # srun is gone
+            while True:
+                hold.send(b".")
+                await asyncio.sleep(_STAY_EVERY_S)
+
+    def let_go(self) -> None:
+        """Have srun end, with its own exit code. Our own end does the same."""
+        if self._staying is not None:
+            self._staying.cancel()
+        if self.hold is not None:
+            self.hold.close()
+            self.hold = None
+
+
+def connection(env: MutableMapping[str, str]) -> socket.socket | None:
+    """The connection to srun that the plugin has left to us; None where there is none.
+
+    It is ours alone: no child of ours may keep srun waiting.
+    """
+    number = env.pop(HOLD_VARIABLE, "")
+    if not number.isdecimal():
+        return None
+    try:
+        hold = socket.socket(fileno=int(number))
+        hold.setblocking(False)
+        hold.set_inheritable(False)
+    except OSError:
+        return None
+    return hold
+
 
 class End:
     """The end of a training that is not ours, for the supervisor that watches it."""
@@ -72,6 +132,8 @@ class End:
         s = self._s
         if s.attached is not None and s.attached.over:
             return True
+        if s.ended is not None:
+            return False  # it waits for what we decide
         fleet = s.present.fleet
         as_usual = s.agents.running and (fleet.alive or not fleet.ranks)
         if as_usual:

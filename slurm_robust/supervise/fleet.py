@@ -210,6 +210,11 @@ class Fleet:
         return any(r.state == "T" and r.state_pid == r.pid for r in self.alive)
 
     @property
+    def complete(self) -> bool:
+        """Whether every rank of the training has been found."""
+        return bool(self.ranks) and len(self.ranks) >= self.world
+
+    @property
     def step(self) -> int:
         """The step that every reporting rank has completed, -1 where none reports one."""
         return min((r.progress.step for r in self.ranks.values() if r.progress is not None), default=-1)

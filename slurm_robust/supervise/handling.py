@@ -11,7 +11,7 @@ from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Conclusion, Mode, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.decide import decide
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise import disks, incident
+from slurm_robust.supervise import disks, incident, usage
 from slurm_robust.supervise.investigate import SILENT_AGENT_S, Investigator
 from slurm_robust.supervise.situation import Facts, describe, lost_nodes
 from slurm_robust.supervise.suspicion import Assessment, Level
@@ -147,6 +147,11 @@ class Handling:
             s.roads.forget()
             await s.context.say(state=claim.STATE_DONE, step=step, fruitless=0)
             return 0
+        if refused := await self._refusal(code):
+            s.folder.tell(
+                "refused", f"srun did not start the step: {refused}; exit code {code}, nothing is started anew"
+            )
+            return code
         s.context.suspect()
         fault_at_s = s.present.last_sign_s
         s.present.confirm_exits(ended=True)
@@ -164,6 +169,13 @@ class Handling:
         verdict = inquiry.judge()
         plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
         return await self._carry_out(record, inquiry, verdict, plan)
+
+    async def _refusal(self, code: int) -> str:
+        """Srun's words, where it has ended because it does not take its own options."""
+        s = self._s
+        if code != usage.REFUSED or s.command is None or s.present.fleet.ranks:
+            return ""
+        return await usage.refusal(s.command.options, s.environment)
 
     async def _gather_exits(self) -> None:
         s = self._s
@@ -209,6 +221,7 @@ class Handling:
             overdue=overdue,
             ended=ended,
             exit_code=self._own_code(),
+            srun_ended=s.ended is not None,
             bad_loss=await s.losses.bad(),
             full_disk=await self._full_disk(inquiry),
         )

@@ -6,15 +6,18 @@ parent's death, by a signal of the child's choice, before it tells slurmstepd. A
 is gone in time; a Python with its megabytes is not always, and a process with children never.
 
 The shell stays the one that waits: a look that fails, for want of memory, of its file system, or by a fault of ours, is
-repeated, and costs neither the wait nor the job.
+repeated, and costs neither the wait nor the job. It is told once: whoever removes the package while a requeue is waited
+for finds one line in the job's output, and not one for each look.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +26,9 @@ from slurm_robust.model import EXIT_REQUEUE_WANTED
 
 _NAME = "srobust-waits"
 NEXT = "next "
-"""What a look prints before the last argument of the look after it."""
+"""What the last line that a look prints begins with, before the last argument of the look after it."""
 EXIT = "exit "
-"""What a look prints before the exit code, where the wait is over."""
+"""The same before the exit code, where the wait is over."""
 _MAX_FAILED = 900
 """Looks in a row that say neither: with a nap between them an hour, in which a file server may come back."""
 _SMALL = "/bin/dash"
@@ -35,17 +38,31 @@ _SMALL_NAP = "read -r _"
 _LARGER = "/bin/bash"
 # -p: no BASH_ENV, no functions or options out of the environment. `read -t` needs no second process.
 _LARGER_NAP = 'read -r -t "$pause" _'
+_FAILED = "srobust: while its requeue is waited for, the job cannot be looked at (%s); this is tried again, untold"
+# The last line that a look prints says how to go on; what stands before it is the story, for who reads the output.
 _LOOP = """\
 trap : ALRM
-pause=$1 most=$2 state=$3 failed=0
-shift 3
+trap '' PIPE
+pause=$1 most=$2 complaint=$3 state=$4 failed=0
+shift 4
+newline='
+'
 while :; do
     {nap}
-    said=$(exec "$@" "$state" </dev/null)
-    case $said in
-        "next "*) state=${{said#next }} failed=0 ;;
-        "exit "*) exit "${{said#exit }}" ;;
-        *) failed=$((failed + 1)); [ "$failed" -lt "$most" ] || exit 75 ;;
+    said=$(exec "$@" "$state" </dev/null 2>&1)
+    last=${{said##*"$newline"}}
+    case $last in
+        "next "* | "exit "*)
+            failed=0
+            [ "$last" = "$said" ] || printf '%s\\n' "${{said%"$newline$last"}}" >&2 ;;
+    esac
+    case $last in
+        "next "*) state=${{last#next }} ;;
+        "exit "*) exit "${{last#exit }}" ;;
+        *)
+            failed=$((failed + 1))
+            [ "$failed" -gt 1 ] || printf "$complaint\\n" "$last" >&2
+            [ "$failed" -lt "$most" ] || exit 75 ;;
     esac
 done
 """
@@ -97,7 +114,7 @@ def nap(seconds: float, argv: Sequence[str]) -> int:
     _silence()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
-    words = [_NAME, f"{seconds:g}", str(_MAX_FAILED), argv[-1], *argv[:-1]]
+    words = [_NAME, f"{seconds:g}", str(_MAX_FAILED), _FAILED, argv[-1], *argv[:-1]]
     try:
         if os.access(_SMALL, os.X_OK):
             signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
@@ -122,13 +139,22 @@ def _as_we_are(seconds: float, argv: Sequence[str]) -> int:
     while failed < _MAX_FAILED:
         time.sleep(seconds)
         try:
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
-            said = done.stdout.rstrip("\n")
-        except (OSError, ValueError):
-            said = ""
-        if said.startswith(EXIT):
-            return int(said.removeprefix(EXIT))
-        failed = 0 if said.startswith(NEXT) else failed + 1
+            out = subprocess.PIPE
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, text=True, check=False
+            )
+            story, _, last = done.stdout.rstrip("\n").rpartition("\n")
+        except (OSError, ValueError) as error:
+            story, last = "", str(error)
+        failed = 0 if last.startswith((NEXT, EXIT)) else failed + 1
+        if failed == 1:
+            story = _FAILED % last
+        if story and failed <= 1:
+            with contextlib.suppress(OSError):
+                sys.stderr.write(story + "\n")
+                sys.stderr.flush()
+        if last.startswith(EXIT):
+            return int(last.removeprefix(EXIT))
         if not failed:
-            words[-1] = said.removeprefix(NEXT)
+            words[-1] = last.removeprefix(NEXT)
     return EXIT_REQUEUE_WANTED

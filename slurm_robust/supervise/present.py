@@ -12,6 +12,7 @@ from pathlib import Path
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Signal, SignalKind
+from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.deaths import Deaths
 from slurm_robust.supervise.fleet import Fleet, RankInfo
 from slurm_robust.supervise.investigate import Scene
@@ -128,12 +129,14 @@ class Present:
     @property
     def cancelled(self) -> bool:
         """Whether somebody ended this step or its job: a person, a time limit, a preemption."""
-        ours = {f"{self.job_id}.{step}" for step in self.fleet.step_ids} | {str(self.job_id)}
+        # A watch of one step knows its number before an agent has found a rank of it.
+        watched = [self.fleet.attempt.removeprefix(STEP_MARK)] if self.fleet.attempt.startswith(STEP_MARK) else []
+        ours = {f"{self.job_id}.{step}" for step in (*self.fleet.step_ids, *watched)} | {str(self.job_id)}
         return bool(self._cancelled & ours)
 
     def whole_exit(self, code: int) -> None:
         """Srun ended and said nothing of single tasks: one exit of an unknown rank stands for all."""
-        number = code - 128 if code > 128 else 0
+        number = code - 128 if 128 < code < 128 + signal.NSIG else 0
         self.scene.exits[-1] = RankExit(-1, "", time.time(), None if number else code, number)
 
     def add_last_lines(self) -> None:

@@ -54,7 +54,7 @@ class Roads:
         self.lineage = before.after(s.present.step, s.start.step, failure, in_place=in_place)
         self._keep(self.lineage)
         demotion = self._demotion()
-        if s.channel is not None or plan.road is Road.STOP:
+        if s.channel is not None or (plan.road is Road.STOP and s.ended is None):
             await recovery.end_step(
                 s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
             )
@@ -83,8 +83,12 @@ class Roads:
         s = self._s
         self.forget()
         code = plan.exit_code if plan.exit_code is not None else s.ended if s.ended is not None else 1
+        told = f"stopped, exit code {code}"
+        if s.attached is not None and s.ended is not None:
+            # Somebody else's srun: it waits for us, and keeps its own exit code.
+            code, told = s.ended, f"nothing is brought back; srun ends with its own exit code {s.ended}"
         record.outcome = f"Stopped for good, exit code {code}."
-        s.folder.tell("stopped", f"stopped, exit code {code}: {plan.reason}", incident=record.id)
+        s.folder.tell("stopped", f"{told}: {plan.reason}", incident=record.id)
         s.book.save(record)
         await s.context.say(state=claim.STATE_DONE, incident=record.id, why=plan.reason, times=dict(record.times))
         return code
@@ -92,6 +96,8 @@ class Roads:
     async def _requeue(self, record: incident.Record, verdict: Verdict, plan: Plan) -> int:
         s = self._s
         s.book.save(record)
+        if s.attached is not None:
+            s.attached.stay()
         return await recovery.requeue(
             s.context, s.channel, s.agents, s.folder, s.config, record=record, verdict=verdict, plan=plan
         )

@@ -28,6 +28,7 @@ class Facts:
         overdue: The action limit was reached.
         ended: A rank died, or srun ended.
         exit_code: srun's, where it ended by itself.
+        srun_ended: srun has ended, or waits for us to let it; agents may be a moment behind.
         bad_loss: As in `Situation`.
         full_disk: As in `Situation`.
     """
@@ -47,6 +48,7 @@ class Facts:
     overdue: bool
     ended: bool
     exit_code: int | None
+    srun_ended: bool = False
     bad_loss: BadLoss | None = None
     older: Sequence[Failure] = ()
     full_disk: str = ""
@@ -81,6 +83,7 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         batch_node=job.batch_host,
         excluded_named=frozenset(named),
         ended=facts.ended,
+        over=facts.ended and (facts.srun_ended or not facts.fleet.alive),
         exit_code=facts.exit_code,
         failure=facts.failure,
         earlier_failures=tuple(facts.earlier),

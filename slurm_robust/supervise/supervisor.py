@@ -38,7 +38,7 @@ from slurm_robust.supervise.suspicion import Level
 LOOK_S = 0.2
 _AGENTS_S = 1.0
 _UNNAMED_S = 10.0
-"""After this long "training at step N" is told without the ranks' nodes."""
+"""After this long "training at step N" is told with the ranks that were found so far."""
 _START_MARKS = ("imports_done", "process_groups_ready", "checkpoint_loaded")
 
 
@@ -132,8 +132,10 @@ class Supervisor:
 
     @property
     def ended(self) -> int | None:
-        """Srun's exit code, once it has ended."""
-        return self.channel.ended if self.channel is not None else None
+        """Srun's exit code, once it has ended, or has ended its step and waits for us."""
+        if self.channel is not None:
+            return self.channel.ended
+        return self.attached.ended if self.attached is not None else None
 
     # -- living -----------------------------------------------------------------------------------------------------
 
@@ -141,9 +143,11 @@ class Supervisor:
         """Supervise; returns the exit code for the script."""
         if self.context.claim.incident:
             self.record = self.book.reopen(self.context.claim.incident)
+        if self.attached is not None and not (self.context.can_claim and self.context.job.requeueable):
+            self.attached.let_go()  # nothing that is decided could bring the step back: srun need not wait for it
         self._tell_of_rivals()
         self._launch_first()
-        if self.context.asked and self.ended is not None:
+        if self.channel is not None and self.context.asked and self.ended is not None:
             # The supervisor before this one was killed when nothing but the requeue was left to wait for.
             return await self._await_requeue()
         await self.agents.start(self.nodes, self.present.fleet.attempt)
@@ -154,6 +158,8 @@ class Supervisor:
                 await asyncio.sleep(LOOK_S)
                 code = await self._look()
         finally:
+            if self.attached is not None:
+                self.attached.let_go()
             await self.agents.stop()
         if self.channel is not None:
             await self.channel.exit(code)
@@ -266,12 +272,13 @@ class Supervisor:
         step, fleet = self.present.step, self.present.fleet
         if step < 0:
             return
-        # The job's output is often read before the agents have found the ranks.
-        named = bool(fleet.ranks) or time.time() - self.present.began_at_s > _UNNAMED_S
+        # The job's output is often read before the agents have found the ranks, which they find one after the other.
+        named = fleet.complete or time.time() - self.present.began_at_s > _UNNAMED_S
         if named and not self._said_training and (step > self.start.step or self.start.step < 0):
             self._said_training = True
             where = ",".join(sorted({r.node for r in fleet.ranks.values()})) or "unknown nodes"
-            self.folder.tell("training", f"training at step {step}, {len(fleet.ranks)} ranks on {where}", step=step)
+            count = f"{len(fleet.ranks)} ranks" if fleet.complete else f"{len(fleet.ranks)} of {fleet.world} ranks"
+            self.folder.tell("training", f"training at step {step}, {count} on {where}", step=step)
         if not self._step_seen and step > self.start.step:
             self._step_seen = True
             if self.record is not None:

@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "hold.h"
+
 /* Steps that are over by then (`srun hostname`) cost no start of Python. A hang is not suspected that early. */
 enum { GRACE_MS = 1000, POLL_MS = 50, MAX_WORDS = 20, WORD_BYTES = FOLDER_BYTES + 32 };
 
@@ -59,20 +61,21 @@ static void compose(struct command_line *line, const char *command, uint32_t job
 
 /* srun's own, in which the step is named as in that of its ranks, marked as the watch's: agents look for ranks by it.
  * The caller frees it; NULL where there is no memory. */
-static char **watch_environment(void)
+static char **watch_environment(bool holds)
 {
-	static char mark[] = "SROBUST_WATCH=1";
+	static char mark[] = "SROBUST_WATCH=1", held[] = HOLD_VARIABLE;
 	size_t count = 0;
 	char **all;
 
 	while (environ[count] != NULL)
 		count++;
-	all = malloc((count + 2) * sizeof *all);
+	all = malloc((count + 3) * sizeof *all);
 	if (all == NULL)
 		return NULL;
 	memcpy(all, environ, count * sizeof *all);
 	all[count] = mark;
-	all[count + 1] = NULL;
+	all[count + 1] = holds ? held : NULL;
+	all[count + 2] = NULL;
 	return all;
 }
 
@@ -88,11 +91,12 @@ static void reset_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* Nothing of srun's stays open: whoever reads its output would wait for us. A plain file (a job's output) may. */
-static void let_go_of_files(int limit)
+/* Nothing of srun's stays open: whoever reads its output would wait for us. A plain file (a job's output) may, and
+ * our connection to srun, where there is one (`held`, else -1): under its own number. */
+static void let_go_of_files(int limit, int held)
 {
 	struct stat about;
-	int null = open("/dev/null", O_RDWR);
+	int null = open("/dev/null", O_RDWR), first = held >= 0 ? HOLD_FD + 1 : HOLD_FD;
 
 	if (null < 0)
 		_exit(127);
@@ -100,16 +104,21 @@ static void let_go_of_files(int limit)
 	dup2(null, 1);
 	if (fstat(2, &about) != 0 || !S_ISREG(about.st_mode))
 		dup2(null, 2);
+	/* The same number already: then it would keep the flag that closes it at exec. */
+	if (held == HOLD_FD)
+		fcntl(held, F_SETFD, 0);
+	else if (held >= 0 && dup2(held, HOLD_FD) < 0)
+		_exit(127);
 #ifdef SYS_close_range
-	if (syscall(SYS_close_range, 3U, ~0U, 0U) == 0)
+	if (syscall(SYS_close_range, (unsigned)first, ~0U, 0U) == 0)
 		return;
 #endif
-	for (int fd = 3; fd < limit; fd++)
+	for (int fd = first; fd < limit; fd++)
 		close(fd);
 }
 
-/* False where srun has ended meanwhile. */
-static bool outlives_grace(pid_t srun)
+/* False where srun has ended meanwhile, or waits for us to let it: a step that fails at once is the script's own. */
+static bool outlives_grace(pid_t srun, bool holds)
 {
 	const struct timespec pause = {0, POLL_MS * 1000000L};
 
@@ -117,15 +126,17 @@ static bool outlives_grace(pid_t srun)
 		nanosleep(&pause, NULL);
 		if (kill(srun, 0) != 0 && errno == ESRCH)
 			return false;
+		if (holds && hold_is_over(HOLD_FD))
+			return false;
 	}
 	return true;
 }
 
-static void __attribute__((noreturn)) be_attach(char **argv, char **environment, pid_t srun, int limit)
+static void __attribute__((noreturn)) be_attach(char **argv, char **environment, pid_t srun, int limit, int held)
 {
 	reset_signals();
-	let_go_of_files(limit);
-	if (outlives_grace(srun)) {
+	let_go_of_files(limit, held);
+	if (outlives_grace(srun, held >= 0)) {
 		execve(argv[0], argv, environment);
 		static const char said[] = "slurm_robust: srobust could not be started; the step is not supervised\n";
 		if (write(2, said, sizeof said - 1) < 0)
@@ -134,15 +145,24 @@ static void __attribute__((noreturn)) be_attach(char **argv, char **environment,
 	_exit(127);
 }
 
+static void let_go_of(int held)
+{
+	if (held >= 0)
+		close(held);
+}
+
 void attach_start(const char *command, uint32_t job, uint32_t step, const struct request *request)
 {
 	static struct command_line line;
 	struct rlimit files = {0};
-	char **environment = watch_environment();
+	/* Only who acts can decide anything for which the script would have to wait. */
+	int held = request->mode == MODE_ON ? hold_prepare() : -1;
+	char **environment = watch_environment(held >= 0);
 	pid_t srun = getpid(), child;
 	int status, limit = 4096;
 
 	if (environment == NULL) {
+		let_go_of(held);
 		slurm_error("robust: srun: step %u.%u is not supervised: no memory", job, step);
 		return;
 	}
@@ -157,12 +177,13 @@ void attach_start(const char *command, uint32_t job, uint32_t step, const struct
 		case -1:
 			_exit(1);
 		case 0:
-			be_attach(line.argv, environment, srun, limit);
+			be_attach(line.argv, environment, srun, limit, held);
 		default:
 			_exit(0);
 		}
 	}
 	free(environment);
+	let_go_of(held);
 	if (child < 0) {
 		slurm_error("robust: srun: step %u.%u is not supervised: fork: %s", job, step, strerror(errno));
 		return;

@@ -13,11 +13,18 @@
 #define SROBUST_EXITS_DIR "/run/slurm_robust/exits"
 #define FOLDER_OR_NONE	  "expected an absolute path, or none"
 
+/* `srobust doctor` finds in the file what was compiled in, without loading it. */
+#define COMMAND_MARK "srobust-built-in command="
+#define PYTHON_MARK  "srobust-built-in python="
+
+static const char built_in_command[] __attribute__((used)) = COMMAND_MARK SROBUST_COMMAND;
+static const char built_in_python[] __attribute__((used)) = PYTHON_MARK SROBUST_PYTHON_DIR;
+
 void site_defaults(struct site *site)
 {
 	memset(site, 0, sizeof *site);
-	snprintf(site->command, sizeof site->command, "%s", SROBUST_COMMAND);
-	snprintf(site->python, sizeof site->python, "%s", SROBUST_PYTHON_DIR);
+	snprintf(site->command, sizeof site->command, "%s", built_in_command + strlen(COMMAND_MARK));
+	snprintf(site->python, sizeof site->python, "%s", built_in_python + strlen(PYTHON_MARK));
 	snprintf(site->exits, sizeof site->exits, "%s", SROBUST_EXITS_DIR);
 	site->mode = MODE_OFF;
 	site->flight_recorder = true;

@@ -105,7 +105,7 @@ def test_srobust_must_be_where_the_plugin_looks_for_it(tmp_path: Path, argument:
     line = f"optional spank_robust.so {argument}"
     site(tmp_path, line)
     plug = tmp_path / "usr/lib/slurm/spank_robust.so"
-    plug.write_bytes(plug.read_bytes() + b"\0/opt/slurm_robust/bin/srobust\0")
+    plug.write_bytes(plug.read_bytes() + b"\0srobust-built-in command=/opt/slurm_robust/bin/srobust\0")
     (found,) = plugin.look(SAID, tmp_path)
     assert found.level is Level.WRONG
     assert f"no srobust at {place} on this machine" in found.sentence
@@ -114,6 +114,29 @@ def test_srobust_must_be_where_the_plugin_looks_for_it(tmp_path: Path, argument:
     file.write_text("#!/bin/sh\n")
     file.chmod(0o755)
     assert told(plugin.look(SAID, tmp_path)) == [(Level.OK, "")]
+
+
+@pytest.mark.parametrize("argument", ["", "python=/opt/tools/python"])
+def test_the_folder_for_the_tasks_python_must_be_there(tmp_path: Path, argument: str) -> None:
+    """Built for one prefix and installed under another: nobody would notice before stacks of children are missing."""
+    place = argument.removeprefix("python=") or "/usr/local/share/slurm_robust/spank"
+    site(tmp_path, f"optional spank_robust.so {argument}")
+    plug = tmp_path / "usr/lib/slurm/spank_robust.so"
+    plug.write_bytes(plug.read_bytes() + b"\0srobust-built-in python=/usr/local/share/slurm_robust/spank\0")
+    (found,) = plugin.look(SAID, tmp_path)
+    assert found.level is Level.WRONG
+    assert f"there is no sitecustomize.py in {place} on this machine" in found.sentence
+    assert found.fix == "make -C spank clean install prefix=/usr"
+    file = tmp_path / place.lstrip("/") / "sitecustomize.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    assert told(plugin.look(SAID, tmp_path)) == [(Level.OK, "")]
+
+
+@pytest.mark.parametrize("argument", ["python=none", "python=/a python=none"])
+def test_no_folder_for_the_tasks_python_may_be_chosen(tmp_path: Path, argument: str) -> None:
+    """Then none is looked for. The last word counts, as for the plugin."""
+    assert told(site(tmp_path, f"optional spank_robust.so {argument}")) == [(Level.OK, "")]
 
 
 def test_the_plugin_and_the_doctor_know_the_same_arguments() -> None:

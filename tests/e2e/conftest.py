@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from helpers import wait_until
+from spank_build import build, line
 
 from slurm_robust import config
 from slurm_robust.devcluster.cluster import DevCluster, Spec
@@ -191,3 +194,15 @@ def submit(tmp_path: Path) -> Submit:
         return Training(cluster, done.stdout.strip().split(";")[0], folder)
 
     return send
+
+
+@pytest.fixture
+def plugstack() -> Iterator[Path]:
+    """A plugstack.conf that loads the plugin."""
+    with tempfile.TemporaryDirectory(prefix="srobust-spank-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        conf = folder / "plugstack.conf"
+        conf.write_text(line(build(folder)) + "\n")
+        yield conf
+        shutil.rmtree(folder / "objects", ignore_errors=True)

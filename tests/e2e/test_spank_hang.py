@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Submit  # type: ignore[import-not-found]
-from spank_build import build, line
 
 from slurm_robust.devcluster.cluster import DevCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 Cluster = Callable[..., DevCluster]
-
-
-@pytest.fixture
-def plugstack() -> Iterator[Path]:
-    """A plugstack.conf that loads the plugin."""
-    with tempfile.TemporaryDirectory(prefix="srobust-spank-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        conf = folder / "plugstack.conf"
-        conf.write_text(line(build(folder)) + "\n")
-        yield conf
-        shutil.rmtree(folder / "objects", ignore_errors=True)
 
 
 def test_an_untouched_script_lives_through_a_stopped_rank(cluster: Cluster, submit: Submit, plugstack: Path) -> None:

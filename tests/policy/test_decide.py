@@ -358,3 +358,23 @@ def test_nothing_is_done_without_cause(s: Situation) -> None:
         s, ended=False, dead_nodes=(), action_limit_reached=False, verdict=replace(s.verdict, corroborated=False)
     )
     assert decide(calm).road is Road.ALERT_ONLY
+
+
+def test_a_bare_exit_code_of_somebody_elses_step_is_left_to_the_script() -> None:
+    """Over before any new step, with nothing but an exit code: the script may have its own next line for it."""
+    prepared = situation(
+        culprit("n2", infrastructure=False),
+        outside=True,
+        ended=True,
+        over=True,
+        exit_code=3,
+        fruitless=1,
+        failure=Failure("died: exit 3", ("n2",), FailureCause.PROGRAM),
+    )
+    plan = decide(prepared)
+    assert (plan.road, plan.exit_code, plan.evict) == (Road.STOP, 3, ())
+    assert "left to the script" in plan.reason
+    killed = Failure("died: SIGKILL", ("n2",))
+    for more in ({"over": False}, {"fruitless": 0}, {"failure": killed}, {"failure": None}, {"dead_nodes": ("n2",)}):
+        assert decide(replace(prepared, **more)).road in REQUEUES, more  # type: ignore[arg-type]
+    assert decide(replace(prepared, outside=False)).road is Road.RESTART_IN_PLACE

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from spank_build import SPANK, make, need_compiler
 
+from slurm_robust.doctor.plugin import built_in
 from slurm_robust.supervise import options, srunargs
 
 FIELDS = {"spares": 1, "layout": 2, "checkpoint-dir": 3, "hang-timeout": 4}
@@ -70,6 +71,23 @@ def test_installing_puts_every_file_in_its_place_and_uninstalling_takes_it_away(
     assert (root / "usr/share/slurm_robust/spank/sitecustomize.py").exists()
     assert make(tmp_path / "build", "uninstall", *words).returncode == 0
     assert [p for p in root.rglob("*") if p.is_file()] == []
+
+
+def test_installing_elsewhere_than_it_was_built_for_builds_it_again(tmp_path: Path) -> None:
+    """`make`, then `make install prefix=/usr`: the folder compiled in is the one installed."""
+    need_compiler()
+    assert make(tmp_path / "build").returncode == 0
+    root = tmp_path / "root"
+    words = ("install", "prefix=/usr", "COMMAND=/opt/other/srobust", f"DESTDIR={root}")
+    done = make(tmp_path / "build", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    installed = root / "usr/lib/slurm/spank_robust.so"
+    found = built_in(installed.read_bytes())
+    assert found == {"command": "/opt/other/srobust", "python": "/usr/share/slurm_robust/spank"}
+    assert (root / found["python"].lstrip("/") / "sitecustomize.py").exists()
+    built_at_ns = (tmp_path / "build/site.o").stat().st_mtime_ns
+    assert make(tmp_path / "build", *words).returncode == 0
+    assert (tmp_path / "build/site.o").stat().st_mtime_ns == built_at_ns  # nothing changed: nothing is built
 
 
 PROBE = """

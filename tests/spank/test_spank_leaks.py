@@ -16,7 +16,7 @@ from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
-SOURCES = "values|site|options|attach|exits|task_env|dispatch|context_[a-z]+"
+SOURCES = "values|site|options|attach|hold|exits|task_env|dispatch|context_[a-z]+"
 OURS = re.compile(rf"\((?:{SOURCES})\.c:\d+\)|spank_robust\.so")
 SLURMS = re.compile(r"libslurm|/srun\)|/slurmstepd\)")
 LOADED = re.compile(r"Reading syms from \S*spank_robust\.so")
@@ -94,13 +94,15 @@ def test_a_leak_of_ours_would_be_seen() -> None:
 def test_a_launch_leaves_nothing_behind(logs: tuple[DevCluster, Path, list[str]]) -> None:
     """`sbatch --robust` with an srun in it: each process has loaded the plugin, and none has a record that names it."""
     cluster, folder, words = logs
-    script = f"{' '.join(words)} --log-file={folder}/srun.%p {machine.command('srun')} --robust-layout=tp=2 true"
-    job = ["sbatch", "--wait", "-N1", "-n1", f"--output={folder}/out", "--robust=observe", "--robust-spares=1"]
+    srun = f"{' '.join(words)} --log-file={folder}/srun.%p {machine.command('srun')}"
+    # One that acts prepares to wait for its watch; one that fails tells its watch so.
+    script = f"{srun} --robust-layout=tp=2 true && {srun} --robust=observe true && {srun} false; exit 0"
+    job = ["sbatch", "--wait", "-N1", "-n1", f"--output={folder}/out", "--robust=on", "--robust-spares=1"]
     subprocess.run([*job, "--wrap", script], env=dict(cluster.env), check=True, timeout=120)
     wait_until(lambda: not cluster.processes(), 30, "the slurmstepds' end")
     files = [*folder.glob("srun.*"), *folder.glob("stepd.*")]
     texts = {file.name: text for file in files if LOADED.search(text := file.read_text())}
-    assert len([name for name in texts if name.startswith("srun")]) >= 1
+    assert len([name for name in texts if name.startswith("srun")]) >= 3
     assert len([name for name in texts if name.startswith("stepd")]) >= 2
     for name, text in texts.items():
         assert records(text) == [], name

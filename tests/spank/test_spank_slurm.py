@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers import wait_until
+from spank_jobs import command_lines, watches
 
 from slurm_robust.devcluster.cluster import DevCluster
 
@@ -316,12 +317,6 @@ def test_how_a_task_ended_is_known_without_sruns_words(plugin: Path, spank_clust
     wait_until(lambda: not list((plugin.parent / "exits").glob(f"{job}.*")), 20, "the files gone")
 
 
-def watches(cluster: DevCluster, job: str) -> list[int]:
-    """Processes of `srobust attach` in this job."""
-    wanted = {b"attach", job.encode()}
-    return [pid for pid, words in command_lines(cluster, job).items() if wanted <= set(words.split(b"\0"))]
-
-
 def test_srobust_run_in_a_job_with_the_option_is_not_watched_twice(spank_cluster: DevCluster) -> None:
     """Its srun, and that of its watch step, are known by their environment."""
     folder = spank_cluster.directory / "work" / "twice"
@@ -350,13 +345,4 @@ def opened(cluster: DevCluster, job: str) -> set[str]:
         with contextlib.suppress(OSError):
             if b"agent.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found |= {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
-    return found
-
-
-def command_lines(cluster: DevCluster, job: str) -> dict[int, bytes]:
-    """The command lines of all processes of a job, by pid."""
-    found = {}
-    for pid in cluster.processes(int(job)):
-        with contextlib.suppress(OSError):
-            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
     return found

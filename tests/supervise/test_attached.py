@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ from slurm_robust.cli.main import cli
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent.ranks import Finder, Target
-from slurm_robust.supervise.attached import Attached
+from slurm_robust.supervise.attached import Attached, connection
 
 
 def test_it_is_over_when_its_srun_has_ended() -> None:
@@ -26,6 +29,58 @@ def test_it_is_over_when_its_srun_has_ended() -> None:
         process.communicate(b"\n")
     wait_until(lambda: attached.over, 5, "its end")
     assert Attached("0", process.pid).over
+
+
+def held() -> tuple[socket.socket, Attached]:
+    """An srun's end of the connection, and the step as its watch has it."""
+    srun, ours = socket.socketpair()
+    environment = {"SROBUST_HOLD": str(ours.detach())}
+    attached = Attached("0", 0, connection(environment))
+    assert environment == {}
+    return srun, attached
+
+
+def test_an_srun_that_waits_tells_its_exit_code() -> None:
+    """In one piece or in several; before that, nothing is known. A child of ours never keeps it waiting."""
+    srun, attached = held()
+    with srun:
+        assert attached.hold is not None
+        assert not os.get_inheritable(attached.hold.fileno())
+        assert attached.ended is None
+        srun.send(b"ended 1")
+        assert attached.ended is None
+        srun.send(b"37\n")
+        assert (attached.ended, attached.ended) == (137, 137)
+        attached.let_go()
+        assert srun.recv(1) == b""
+        assert attached.ended == 137
+
+
+def test_an_srun_is_kept_waiting_as_long_as_a_requeue_is_on_its_way() -> None:
+    """A word at once, and again and again until it is let go; one that is gone is no error."""
+
+    async def requeue() -> None:
+        srun, attached = held()
+        attached.stay()
+        attached.stay()
+        await asyncio.sleep(0)
+        assert srun.recv(9) == b"."
+        srun.close()
+        attached.let_go()
+
+    asyncio.run(requeue())
+
+
+@pytest.mark.parametrize("words", [b"", b"started\n", b"ended x\n", b"ended 1\nended 2\n"])
+def test_what_is_no_exit_code_is_none(words: bytes) -> None:
+    """Nothing is concluded from it; nor from a descriptor that is none."""
+    srun, attached = held()
+    srun.send(words)
+    srun.close()
+    assert attached.ended is None
+    attached.let_go()
+    assert connection({"SROBUST_HOLD": "x"}) is None
+    assert connection({}) is None
 
 
 def test_without_a_launcher_it_never_is() -> None:

@@ -14,7 +14,7 @@ from slurm_robust.supervise import attached
 from slurm_robust.supervise.folder import Folder
 
 
-def scene(tmp_path: Path, answer: Any, *, agents: bool = False) -> Any:
+def scene(tmp_path: Path, answer: Any, *, agents: bool = False, ended: int | None = None) -> Any:
     """A supervisor whose Slurm answers so."""
 
     def job(ref: object) -> Any:
@@ -24,6 +24,7 @@ def scene(tmp_path: Path, answer: Any, *, agents: bool = False) -> Any:
 
     return SimpleNamespace(
         attached=None,
+        ended=ended,
         present=SimpleNamespace(fleet=SimpleNamespace(alive=True, ranks={0: object()})),
         agents=SimpleNamespace(running=agents),
         context=SimpleNamespace(client=SimpleNamespace(job=job), ref=None),
@@ -41,6 +42,11 @@ def test_it_ends_with_the_job(tmp_path: Path) -> None:
     assert comes(scene(tmp_path, None))
     assert comes(scene(tmp_path, SimpleNamespace(state="COMPLETED")))
     assert not comes(scene(tmp_path, SimpleNamespace(state="RUNNING")))
+
+
+def test_an_srun_that_waits_for_us_is_no_end(tmp_path: Path) -> None:
+    """Its step has failed, and the script goes on only when we have decided."""
+    assert not comes(scene(tmp_path, SimpleNamespace(state="COMPLETED"), ended=137))
 
 
 def test_a_cluster_that_is_gone_is_not_watched_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

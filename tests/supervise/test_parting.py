@@ -174,7 +174,9 @@ print('next {"a": "$x  *`"}' if n == 3 else "exit 143")
     told = tmp_path / "told"
     process = napping(0.5, sys.executable, "-S", "-c", look, str(told), "two  words", "first", before=before)
     err = process.communicate(timeout=20)[1]
-    assert (process.returncode, err.replace("Terminated\n", "")) == (143, "")
+    assert process.returncode == 143
+    (line,) = err.replace("Terminated\n", "").splitlines()
+    assert "cannot be looked at (a fault)" in line
     lines = [eval(line) for line in told.read_text().splitlines()]
     assert [words for _, _, words in lines] == [["two  words", "first"]] * 3 + [["two  words", '{"a": "$x  *`"}']]
     assert {pid for pid, _, _ in lines} == {process.pid}
@@ -188,6 +190,38 @@ def test_a_look_that_can_never_be_had_is_not_waited_for_for_ever(shell: str) -> 
     process = napping(0.5, "/nonexistent/python", "state", before=before)
     process.communicate(timeout=10)
     assert process.returncode == EXIT_REQUEUE_WANTED
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_package_that_vanishes_leaves_one_line(shell: str) -> None:
+    """Somebody removes it while a requeue waits: said once, with the reason, and not at each look."""
+    before = f"from slurm_robust.supervise import nap; nap._MAX_FAILED = 3; {SHELLS[shell]}"
+    process = napping(0.5, sys.executable, "-S", "-m", "slurm_robust.not_there", "state", before=before)
+    err = process.communicate(timeout=30)[1]
+    assert process.returncode == EXIT_REQUEUE_WANTED
+    (line,) = err.splitlines()
+    assert line.startswith("srobust: ")
+    assert "not_there" in line
+    assert "requeue" in line
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_a_look_tells_is_passed_on(shell: str) -> None:
+    """The story's lines, of a look that goes on and of the last one; a closed stderr ends nothing."""
+    look = """
+import sys
+sys.stderr.write(f"srobust: {sys.argv[1]} \\\\n %s\\nand more\\n")
+print("next b" if sys.argv[1] == "a" else "exit 7")
+"""
+    before = f"from slurm_robust.supervise import nap; {SHELLS[shell]}"
+    process = napping(0.5, sys.executable, "-S", "-c", look, "a", before=before)
+    err = process.communicate(timeout=30)[1]
+    assert process.returncode == 7
+    assert err.splitlines() == [r"srobust: a \n %s", "and more", r"srobust: b \n %s", "and more"]
+    with napping(0.5, sys.executable, "-S", "-c", look, "a", before=before) as process:
+        assert process.stderr is not None
+        process.stderr.close()
+        assert process.wait(30) == 7
 
 
 def test_while_it_naps_it_is_one_process(tmp_path: Path) -> None:

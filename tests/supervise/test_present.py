@@ -64,6 +64,17 @@ def test_when_srun_has_ended_its_word_is_taken(present: Present) -> None:
     assert [(e.rank, e.node, e.signal) for e in present.scene.exits.values()] == [(2, "n2", 9)]
 
 
+def test_a_watch_of_one_step_knows_its_cancellation_before_any_rank(tmp_path: Path) -> None:
+    """Somebody cancels the step before an agent has found a rank: that is no death to recover from."""
+    path = tmp_path / "slurm-5.out"
+    path.touch()
+    watched = Present("step:3", ("n1",), job_id=5, layout={}, paths=[path], log_pattern="")
+    says(watched, "slurmstepd: error: *** STEP 5.2 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
+    assert not watched.cancelled
+    says(watched, "slurmstepd: error: *** STEP 5.3 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
+    assert watched.cancelled
+
+
 @pytest.mark.parametrize(
     ("line", "cancelled"),
     [
@@ -380,3 +391,12 @@ def test_an_unlabelled_error_where_one_node_alone_failed_is_that_nodes(present: 
     assert [s.node for s in verdict.suspects] == ["n2"]
     assert failure is not None
     assert failure.cause is FailureCause.WORDS
+
+
+@pytest.mark.parametrize(("code", "exit_code", "number"), [(1, 1, 0), (137, None, 9), (192, None, 64), (255, 255, 0)])
+def test_the_exit_code_of_a_whole_step_is_a_signal_only_where_there_is_one(
+    present: Present, code: int, exit_code: int | None, number: int
+) -> None:
+    """A program may end with 255, which is no signal's."""
+    present.whole_exit(code)
+    assert (present.scene.exits[-1].exit_code, present.scene.exits[-1].signal) == (exit_code, number)

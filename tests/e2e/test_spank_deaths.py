@@ -1,0 +1,49 @@
+"""`sbatch --robust` with a plain srun whose ranks die: srun's end waits for the decision, and the job is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Submit  # type: ignore[import-not-found]
+
+from slurm_robust.devcluster.cluster import DevCluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(300)]
+Cluster = Callable[..., DevCluster]
+ROBUST = ("--robust", "--robust-checkpoint-dir=ck")
+
+
+def test_a_job_whose_rank_is_killed_comes_back_and_resumes(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
+    """Kill -9 of one rank ends all ranks of a DDP job within a second, and srun with them.
+
+    The batch script must not go on before the requeue is asked for: the job is requeued, resumes from its checkpoint
+    and ends well.
+    """
+    dev = cluster(slurm_conf_extra=f"PlugStackConfig={plugstack}", slurmd_timeout_s=10)
+    job = submit(dev, command="set -e\nsrun", fault={"kind": "kill", "rank": 1, "step": 40}, sbatch=ROBUST)
+    job.hears("claimed", 90)
+    assert job.hears("resumed", 90)["step"] > 35
+    ended = job.ends(120)
+    assert (ended.state, ended.exit_code, ended.restart_count) == ("COMPLETED", "0:0", 1), job.everything()
+    assert job.output().count("resumed from step ") >= 1, job.everything()
+    assert all(not n.drained for n in job.client.nodes())
+    job.assert_clean_slurm()
+
+
+def test_the_programs_own_error_is_given_to_the_script(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
+    """A TypeError is nothing to recover from: srun ends with its own exit code, and the script's next line runs."""
+    dev = cluster(slurm_conf_extra=f"PlugStackConfig={plugstack}", slurmd_timeout_s=10)
+    job = submit(
+        dev,
+        command="trap 'echo srun gave $?' EXIT\nsrun",
+        fault={"kind": "exception", "rank": 2, "step": 40},
+        again=True,
+        sbatch=ROBUST,
+    )
+    ended = job.ends(120)
+    assert (ended.state, ended.exit_code, ended.restart_count) == ("FAILED", "1:0", 0), job.everything()
+    assert "srun gave 1" in job.output()
+    assert "TypeError" in job.hears("verdict")["text"]
+    assert job.told("claimed") == []
