@@ -66,11 +66,13 @@ class Program(NamedTuple):
 
 _MASTER = """export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000))"""
-_RANKS = "bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=0 WORLD_SIZE=$SLURM_NTASKS exec {python} -u {programs}/with_fault.py {program}'"
+_WRAPPED = "{python} -u {programs}/with_fault.py {programs}/"
+_RANK = "RANK=$SLURM_PROCID LOCAL_RANK=0 WORLD_SIZE=$SLURM_NTASKS"
 
 
 def _ranks(program: str) -> str:
-    return _RANKS.replace("{program}", program)
+    """As torch's `env://` wants it from plain srun."""
+    return f"bash -c '{_RANK} exec {_WRAPPED}{program}'"
 
 
 PROGRAMS = {
@@ -88,18 +90,18 @@ PROGRAMS = {
         finds_checkpoint=False,
     ),
     "hf": Program(
-        "Hugging Face Trainer", "a tqdm bar, `{'loss': …}`", 3, _ranks("{programs}/hf_trainer.py {folder}/ckpt"), _MASTER
+        "Hugging Face Trainer", "a tqdm bar, `{'loss': …}`", 3, _ranks("hf_trainer.py {folder}/ckpt"), _MASTER,
     ),
     "lightning": Program(
-        "Lightning", "its progress bar", 3, "{python} -u {programs}/with_fault.py {programs}/lightning_fit.py {folder}/ckpt",
+        "Lightning", "its progress bar", 3, f"{_WRAPPED}lightning_fit.py {{folder}}/ckpt",
         raises_on_all=True,
     ),
     "ddp": Program(
-        "plain torch DDP", "`step N loss x`", 4, _ranks("{programs}/plain_ddp.py {folder}/ckpt"), _MASTER,
+        "plain torch DDP", "`step N loss x`", 4, _ranks("plain_ddp.py {folder}/ckpt"), _MASTER,
         raises_on_all=True,
     ),
     "calls": Program(
-        "torch with slurm_robust's calls", "`progress.step`", 3, _ranks("{programs}/calls_us.py {folder}/ckpt"), _MASTER
+        "torch with slurm_robust's calls", "`progress.step`", 3, _ranks("calls_us.py {folder}/ckpt"), _MASTER
     ),
 }  # fmt: skip
 
@@ -145,7 +147,14 @@ def chosen(only: list[str]) -> list[Cell]:
 
 def sbatch_words(cell: Cell, folder: str) -> list[str]:
     """What is typed before the script's name."""
-    words = ["sbatch", "--parsable", "--requeue", "--open-mode=append", f"--output={folder}/job.out", f"--chdir={folder}"]
+    words = [
+        "sbatch",
+        "--parsable",
+        "--requeue",
+        "--open-mode=append",
+        f"--output={folder}/job.out",
+        f"--chdir={folder}",
+    ]
     words += [f"--nodes={PROGRAMS[cell.program].nodes}", "--ntasks-per-node=1", "--exclusive", "--time=30"]
     words.append(f"--job-name={cell.name.replace('/', '-')}")
     return words + (["--robust", *_checkpoints(cell, folder)] if cell.way == "spank" else [])

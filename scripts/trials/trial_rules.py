@@ -109,10 +109,9 @@ def _clean(f: Facts) -> list[str]:
 
 def _passing(f: Facts) -> list[str]:
     """One rank is broken once: its node is named, nobody else's suffers, and training goes on."""
-    _others_unharmed(f)
-    doubts = _goes_on(f)
+    doubts = _others_unharmed(f) + _goes_on(f)
     if f.fault_node not in (*f.blamed, *f.evicted):
-        doubts.append("the node was not named")
+        doubts.append(f"{f.fault_node} was not named")
     return doubts
 
 
@@ -132,10 +131,10 @@ def _own_error(f: Facts) -> list[str]:
 
 def _bad_node(f: Facts) -> list[str]:
     """A node on which it fails each time is left, at the second failure at the latest."""
-    _others_unharmed(f)
+    doubts = _others_unharmed(f)
     if f.strikes > 2:
         raise _Wrong(f"it failed {f.strikes} times on {f.fault_node}")
-    doubts = _goes_on(f)
+    doubts += _goes_on(f)
     if f.fault_node in f.nodes_after:
         raise _Wrong(f"{f.fault_node} was never left")
     return doubts
@@ -156,8 +155,7 @@ def _full_disk(f: Facts) -> list[str]:
 
 def _dead_node(f: Facts) -> list[str]:
     """Training goes on without it, and no other node suffers."""
-    _others_unharmed(f)
-    doubts = _goes_on(f)
+    doubts = _others_unharmed(f) + _goes_on(f)
     if f.fault_node in f.nodes_after:
         raise _Wrong(f"it went on with {f.fault_node}, which is dead")
     return doubts
@@ -175,10 +173,14 @@ _RULES: dict[str, Callable[[Facts], list[str]]] = {
 }
 
 
-def _others_unharmed(f: Facts) -> None:
-    others = sorted({*f.blamed, *f.evicted, *f.taken_out} - {f.fault_node})
+def _others_unharmed(f: Facts) -> list[str]:
+    others = sorted({*f.evicted, *f.taken_out} - {f.fault_node})
     if others:
         raise _Wrong(f"the fault was on {f.fault_node}, and {', '.join(others)} suffered for it")
+    named = sorted({*f.blamed} - {f.fault_node})
+    if named and f.fault_node not in f.blamed:
+        raise _Wrong(f"the fault was on {f.fault_node}, and {', '.join(named)} was named")
+    return [f"{', '.join(named)} was named, too"] if named else []
 
 
 def _no_node(f: Facts) -> None:

@@ -21,7 +21,7 @@ from trial_rules import Facts, judge
 
 _BEGIN_S = 180.0
 """For the first steps, and for an end without any fault."""
-_AFTER_S = 300.0
+_AFTER_S = 240.0
 """For everything that comes of a fault. A plain requeue alone takes two minutes."""
 _BACK_S = 90.0
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
@@ -79,7 +79,9 @@ class Trial:
         (self.folder / "ckpt").mkdir(parents=True)
         if self.cell.program == "nanogpt":
             if self.options.nanogpt is None:
-                raise ValueError("nanoGPT is tried from a checkout of it: give --nanogpt DIR, or choose others with --only")
+                raise ValueError(
+                    "nanoGPT is tried from a checkout of it: give --nanogpt DIR, or choose others with --only"
+                )
             lay_out(self.options.nanogpt, self.folder / "nanogpt")
         programs = Path(__file__).resolve().parent / "programs"
         text = batch_script(self.cell, str(self.folder), self.options.python, str(programs), self._fault_words())
@@ -195,7 +197,7 @@ class Trial:
 
     def _restore(self) -> None:
         """All nodes as they were, for the next trial."""
-        site.wait(lambda: self._look(), 30)
+        site.wait(self._look, 30)
         with contextlib.suppress(Exception):
             (self.folder / "slurm-job.txt").write_text(site.call("scontrol", "show", "job", self.number, check=False))
             (self.folder / "incidents.json").write_text(json.dumps(site.asked("incidents", self.number), indent=1))

@@ -156,7 +156,7 @@ def _silent(port: int) -> socket.socket:
         silence.listen(0)
         for _ in range(2):
             one = socket.socket()
-            one.setblocking(False)  # noqa: FBT003
+            one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
             _HELD.append(one)
         return silence
@@ -183,9 +183,15 @@ def back_in_service(names: set[str], within_s: float) -> str:
 
     def free() -> bool:
         held = {node for name, some in reserved().items() if "standby" not in name for node in some}
-        return all(nodes().get(name, "").split("+")[0] == "IDLE" and "DRAIN" not in nodes()[name] for name in names - held) and not held & names
+        return (
+            all(nodes().get(name, "").split("+")[0] == "IDLE" and "DRAIN" not in nodes()[name] for name in names - held)
+            and not held & names
+        )
 
-    wait(lambda: free() or any("DRAIN" in nodes().get(name, "") or "DOWN" in nodes().get(name, "") for name in names), within_s)
+    wait(
+        lambda: free() or any("DRAIN" in nodes().get(name, "") or "DOWN" in nodes().get(name, "") for name in names),
+        within_s,
+    )
     out = {name: nodes().get(name, "") for name in names}
     by_hand = [name for name, state in out.items() if "DRAIN" in state or "DOWN" in state]
     for name in by_hand:

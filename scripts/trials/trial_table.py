@@ -66,7 +66,8 @@ def _row(result: Mapping[str, Any]) -> tuple[str, ...]:
         ", ".join(f"step {step}" if step else "no step" for step in result["begun_at"]) or "–",
         f"{', '.join(named) or 'nobody'}" + (f" (fault on {result['fault_node']})" if result["fault_node"] else ""),
         result["road"] or "–",
-        f"{', '.join(out)} out" if out else "all in",
+        (f"{', '.join(out)} out" if out else "all in service")
+        + (", resumed by hand" if result["resumed_by_hand"] else ""),
         f"{result['state'].lower()} {result['exit_code']}",
         f"{result['judgement']}{why}",
     )

@@ -1,4 +1,4 @@
-"""What srobust itself told of a job: the lines of its story and the daemon's incidents, as the facts of a trial. Pure."""
+"""What srobust told of a job, as facts of a trial: its story's lines and the daemon's incidents. Pure."""
 
 from __future__ import annotations
 

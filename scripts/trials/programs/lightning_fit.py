@@ -47,7 +47,9 @@ def main() -> None:
         log_every_n_steps=5, enable_model_summary=False,
     )  # fmt: skip
     data = [torch.utils.data.Subset(Squares(), range(48))] * 3
-    trainer.fit(Model(), DataLoader(torch.utils.data.ConcatDataset(data), batch_size=None, num_workers=1), ckpt_path="last")
+    trainer.fit(
+        Model(), DataLoader(torch.utils.data.ConcatDataset(data), batch_size=None, num_workers=1), ckpt_path="last"
+    )
 
 
 if __name__ == "__main__":

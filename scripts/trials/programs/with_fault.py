@@ -9,6 +9,7 @@ optimizer's own state, which a checkpoint carries on.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import runpy
@@ -27,6 +28,7 @@ FAULT: dict[str, Any] = json.loads(os.environ.get("TRIAL_FAULT") or "{}")
 STEP_S = float(os.environ.get("TRIAL_STEP_S", "0"))
 RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
 NODE = os.environ.get("SLURMD_NODENAME", "")
+OWN_STEPS = itertools.count(1)
 
 
 def note(**fields: object) -> None:
@@ -48,8 +50,8 @@ def after_step(stepped: Any, _args: object, _kwargs: object) -> None:
     if FAULT.get("kind") == "error" and here and step >= FAULT["step"]:
         note(struck="error", step=step)
         raise TypeError("unsupported operand type(s) for +: 'NoneType' and 'float'")
-    after_step.own += 1  # type: ignore[attr-defined]
-    if FAULT.get("kind") == "cuda" and NODE == bad_node() and step >= FAULT["step"] and after_step.own > 5:  # type: ignore[attr-defined]
+    own = next(OWN_STEPS)
+    if FAULT.get("kind") == "cuda" and bad_node() == NODE and step >= FAULT["step"] and own > 5:
         note(struck="cuda", step=step)
         raise RuntimeError(
             "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported at some other "
@@ -57,9 +59,6 @@ def after_step(stepped: Any, _args: object, _kwargs: object) -> None:
         )
     if RANK == 0:
         note(step=step)
-
-
-after_step.own = 0  # type: ignore[attr-defined]
 
 
 def bad_node() -> str:
@@ -82,9 +81,9 @@ def loader_may_hang() -> None:
 
 def hook_loaders() -> None:
     """PyTorch's loaders, in their worker processes; and numpy's, for a program that reads its batches itself."""
-    import numpy  # noqa: PLC0415 (not every program has it)
+    import numpy as np  # noqa: PLC0415 (not every program has it)
 
-    torch_fetch, memmap = fetch._MapDatasetFetcher.fetch, numpy.memmap
+    torch_fetch, memmap = fetch._MapDatasetFetcher.fetch, np.memmap
 
     def fetch_or_hang(self: Any, index: Any) -> Any:
         loader_may_hang()
@@ -95,14 +94,17 @@ def hook_loaders() -> None:
         return memmap(*args, **kwargs)
 
     fetch._MapDatasetFetcher.fetch = fetch_or_hang
-    numpy.memmap = memmap_or_hang
+    np.memmap = memmap_or_hang
 
 
 def main() -> None:
     """Run the program."""
     torch.set_num_threads(1)
-    note(started=os.getpid(), launch=f"{os.environ.get('SLURM_RESTART_COUNT', '0')}.{os.environ.get('SLURM_STEP_ID', '')}")
-    if FAULT.get("kind") == "cuda" and RANK == FAULT["ranks"][0] and not (FOLDER / "bad-node").exists():
+    note(
+        started=os.getpid(),
+        launch=f"{os.environ.get('SLURM_RESTART_COUNT', '0')}.{os.environ.get('SLURM_STEP_ID', '')}",
+    )
+    if FAULT.get("kind") == "cuda" and FAULT["ranks"][0] == RANK and not (FOLDER / "bad-node").exists():
         (FOLDER / "bad-node").write_text(NODE)
     optimizer.register_optimizer_step_post_hook(after_step)
     hook_loaders()
