@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from trial_cells import Cell, chosen
 from trial_run import Options, Trial
+from trial_site import INTERRUPTED
 from trial_table import fill_file
 
 
@@ -50,13 +52,21 @@ def main() -> int:
     options = Options(args.out.resolve(), args.python, args.nanogpt and args.nanogpt.resolve(), args.user)
     lock, wrong = threading.Lock(), []
 
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: INTERRUPTED.set())
+
     def one(cell: Cell) -> None:
         began_s = time.monotonic()
+        if INTERRUPTED.is_set():
+            return
         try:
             result = Trial(cell, options).run()
         except Exception:  # noqa: BLE001 (one that cannot be done says so, and the others go on)
             print(f"{cell.name}: could not be tried\n{traceback.format_exc()}", flush=True)
             wrong.append(cell)
+            return
+        if INTERRUPTED.is_set():
+            print(f"{cell.name}: interrupted", flush=True)
             return
         with lock, results.open("a") as file:
             file.write(json.dumps(result) + "\n")
@@ -67,8 +77,8 @@ def main() -> int:
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(one, cells))
-    print(f"{len(cells)} trials, {len(wrong)} wrong")
-    return 1 if wrong else 0
+    print(f"{len(cells)} trials, {len(wrong)} wrong" if not INTERRUPTED.is_set() else "interrupted")
+    return 1 if wrong or INTERRUPTED.is_set() else 0
 
 
 def _arguments() -> argparse.Namespace:

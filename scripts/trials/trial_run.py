@@ -160,10 +160,9 @@ class Trial:
                 self.node, self.rank = "", -1
 
     def _fill_disk(self) -> None:
-        with (self.folder / "ckpt" / "ballast").open("wb") as ballast, contextlib.suppress(OSError):
+        with (self.folder / "ckpt" / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
             while True:
                 ballast.write(b"\0" * 4096)
-                ballast.flush()
 
     def _facts(self) -> Facts:
         notes, job, since_s = self._notes(), site.job(self.number), self.fault_at_s

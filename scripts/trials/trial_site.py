@@ -13,12 +13,15 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 _CALL_S = 30.0
+INTERRUPTED = threading.Event()
+"""Set once somebody ends the trials: all waits end, and what was set up is taken down."""
 
 
 class DeadNode(NamedTuple):
@@ -216,7 +219,8 @@ def wait(until: Callable[[], bool], within_s: float) -> bool:
     while time.monotonic() < deadline_s:
         if until():
             return True
-        time.sleep(0.25)
+        if INTERRUPTED.wait(0.25):
+            return until()
     return False
 
 
