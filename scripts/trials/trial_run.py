@@ -55,6 +55,7 @@ class Trial:
         self.by_hand = ""
         self.dead: site.DeadNode | None = None
         self.over = False
+        self.look_at_s = 0.0
 
     def run(self) -> dict[str, Any]:
         """One line of the results."""
@@ -116,7 +117,10 @@ class Trial:
         return _BEGIN_S if self.cell.fault == "clean" else _AFTER_S
 
     def _look(self) -> bool:
-        """Note what is out of service; true once the job is over."""
+        """Note what is out of service; true once the job is over. Slurm is asked once a second at most."""
+        if time.monotonic() < self.look_at_s:
+            return self.over
+        self.look_at_s = time.monotonic() + 1
         own = {start.node for start in self._notes().starts}
         states = site.nodes()
         out = {name for name in own if any(word in states.get(name, "") for word in ("DRAIN", "DOWN", "FAIL"))}

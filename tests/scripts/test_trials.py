@@ -140,6 +140,7 @@ def test_notes_of_a_job_that_did_not_go_on() -> None:
     assert read.first_new_step(2.5) is None
     read = notes(start(1, 0, "n1", "0.0"), step(2, 1), start(5, 0, "n1", "0.2"), start(7, 0, "n1", "0.4"), step(8, 1))
     assert read.steps_begun_at(3) == [0, 1]
+    assert notes().steps_begun_at(3) == []
     assert notes({"at_s": 3, "rank": 1, "node": "n2", "struck": "cuda"}).strikes == ((3, "n2"),)
 
 
