@@ -8,6 +8,9 @@ from typing import NamedTuple
 STEPS = 50
 STEP_S = 0.15
 SAVE_EVERY = 10
+CPUS = 8
+"""All of a node's, so that each job has its nodes alone. `--exclusive` would take their GPUs, too. Slurm 22.05 can lose
+track of those where a node dies under a job that is then requeued, and the trials after it would wait for ever."""
 FAULT_STEP = 24
 """The fault comes here: two checkpoints are there, and every rank has made the five steps that a limit needs."""
 FAULT_RANK = 1
@@ -155,7 +158,7 @@ def sbatch_words(cell: Cell, folder: str) -> list[str]:
         f"--output={folder}/job.out",
         f"--chdir={folder}",
     ]
-    words += [f"--nodes={PROGRAMS[cell.program].nodes}", "--ntasks-per-node=1", "--exclusive", "--time=30"]
+    words += [f"--nodes={PROGRAMS[cell.program].nodes}", "--ntasks-per-node=1", f"--cpus-per-task={CPUS}", "--time=30"]
     words.append(f"--job-name={cell.name.replace('/', '-')}")
     return words + (["--robust", *_checkpoints(cell, folder)] if cell.way == "spank" else [])
 

@@ -89,7 +89,9 @@ class _Wrong(Exception):  # noqa: N818 (a way out of the rules, no error)
 def judge(facts: Facts) -> Judgement:
     """By the rules of the fault."""
     if not facts.struck:
-        return Judgement(WRONG, "the trial failed: the fault never came about")
+        return Judgement(
+            WRONG, f"the trial failed: the fault never came about (the job: {facts.state} {facts.exit_code})"
+        )
     try:
         doubts = _RULES[facts.fault](facts)
     except _Wrong as wrong:

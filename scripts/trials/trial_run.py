@@ -160,7 +160,7 @@ class Trial:
         if FAULTS[self.cell.fault].by_program or self.cell.fault == "loader":
             strikes = self._notes().strikes
             self.fault_at_s = strikes[0][0] if strikes else 0.0
-            if self.cell.fault == "error" and self.program.raises_on_all:
+            if self.cell.fault == "error":  # no node has anything to do with it
                 self.node, self.rank = "", -1
 
     def _fill_disk(self) -> None:
@@ -183,7 +183,7 @@ class Trial:
             launches=len(notes.steps_begun_at(since_s)) if self.cell.fault != "clean" else len(launches) - 1,
             strikes=len(notes.strikes),
             begun_at=tuple(notes.steps_begun_at(since_s)) if self.cell.fault != "clean" else (),
-            first_new_step_s=round(new[0] - since_s, 1) if new else None,
+            first_new_step_s=round(new[0] - since_s, 1) if new and self.cell.fault != "clean" else None,
             nodes_after=tuple(sorted({s.node for s in notes.ranks(launches[-1]).values()})) if launches else (),
             state=job.get("JobState", ""),
             exit_code=job.get("ExitCode", ""),
