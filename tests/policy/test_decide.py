@@ -311,6 +311,9 @@ situations = st.builds(
     st.booleans(),
     st.builds(JobFacts, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
     outside=st.booleans(),
+    older_failures=st.lists(failures, max_size=2).map(tuple),
+    full_disk=st.sampled_from(["", "make room in /ckpt"]),
+    over=st.booleans(),
 )
 
 
@@ -338,7 +341,8 @@ def test_whatever_the_situation(s: Situation) -> None:
     if s.verdict.conclusion is Conclusion.USER_CODE:
         assert plan.road in (Road.STOP, Road.ALERT_ONLY)
         assert plan.evict == ()
-    if s.fruitless >= s.fruitless_limit:
+    refused_launch = s.failure is not None and s.failure.cause is FailureCause.SLURM and s.ended
+    if s.fruitless >= s.fruitless_limit and not refused_launch and not s.full_disk:
         assert plan.road is Road.ALERT_ONLY or (plan.road, plan.exit_code) == (Road.STOP, 93)
     if plan.road is Road.SPARE_IN_ALLOCATION:
         assert len(set(NODES) - set(plan.evict)) >= s.training_node_count
