@@ -54,7 +54,7 @@ def test_the_page_is_written_when_its_line_is_told(tmp_path: Path) -> None:
         folder=folder,
         book=Book(SimpleNamespace(config=Config(), folder=folder)),  # type: ignore[arg-type]
         present=SimpleNamespace(
-            fleet=SimpleNamespace(mark=lambda _: 0.0, first_step=lambda _: (6, 2000.0)), last_sign_s=2001.0
+            fleet=SimpleNamespace(mark=lambda _: 0.0, first_step=lambda _: (6, 2000.0), alive=[]), last_sign_s=2001.0
         ),
         start=SimpleNamespace(step=5),
         roads=SimpleNamespace(lineage=SimpleNamespace(reached=10)),
