@@ -18,7 +18,7 @@ Cluster = Callable[..., DevCluster]
 def test_an_option_that_srun_refuses_is_told_and_nothing_is_restarted(
     cluster: Cluster, submit: Submit, option: str, end: str
 ) -> None:
-    """Nothing has run: srun's own exit code and words, no incident, no restart, no requeue; wherever it writes."""
+    """Nothing ran: its own exit code and words, no incident, no restart, no requeue, wherever its output goes."""
     dev = cluster(standby=0, daemon=False, nodes=2)
     job = submit(dev, nodes=1, options=option, arguments=end)
     ended = job.ends(120)

@@ -74,7 +74,7 @@ def test_installing_puts_every_file_in_its_place_and_uninstalling_takes_it_away(
 
 
 def test_installing_elsewhere_than_it_was_built_for_builds_it_again(tmp_path: Path) -> None:
-    """`make`, then `make install prefix=/usr`: the folder compiled in is the one installed."""
+    """`make`, then `make install prefix=/usr`: what is compiled in is what is installed, srobust too."""
     need_compiler()
     assert make(tmp_path / "build").returncode == 0
     root = tmp_path / "root"
