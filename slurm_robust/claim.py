@@ -49,11 +49,13 @@ class Claim:
         conclusion: The verdict's conclusion (`culprit`, `undetermined`, …).
         confidence: Of the verdict, 0–1.
         why: The plan's reason, in words.
-        step: Last step reached, -1 where unknown.
+        step: Highest step reached, -1 where unknown.
         resume_step: Step of the checkpoint that the attempt started from, -1 for none.
         at_s: When this was written, seconds since the epoch.
         suspected_at_s: Something seems wrong since then, and a wish may follow soon; 0 where nothing does.
         times: Stamps of the incident, keys of `model.TIME_KEYS`.
+        failed: Launches of the job that ended badly without a new step, in the hour that began at `failed_since_s`.
+        failed_since_s: See there; seconds since the epoch.
     """
 
     state: str
@@ -70,6 +72,8 @@ class Claim:
     at_s: float = 0.0
     suspected_at_s: float = 0.0
     times: Mapping[str, float] = field(default_factory=dict)
+    failed: int = 0
+    failed_since_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "confidence": _finite,
     "at_s": _finite,
     "suspected_at_s": _finite,
+    "failed": _whole,
+    "failed_since_s": _finite,
     "restart": _whole,
     "fruitless": _whole,
     "step": _whole,

@@ -68,6 +68,8 @@ class Findings:
     """What new lines told."""
 
     step: int | None = None
+    steps: list[int] = field(default_factory=list)
+    """All of them in their order, where a line does not count by epochs."""
     exits: list[TaskExit] = field(default_factory=list)
     oom: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -149,6 +151,8 @@ class OutputFile:
             step = read_step(line, self._own)
             if step is not None:
                 found.step = step
+                if "epoch" not in line.lower():
+                    found.steps.append(step)
             found.exits.extend(read_exit(line))
             gone = _CANCELLED.search(line)
             if gone is not None and "NODE FAILURE" not in gone["why"]:

@@ -27,7 +27,8 @@ class Facts:
         overdue: The action limit was reached.
         ended: A rank died, or srun ended.
         exit_code: srun's, where it ended by itself.
-        bad_loss: As in `Situation`.
+        failed_launches: Launches of the job within the hour that came to nothing, this one included where it did.
+        bad_loss, resumes, at_stake: As in `Situation`.
     """
 
     config: Config
@@ -46,6 +47,9 @@ class Facts:
     ended: bool
     exit_code: int | None
     bad_loss: BadLoss | None = None
+    failed_launches: int = 0
+    resumes: bool | None = True
+    at_stake: bool = True
 
 
 def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collection[str]) -> list[str]:
@@ -85,6 +89,10 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         fruitless_limit=facts.config.supervise.fruitless_attempts,
         action_limit_reached=facts.overdue,
         bad_loss=facts.bad_loss,
+        failed_launches=facts.failed_launches,
+        failed_launches_limit=facts.config.supervise.fruitless_launches_per_hour,
+        resumes=facts.resumes,
+        at_stake=facts.at_stake,
         job=JobFacts(
             requeueable=job.requeueable,
             het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,
