@@ -50,7 +50,7 @@ class Claim:
         conclusion: The verdict's conclusion (`culprit`, `undetermined`, …).
         confidence: Of the verdict, 0–1.
         why: The plan's reason, in words.
-        step: Last step reached, -1 where unknown.
+        step: Highest step reached, -1 where unknown.
         resume_step: Step of the checkpoint that the attempt started from, -1 for none.
         at_s: When this was written, seconds since the epoch.
         suspected_at_s: Something seems wrong since then, and a wish may follow soon; 0 as soon as training moves.
@@ -59,6 +59,8 @@ class Claim:
             only observes. Empty where there is no such plan. Daemons that do not know it pass it over.
         mode: Whether that plan is carried out: `act` or `observe` (`model.Mode` value).
         suspects: Nodes that the verdict names, where the plan leaves others or none.
+        failed: Launches of the job that ended badly without a new step, in the hour that began at `failed_since_s`.
+        failed_since_s: See there; seconds since the epoch.
     """
 
     state: str
@@ -78,6 +80,8 @@ class Claim:
     road: str = ""
     mode: str = ""
     suspects: tuple[str, ...] = ()
+    failed: int = 0
+    failed_since_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "confidence": _finite,
     "at_s": _finite,
     "suspected_at_s": _finite,
+    "failed": _whole,
+    "failed_since_s": _finite,
     "restart": _whole,
     "fruitless": _whole,
     "step": _whole,

@@ -76,6 +76,8 @@ class SuperviseConfig(_Section, frozen=True):
     """How long the wrapper waits to be ended once a requeue is under way."""
     fruitless_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
     """Attempts in a row without a new step before the job is stopped, exit 93."""
+    fruitless_launches_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 30
+    """Launches of a job that may end badly without a new step within an hour; at the last of them it is stopped."""
     log_pattern: str = ""
     """A site's own regex for log lines that show progress, with a group named `step`."""
 

@@ -64,7 +64,7 @@ def _config_problem(named: str) -> str:
             ("srun's", "the command's own, as srun tells it"),
             (64, "wrong usage, or a wrong robust.yaml that you named: nothing was started"),
             (75, "a requeue was wanted and nobody came"),
-            (93, "stopped for good: three attempts in a row without a new step"),
+            (93, "stopped for good: three attempts in a row, or 30 launches an hour, without a new step"),
             (127, "srun is not on PATH"),
         ],
     ),

@@ -43,13 +43,14 @@ def incident_key(job: Job, incident: str) -> str:
     return f"{job.ref.job_id}.r{job.restart_count}.{job.start_at_s}.{incident}"
 
 
-def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float) -> Usage:
-    """Seats given so far, for the caps."""
+def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float, step: int = -1) -> Usage:
+    """Seats given so far, for the caps; `step` is the highest that the job says it has reached."""
     since_s = now_s - DAY_S
     return Usage(
         active=sum(1 for f in recoveries.open.values() if f.recovery.seat),
         user_day=journal.seats_since(since_s, user=job.user),
         job_day=journal.seats_since(since_s, job_id=job.ref.job_id),
+        job_fruitless=journal.fruitless_seats(since_s, job.ref.job_id, step),
     )
 
 
@@ -170,7 +171,8 @@ class Intake:
         core = self.core
         if (other := self.recoveries.of_job(job.ref.job_id)) is not None and other.recovery.kind != NODE_LOST:
             return Refusal(f"the job is on its way back already ({other.row.id})")
-        if refusal := check_claim(job, claim, usage_of(core.journal, self.recoveries, job, core.now_s()), core.config):
+        usage = usage_of(core.journal, self.recoveries, job, core.now_s(), claim.step)
+        if refusal := check_claim(job, claim, usage, core.config):
             return refusal
         drains = core.config.quarantine.claims == "drain" and core.acting
         if claim.evict and (self.breaker.why_open or (drains and not self.breaker.allows(frozenset(claim.evict)))):

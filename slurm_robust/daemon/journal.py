@@ -186,6 +186,19 @@ class Journal:
         query = "SELECT count(*) FROM incidents WHERE seat AND opened_at_s >= ? AND (user = ? OR job_id = ?)"
         return int(self.db.execute(query, (at_s, user, job_id)).fetchone()[0])
 
+    def fruitless_seats(self, at_s: float, job_id: int, step: int) -> int:
+        """How many seats this job asked for and got since then, one after the other, and came no further after each.
+
+        By the steps that it told with its claims, the last of which is `step`: a lineage is the job's own choice.
+        """
+        count = 0
+        for row in self.incidents("seat AND kind = 'claim' AND job_id = ? AND opened_at_s >= ?", (job_id, at_s)):
+            told = row.verdict.get("step", -1)
+            if told < step:
+                break
+            count, step = count + 1, told
+        return count
+
     # --- actions
 
     def _insert_action(self, key: str, seq: int, action: Action, *, planned: bool) -> None:

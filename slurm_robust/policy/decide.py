@@ -6,7 +6,7 @@ The wrapper asks it for each incident; what the daemon does about a claim is dec
 2. While nothing ended, and neither a corroborated verdict nor the action limit calls for an action: wait.
 3. Slurm could not start the step: requeue a restarted job, a few times; stop any other with its own exit code.
 4. A full disk ended it, and is full still: stop with its own exit code.
-5. Attempts without a new step reached the limit: stop, exit 93.
+5. Attempts without a new step, or launches of the job that came to nothing, reached their limit: stop, exit 93.
 6. A training that ended with a bad loss, for no node's fault, goes back to a checkpoint from before it; bounded.
 7. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
 8. Somebody else's step is over without a new step, and all that is known is an exit code: stop with that code, since
@@ -14,6 +14,9 @@ The wrapper asks it for each incident; what the daemon does about a claim is dec
 9. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
 10. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
 11. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
+
+Where a restart by the same command may begin from zero and overwrite what was saved, the job is requeued instead of
+restarted inside its allocation, if it may be: a requeue runs the script again.
 
 Whichever road leads to another attempt, that one goes back, too, where the loss is bad.
 """
@@ -75,6 +78,11 @@ class Situation:
         user_daemon: The owner runs one for this job.
         action_limit_reached: Silence lasted longer than the site allows without an explanation.
         bad_loss: None where nothing is known to be wrong with it.
+        failed_launches: Of the job, within an hour, that ended badly without a new step, this one included.
+        failed_launches_limit: `supervise.fruitless_launches_per_hour`, 0 for none.
+        resumes: A restart by the same command goes on from where training was, or loses no more than a requeue would;
+            False where it is known to start from zero, None where nobody knows.
+        at_stake: There is something that a start from zero could lose.
         mode: Changes nothing in the plan: in `observe`, whoever receives it does nothing.
         outside: The watch is not the step's own: it starts no step anew, and a requeue is all that it can ask for.
         older_failures: Error messages from before the last new step: they count against the node that they came from.
@@ -102,6 +110,10 @@ class Situation:
     action_limit_reached: bool = False
     job: JobFacts = field(default_factory=JobFacts)
     bad_loss: BadLoss | None = None
+    failed_launches: int = 0
+    failed_launches_limit: int = 0
+    resumes: bool | None = True
+    at_stake: bool = True
     mode: Mode = Mode.ACT
     outside: bool = False
     older_failures: tuple[Failure, ...] = ()
@@ -164,9 +176,14 @@ def _full_disk(s: Situation) -> Plan | None:
 
 
 def _fruitless(s: Situation) -> Plan | None:
-    if s.fruitless < s.fruitless_limit:
+    if s.fruitless >= s.fruitless_limit:
+        reason = f"{s.fruitless} attempts in a row without a new step (limit {s.fruitless_limit})"
+    elif 0 < s.failed_launches_limit <= s.failed_launches:
+        reason = f"{s.failed_launches} launches of this job ended without a new step within an hour"
+        reason += f" (limit {s.failed_launches_limit}, supervise.fruitless_launches_per_hour)"
+    else:
         return None
-    reason = f"{s.fruitless} attempts in a row without a new step (limit {s.fruitless_limit}); last: {_told(s)}"
+    reason += f"; last: {_told(s)}"
     return Plan(Road.STOP, reason, exit_code=EXIT_STOPPED_FOR_GOOD)
 
 
@@ -286,7 +303,16 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
     # Nodes neither in use nor healthy may hide among the used ones where those were not given: they do not count.
     left = s.training_node_count - len(evict & s.used_nodes) + len(set(s.healthy_spares) - evict)
     left = min(left, len(set(s.allocation_nodes) - evict))
-    return "" if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
+    return _lost_inside(s) if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
+
+
+def _lost_inside(s: Situation) -> str:
+    """Why the script should be run again, not its command alone; empty where that makes no difference."""
+    if s.resumes or not s.at_stake or not s.job.requeueable or s.outside:
+        return ""
+    if s.resumes is None:
+        return "nothing shows that the command alone resumes, and a requeue runs the script again"
+    return "the command alone started from zero before, and a requeue runs the script again"
 
 
 def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
@@ -294,7 +320,7 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
         f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({shortened(', '.join(sorted(faults)), 60)})"
     )
     reason = f"{told}, more than half: a cause that they share, so none is evicted; {_told(s)}"
-    if not s.dead_nodes and s.restarts_in_place == 0 and not s.outside:
+    if not s.dead_nodes and s.restarts_in_place == 0 and not s.outside and not _lost_inside(s):
         return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")
     if s.outside and not s.job.requeueable:
         return _words_alone(reason)
@@ -340,6 +366,9 @@ def _no_node(s: Situation) -> Plan:
             return _words_alone(f"{told}; {why}")
         road, how = _requeue_road(s)
         return Plan(road, f"{told}; {why}. {how}, no node named")
+    if s.restarts_in_place < 2 and (lost := _lost_inside(s)):
+        road, how = _requeue_road(s)
+        return Plan(road, f"{told}; {why}. {how}, no node named: {lost}")
     if s.restarts_in_place == 0:
         return Plan(Road.RESTART_IN_PLACE, f"{told}; {why}: restart in place on the same nodes")
     if s.job.requeueable and s.restarts_in_place == 1:

@@ -48,11 +48,15 @@ REPORT = "report"
 
 @dataclass(frozen=True)
 class Usage:
-    """Seats given so far: active now, and to this user and this job within the last day."""
+    """Seats given so far: active now, and to this user and this job within the last day.
+
+    `job_fruitless` are those of the job after which it came no further, up to now and one after the other.
+    """
 
     active: int = 0
     user_day: int = 0
     job_day: int = 0
+    job_fruitless: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,14 @@ def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal
         return Refusal("Slurm requeues batch jobs only, and none that was submitted with --no-requeue")
     if foreign_nodes:
         return Refusal(f"the claim names nodes that are not the job's own: {shortened(', '.join(foreign_nodes), 100)}")
-    return check_caps(usage, config)
+    return _check_fruitless(usage.job_fruitless, config.supervise.fruitless_attempts) or check_caps(usage, config)
+
+
+def _check_fruitless(seats: int, limit: int) -> Refusal | None:
+    """A job that crashes again and again leaves the user's seats to the user's other jobs."""
+    if seats < limit:
+        return None
+    return Refusal(f"{seats} seats in a row brought the job no new step (limit {limit}, supervise.fruitless_attempts)")
 
 
 def check_caps(usage: Usage, config: Config) -> Refusal | None:

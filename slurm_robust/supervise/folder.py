@@ -53,12 +53,17 @@ class Folder:
         """
         self._print(text)
         line = json.dumps({"at_s": round(time.time(), 3), "kind": kind, "text": text, **data}, default=str)
+        self.append(STORY_FILE, line + "\n")
+
+    def append(self, name: str, line: str) -> None:
+        """Add a line to a file, in one write."""
+        path = self.path / name
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / STORY_FILE).open("a", encoding="utf-8") as f:
-                f.write(line + "\n")
+            with path.open("a", encoding="utf-8") as f:
+                f.write(line)
         except OSError as error:
-            self._failed(str(self.path / STORY_FILE), error)
+            self._failed(str(path), error)
 
     def folder(self, name: str) -> Path:
         """A folder for others to write into, made where the disk lets us."""

@@ -187,6 +187,7 @@ def read(client: SlurmClient, ref: JobRef) -> JobContext:
         previous = claim.parse(job.comment)
     except ClaimError:
         previous, can_claim = None, False  # a newer version's: not ours to overwrite
+    said = previous
     if previous is not None and previous.state == claim.STATE_DONE and previous.restart == job.restart_count:
         previous = None  # an earlier run of the same script is over: this is another training
     mine = Claim(
@@ -196,6 +197,8 @@ def read(client: SlurmClient, ref: JobRef) -> JobContext:
         incident=previous.incident if previous else "",
         fruitless=previous.fruitless if previous else 0,
         step=previous.step if previous else -1,
+        failed=said.failed if said else 0,
+        failed_since_s=said.failed_since_s if said else 0.0,
     )
     can_claim = can_claim and job.uid == os.getuid()
     return JobContext(client, client.cluster_name(), job, previous, mine, can_claim)

@@ -95,13 +95,19 @@ class Losses:
         healthy = found.to.step if found.to is not None else -1
         return BadLoss(found.why, healthy, found.before, s.config.checkpoint.rollbacks)
 
-    async def go_back(self) -> str:
-        """Have the next attempts start from before what `bad` found; a sentence about it."""
-        assert self._found is not None
+    async def go_back(self) -> tuple[str, int | None]:
+        """Have the next attempts start from before what `bad` found.
+
+        Returns:
+            A sentence about it, and the step that training goes back to; None where it does not.
+        """
+        found = self._found
+        assert found is not None
         try:
-            return await asyncio.to_thread(goback.go_back, self._s.checkpoint_dir, self._found)
+            text = await asyncio.to_thread(goback.go_back, self._s.checkpoint_dir, found)
         except CheckpointError as error:
-            return f"training does not go back: {error}"
+            return f"training does not go back: {error}", None
+        return text, found.to.step if found.to is not None else None
 
 
 def _told(fleet: Fleet) -> tuple[int, float | None, float | None] | None:

@@ -88,6 +88,8 @@ class Findings:
 
     step: int | None = None
     """The newest step, where it is news: a number that is only said again is none."""
+    steps: list[int] = field(default_factory=list)
+    """All news in their order, but for lines that count by epochs."""
     exits: list[TaskExit] = field(default_factory=list)
     oom: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -262,6 +264,8 @@ class OutputFile:
         step = self._counters.news(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole)
         if step is not None:
             found.step = step
+            if "epoch" not in line.lower():
+                found.steps.append(step)
 
 
 def _programs(raw: bytes) -> str:

@@ -63,6 +63,10 @@ class Present:
         self._outputs = [OutputFile(path, own, counters) for path in paths]
         self._log_step: tuple[int, float] | None = None
         self._log_signs = 0
+        self._log_first: list[int] = []
+        self._log_highest = 0
+        self.falls = False
+        """Log lines counted down, or anew: they do not number the steps of the whole training."""
 
     def read_outputs(self) -> None:
         """Take in the new lines of the job's output files."""
@@ -76,6 +80,7 @@ class Present:
                     self.fleet.steps.saw(-1, self._log_signs, self._log_step[1])
                 self._log_step = (found.step, now)
                 self._log_signs += 1
+            self._note_log_steps(found.steps)
             self._cancelled.update(found.cancelled)
             for oom in found.oom:
                 self.scene.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
@@ -83,6 +88,13 @@ class Present:
             for gone in found.exits:
                 # Slurm's word of an OOM kill names the step; of the tasks that ended beside it, it took those killed.
                 self._deaths.srun_says(gone, now, oom_killed=bool(found.oom) and gone.signal == signal.SIGKILL)
+
+    def _note_log_steps(self, steps: Sequence[int]) -> None:
+        for step in steps:
+            if len(self._log_first) < 2 and step not in self._log_first:
+                self._log_first.append(step)
+            self.falls |= step < self._log_highest // 2
+            self._log_highest = max(self._log_highest, step)
 
     def confirm_exits(self, *, ended: bool = False) -> None:
         """Believe the word on a task once no rank of it is there any more.
@@ -158,6 +170,25 @@ class Present:
         if self.has_progress:
             return self.fleet.step
         return self._log_step[0] if self._log_step is not None else -1
+
+    @property
+    def beginning(self) -> tuple[int, int] | None:
+        """The step that the attempt began with, as it told it, and the one to judge by; None where that is not known.
+
+        The first number in a log is often no step: a progress bar is drawn at 0 before it jumps to where training goes
+        on. So the second one is judged.
+        """
+        if self.has_progress:
+            first = min(r.first_step for r in self.fleet.ranks.values() if r.progress is not None)
+            return (first, first) if first >= 0 else None
+        if len(self._log_first) < 2 or self.falls:
+            return None
+        return min(self._log_first), self._log_first[1]
+
+    @property
+    def begins(self) -> bool:
+        """Whether one more log line will tell the beginning."""
+        return not self.has_progress and not self.falls and len(self._log_first) == 1
 
     @property
     def last_sign_s(self) -> float:

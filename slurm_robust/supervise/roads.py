@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slurm_robust import claim
-from slurm_robust.model import Failure, Plan, Road, Verdict
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Failure, Plan, Road, Verdict
 from slurm_robust.policy.decide import with_dirty
 from slurm_robust.supervise import attempts, incident, lineage, recovery
 from slurm_robust.supervise.srunargs import relaunch
@@ -22,35 +25,65 @@ class Roads:
     def __init__(self, supervisor: Supervisor) -> None:
         self._s = supervisor
         context = supervisor.context
-        self._key = lineage.run_key(_words(supervisor))
+        self._key = _key(supervisor)
         memory = lineage.load(supervisor.folder)
         self.lineage = memory.of(self._key, context.claim, context.previous)
+        said = lineage.Tally(context.claim.failed_since_s, context.claim.failed, context.claim.step)
+        now_s = time.time()
+        # Each of the two may be missing: on a full disk, or where the Comment could not be written.
+        self._tally = max(memory.tally.at(now_s), said.at(now_s), key=lambda tally: tally.count)
         self._keep(memory.runs.get(self._key))
         context.claim = self._claimed(incident=self.lineage.incident)
 
     def _claimed(self, **changes: object) -> claim.Claim:
         mine = self.lineage
         said = replace(self._s.context.claim, lineage=mine.id, step=mine.reached, fruitless=mine.fruitless)
+        said = replace(said, failed=self._tally.count, failed_since_s=round(self._tally.since_s, 3))
         return replace(said, **changes)  # type: ignore[arg-type]
 
     def forget(self) -> None:
-        """The training is over, well or badly: another one of the same command begins anew."""
+        """The training is over, well or badly: another one in this place begins anew."""
         self._keep(None)
 
     def _keep(self, mine: lineage.Lineage | None) -> None:
         # Who only watches a job beside its own supervisor writes neither its Comment nor its memory.
         if self._s.context.can_claim:
-            lineage.save(self._s.folder, self._key, mine)
+            lineage.save(self._s.folder, self._key, mine, self._tally)
 
     def fruitless_after(self, step: int) -> int:
         """Attempts in a row without a new step, this one included, where it came as far as `step`."""
         return 0 if step > self.lineage.reached else self.lineage.fruitless + 1
 
+    def failed_after(self, step: int) -> int:
+        """Launches of the job within the hour that came to nothing, this one included if `step` is no new one."""
+        return self._tally.after(self.lineage, step, time.time()).count
+
+    def refusal(self) -> str:
+        """Why nothing is launched any more; empty where it is. A person at a terminal may try as often as they like."""
+        s = self._s
+        tally, limit = self._tally.at(time.time()), s.config.supervise.fruitless_launches_per_hour
+        if tally.count < limit or not s.acting or sys.stderr.isatty():
+            return ""
+        until = time.strftime("%H:%M", time.localtime(tally.since_s + lineage.TALLY_S))
+        return (
+            f"not launched, exit code {EXIT_STOPPED_FOR_GOOD}: {tally.count} launches of this job ended badly without "
+            f"a new step within an hour (limit {limit}, supervise.fruitless_launches_per_hour). None follows before "
+            f"{until}: end the loop in the batch script, or the job: scancel {s.context.name}"
+        )
+
+    def began(self, first: int) -> bool:
+        """Remember how this attempt began; True where the program started again from the beginning."""
+        s = self._s
+        self.lineage, again = self.lineage.began(first, s.start.step, relaunched=s.launches > 1)
+        self._keep(self.lineage)
+        return again
+
     async def take(self, record: incident.Record, verdict: Verdict, plan: Plan, failure: Failure | None) -> int | None:
         """End the attempt, and go the plan's road; an exit code where that is the end."""
         s = self._s
         in_place = plan.road is Road.RESTART_IN_PLACE
-        before = replace(self.lineage, incident=record.id)
+        before = replace(self.lineage, incident=record.id, falls=self.lineage.falls or s.present.falls)
+        self._tally = self._tally.after(before, s.present.step, time.time())
         self.lineage = before.after(s.present.step, s.start.step, failure, in_place=in_place)
         self._keep(self.lineage)
         demotion = self._demotion()
@@ -64,7 +97,12 @@ class Roads:
         if demotion:
             s.folder.tell("checkpoint", attempts.demote(s.start, demotion))
         if plan.roll_back:
-            s.folder.tell("checkpoint", await s.losses.go_back(), incident=record.id)
+            text, back_to = await s.losses.go_back()
+            s.folder.tell("checkpoint", text, incident=record.id)
+            if back_to is not None:
+                # Wanted: what comes after that checkpoint is new again.
+                self.lineage = replace(self.lineage, reached=min(self.lineage.reached, back_to))
+                self._keep(self.lineage)
         s.context.claim = self._claimed(resume_step=s.start.step)
         if plan.road is Road.STOP:
             return await self._stop(record, plan)
@@ -131,9 +169,11 @@ class Roads:
         return None
 
 
-def _words(supervisor: Supervisor) -> list[str]:
-    """What tells this training from others of its script."""
+def _key(supervisor: Supervisor) -> str:
+    """What tells this training from others of its script, in each attempt of the job."""
     if supervisor.command is not None:
-        return [*supervisor.command.options, "--", *supervisor.command.command]
-    # Steps of a script are numbered alike in each attempt.
-    return [supervisor.attached.attempt] if supervisor.attached is not None else []
+        # The launcher started us: its place is ours, whichever of its supervisors we are.
+        number = lineage.place(supervisor.folder, supervisor.context.job.restart_count, os.getppid())
+        return f"run {number}"
+    # Slurm numbers the steps of a script alike in each attempt.
+    return supervisor.attached.attempt if supervisor.attached is not None else ""

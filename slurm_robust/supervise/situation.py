@@ -29,8 +29,8 @@ class Facts:
         ended: A rank died, or srun ended.
         exit_code: srun's, where it ended by itself.
         srun_ended: srun has ended, or waits for us to let it; agents may be a moment behind.
-        bad_loss: As in `Situation`.
-        full_disk: As in `Situation`.
+        failed_launches: Launches of the job within the hour that came to nothing, this one included where it did.
+        bad_loss, full_disk, resumes, at_stake: As in `Situation`.
     """
 
     config: Config
@@ -52,6 +52,9 @@ class Facts:
     bad_loss: BadLoss | None = None
     older: Sequence[Failure] = ()
     full_disk: str = ""
+    failed_launches: int = 0
+    resumes: bool | None = True
+    at_stake: bool = True
 
 
 def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collection[str]) -> list[str]:
@@ -94,6 +97,10 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         action_limit_reached=facts.overdue,
         bad_loss=facts.bad_loss,
         full_disk=facts.full_disk,
+        failed_launches=facts.failed_launches,
+        failed_launches_limit=facts.config.supervise.fruitless_launches_per_hour,
+        resumes=facts.resumes,
+        at_stake=facts.at_stake,
         job=JobFacts(
             requeueable=job.requeueable,
             het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,

@@ -15,10 +15,11 @@ from pathlib import Path
 from slurm_robust import claim
 from slurm_robust.config import Config
 from slurm_robust.localize.ranks import name
-from slurm_robust.model import Mode
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Mode
 from slurm_robust.supervise import attempts, incident, recovery, rivals
 from slurm_robust.supervise.agents import Agents
 from slurm_robust.supervise.attached import Attached, End
+from slurm_robust.supervise.beginning import Beginning
 from slurm_robust.supervise.book import Book
 from slurm_robust.supervise.channel import Channel
 from slurm_robust.supervise.folder import Folder
@@ -36,6 +37,8 @@ from slurm_robust.supervise.srunargs import SrunCommand, first_launch, labels_li
 from slurm_robust.supervise.suspicion import Level
 
 LOOK_S = 0.2
+_REFUSAL_S = 5.0
+"""A loop in the script that is refused at each turn must not keep slurmctld busy."""
 _AGENTS_S = 1.0
 _UNNAMED_S = 10.0
 """After this long "training at step N" is told with the ranks that were found so far."""
@@ -94,6 +97,7 @@ class Supervisor:
         self._said_training = False
         self._step_seen = False
         self.present = self._new_present(attached.attempt if attached is not None else "")
+        self.beginning = Beginning(self, seen=attached is None)
         self.agents = Agents(
             context.ref.job_id,
             config.supervise.tick_s,
@@ -146,6 +150,8 @@ class Supervisor:
         if self.attached is not None and not (self.context.can_claim and self.context.job.requeueable):
             self.attached.let_go()  # nothing that is decided could bring the step back: srun need not wait for it
         self._tell_of_rivals()
+        if self.channel is not None and not self.channel.running_attempt and (why := self.roads.refusal()):
+            return await self._refuse(why)
         self._launch_first()
         if self.channel is not None and self.context.asked and self.ended is not None:
             # The supervisor before this one was killed when nothing but the requeue was left to wait for.
@@ -176,6 +182,15 @@ class Supervisor:
         )
         await self.channel.exit(code)
         return code
+
+    async def _refuse(self, why: str) -> int:
+        """Launch nothing: the script begins again and again what comes to nothing."""
+        assert self.channel is not None
+        self.folder.tell("refused", why)
+        await self.context.say(state=claim.STATE_DONE, why=why)
+        await asyncio.sleep(_REFUSAL_S)
+        await self.channel.exit(EXIT_STOPPED_FOR_GOOD)
+        return EXIT_STOPPED_FOR_GOOD
 
     async def _look(self) -> int | None:
         """One round; an exit code where it is over."""
@@ -235,6 +250,7 @@ class Supervisor:
         if running:
             # The supervisor before this one was killed; the training runs, and is watched on.
             self.present = self._new_present(running)
+            self.beginning = Beginning(self, seen=False)
             last = running.rpartition(".")[2]
             self.launches = int(last) if last.isdecimal() else 1
             self.folder.tell("note", "the supervisor was started anew; the training was not touched")
@@ -257,6 +273,7 @@ class Supervisor:
         self.present = self._new_present(attempt)
         self.present.fleet.heard_at_s.update(heard)  # the agents are the same; only what they watch is new
         self._said_training = self._step_seen = False
+        self.beginning = Beginning(self)
         self.looks = Looks(self, time.time())
         self.slowness = Slowness(self, time.monotonic())
         dumps = self.folder.folder("fr")  # PyTorch makes none, and writes no dump without it
@@ -272,6 +289,7 @@ class Supervisor:
         step, fleet = self.present.step, self.present.fleet
         if step < 0:
             return
+        self.beginning.look()
         # The job's output is often read before the agents have found the ranks, which they find one after the other.
         named = fleet.complete or time.time() - self.present.began_at_s > _UNNAMED_S
         if named and not self._said_training and (step > self.start.step or self.start.step < 0):
@@ -279,7 +297,7 @@ class Supervisor:
             where = ",".join(sorted({r.node for r in fleet.ranks.values()})) or "unknown nodes"
             count = f"{len(fleet.ranks)} ranks" if fleet.complete else f"{len(fleet.ranks)} of {fleet.world} ranks"
             self.folder.tell("training", f"training at step {step}, {count} on {where}", step=step)
-        if not self._step_seen and step > self.start.step:
+        if not self._step_seen and step > self.beginning.behind and not self.beginning.unsure:
             self._step_seen = True
             if self.record is not None:
                 await self.resumed(self.record, step)
@@ -291,26 +309,28 @@ class Supervisor:
             if self.present.fleet.mark(mark):
                 record.stamp(mark, self.present.fleet.mark(mark))
         # Looked at a few times a second: by now training may be some steps further.
-        told = self.present.fleet.first_step(self.start.step)
+        began, over = max(0, self.beginning.first), self.beginning.started_over
+        told = self.present.fleet.first_step(self.start.step) if over < 0 else None
         first, at_s = told or (step, self.present.last_sign_s)
         record.stamp("first_new_step", at_s)
-        where = whence(self.start.step, first if told else 0)
+        where = f"resumed from {whence(self.start.step, first if told else began)}"
+        if over >= 0:
+            where = f"step {min(step, self.roads.lineage.reached)} is reached again, after a start from step {over}"
         took_s = record.times["first_new_step"] - record.times.get("fault", record.opened_at_s)
-        record.outcome = f"Training went on from {where}; first new step {first}, {took_s:.1f} s after the fault."
+        text = f"{where}, first new step {first}, {took_s:.1f} s after the fault"
+        record.outcome = f"{text[0].upper()}{text[1:]}."
         self.book.save(record)
         nodes = sorted({r.node for r in self.present.fleet.alive})
         seen = f", {len(self.present.fleet.alive)} ranks on {','.join(nodes)}" if nodes else ""
         self.folder.tell(
-            "resumed",
-            f"resumed from {where}, first new step {first}, {took_s:.1f} s after the fault{seen}",
-            incident=record.id,
-            step=first,
-            resume_step=self.start.step,
-            nodes=nodes,
+            "resumed", f"{text}{seen}", incident=record.id, step=first, resume_step=self.start.step, nodes=nodes
         )
-        if step > self.roads.lineage.reached:
+        reached = self.roads.lineage.reached
+        if step > reached:
             self.context.claim = replace(self.context.claim, fruitless=0)
-        await self.context.say(state=claim.STATE_WATCHING, incident=record.id, times=dict(record.times), step=step)
+        # What was reached never falls: nothing else may be left to know it by.
+        words = {"times": dict(record.times), "step": max(step, reached)}
+        await self.context.say(state=claim.STATE_WATCHING, incident=record.id, **words)
 
 
 def whence(offered: int, first: int) -> str:

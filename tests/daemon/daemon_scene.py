@@ -176,11 +176,19 @@ class Scene:
         return self.job(job_id)
 
     def claim(
-        self, job_id: int | str, evict: list[str], *, restart: int = 0, incident: str = "i1", why: str = "hangs"
+        self,
+        job_id: int | str,
+        evict: list[str],
+        *,
+        restart: int = 0,
+        incident: str = "i1",
+        why: str = "hangs",
+        step: int = -1,
     ) -> float:
         """Let the job's wrapper ask; returns when it was told to."""
         path = self.box / f"{job_id}.{restart}.claim"
         said = {"evict": evict, "incident": incident, "why": why, "conclusion": "culprit", "confidence": 0.9}
+        said["step"] = step
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(said))
         at_s = time.time()

@@ -87,6 +87,23 @@ def test_caps_and_no_requeue(scene: Scene) -> None:
     assert scene.job(job).restart_count == 1
 
 
+def test_a_job_that_comes_no_further_leaves_the_seats_to_others(scene: Scene) -> None:
+    """Seats in a row after which it told no new step are bounded, whatever it calls its lineage; others have theirs."""
+    scene.start(supervise={"fruitless_attempts": 1})
+    job, other = (scene.submit("-N1", "--exclusive") for _ in range(2))
+    scene.watched(job)
+    scene.claim(job, [], step=5)
+    scene.watched(job, restart=1)
+    scene.await_incident(job, outcome="resumed")
+    scene.claim(job, [], restart=1, incident="i2", step=5)
+    assert "no new step" in scene.await_incident(job, id="i2", outcome="refused")["reason"]
+    scene.claim(job, [], restart=1, incident="i3", step=6)
+    scene.watched(job, restart=2)
+    scene.watched(other)
+    scene.claim(other, [])
+    scene.watched(other, restart=1)
+
+
 def test_seat_that_does_not_start_is_let_go(scene: Scene) -> None:
     """No node of the kind is free: the seat is released in time with Slurm's reason; the job waits unheld.
 

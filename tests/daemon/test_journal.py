@@ -11,7 +11,7 @@ from slurm_robust.daemon.journal import CLOSED, FILE_NAME, IncidentRow, Journal
 from slurm_robust.daemon.ledger import Ledger, Quarantine
 from slurm_robust.daemon.schema import JournalError
 from slurm_robust.model import Action, ActionKind, JobRef
-from slurm_robust.policy.recover import CLAIM, Recovery
+from slurm_robust.policy.recover import CLAIM, NODE_LOST, Recovery
 
 DRAIN = Action(ActionKind.DRAIN, "n2", "srobust: '; DROP TABLE incidents;--")
 
@@ -53,6 +53,20 @@ def test_same_incident_once(tmp_path: Path) -> None:
     assert len(journal.actions("1.r0.5.i")) == 2
     assert journal.seats_since(0, user="ann") == 1
     assert journal.seats_since(101, user="ann") == 0
+    journal.close()
+
+
+def test_seats_that_brought_no_new_step_are_counted(tmp_path: Path) -> None:
+    """By the steps that the job told with its claims. What the daemon gave for a lost node is not the job's doing."""
+    journal = Journal.open(tmp_path)
+    for number, step in enumerate((4, 9, 9, -1)):
+        journal.add_incident(row(f"i{number}", opened_at_s=100.0 + number, verdict={"step": step}))
+    journal.add_incident(row("lost", opened_at_s=105.0, kind=NODE_LOST, verdict={}))
+    journal.add_incident(row("another's", opened_at_s=105.0, job_id=8, verdict={"step": -1}))
+    assert journal.fruitless_seats(0.0, 7, -1) == 3, "the one at step 4 brought it to step 9"
+    assert journal.fruitless_seats(102.5, 7, -1) == 1
+    assert journal.fruitless_seats(0.0, 7, 10) == 0
+    assert journal.fruitless_seats(0.0, 9, -1) == 0
     journal.close()
 
 

@@ -189,6 +189,30 @@ def test_two_nodes_that_die_are_two_nodes() -> None:
     assert plan.evict == ("n3",)
 
 
+@pytest.mark.parametrize("verdict", [UNDETERMINED, culprit("n2", infrastructure=False)])
+@pytest.mark.parametrize(("resumes", "says"), [(None, "nothing shows"), (False, "started from zero before")])
+def test_a_command_that_may_start_from_zero_is_not_restarted_in_place(
+    verdict: Verdict, resumes: bool | None, says: str
+) -> None:
+    """A requeue runs the script again, which may choose the checkpoint; what was saved is worth two minutes."""
+    at_risk = situation(verdict, ended=True, exit_code=1, resumes=resumes)
+    plan = decide(at_risk)
+    assert plan.road is Road.SEAT
+    assert says in plan.reason
+    assert "runs the script again" in plan.reason
+    assert decide(replace(at_risk, at_stake=False)).road is Road.RESTART_IN_PLACE, "nothing was done yet"
+    assert decide(replace(at_risk, job=JobFacts(requeueable=False))).road is Road.RESTART_IN_PLACE, "no other road"
+    assert decide(replace(at_risk, resumes=True)).road is Road.RESTART_IN_PLACE
+
+
+def test_a_spare_is_no_place_for_a_command_that_may_start_from_zero() -> None:
+    """Without its suspect the job goes on elsewhere, by the script; a cause that most nodes share is no other case."""
+    plan = decide(situation(culprit("n2"), resumes=None))
+    assert (plan.road, plan.evict) == (Road.SEAT, ("n2",))
+    assert "runs the script again" in plan.reason
+    assert decide(situation(culprit("n1", "n2", "n3"), resumes=None)).road is Road.SEAT
+
+
 def test_undetermined_escalates() -> None:
     """In place, then requeued without a name, then stopped; never a node."""
     plans = [decide(situation(UNDETERMINED, ended=True, exit_code=1, restarts_in_place=n)) for n in range(3)]
@@ -231,6 +255,14 @@ def test_fruitless_attempts_stop() -> None:
     plan = decide(situation(culprit("n2"), fruitless=3))
     assert (plan.road, plan.exit_code) == (Road.STOP, 93)
     assert "stopped" in plan.reason
+
+
+def test_launches_of_the_job_that_come_to_nothing_stop_it() -> None:
+    """Whichever runs of the script they were: exit 93, and the key to raise."""
+    plan = decide(situation(culprit("n2"), failed_launches=30, failed_launches_limit=30))
+    assert (plan.road, plan.exit_code) == (Road.STOP, 93)
+    assert "supervise.fruitless_launches_per_hour" in plan.reason
+    assert decide(situation(culprit("n2"), failed_launches=29, failed_launches_limit=30)).road is not Road.STOP
 
 
 def test_single_node_may_be_left() -> None:
@@ -314,6 +346,8 @@ situations = st.builds(
     older_failures=st.lists(failures, max_size=2).map(tuple),
     full_disk=st.sampled_from(["", "make room in /ckpt"]),
     over=st.booleans(),
+    resumes=st.sampled_from([True, False, None]),
+    at_stake=st.booleans(),
 )
 
 
@@ -342,6 +376,8 @@ def test_whatever_the_situation(s: Situation) -> None:
         assert plan.road in (Road.STOP, Road.ALERT_ONLY)
         assert plan.evict == ()
     refused_launch = s.failure is not None and s.failure.cause is FailureCause.SLURM and s.ended
+    if not s.resumes and s.at_stake and s.job.requeueable:
+        assert plan.road not in (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION)
     if s.fruitless >= s.fruitless_limit and not refused_launch and not s.full_disk:
         assert plan.road is Road.ALERT_ONLY or (plan.road, plan.exit_code) == (Road.STOP, 93)
     if plan.road is Road.SPARE_IN_ALLOCATION:

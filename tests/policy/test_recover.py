@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from hypothesis import given
@@ -75,7 +75,12 @@ def test_claims_that_may_not_stand(change: dict[str, object], claim: dict[str, o
 
 @pytest.mark.parametrize(
     ("usage", "words"),
-    [(Usage(active=32), "max_active"), (Usage(user_day=20), "max_per_user_day"), (Usage(job_day=8), "max_per_job_day")],
+    [
+        (Usage(active=32), "max_active"),
+        (Usage(user_day=20), "max_per_user_day"),
+        (Usage(job_day=8), "max_per_job_day"),
+        (Usage(job_fruitless=3), "supervise.fruitless_attempts"),
+    ],
 )
 def test_caps(usage: Usage, words: str) -> None:
     """At the cap the claim is refused, and the reason names the setting; one below it stands."""
@@ -83,7 +88,7 @@ def test_caps(usage: Usage, words: str) -> None:
     refusal = check_claim(job(), said, usage, CONFIG)
     assert refusal is not None
     assert words in refusal.reason
-    below = Usage(max(0, usage.active - 1), max(0, usage.user_day - 1), max(0, usage.job_day - 1))
+    below = Usage(*(max(0, count - 1) for count in astuple(usage)))
     assert check_claim(job(), said, below, CONFIG) is None
 
 

@@ -58,6 +58,7 @@ def test_the_page_is_written_when_its_line_is_told(tmp_path: Path) -> None:
         ),
         start=SimpleNamespace(step=5),
         roads=SimpleNamespace(lineage=SimpleNamespace(reached=10)),
+        beginning=SimpleNamespace(first=6, started_over=-1),
         context=SimpleNamespace(say=say),
     )
     record = incident.Record("5-r0-1", "5", "5.0.0.0", 1990.0)

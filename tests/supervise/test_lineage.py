@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from slurm_robust.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
 from slurm_robust.model import Failure, FailureCause
 from slurm_robust.supervise import lineage
 from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.lineage import Lineage, Memory
+from slurm_robust.supervise.lineage import Lineage, Memory, Tally
 
 HANG = Failure("hang at x", ("n1",))
 
@@ -59,13 +65,14 @@ def test_the_preparing_run_does_not_wash_the_training_clean() -> None:
 
 
 def test_a_run_that_is_over_is_forgotten(tmp_path: Path) -> None:
-    """The same command again, in a loop, is another training; the other runs of the script stay."""
+    """Another training may stand in its place in the next attempt; the other runs of the script stay."""
     folder = Folder(tmp_path)
-    lineage.save(folder, "a", Lineage("1", 5))
-    lineage.save(folder, "b", Lineage("2", 6))
+    tally = Tally(5.0, 2, 7)
+    lineage.save(folder, "a", Lineage("1", 5), Tally())
+    lineage.save(folder, "b", Lineage("2", 6), Tally())
     assert lineage.load(folder) == Memory("b", {"a": Lineage("1", 5), "b": Lineage("2", 6)})
-    lineage.save(folder, "a", None)
-    assert lineage.load(folder) == Memory("a", {"b": Lineage("2", 6)})
+    lineage.save(folder, "a", None, tally)
+    assert lineage.load(folder) == Memory("a", {"b": Lineage("2", 6)}, tally)
 
 
 def test_a_memory_that_cannot_be_read_is_none(tmp_path: Path) -> None:
@@ -75,13 +82,6 @@ def test_a_memory_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     for content in (b"half a fi", b"[]", b'{"runs": 5}', b'{"id": "abc", "failures": []}'):
         (tmp_path / "lineage.json").write_bytes(content)
         assert lineage.load(folder) == Memory()
-
-
-def test_a_run_is_named_by_its_whole_command_line() -> None:
-    """Options belong to it: the same program on other nodes is another run."""
-    assert lineage.run_key(["-N2", "--", "python", "t.py"]) == lineage.run_key(["-N2", "--", "python", "t.py"])
-    assert lineage.run_key(["-N2", "--", "t.py"]) != lineage.run_key(["-N3", "--", "t.py"])
-    assert lineage.run_key(["a b"]) != lineage.run_key(["a", "b"])
 
 
 def test_an_error_message_is_remembered_beyond_a_new_step() -> None:
@@ -101,3 +101,109 @@ def test_a_launch_that_slurm_refused_is_no_fruitless_attempt() -> None:
     known = Lineage("a", reached=100, fruitless=1, failures=(HANG,))
     after = known.after(-1, 90, refused, in_place=False)
     assert (after.reached, after.fruitless, after.failed_starts, after.failures) == (100, 1, 0, (HANG, refused))
+
+
+def test_each_run_of_an_attempt_has_its_place(tmp_path: Path) -> None:
+    """The order of the runs tells them apart, not their words. A supervisor that is started anew has its launcher's."""
+    folder = Folder(tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
+        try:
+            assert lineage.place(folder, 0, first.pid) == 1
+            assert lineage.place(folder, 0, second.pid) == 2
+            assert lineage.place(folder, 0, first.pid) == 1, "the same launcher"
+            assert lineage.place(folder, 1, second.pid) == 1, "the next attempt counts anew"
+            first.kill()
+            first.wait()
+            assert lineage.place(folder, 0, os.getpid()) == 3, "a killed launcher keeps its place"
+        finally:
+            first.kill()
+            second.kill()
+
+
+def test_runs_that_begin_together_have_different_places(tmp_path: Path) -> None:
+    """`srobust run … &` many times: no lock is held, and none is needed."""
+    source = (
+        "import os, sys, pathlib; from slurm_robust.supervise import lineage; "
+        "from slurm_robust.supervise.folder import Folder; sys.stdin.read(); "
+        "print(lineage.place(Folder(pathlib.Path(sys.argv[1])), 0, os.getpid()))"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", source, str(tmp_path / "job")]
+    pipe = subprocess.PIPE
+    runs = [subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=env) for _ in range(8)]
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.close()  # all of them at once, as far as possible
+        run.stdin = None
+    places = sorted(int(run.communicate(timeout=60)[0]) for run in runs)
+    assert places == list(range(1, 9))
+
+
+def test_places_are_told_apart_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """A full disk: a place is had all the same, and training goes on."""
+    (tmp_path / "calls").mkdir()  # no file can be written there
+    assert lineage.place(Folder(tmp_path, quiet=True), 0, os.getpid()) == 1
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "calls").write_text("0 5 77\n0 6 8")  # the last line was cut off by a full disk
+    assert lineage.place(Folder(tmp_path / "other"), 0, os.getpid()) == 3
+
+
+def test_what_was_reached_does_not_fall() -> None:
+    """An attempt that resumed at an older step has told that step, and was then requeued by somebody else."""
+    kept = Memory("k", {"k": Lineage("a", reached=120, fruitless=1)})
+    said = Claim(STATE_WATCHING, "a", restart=1, step=101, fruitless=1)
+    assert kept.of("k", said, Claim(STATE_WATCHING, "a", restart=0)).reached == 120
+
+
+def test_launches_that_come_to_nothing_are_counted_for_the_whole_job() -> None:
+    """Whatever run began them, within an hour; what comes further than before is not counted."""
+    tally = Tally()
+    for turn in range(3):
+        tally = tally.after(Lineage(f"turn {turn}"), -1, 1000.0 + turn)
+    assert (tally.count, tally.since_s) == (3, 1000.0)
+    tally = tally.after(Lineage("other"), 5, 1010.0)
+    assert tally.count == 3, "a new step"
+    tally = tally.after(Lineage("a loop begins this one anew"), 5, 1020.0)
+    assert tally.count == 4, "no training comes further by being begun anew"
+    tally = tally.after(Lineage("goes on", reached=2), 3, 1030.0)
+    assert tally.count == 4, "slower than the other, but further than before"
+    assert tally.at(1000.0 + 3599) == tally
+    assert tally.at(1000.0 + 3600) == Tally()
+    assert tally.at(0.0) == Tally(), "a clock that was set back"
+
+
+@pytest.mark.parametrize(
+    ("known", "first", "offered", "again"),
+    [
+        (Lineage("a"), 0, -1, False),  # the first attempt
+        (Lineage("a", reached=25, first_step=0), 1, -1, True),
+        (Lineage("a", reached=25, first_step=0), 20, -1, False),
+        (Lineage("a", reached=1000, first_step=1), 3, -1, True),  # bars and sampling tell no exact first step
+        (Lineage("a", reached=1000, first_step=50), 50, -1, True),  # a line every 50 steps
+        (Lineage("a", reached=1000, first_step=50), 950, -1, False),
+        (Lineage("a", reached=0, first_step=0), 0, -1, False),  # it had done nothing
+        (Lineage("a", reached=120, first_step=1), 1, 100, True),  # it was given a checkpoint, and did not load it
+        (Lineage("a", reached=120, first_step=1), 100, 100, False),
+        (Lineage("a", reached=120, first_step=1), 5, 4, False),  # an old checkpoint is a checkpoint
+        (Lineage("a", reached=3, first_step=0), 1, 4500, False),  # its lines count epochs, its checkpoints steps
+        (Lineage("a", reached=120), 101, -1, False),  # nobody remembers how the first attempt began
+        (Lineage("a", reached=390, first_step=1, falls=True), 1, -1, False),  # a bar of its own for each epoch
+    ],
+)
+def test_an_attempt_that_starts_again_is_known(known: Lineage, first: int, offered: int, *, again: bool) -> None:
+    """By its first step, as far as steps tell it."""
+    learnt, found = known.began(first, offered, relaunched=True)
+    assert found is again
+    assert learnt.first_step == (known.first_step if known.first_step >= 0 else first)
+    assert learnt.reached == known.reached
+    assert learnt.in_place is not True or not again
+
+
+def test_what_restarts_taught_is_remembered() -> None:
+    """A restart in place that started again, one that resumed, and a requeue that was no better."""
+    known = Lineage("a", reached=100, first_step=0)
+    assert known.began(0, -1, relaunched=True)[0].in_place is False
+    assert known.began(91, -1, relaunched=True)[0].in_place is True
+    assert known.began(0, -1, relaunched=False)[0].in_place is True, "no worse than the requeue"
+    after = replace(known, in_place=False, falls=True).after(101, -1, HANG, in_place=False)
+    assert (after.in_place, after.first_step, after.falls) == (False, 0, True)

@@ -58,7 +58,8 @@ def test_progress_makes_a_record_and_a_way_back(tmp_path: Path) -> None:
         assert found is not None
         # What was told before the file was read first is not known: one step.
         assert (found.healthy_step, found.before, found.limit) == (150, 0, 2)
-        assert "back to step 150" in await losses.go_back()
+        text, step = await losses.go_back()
+        assert ("back to step 150" in text, step) == (True, 150)
 
     asyncio.run(story())
     assert checkpoint.latest(tmp_path).step == 150
