@@ -136,7 +136,7 @@ def _bad_node(f: Facts) -> list[str]:
     doubts = _others_unharmed(f)
     if f.strikes > 2:
         raise _Wrong(f"it failed {f.strikes} times on {f.fault_node}")
-    doubts += _goes_on(f)
+    doubts += _goes_on(f, launches=2)
     if f.fault_node in f.nodes_after:
         raise _Wrong(f"{f.fault_node} was never left")
     return doubts
@@ -191,8 +191,8 @@ def _no_node(f: Facts) -> None:
         raise _Wrong(f"no node was at fault, and {', '.join(nodes)} suffered for it")
 
 
-def _goes_on(f: Facts) -> list[str]:
-    """New steps, from a checkpoint, to the end.
+def _goes_on(f: Facts, launches: int = 1) -> list[str]:
+    """New steps, from a checkpoint, to the end, with so many launches after the fault at most.
 
     Returns:
         What is not as good as it could be.
@@ -206,7 +206,7 @@ def _goes_on(f: Facts) -> list[str]:
     doubts = []
     if f.first_new_step_s > SLOW_S:
         doubts.append(f"it took {f.first_new_step_s:.0f} s")
-    if f.launches > 1:
+    if f.launches > launches:
         doubts.append(f"{f.launches} launches")
     return doubts
 

@@ -85,6 +85,10 @@ class Fleet:
         self.ends: dict[tuple[str, int], TaskEnd] = {}
         """(step, task) → how it ended, by slurmstepd's word; untold where the SPANK plugin is not there."""
         self._untold: dict[str, set[int]] = {}
+        self._with_workers: set[tuple[str, int]] = set()
+        """(step, task) of each task whose ranks are told by RANK: torchrun's workers, for one."""
+        self._above: dict[tuple[str, int], tuple[str, int]] = {}
+        """(node, pid) of what stands above the workers of a task (torchrun) → (step, task)."""
 
     def feed(self, message: Mapping[str, Any], now_s: float) -> None:
         """Take one agent's message; what makes no sense is counted and passed over."""
@@ -140,27 +144,42 @@ class Fleet:
                 if self.ranks[number].node == node:
                     self._gone(self.ranks[number], now_s, now_s, task_lives=False)
         elif kind == "rank":
-            number = int(message["rank"])
-            self._untold.get(node, set()).discard(number)
-            self.world = max(self.world, int(message["world"]), number + 1)
-            known = self.ranks.get(number)
-            if known is None or known.pid != int(message["pid"]) or known.node != node:
-                task = int(message.get("task", number))
-                self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
-                made = RankInfo(number, node, int(message["pid"]), str(message["step_id"]), float(message["at"]), task)
-                made.ranked = bool(message.get("ranked", False))
-                if known is not None and known.ranked and known.step_id == made.step_id:
-                    # Between its workers, torchrun itself stands under the number of its task.
-                    if made.ranked:
-                        self.restarted[number] = now_s
-                    made.ranked = True
-                self.ranks[number] = made
-            else:
-                known.gone_at_s = known.missed_at_s = 0.0
+            self._found(node, message, now_s)
         elif kind == "gone":
-            info = self.ranks.get(int(message["rank"]))
-            if info is not None and info.pid == int(message["pid"]):
+            number, pid = int(message["rank"]), int(message["pid"])
+            above = self._above.pop((node, pid), None)
+            if above is not None:
+                lives = bool(message.get("task_lives", False))
+                for info in self.ranks.values():
+                    if (info.step_id, info.task) == above:
+                        info.task_lives = info.task_lives and lives
+                return
+            info = self.ranks.get(number)
+            if info is not None and info.pid == pid:
                 self._gone(info, float(message["at"]), now_s, task_lives=bool(message.get("task_lives", False)))
+
+    def _found(self, node: str, message: Mapping[str, Any], now_s: float) -> None:
+        number, pid, step_id = int(message["rank"]), int(message["pid"]), str(message["step_id"])
+        task, ranked = int(message.get("task", number)), bool(message.get("ranked", False))
+        known = self.ranks.get(number)
+        replaces_worker = known is not None and known.ranked and known.step_id == step_id
+        if ranked:
+            self._with_workers.add((step_id, task))
+        elif replaces_worker or (step_id, task) in self._with_workers:
+            # Before and after its workers an agent finds torchrun itself, under the number of the task. With a
+            # rendezvous that numbers workers as they come, the rank of that number may be another node's.
+            self._above[node, pid] = step_id, task
+            return
+        self._untold.get(node, set()).discard(number)
+        self.world = max(self.world, int(message["world"]), number + 1)
+        if known is not None and known.pid == pid and known.node == node:
+            known.gone_at_s = known.missed_at_s = 0.0
+            return
+        self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
+        self.ranks[number] = RankInfo(number, node, pid, step_id, float(message["at"]), task)
+        self.ranks[number].ranked = ranked
+        if ranked and replaces_worker:
+            self.restarted[number] = now_s
 
     def _gone(self, info: RankInfo, at_s: float, now_s: float, *, task_lives: bool) -> None:
         if not info.gone_at_s:

@@ -180,6 +180,35 @@ def test_a_rank_that_ended_while_its_agent_was_away_is_missed(
     assert sorted(present.scene.vanished) == [2]
 
 
+def test_torchrun_below_whose_workers_ended_is_not_the_rank_of_its_tasks_number(tmp_path: Path) -> None:
+    """A rendezvous that numbers workers as they come: task 0 on n1 has rank 1, and rank 0 is on n2."""
+    path = tmp_path / "slurm-5.out"
+    path.touch()
+    present = Present("5.0.9.1", ("n1", "n2"), job_id=5, layout={}, paths=[path], log_pattern="")
+
+    def tells(kind: str, node: str, rank: int, pid: int, **more: object) -> None:
+        said = {"t": kind, "n": node, "rank": rank, "pid": pid, "step_id": "0", "world": 2, "at": 1.0}
+        present.fleet.feed({**said, "task": int(node[1]) - 1, **more}, 100.0)
+
+    for node, task, rank in (("n1", 0, 1), ("n2", 1, 0)):
+        tells("rank", node, task, 50 + task, ranked=False)  # torchrun, before its workers are there
+        tells("rank", node, rank, 200 + rank, ranked=True)
+        tells("gone", node, task, 50 + task, task_lives=True)
+    assert present.fleet.rank_nodes == {0: "n2", 1: "n1"}
+    says(present, "[rank1]: RuntimeError: CUDA error: unspecified launch failure\n[rank0]: Connection closed by peer")
+    tells("gone", "n1", 1, 201, task_lives=True)
+    tells("rank", "n1", 0, 50, ranked=False)
+    assert present.fleet.rank_nodes == {0: "n2", 1: "n1"}
+    assert [r.rank for r in present.fleet.alive] == [0]
+    tells("gone", "n1", 0, 50, task_lives=False)
+    assert [r.rank for r in present.fleet.missing(200.0, 1.0)] == [1], "with torchrun its whole task is gone"
+    says(present, "srun: error: n1: task 0: Exited with exit code 1")
+    present.confirm_exits()
+    present.add_last_lines()
+    assert [(e.rank, e.node) for e in present.scene.exits.values()] == [(1, "n1")]
+    assert "unspecified launch failure" in present.scene.exits[1].last_lines[0]
+
+
 def test_torchruns_own_restart_is_no_death(present: Present, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers end and come again under other pids, torchrun between them: told once, and old words are forgotten."""
     clock = [100.0]
