@@ -55,6 +55,8 @@ class Program(NamedTuple):
         finds_checkpoint: srobust is told where the checkpoints lie.
         raises_on_all: Its own error comes on all ranks; on one alone otherwise.
         disk_mb: The checkpoint folder's size while a full disk is tried.
+        disk_step: The disk fills at this step. Before the first save, where each one writes over the one before: it
+            would find its own room again.
     """
 
     what: str
@@ -65,6 +67,7 @@ class Program(NamedTuple):
     finds_checkpoint: bool = True
     raises_on_all: bool = False
     disk_mb: int = 8
+    disk_step: int = FAULT_STEP
 
 
 _MASTER = """export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -91,6 +94,7 @@ PROGRAMS = {
         before='cd {folder}/nanogpt\nhead=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
         "RESUME=\n[ -f {folder}/ckpt/ckpt.pt ] && RESUME=--init_from=resume",
         finds_checkpoint=False,
+        disk_step=SAVE_EVERY // 2,
     ),
     "hf": Program(
         "Hugging Face Trainer", "a tqdm bar, `{'loss': …}`", 3, _ranks("hf_trainer.py {folder}/ckpt"), _MASTER,

@@ -134,7 +134,8 @@ class Trial:
         notes = self._notes()
         if self.cell.fault in ("error", "cuda"):
             return bool(notes.strikes)
-        return notes.step_at(time.time()) >= FAULT_STEP
+        wanted = self.program.disk_step if self.cell.fault == "disk" else FAULT_STEP
+        return notes.step_at(time.time()) >= wanted
 
     def _notes(self) -> trial_notes.Notes:
         return trial_notes.read((self.folder / "notes.jsonl").read_text().splitlines())
