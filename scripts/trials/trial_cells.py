@@ -53,6 +53,8 @@ class Program(NamedTuple):
         start: What srun starts, with `{python}`, `{programs}` and `{folder}` to be filled in.
         before: Lines of the batch script before that.
         finds_checkpoint: srobust is told where the checkpoints lie.
+        hang_timeout_s: `--robust-hang-timeout`, 0 for none: what hangs in the program's own lines is no better explained
+            by its stack than a long computation, and the limit that its user knows decides.
         raises_on_all: Its own error comes on all ranks; on one alone otherwise.
         disk_mb: The checkpoint folder's size while a full disk is tried.
         disk_step: The disk fills at this step. Before the first save, where each one writes over the one before: it
@@ -66,6 +68,7 @@ class Program(NamedTuple):
     before: str = ""
     finds_checkpoint: bool = True
     raises_on_all: bool = False
+    hang_timeout_s: int = 0
     disk_mb: int = 8
     disk_step: int = FAULT_STEP
 
@@ -94,6 +97,7 @@ PROGRAMS = {
         before='cd {folder}/nanogpt\nhead=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
         "RESUME=\n[ -f {folder}/ckpt/ckpt.pt ] && RESUME=--init_from=resume",
         finds_checkpoint=False,
+        hang_timeout_s=60,  # it reads its data itself, without a loader
         disk_step=SAVE_EVERY // 2,
     ),
     "hf": Program(
@@ -164,11 +168,13 @@ def sbatch_words(cell: Cell, folder: str) -> list[str]:
     ]
     words += [f"--nodes={PROGRAMS[cell.program].nodes}", "--ntasks-per-node=1", f"--cpus-per-task={CPUS}", "--time=30"]
     words.append(f"--job-name={cell.name.replace('/', '-')}")
-    return words + (["--robust", *_checkpoints(cell, folder)] if cell.way == "spank" else [])
+    return words + (["--robust", *_options(cell, folder)] if cell.way == "spank" else [])
 
 
-def _checkpoints(cell: Cell, folder: str) -> list[str]:
-    return [f"--robust-checkpoint-dir={folder}/ckpt"] if PROGRAMS[cell.program].finds_checkpoint else []
+def _options(cell: Cell, folder: str) -> list[str]:
+    program = PROGRAMS[cell.program]
+    checkpoints = [f"--robust-checkpoint-dir={folder}/ckpt"] if program.finds_checkpoint else []
+    return checkpoints + ([f"--robust-hang-timeout={program.hang_timeout_s}"] if program.hang_timeout_s else [])
 
 
 def batch_script(cell: Cell, folder: str, python: str, programs: str, fault: str) -> str:
@@ -182,7 +188,7 @@ def batch_script(cell: Cell, folder: str, python: str, programs: str, fault: str
         fault: For `with_fault.py`, in its own words.
     """
     program = PROGRAMS[cell.program]
-    launcher = " ".join(["srobust run", *_checkpoints(cell, folder)]) if cell.way == "run" else "srun"
+    launcher = " ".join(["srobust run", *_options(cell, folder)]) if cell.way == "run" else "srun"
     lines = f"""#!/bin/bash
 export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 export TRIAL_FOLDER={folder} TRIAL_STEP_S={STEP_S} TRIAL_FAULT={shlex.quote(fault)}

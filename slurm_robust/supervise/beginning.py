@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from slurm_robust.supervise.lineage import Lineage
     from slurm_robust.supervise.supervisor import Supervisor
 
 _LONG_S = 600.0
@@ -56,7 +58,20 @@ class Beginning:
     @property
     def unsure(self) -> bool:
         """Whether one more line of the log will tell how it began."""
-        return self._seen and not self._judged and self._s.present.begins
+        return self._seen and not self._judged and self._comparable and self._s.present.begins
+
+    @property
+    def _comparable(self) -> bool:
+        """Whether it is known which numbers are the training's: of a log, only an attempt that trained tells."""
+        return self._s.present.has_progress or bool(self._s.roads.lineage.counter)
+
+    def remembered(self, known: Lineage) -> Lineage:
+        """What is remembered of the steps that this attempt has told, at its end."""
+        counters = self._s.present.counters
+        if self._s.present.has_progress or not counters.main:
+            return known
+        first = known.first_step if known.first_step >= 0 or self._s.start.step >= 0 else self.first
+        return replace(known, first_step=first, falls=known.falls or counters.falls, counter=counters.main)
 
     @property
     def first(self) -> int:
@@ -67,7 +82,7 @@ class Beginning:
     def look(self) -> None:
         """Judge it, as soon as that is possible; a training that starts again is told loudly."""
         s, first = self._s, self.first
-        if self._judged or first < 0:
+        if self._judged or first < 0 or not self._comparable:
             return
         self._judged = True
         reached = s.roads.lineage.reached
@@ -104,4 +119,4 @@ class Beginning:
         reached = max(s.roads.lineage.reached, s.present.step)
         if reached < 0:
             return time.time() - s.present.began_at_s > _LONG_S
-        return reached > max(s.roads.lineage.first_step, 0)
+        return reached > max(self.remembered(s.roads.lineage).first_step, 0)

@@ -154,9 +154,9 @@ class Fleet:
                     if (info.step_id, info.task) == above:
                         info.task_lives = info.task_lives and lives
                 return
-            info = self.ranks.get(number)
-            if info is not None and info.pid == pid:
-                self._gone(info, float(message["at"]), now_s, task_lives=bool(message.get("task_lives", False)))
+            known = self.ranks.get(number)
+            if known is not None and known.pid == pid:
+                self._gone(known, float(message["at"]), now_s, task_lives=bool(message.get("task_lives", False)))
 
     def _found(self, node: str, message: Mapping[str, Any], now_s: float) -> None:
         number, pid, step_id = int(message["rank"]), int(message["pid"]), str(message["step_id"])

@@ -46,6 +46,7 @@ class Lineage:
         in_place: True where a restart in place is known to lose nothing that a requeue would keep, False where the
             program is known to start again from the beginning then. None while nobody knows.
         falls: Its steps fell within an attempt: they are counted anew in each epoch, and tell nothing of a restart.
+        counter: By which of its log's counters its steps were known; empty where it tells them by calls, or not at all.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Lineage:
     first_step: int = -1
     in_place: bool | None = None
     falls: bool = False
+    counter: str = ""
 
     def until(self, step: int) -> Lineage:
         """What counts of it for an attempt that came as far as `step`: little, where it came further than before."""

@@ -14,31 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_robust.localize.causes import is_frame
+from slurm_robust.supervise.log_steps import Counters
 
 _CHUNK_BYTES = 1 << 20
 _KEEP_LINES = 4000
 """Two or three lines a rank, where stack frames are left out: the last words of a thousand ranks."""
 _LINE_MAX = 2000
-
-_COUNT = r"(?P<step>\d+)\b(?!\.\d|\s*m?s\b)"
-"""No time: `per step: 1.93 s`."""
-_PROGRESS = [
-    re.compile(p)
-    for p in (
-        r"\biteration\s+(?P<step>\d+)\s*/\s*\d+",  # Megatron-LM
-        r"\b(?:global_)?step[\s:=]+" + _COUNT,  # Lightning, torchtitan, DeepSpeed, own loops
-        r"\bstep\s+(?P<step>\d+)\s*/\s*\d+",
-        r"['\"]global_step['\"]\s*:\s*(?P<step>\d+)",  # Hugging Face
-        r"\biter(?:ation)?[\s:=]+" + _COUNT,
-        r"\|\s*(?P<step>\d+)/\d+\s*\[",  # tqdm bars: Lightning, HF, NeMo
-    )
-]
-"""Shapes of progress lines, most telling first."""
-_TOTAL = re.compile(r"\s*/\s*(\d+)")
-_EPOCH = re.compile(r"\bepoch['\"]?[\s:=#\[(]+(?P<epoch>\d{1,9}(?:\.\d{1,9})?)", re.IGNORECASE)
-_RECENT = 3
-"""So many different numbers that come round again and again are ranks that hang, each at its own step, and say so."""
-_MAX_SERIES = 256
 
 _OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: |slurm_robust(?:\.\w+)*: |\{\"at_s\": [\d.]+, \"kind\": ")
 """Where a line of ours begins: the story, what our other commands say, and `story.jsonl`.
@@ -87,9 +68,7 @@ class Findings:
     """What new lines told."""
 
     step: int | None = None
-    """The newest step, where it is news: a number that is only said again is none."""
-    steps: list[int] = field(default_factory=list)
-    """All news in their order, but for lines that count by epochs."""
+    """The training's step, where any counter of the log has gone on: a number that is only said again is no news."""
     exits: list[TaskExit] = field(default_factory=list)
     oom: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -123,82 +102,6 @@ def read_exit(line: str) -> list[TaskExit]:
         else:
             return []
     return [TaskExit(t, match["host"], code, signal, how) for t in tasks(match["tasks"])]
-
-
-def _reported(line: str, own: re.Pattern[str] | None) -> tuple[tuple[int, str], int, int] | None:
-    """What tells the counter of a line from other counters, the number, and where in the line the number ends."""
-    for shape, pattern in enumerate([own] if own is not None else _PROGRESS):
-        match = pattern.search(line)
-        if match is None:
-            continue
-        try:
-            number, end = int(match["step"]), match.end("step")
-        except (IndexError, TypeError, ValueError):  # a site's pattern without the group, or with words in it
-            return None
-        total = _TOTAL.match(line, end)
-        return (shape, total[1] if total is not None else ""), number, end
-    return None
-
-
-class Counters:
-    """Tells a number that goes on from one that is only said again. All output files of an attempt share one.
-
-    A number is news where it is higher than the one before it and was not said a moment ago. So nothing that a hung
-    job repeats is news: a bar that is drawn again, ranks that hang at different steps and say so in turn, an old
-    number in a warning, a copy of the file. A counter may start again: the fall itself is no news, and what follows is.
-
-    Each shape of line and each total (`12/391`) is counted for itself, since a bar of the validation goes on while the
-    training's stands still.
-    """
-
-    def __init__(self) -> None:
-        self._epoch = 0.0
-        self._series: dict[tuple[int, str], _Series] = {}
-
-    def news(self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True) -> int | None:
-        """The step that this line of the program reports, where that is news.
-
-        Args:
-            line: What the program printed, without words of ours or Slurm's.
-            own: The site's own pattern.
-            whole: False for a line that has not ended yet, whose last digits may still be missing.
-        """
-        epoch = _EPOCH.search(line)
-        if epoch is not None and (whole or epoch.end() < len(line)):
-            self._epoch = float(epoch["epoch"])
-        found = _reported(line, own)
-        if found is None or (not whole and found[2] == len(line)):
-            return None
-        key, number, _ = found
-        if key not in self._series and len(self._series) >= _MAX_SERIES:
-            del self._series[next(iter(self._series))]
-        return number if self._series.setdefault(key, _Series()).news(self._epoch, number) else None
-
-
-class _Series:
-    """The numbers of one counter."""
-
-    def __init__(self) -> None:
-        self._recent: list[tuple[float, int]] = []
-        self._last: tuple[float, int] | None = None
-        self._fell = False
-        self._lowest = 0
-
-    def news(self, epoch: float, number: int) -> bool:
-        said, last = (epoch, number), self._last
-        if said == last:
-            return False
-        if last is None or number < self._lowest:
-            self._lowest = number
-        if last is not None and said < last and number == self._lowest:
-            self._recent.clear()  # it starts again, perhaps after very few numbers
-        fresh = said not in self._recent
-        falls = last is not None and said < last
-        # Once is an old number; twice in a row is a counter that goes down.
-        goes_on = fresh and (not falls or self._fell)
-        self._recent = [*(x for x in self._recent if x != said), said][-_RECENT:]
-        self._last, self._fell = said, falls and fresh
-        return goes_on
 
 
 class OutputFile:
@@ -261,11 +164,8 @@ class OutputFile:
         return found
 
     def _note_step(self, found: Findings, line: str, *, whole: bool = True) -> None:
-        step = self._counters.news(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole)
-        if step is not None:
-            found.step = step
-            if "epoch" not in line.lower():
-                found.steps.append(step)
+        if self._counters.news(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole) is not None:
+            found.step = self._counters.step
 
 
 def _programs(raw: bytes) -> str:

@@ -17,7 +17,8 @@ from slurm_robust.supervise.deaths import Deaths
 from slurm_robust.supervise.fleet import Fleet, RankInfo
 from slurm_robust.supervise.investigate import Scene
 from slurm_robust.supervise.lastwords import LastWords
-from slurm_robust.supervise.output import Counters, OutputFile
+from slurm_robust.supervise.log_steps import Counters
+from slurm_robust.supervise.output import OutputFile
 from slurm_robust.supervise.suspicion import Assessment, RankProgress, assess, own_limit_s
 
 _LAST_LINES = 120
@@ -36,6 +37,7 @@ class Present:
         job_id: The job's raw id, as Slurm's messages name it.
         paths: The job's output files, read from where they stand now.
         labelled: `srun --label` puts each task's number before its lines.
+        counter: By which of its log's counters an earlier attempt of this training was known; empty for none.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Present:
         paths: Sequence[Path],
         log_pattern: str,
         labelled: bool = False,
+        counter: str = "",
     ) -> None:
         own = re.compile(log_pattern) if log_pattern else None
         self.job_id = job_id
@@ -59,14 +62,10 @@ class Present:
         self._deaths = Deaths()
         self.quiet_until_s = 0.0
         self.began_at_s = time.time()
-        counters = Counters()
-        self._outputs = [OutputFile(path, own, counters) for path in paths]
+        self.counters = Counters(counter)
+        self._outputs = [OutputFile(path, own, self.counters) for path in paths]
         self._log_step: tuple[int, float] | None = None
         self._log_signs = 0
-        self._log_first: list[int] = []
-        self._log_highest = 0
-        self.falls = False
-        """Log lines counted down, or anew: they do not number the steps of the whole training."""
 
     def read_outputs(self) -> None:
         """Take in the new lines of the job's output files."""
@@ -80,7 +79,6 @@ class Present:
                     self.fleet.steps.saw(-1, self._log_signs, self._log_step[1])
                 self._log_step = (found.step, now)
                 self._log_signs += 1
-            self._note_log_steps(found.steps)
             self._cancelled.update(found.cancelled)
             for oom in found.oom:
                 self.scene.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
@@ -88,13 +86,6 @@ class Present:
             for gone in found.exits:
                 # Slurm's word of an OOM kill names the step; of the tasks that ended beside it, it took those killed.
                 self._deaths.srun_says(gone, now, oom_killed=bool(found.oom) and gone.signal == signal.SIGKILL)
-
-    def _note_log_steps(self, steps: Sequence[int]) -> None:
-        for step in steps:
-            if len(self._log_first) < 2 and step not in self._log_first:
-                self._log_first.append(step)
-            self.falls |= step < self._log_highest // 2
-            self._log_highest = max(self._log_highest, step)
 
     def confirm_exits(self, *, ended: bool = False) -> None:
         """Believe the word on a task once no rank of it is there any more.
@@ -181,14 +172,13 @@ class Present:
         if self.has_progress:
             first = min(r.first_step for r in self.fleet.ranks.values() if r.progress is not None)
             return (first, first) if first >= 0 else None
-        if len(self._log_first) < 2 or self.falls:
-            return None
-        return min(self._log_first), self._log_first[1]
+        told = self.counters.first
+        return None if len(told) < 2 or self.counters.falls else (min(told), told[1])
 
     @property
     def begins(self) -> bool:
         """Whether one more log line will tell the beginning."""
-        return not self.has_progress and not self.falls and len(self._log_first) == 1
+        return not self.has_progress and not self.counters.falls and len(self.counters.first) == 1
 
     @property
     def last_sign_s(self) -> float:

@@ -82,7 +82,7 @@ class Roads:
         """End the attempt, and go the plan's road; an exit code where that is the end."""
         s = self._s
         in_place = plan.road is Road.RESTART_IN_PLACE
-        before = replace(self.lineage, incident=record.id, falls=self.lineage.falls or s.present.falls)
+        before = replace(s.beginning.remembered(self.lineage), incident=record.id)
         self._tally = self._tally.after(before, s.present.step, time.time())
         self.lineage = before.after(s.present.step, s.start.step, failure, in_place=in_place)
         self._keep(self.lineage)

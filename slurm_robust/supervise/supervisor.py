@@ -96,6 +96,7 @@ class Supervisor:
         self._looked_after_at = 0.0
         self._said_training = False
         self._step_seen = False
+        self.roads = Roads(self)
         self.present = self._new_present(attached.attempt if attached is not None else "")
         self.beginning = Beginning(self, seen=attached is None)
         self.agents = Agents(
@@ -106,7 +107,6 @@ class Supervisor:
         )
         self.book = Book(self)
         self.losses = Losses(self)
-        self.roads = Roads(self)
         self.handling = Handling(self)
         self._theirs = End(self)
         self.looks = Looks(self, time.time())
@@ -121,6 +121,7 @@ class Supervisor:
             layout_order=self._layout_order,
             paths=self._paths,
             log_pattern=self.config.supervise.log_pattern,
+            counter=self.roads.lineage.counter,
             labelled=self.command is not None and labels_lines(self.command, self.environment),
         )
 
