@@ -53,8 +53,8 @@ class Program(NamedTuple):
         start: What srun starts, with `{python}`, `{programs}` and `{folder}` to be filled in.
         before: Lines of the batch script before that.
         finds_checkpoint: srobust is told where the checkpoints lie.
-        hang_timeout_s: `--robust-hang-timeout`, 0 for none: what hangs in the program's own lines is no better explained
-            by its stack than a long computation, and the limit that its user knows decides.
+        hang_timeout_s: `--robust-hang-timeout`, 0 for none. The stack of a hang in the program's own lines looks like
+            that of a long computation, so the limit that its user knows decides.
         raises_on_all: Its own error comes on all ranks; on one alone otherwise.
         disk_mb: The checkpoint folder's size while a full disk is tried.
         disk_step: The disk fills at this step. Before the first save, where each one writes over the one before: it
