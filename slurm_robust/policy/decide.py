@@ -358,23 +358,25 @@ def _requeue_road(s: Situation) -> tuple[Road, str]:
 
 
 def _no_node(s: Situation) -> Plan:
-    told = _told(s)
-    rank_only = s.verdict.conclusion is Conclusion.CULPRIT
-    why = "nothing says that a node is at fault" if rank_only else "no node is known to be at fault"
+    why = _told(s)
+    if s.verdict.conclusion is not Conclusion.CULPRIT:
+        why = f"{why}; no node is known to be at fault"
+    elif "node is at fault" not in why:
+        why = f"{why}; nothing says that a node is at fault"
     if s.outside and s.restarts_in_place == 0:
         if not s.job.requeueable:
-            return _words_alone(f"{told}; {why}")
+            return _words_alone(why)
         road, how = _requeue_road(s)
-        return Plan(road, f"{told}; {why}. {how}, no node named")
+        return Plan(road, f"{why}. {how}, no node named")
     if s.restarts_in_place < 2 and (lost := _lost_inside(s)):
         road, how = _requeue_road(s)
-        return Plan(road, f"{told}; {why}. {how}, no node named: {lost}")
+        return Plan(road, f"{why}. {how}, no node named: {lost}")
     if s.restarts_in_place == 0:
-        return Plan(Road.RESTART_IN_PLACE, f"{told}; {why}: restart in place on the same nodes")
+        return Plan(Road.RESTART_IN_PLACE, f"{why}: restart in place on the same nodes")
     if s.job.requeueable and s.restarts_in_place == 1:
         road, how = _requeue_road(s)
-        return Plan(road, f"{told}; {why}, and a restart in place did not help. {how}, no node named")
-    reason = f"{told}; {why}, and {s.restarts_in_place} restarts in place did not help"
+        return Plan(road, f"{why}, and a restart in place did not help. {how}, no node named")
+    reason = f"{why}, and {s.restarts_in_place} restarts in place did not help"
     return Plan(Road.STOP, reason, exit_code=_own_code(s))
 
 

@@ -1,8 +1,11 @@
-"""Lets py-spy see this Python and the children that it forks, where Yama lets only ancestors attach.
+"""What only the program's own Python can do for the SPANK plugin, which puts this folder in front of PYTHONPATH.
 
-The SPANK plugin puts this folder in front of PYTHONPATH. That permission is each process's own and is not inherited by
-fork, so data loaders and torchrun's workers need it too. Whatever goes wrong here, the program starts; the site's or
-the user's own sitecustomize is loaded as if this were not here.
+It lets py-spy see this Python and the children that it forks, where Yama lets only ancestors attach: that permission is
+each process's own and is not inherited by fork, so data loaders and torchrun's workers need it too. And it takes away
+the old names of PyTorch's flight recorder, where this Python's PyTorch knows the new ones: it would warn on each rank.
+
+Whatever goes wrong here, the program starts; the site's or the user's own sitecustomize is loaded as if this were not
+here.
 """
 
 import os
@@ -10,6 +13,11 @@ import sys
 
 _YAMA_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _PR_SET_PTRACER = 0x59616D61
+_RENAMED = (
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"),
+    ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"),
+)
+_NEW_NAMES_SINCE = (2, 9)  # as in slurm_robust/supervise/attempts.py
 
 
 def _allow_tracer():
@@ -45,5 +53,26 @@ def _load_the_other():
     found.loader.exec_module(module)
 
 
+def _drop_old_names():
+    # The plugin sets both names to the same value; what the user set by one name alone stays.
+    doubled = [old for old, new in _RENAMED if os.environ.get(old) and os.environ.get(old) == os.environ.get(new)]
+    if not doubled:
+        return
+    try:
+        # Its files are looked at: importing PyTorch takes seconds, and not every Python here needs it.
+        from importlib.machinery import PathFinder
+
+        found = PathFinder.find_spec("torch")
+        with open(os.path.join(os.path.dirname(found.origin), "version.py")) as file:
+            told = next(line for line in file if line.startswith("__version__ = "))
+        major, minor = told.split("=")[1].strip(" '\"\n").split(".")[:2]
+        if (int(major), int(minor)) >= _NEW_NAMES_SINCE:
+            for old in doubled:
+                del os.environ[old]
+    except Exception:
+        return
+
+
 _allow_tracer()
+_drop_old_names()
 _load_the_other()

@@ -72,3 +72,38 @@ def test_it_loads_the_users_own(tmp_path: Path) -> None:
     code = "import sitecustomize; print(sitecustomize.mine)"
     done = subprocess.run([python, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("the user\n1\n", "")
+
+
+OLD, NEW = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
+
+
+def names_left(path: str, **given: str) -> list[str]:
+    """Which of the recorder's names a Python keeps, and hands on, where PyTorch is the one on `path`."""
+    env = {**os.environ, "PYTHONPATH": f"{SPANK}/python{path}", **given}
+    code = "import subprocess; subprocess.run(['env'])"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return sorted(
+        row.partition("=")[0] for row in done.stdout.splitlines() if row.startswith(("TORCH_NCCL", "TORCH_FR"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "left"),
+    [("'2.13.0+cpu'", [NEW]), ("'2.9.0'", [NEW]), ("'2.8.1'", [NEW, OLD]), ("", [NEW, OLD]), ("None", [NEW, OLD])],
+)
+def test_a_pytorch_that_knows_the_new_names_is_spared_the_old_ones(
+    tmp_path: Path, version: str, left: list[str]
+) -> None:
+    """It warns of them on each rank. Where its version cannot be told, both stay."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('it is not imported')\n")
+    (tmp_path / "torch" / "version.py").write_text(f"from typing import Optional\n__version__ = {version}\ndebug = 0\n")
+    assert names_left(f":{tmp_path}", **{OLD: "2000", NEW: "2000"}) == left
+
+
+def test_the_real_pytorch_is_known_and_what_the_user_chose_stays() -> None:
+    """The one that the tests run with has the new names."""
+    assert names_left("", **{OLD: "2000", NEW: "2000"}) == [NEW]
+    assert names_left("", **{OLD: "777", NEW: "2000"}) == [NEW, OLD]
+    assert names_left("", **{OLD: "777"}) == [OLD]
