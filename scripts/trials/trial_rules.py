@@ -146,7 +146,7 @@ def _full_disk(f: Facts) -> list[str]:
     """The cause is named; it is not started again and again onto the same full disk; no node is blamed."""
     _no_node(f)
     words = f.told.lower()
-    if not any(word in words for word in ("no space left", "disk is full", "is full", "disk full")):
+    if not any(word in words for word in ("no space left", "full disk", "is full", "disk full")):
         raise _Wrong("nobody is told that the disk is full")
     if f.launches > 1:
         raise _Wrong(f"it was started {f.launches} times more onto the same full disk")

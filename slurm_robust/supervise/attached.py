@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_robust import claim
@@ -46,6 +47,8 @@ class Attached:
     step: str
     launcher: int = 0
     hold: socket.socket | None = None
+    words: tuple[str, ...] = field(default=(), init=False)
+    """What was typed behind that srun, empty where it cannot be seen."""
     _pidfd: int = field(default=-1, init=False)
     _gone: bool = field(default=False, init=False)
     _said: str = field(default="", init=False)
@@ -54,6 +57,9 @@ class Attached:
     def __post_init__(self) -> None:
         if not self.launcher:
             return
+        with contextlib.suppress(OSError):
+            typed = Path(f"/proc/{self.launcher}/cmdline").read_bytes().decode("utf-8", "replace")
+            self.words = tuple(typed.split("\0")[1:])
         try:
             self._pidfd = os.pidfd_open(self.launcher)
         except ProcessLookupError:

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _PATIENCE_S = 10.0
@@ -15,9 +17,11 @@ _LEAST_BYTES = 64 << 20
 _PROBE_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MAX_FILES = 20000
+_OUTPUT = re.compile(r"out|sav|ckpt|check[-_]?point|result|exper|runs?\b|work", re.IGNORECASE)
+"""In a word of a command that names where the program writes: a full disk of data that it reads is no reason."""
 
 
-async def full(named: str, checkpoint: Path | None, checkpoint_dir: str) -> str:
+async def full(named: str, checkpoint: Path | None, checkpoint_dir: str, command: Sequence[str] = ()) -> str:
     """Which disk cannot take the next checkpoint, and what to do; empty where all can, or nobody can say.
 
     Looked at as this node sees them. A file system that hangs must not keep a recovery.
@@ -26,17 +30,29 @@ async def full(named: str, checkpoint: Path | None, checkpoint_dir: str) -> str:
         named: The path that a rank's last words named, empty for none.
         checkpoint: The newest one: the next will need as much room.
         checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
+        command: The words of the training's command: some name the folder that it writes to.
     """
+    looking = asyncio.to_thread(_full, named, checkpoint, checkpoint_dir, command)
     try:
-        return await asyncio.wait_for(asyncio.to_thread(_full, named, checkpoint, checkpoint_dir), _PATIENCE_S)
+        return await asyncio.wait_for(looking, _PATIENCE_S)
     except asyncio.TimeoutError:
         return ""
 
 
-def _full(named: str, checkpoint: Path | None, checkpoint_dir: str) -> str:
+def _written_to(command: Iterable[str]) -> Iterator[Path]:
+    """Folders in the words of a command (`--out_dir=DIR`, `bash -c '… DIR'`) that look like the program's output."""
+    for word in (part.strip("'\"") for text in command for part in text.split()):
+        path = Path(word.partition("=")[2] if word.startswith("-") else word)
+        with contextlib.suppress(OSError, ValueError):
+            if _OUTPUT.search(word) and path.is_dir() and os.access(path, os.W_OK):
+                yield path.absolute()
+
+
+def _full(named: str, checkpoint: Path | None, checkpoint_dir: str, command: Sequence[str]) -> str:
     own = Path(checkpoint_dir).absolute()
+    told = [Path(named)] if named.startswith("/") else []
     # The working folder last: programs write their checkpoints below it where nobody says otherwise.
-    for path in dict.fromkeys((*([Path(named)] if named.startswith("/") else []), own, Path.cwd())):
+    for path in dict.fromkeys((*told, own, *_written_to(command), Path.cwd())):
         folder = next(p for p in (path, *path.parents) if p.is_dir())
         ours = bool(checkpoint_dir) and folder == own
         why = ""

@@ -237,7 +237,8 @@ class Handling:
         if inquiry.failure is None or inquiry.failure.signature != DISK_FULL:
             return ""
         named = disk_path(s.present.scene.exits.values())
-        return await disks.full(named, s.start.path, s.checkpoint_dir)
+        command = s.command.command if s.command is not None else s.attached.words if s.attached is not None else ()
+        return await disks.full(named, s.start.path, s.checkpoint_dir, command)
 
     def _own_code(self) -> int | None:
         """The program's own exit code: srun's, or that of the first rank that ended while others still run."""

@@ -215,7 +215,8 @@ def test_prolog_and_epilog_are_told_the_jobs_choice(plugin: Path, spank_cluster:
     job = text.split("id=")[1].split()[0]
     for stage in ("Prolog", "Epilog"):
         told = plugin.parent / f"{stage}.{job}.told"
-        wait_until(lambda told=told: told.exists() and told.read_text(), 30, stage)
+        # The file grows while it is written.
+        wait_until(lambda told=told: told.exists() and "SPANK_ROBUST_SPARES=1\n" in told.read_text(), 30, stage)
         said = variables(told.read_text())
         assert (said["SPANK_ROBUST_MODE"], said["SPANK_ROBUST_SPARES"]) == ("observe", "1"), stage
 

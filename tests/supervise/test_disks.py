@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -26,9 +27,11 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def ask(named: Path | str = "", *, checkpoint: Path | None = None, directory: Path | str = "") -> str:
+def ask(
+    named: Path | str = "", *, checkpoint: Path | None = None, directory: Path | str = "", command: str = ""
+) -> str:
     """The answer."""
-    return asyncio.run(disks.full(str(named), checkpoint, str(directory)))
+    return asyncio.run(disks.full(str(named), checkpoint, str(directory), shlex.split(command)))
 
 
 def test_a_disk_that_cannot_take_another_checkpoint_is_full(small: Path) -> None:
@@ -46,6 +49,18 @@ def test_a_path_that_ranks_named_is_looked_at_through_its_folder(small: Path) ->
     """The file itself may never have been made."""
     (small / "fill").write_bytes(bytes(3 << 20))
     assert f"{small} is full" in ask(small / "runs" / "a" / "events.log")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["torchrun train.py --out_dir={}", "python train.py --save {}/ckpt", "bash -c 'exec python t.py {}/ckpt'"],
+)
+def test_the_folder_that_the_command_writes_to_is_looked_at(small: Path, command: str) -> None:
+    """A program may say of a full disk nothing but that a stream broke. What it only reads may well be full."""
+    (small / "ckpt").mkdir()
+    (small / "fill").write_bytes(bytes(3 << 20))
+    assert "is full" in ask(command=command.format(small))
+    assert ask(command=f"python train.py --dataset {small}") == ""
 
 
 def test_a_disk_with_room_is_not_full(tmp_path: Path) -> None:
