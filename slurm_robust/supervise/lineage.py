@@ -175,9 +175,17 @@ class Memory:
             known = found if found is not None and found.id == said.lineage else Lineage(said.lineage)
             # An attempt that resumed tells an older step than the training has reached.
             reached = max(known.reached, said.step)
-            return replace(known, reached=reached, fruitless=said.fruitless, incident=said.incident)
+            # Where Slurm ended the attempt before it could speak (a dead node), the Comment knows of no newer incident.
+            incident = max(said.incident, known.incident, key=_opened_at_s)
+            return replace(known, reached=reached, fruitless=said.fruitless, incident=incident)
         # Words of another run are not ours to go on from.
         return found or Lineage(said.lineage if previous is None else secrets.token_hex(6))
+
+
+def _opened_at_s(incident: str) -> int:
+    """When an incident was opened, as its name ends (`12-r0-1795227617`); -1 for no name of ours."""
+    number = incident.rpartition("-")[2]
+    return int(number) if number.isascii() and number.isdecimal() else -1
 
 
 def place(folder: Folder, restart: int, launcher: int) -> int:

@@ -155,6 +155,16 @@ def test_what_was_reached_does_not_fall() -> None:
     assert kept.of("k", said, Claim(STATE_WATCHING, "a", restart=0)).reached == 120
 
 
+def test_the_incident_of_an_attempt_that_slurm_ended_before_it_spoke_is_gone_on_with() -> None:
+    """A node died: the page is written, and Slurm requeued the job before its Comment told of the incident."""
+    kept = Memory("k", {"k": Lineage("a", reached=24, incident="9-r0-1795227700")})
+    for before in ("", "9-r0-1795227617"):
+        said = Claim(STATE_WATCHING, "a", restart=1, step=24, incident=before)
+        assert kept.of("k", said, Claim(STATE_WATCHING, "a", restart=0)).incident == "9-r0-1795227700"
+    later = Claim(STATE_WATCHING, "a", restart=1, step=24, incident="9-r0-1795227800")
+    assert kept.of("k", later, Claim(STATE_WATCHING, "a", restart=0)).incident == "9-r0-1795227800"
+
+
 def test_launches_that_come_to_nothing_are_counted_for_the_whole_job() -> None:
     """Whatever run began them, within an hour; what comes further than before is not counted."""
     tally = Tally()
