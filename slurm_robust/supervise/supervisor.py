@@ -98,7 +98,7 @@ class Supervisor:
         self._step_seen = False
         self.roads = Roads(self)
         self.present = self._new_present(attached.attempt if attached is not None else "")
-        self.beginning = Beginning(self, seen=attached is None)
+        self.beginning = Beginning(self, seen=attached is None or bool(attached.launcher))
         self.agents = Agents(
             context.ref.job_id,
             config.supervise.tick_s,
@@ -310,7 +310,7 @@ class Supervisor:
             if self.present.fleet.mark(mark):
                 record.stamp(mark, self.present.fleet.mark(mark))
         # Looked at a few times a second: by now training may be some steps further.
-        began, over = max(0, self.beginning.first), self.beginning.started_over
+        began, over = self.beginning.first, self.beginning.started_over
         told = self.present.fleet.first_step(self.start.step) if over < 0 else None
         first, at_s = told or (step, self.present.last_sign_s)
         record.stamp("first_new_step", at_s)
@@ -339,8 +339,10 @@ def whence(offered: int, first: int) -> str:
 
     Args:
         offered: The step of the verified checkpoint that it was given; -1 where there was none.
-        first: Its first new step; 0 where that is not known to a step.
+        first: Its first new step; -1 where that is not known to a step.
     """
+    if offered < 0 and first < 0:
+        return "a step that was not seen"
     if offered < 0:
         # A Checkpointer has found it, in memory or in what nobody had sealed yet.
         return "the beginning" if first <= 1 else "what the program found by itself"
