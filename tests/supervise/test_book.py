@@ -73,7 +73,8 @@ def test_the_page_is_written_when_its_line_is_told(tmp_path: Path) -> None:
         (20, 26, "step 20 (verified checkpoint, or something newer)"),
         (-1, 1, "the beginning"),
         (-1, 116, "what the program found by itself"),
-        (20, 0, "step 20 (verified checkpoint)"),
+        (20, -1, "step 20 (verified checkpoint)"),
+        (-1, -1, "a step that was not seen"),
     ],
 )
 def test_where_training_went_on_from(offered: int, first: int, told: str) -> None:
