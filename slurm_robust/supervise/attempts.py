@@ -24,6 +24,13 @@ _NEW_NAMES_SINCE = (2, 9)
 _TORCH = ("lib*/python3*/site-packages", "lib/python3*/dist-packages", "local/lib/python3*/dist-packages")
 """Where torch may lie below a Python's prefix."""
 _SHEBANG_BYTES = 512
+_SCRIPT_BYTES = 1 << 16
+_SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+_LAUNCHERS = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed))(?=\s|$)")
+_CHANGES_PYTHON = re.compile(
+    r"\bactivate\b|\bmodule\s|\bconda\b|\bmamba\b|\bPATH=|\b(?:apptainer|singularity|docker|podman|enroot)\b"
+)
+"""In a shell's words: behind these, a name may mean another program than it means to us."""
 
 
 @dataclass(frozen=True)
@@ -118,16 +125,29 @@ def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
     """
     if command is None or any(option.startswith("--container") for option in command.options):
         return False
-    program = shutil.which(command.command[0], path=env.get("PATH")) if command.command else None
-    python = _python_of(Path(program)) if program is not None else None
-    if python is None:
-        return False
+    programs = [shutil.which(word, path=env.get("PATH")) for word in _programs_of(command.command)]
+    pythons = [_python_of(Path(program)) if program is not None else None for program in programs]
     folders = [Path(folder) for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    prefixes = [python.parent.parent, python.resolve().parent.parent]
+    prefixes = []
+    for python in pythons:
+        if python is None:
+            return False
+        prefixes += [python.parent.parent, python.resolve().parent.parent]
     prefixes.append(Path(env.get("PYTHONUSERBASE") or f"{env.get('HOME', '/nonexistent')}/.local"))
     folders += [found for prefix in prefixes for pattern in _TORCH for found in prefix.glob(pattern)]
     versions = [version for folder in folders if (version := _torch_in(folder)) is not None]
-    return bool(versions) and min(versions) >= _NEW_NAMES_SINCE
+    return bool(pythons and versions) and min(versions) >= _NEW_NAMES_SINCE
+
+
+def _programs_of(command: Sequence[str]) -> list[str]:
+    """What may load PyTorch: the command's first word, or what a shell starts; nothing where that cannot be told."""
+    if not command or Path(command[0]).name not in _SHELLS:
+        return list(command[:1])
+    text = " ".join(command[1:])
+    if "-c" not in command:
+        script = next((word for word in command[1:] if not word.startswith("-")), "")
+        text = os.fsdecode(_head(Path(script), _SCRIPT_BYTES))
+    return [] if _CHANGES_PYTHON.search(text) else _LAUNCHERS.findall(text)
 
 
 def _python_of(program: Path) -> Path | None:
@@ -141,10 +161,10 @@ def _python_of(program: Path) -> Path | None:
     return python if python is not None and python.name.startswith("python") else None
 
 
-def _head(path: Path) -> bytes:
+def _head(path: Path, size_bytes: int = _SHEBANG_BYTES) -> bytes:
     try:
         with path.open("rb") as f:
-            return f.read(_SHEBANG_BYTES)
+            return f.read(size_bytes)
     except OSError:
         return b""
 

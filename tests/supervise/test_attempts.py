@@ -53,6 +53,33 @@ def test_the_trainings_own_pytorch_decides_which_names_are_set(program: str, tmp
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "RANK=$SLURM_PROCID exec python train.py",
+        "[ -f ckpt.pt ] && A=--resume; exec python train.py $A",
+        "torchrun --nproc_per_node=8 train.py",
+    ],
+)
+def test_a_shell_starts_the_pythons_that_it_names(text: str, tmp_path: Path) -> None:
+    """`bash -c '…'`, and a script, are the usual ways to give a rank its own words."""
+    new, old = python_with_torch(tmp_path / "new", "2.13.0"), python_with_torch(tmp_path / "old", "2.4.1")
+    (tmp_path / "train.sh").write_text(f"#!/bin/bash\nset -e\n{text}\n")
+    for words in (["bash", "-c", text], ["bash", "-e", str(tmp_path / "train.sh")]):
+        assert not given(words, new, tmp_path).keys() & OLD_NAMES
+        assert given(words, old, tmp_path).keys() >= OLD_NAMES
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["source venv/bin/activate; python t.py", "module load torch; python t.py", "PATH=/x:$PATH python t.py", "./train"],
+)
+def test_a_shell_that_may_choose_another_python_is_not_believed(text: str, tmp_path: Path) -> None:
+    """Then both names are set."""
+    new = python_with_torch(tmp_path / "new", "2.13.0")
+    assert given(["bash", "-c", text], new, tmp_path).keys() >= OLD_NAMES
+
+
+@pytest.mark.parametrize(
     "words", [["bash", "train.sh"], ["--container-image=x.sqsh", "python", "train.py"], ["nowhere", "train.py"]]
 )
 def test_where_nobody_can_tell_both_names_are_set(words: list[str], tmp_path: Path) -> None:
