@@ -266,5 +266,7 @@ def render(value: Claim | Answer, own_words: str = "") -> str:
             value = replace(value, times={})
         elif isinstance(value, Claim) and value.suspects:
             value = replace(value, suspects=())
+        elif isinstance(value, Claim) and value.evict and value.state != STATE_WANTS_REQUEUE:
+            value = replace(value, evict=value.evict[: len(value.evict) // 2])
         else:
             raise ClaimError(f"the job's own comment leaves no room ({len(words.encode())} bytes of 1024)")

@@ -150,6 +150,16 @@ def test_words_that_leave_no_room_are_told() -> None:
         claim.render(Claim("watching", "a"), "x" * 1000)
 
 
+def test_a_report_names_as_many_nodes_as_there_is_room_for() -> None:
+    """A claim that asks for nothing is only told: a long list in it must not silence every later word of the job."""
+    nodes = tuple(f"rack-17-gpu-node-{n:04d}.site" for n in range(32))
+    said = Claim("watching", "a", incident="1-r0-1", road="seat", mode="observe", evict=nodes, why="x" * 500)
+    read = claim.parse(claim.render(said, "the user's own words"))
+    assert read is not None
+    assert 1 <= len(read.evict) < len(nodes)
+    assert (read.evict, read.road) == (nodes[: len(read.evict)], "seat")
+
+
 def test_an_answer_is_read_like_a_claim() -> None:
     """`AdminComment` is written by operators, and read just as carefully."""
     answer = Answer("accepted", "i-1", "because", "seat", ("n5",), 5.0)

@@ -253,8 +253,8 @@ def _failed_there_before(s: Situation, node: str) -> bool:
     failure = s.failure
     if failure is None or failure.cause is FailureCause.PROGRAM:
         return False
-    before = (*s.earlier_failures, *s.older_failures)
-    return any(earlier.signature == failure.signature and node in earlier.nodes for earlier in before)
+    same = [e for e in (*s.earlier_failures, *s.older_failures) if e.signature == failure.signature and e.nodes]
+    return bool(same) and all(node in earlier.nodes for earlier in same)
 
 
 def max_evictions(nodes: int) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slurm_robust.supervise.lineage import Lineage
     from slurm_robust.supervise.supervisor import Supervisor
 
+_NEWS_BEFORE = 50
 _LONG_S = 600.0
 """A program that tells no step may have saved something that is worth keeping after so long."""
 _RESUMES = re.compile(
@@ -58,20 +59,35 @@ class Beginning:
     @property
     def unsure(self) -> bool:
         """Whether one more line of the log will tell how it began."""
-        return self._seen and not self._judged and self._comparable and self._s.present.begins
+        present = self._s.present
+        if not self._seen or self._judged or present.has_progress or not self._s.roads.lineage.counter:
+            return False
+        # Bars of what comes before training are drawn first: it is waited for its own counter, and not for ever.
+        return present.begins if self._comparable else present.counters.count < _NEWS_BEFORE
 
     @property
     def _comparable(self) -> bool:
         """Whether it is known which numbers are the training's: of a log, only an attempt that trained tells."""
-        return self._s.present.has_progress or bool(self._s.roads.lineage.counter)
+        known = self._s.roads.lineage.counter
+        return self._s.present.has_progress or (bool(known) and self._s.present.counters.main == known)
 
     def remembered(self, known: Lineage) -> Lineage:
-        """What is remembered of the steps that this attempt has told, at its end."""
+        """The lineage, with what this attempt has told so far: by which numbers, and how far it came by them.
+
+        Numbers of another counter, and those of another epoch where they are counted anew, cannot be compared: an
+        attempt that tells such numbers has come further.
+        """
         counters = self._s.present.counters
         if self._s.present.has_progress or not counters.main:
             return known
+        falls = known.falls or counters.falls
+        other = known.counter not in ("", counters.main) or (falls and counters.epoch > known.epoch)
+        if other:
+            known = replace(known, reached=-1, first_step=-1)
+        elif falls and counters.epoch < known.epoch:
+            known = replace(known, reached=max(known.reached, counters.step))
         first = known.first_step if known.first_step >= 0 or self._s.start.step >= 0 else self.first
-        return replace(known, first_step=first, falls=known.falls or counters.falls, counter=counters.main)
+        return replace(known, first_step=first, falls=falls, counter=counters.main, epoch=counters.epoch)
 
     @property
     def first(self) -> int:

@@ -53,10 +53,10 @@ def _full(named: str, checkpoint: Path | None, checkpoint_dir: str, command: Seq
     told = [Path(named)] if named.startswith("/") else []
     # The working folder last: programs write their checkpoints below it where nobody says otherwise.
     for path in dict.fromkeys((*told, own, *_written_to(command), Path.cwd())):
-        folder = next(p for p in (path, *path.parents) if p.is_dir())
-        ours = bool(checkpoint_dir) and folder == own
-        why = ""
-        with contextlib.suppress(OSError):
+        folder, ours, why = path, False, ""
+        with contextlib.suppress(OSError):  # one that may not be looked at, or a mount that is broken
+            folder = next(p for p in (path, *path.parents) if p.is_dir())
+            ours = bool(checkpoint_dir) and folder == own
             why = _no_room(folder, _size(checkpoint) if checkpoint is not None and ours else 0)
         if why:
             prune = f", old checkpoints for example (srobust ckpt prune {folder} --keep 2)" if ours else ""

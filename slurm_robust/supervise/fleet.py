@@ -87,6 +87,8 @@ class Fleet:
         self._untold: dict[str, set[int]] = {}
         self._with_workers: set[tuple[str, int]] = set()
         """(step, task) of each task whose ranks are told by RANK: torchrun's workers, for one."""
+        self._of_task: dict[tuple[str, int], list[RankInfo]] = {}
+        """(step, task) → its ranks."""
         self._above: dict[tuple[str, int], tuple[str, int]] = {}
         """(node, pid) of what stands above the workers of a task (torchrun) → (step, task)."""
 
@@ -150,9 +152,8 @@ class Fleet:
             above = self._above.pop((node, pid), None)
             if above is not None:
                 lives = bool(message.get("task_lives", False))
-                for info in self.ranks.values():
-                    if (info.step_id, info.task) == above:
-                        info.task_lives = info.task_lives and lives
+                for info in self._of_task.get(above, ()):
+                    info.task_lives = info.task_lives and lives
                 return
             known = self.ranks.get(number)
             if known is not None and known.pid == pid:
@@ -176,7 +177,10 @@ class Fleet:
             known.gone_at_s = known.missed_at_s = 0.0
             return
         self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
+        if known is not None:
+            self._of_task[known.step_id, known.task].remove(known)
         self.ranks[number] = RankInfo(number, node, pid, step_id, float(message["at"]), task)
+        self._of_task.setdefault((step_id, task), []).append(self.ranks[number])
         self.ranks[number].ranked = ranked
         if ranked and replaces_worker:
             self.restarted[number] = now_s

@@ -57,7 +57,7 @@ class Handling:
         record.signals.append(Signal(SignalKind.SILENCE, time.time(), "progress", found.why))
         inquiry = self.investigator(record)
         await inquiry.capture()
-        said = ""
+        said, reported = "", False
         while True:
             early = inquiry.rounds < _EARLY_CAPTURES
             pause_s = s.config.supervise.corroborate_after_s if early else s.config.supervise.recapture_s
@@ -74,6 +74,11 @@ class Handling:
             plan = await self._decide(verdict, inquiry, record, overdue=found.level is Level.OVERDUE, ended=False)
             if plan.road is not Road.ALERT_ONLY:
                 return await self._carry_out(record, inquiry, verdict, plan)
+            if found.level is Level.OVERDUE and not reported:
+                # Nobody may act, and it will not go on: a person has to know.
+                reported = True
+                record.outcome = "Alert only: nothing was done."
+                await s.context.report(record.id, verdict, plan, record.times, s.config.mode)
             s.book.save(record)
             if plan.reason != said:
                 said = plan.reason
@@ -203,7 +208,7 @@ class Handling:
     async def _decide(
         self, verdict: Verdict, inquiry: Investigator, record: incident.Record, *, overdue: bool, ended: bool
     ) -> Plan:
-        s, known = self._s, self._s.roads.lineage.until(self._s.present.step)
+        s, known = self._s, self._s.roads.so_far.until(self._s.present.step)
         facts = Facts(
             config=s.config,
             job=s.context.job,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_robust import claim
 from slurm_robust.claim import Claim, ClaimError
-from slurm_robust.model import AttemptId, JobRef, Mode, Plan, Verdict
+from slurm_robust.model import AttemptId, JobRef, Mode, Plan, Road, Verdict
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 
@@ -160,7 +160,10 @@ class JobContext:
             "times": dict(times),
             "suspected_at_s": self.claim.suspected_at_s or round(time.time(), 3),
         }
-        if mode is Mode.ACT:
+        if mode is Mode.ACT and plan.road is Road.STOP:
+            # Told with the job's last word, which follows: a report after that would call a job suspected that is over.
+            self.claim = replace(self.claim, **words)  # type: ignore[arg-type]
+        elif mode is Mode.ACT:
             self._soon(words)
         else:
             with contextlib.suppress(asyncio.TimeoutError):

@@ -114,8 +114,11 @@ class LastWords:
         return tasks.get(task) or [rank]
 
     def _was_killed_for_memory(self, node: str) -> bool:
+        told = [step for where, step in self._oom if where in ("", node)]
+        if not told:
+            return False
         ours = {f"{self._job_id}.{step}" for step in self._fleet.step_ids}
-        return any(where in ("", node) and step in ours for where, step in self._oom)
+        return any(step in ours for step in told)
 
     def _speakers(self, line: str, tasks: dict[int, list[int]]) -> list[int] | None:
         """The ranks whose line this may be; None where it names none."""

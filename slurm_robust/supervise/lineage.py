@@ -47,6 +47,7 @@ class Lineage:
             program is known to start again from the beginning then. None while nobody knows.
         falls: Its steps fell within an attempt: they are counted anew in each epoch, and tell nothing of a restart.
         counter: By which of its log's counters its steps were known; empty where it tells them by calls, or not at all.
+        epoch: The last epoch that its log told.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Lineage:
     in_place: bool | None = None
     falls: bool = False
     counter: str = ""
+    epoch: float = 0.0
 
     def until(self, step: int) -> Lineage:
         """What counts of it for an attempt that came as far as `step`: little, where it came further than before."""

@@ -1,13 +1,13 @@
 """The numbers in a job's log lines: which of them say that training goes on, and which is the step of the training?
 
 Log lines tell more than steps: bars of a data set that is prepared, of a validation, of files that are written. Each
-shape of line and each total (`12/391`) is a counter of its own, and the training's is the one that says most.
+shape of line and each total (`12/391`) is a counter of its own, and the training's is the one that goes on
+and says most.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
 
 _COUNT = r"(?P<step>\d+)\b(?!\.\d|\s*m?s\b)"
 """No time: `per step: 1.93 s`."""
@@ -30,8 +30,6 @@ _EPOCHS_BAR = re.compile(r"\s*Epoch[\s:=]+(?P<epoch>\d{1,9})\b[^|]*\|[^|]*\|\s*\
 _RECENT = 3
 """So many different numbers that come round again and again are ranks that hang, each at its own step, and say so."""
 _MAX_SERIES = 256
-_LATEST = 50
-"""The training's counter is the one with most of so many latest news: a validation's bar is mostly shorter."""
 
 
 def _reported(line: str, own: re.Pattern[str] | None) -> tuple[str, int, int, int] | None:
@@ -61,16 +59,14 @@ class Counters:
     job repeats is news: a bar that is drawn again, ranks that hang at different steps and say so in turn, an old
     number in a warning, a copy of the file. A counter may start again: the fall itself is no news, and what follows is.
 
-    Args:
-        known: Name of the counter that was the training's in an earlier attempt, empty where nobody knows: it is the
-            training's again as soon as it says anything.
+    Attributes:
+        count: How often anything was news.
     """
 
-    def __init__(self, known: str = "") -> None:
-        self._known = known
+    def __init__(self) -> None:
+        self.count = 0
         self._epoch = 0.0
         self._series: dict[str, _Series] = {}
-        self._latest: deque[str] = deque(maxlen=_LATEST)
 
     def news(self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True) -> int | None:
         """The number that this line of the program says, where that is news.
@@ -92,19 +88,22 @@ class Counters:
         series = self._series.setdefault(name, _Series())
         if not series.news(self._epoch, number):
             return None
-        self._latest.append(name)
+        self.count += 1
         bar = _EPOCHS_BAR.match(line)
         step = int(bar["epoch"]) * total + number if bar is not None else number
-        series.note(step, by_epochs=bar is None and "epoch" in line.lower())
+        by_epochs = bar is None and "epoch" in line.lower()
+        series.note(step, self._epoch, by_epochs=by_epochs, full=0 < total <= number)
+        series.at = self.count
         return number
 
     @property
     def main(self) -> str:
-        """Name of the training's counter, empty where none has said anything."""
-        if self._known in self._series or not self._latest:
-            return self._known
-        often = Counter(self._latest)
-        return max(reversed(self._latest), key=often.__getitem__)
+        """Name of the training's counter, empty where none has said anything.
+
+        A bar that is full is over (a data set is prepared, files are written), and one that counts anew is a
+        validation's or an epoch's: where there are others, it is the one of those that has said most.
+        """
+        return max(self._series, key=lambda name: self._series[name].rank, default="")
 
     @property
     def step(self) -> int:
@@ -117,6 +116,12 @@ class Counters:
         """The first two different numbers of the training's counter, or fewer."""
         series = self._series.get(self.main)
         return series.first if series is not None else []
+
+    @property
+    def epoch(self) -> float:
+        """The epoch in which the training's counter said its last number, 0 where no line tells."""
+        series = self._series.get(self.main)
+        return series.epoch if series is not None else 0.0
 
     @property
     def falls(self) -> bool:
@@ -132,10 +137,17 @@ class _Series:
         step: The last number that was news.
         first: The first two different ones.
         falls: It counted down, or anew.
+        epoch: The one in which it said the last number.
+        count: How often it said news.
+        at: When it last did, in news of all counters.
     """
 
     def __init__(self) -> None:
         self.step = -1
+        self.epoch = 0.0
+        self.count = 0
+        self.at = 0
+        self._full = False
         self.first: list[int] = []
         self.falls = False
         self._highest = 0
@@ -160,9 +172,15 @@ class _Series:
         self._last, self._fell = said, falls and fresh
         return goes_on
 
-    def note(self, step: int, *, by_epochs: bool) -> None:
+    @property
+    def rank(self) -> tuple[bool, bool, int, int]:
+        """The higher, the more it is the training's."""
+        return not self._full, not self.falls, self.count, self.at
+
+    def note(self, step: int, epoch: float, *, by_epochs: bool, full: bool) -> None:
         """Remember news, as the step of the whole training where its epoch is known."""
         if len(self.first) < 2 and step not in self.first:
             self.first.append(step)
         self.falls |= by_epochs or step < self._highest // 2
         self.step, self._highest = step, max(self._highest, step)
+        self.epoch, self.count, self._full = epoch, self.count + 1, full

@@ -37,7 +37,6 @@ class Present:
         job_id: The job's raw id, as Slurm's messages name it.
         paths: The job's output files, read from where they stand now.
         labelled: `srun --label` puts each task's number before its lines.
-        counter: By which of its log's counters an earlier attempt of this training was known; empty for none.
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class Present:
         paths: Sequence[Path],
         log_pattern: str,
         labelled: bool = False,
-        counter: str = "",
     ) -> None:
         own = re.compile(log_pattern) if log_pattern else None
         self.job_id = job_id
@@ -62,7 +60,7 @@ class Present:
         self._deaths = Deaths()
         self.quiet_until_s = 0.0
         self.began_at_s = time.time()
-        self.counters = Counters(counter)
+        self.counters = Counters()
         self._outputs = [OutputFile(path, own, self.counters) for path in paths]
         self._log_step: tuple[int, float] | None = None
         self._log_signs = 0

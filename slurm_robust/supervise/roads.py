@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -17,6 +18,9 @@ from slurm_robust.words import shortened
 
 if TYPE_CHECKING:
     from slurm_robust.supervise.supervisor import Supervisor
+
+_FOLLOW_S = 5.0
+_POLL_S = 0.1
 
 
 class Roads:
@@ -52,11 +56,16 @@ class Roads:
 
     def fruitless_after(self, step: int) -> int:
         """Attempts in a row without a new step, this one included, where it came as far as `step`."""
-        return 0 if step > self.lineage.reached else self.lineage.fruitless + 1
+        return 0 if step > self.so_far.reached else self.lineage.fruitless + 1
 
     def failed_after(self, step: int) -> int:
         """Launches of the job within the hour that came to nothing, this one included if `step` is no new one."""
-        return self._tally.after(self.lineage, step, time.time()).count
+        return self._tally.after(self.so_far, step, time.time()).count
+
+    @property
+    def so_far(self) -> lineage.Lineage:
+        """What is remembered, as it compares with the numbers that the attempt which runs now has told."""
+        return self._s.beginning.remembered(self.lineage)
 
     def refusal(self) -> str:
         """Why nothing is launched any more; empty where it is. A person at a terminal may try as often as they like."""
@@ -82,11 +91,13 @@ class Roads:
         """End the attempt, and go the plan's road; an exit code where that is the end."""
         s = self._s
         in_place = plan.road is Road.RESTART_IN_PLACE
-        before = replace(s.beginning.remembered(self.lineage), incident=record.id)
+        before = replace(self.so_far, incident=record.id)
         self._tally = self._tally.after(before, s.present.step, time.time())
         self.lineage = before.after(s.present.step, s.start.step, failure, in_place=in_place)
         self._keep(self.lineage)
         demotion = self._demotion()
+        if s.channel is None and plan.road is Road.STOP and s.present.scene.exits:
+            await self._end_by_itself()
         if s.channel is not None or (plan.road is Road.STOP and s.ended is None):
             await recovery.end_step(
                 s.context, s.channel, s.agents, s.present.fleet, folder=s.folder, config=s.config.supervise
@@ -109,6 +120,13 @@ class Roads:
         if plan.road in (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION) and s.channel is not None:
             return await self._relaunch(record, verdict, plan)
         return await self._requeue(record, verdict, plan)
+
+    async def _end_by_itself(self) -> None:
+        """Wait a moment for the other ranks, which follow the dead one: a kill of ours would be srun's exit code."""
+        s = self._s
+        deadline = time.monotonic() + _FOLLOW_S
+        while s.ended is None and not (s.attached is not None and s.attached.over) and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
 
     def _demotion(self) -> str:
         """Why the checkpoint of this attempt is not to be used again; empty where it is."""

@@ -121,7 +121,6 @@ class Supervisor:
             layout_order=self._layout_order,
             paths=self._paths,
             log_pattern=self.config.supervise.log_pattern,
-            counter=self.roads.lineage.counter,
             labelled=self.command is not None and labels_lines(self.command, self.environment),
         )
 
@@ -326,7 +325,7 @@ class Supervisor:
         self.folder.tell(
             "resumed", f"{text}{seen}", incident=record.id, step=first, resume_step=self.start.step, nodes=nodes
         )
-        reached = self.roads.lineage.reached
+        reached = self.roads.so_far.reached
         if step > reached:
             self.context.claim = replace(self.context.claim, fruitless=0)
         # What was reached never falls: nothing else may be left to know it by.

@@ -309,6 +309,15 @@ def test_the_same_words_on_the_same_node_count_beyond_a_new_step() -> None:
     assert decide(elsewhere).road is Road.RESTART_IN_PLACE
 
 
+def test_an_error_that_goes_where_the_job_goes_is_no_nodes() -> None:
+    """It came on n2, and on n3 after the job had moved; again on n3 it takes no second node from the job."""
+    error = Failure("died: runtimeerror: odd batch", ("n3",), FailureCause.WORDS)
+    moved = (replace(error, nodes=("n2",)), error)
+    again = situation(culprit("n3", infrastructure=False), ended=True, failure=error, older_failures=moved)
+    assert decide(again).evict == ()
+    assert decide(replace(again, older_failures=(error,))).evict == ("n3",)
+
+
 suspects = st.builds(Suspect, names, st.just((0,)), st.floats(0, 1), st.just("because"), st.booleans())
 verdicts = st.builds(
     Verdict,

@@ -48,6 +48,7 @@ class Node:
         said += f" Comment={comment}" if comment else ""
         script = f"""#!/bin/sh
 echo "$*" >>{self.calls}
+[ "$1" != -d ] || shift
 case $1 in
     show) {show or f"echo '{said}'"} ;;
     update) {update} ;;

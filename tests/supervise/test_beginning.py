@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from slurm_robust.supervise.beginning import resumes_by_itself
+from slurm_robust.supervise.beginning import Beginning, resumes_by_itself
+from slurm_robust.supervise.lineage import Lineage
 from slurm_robust.supervise.present import Present
 
 
@@ -63,3 +66,49 @@ def test_how_a_log_begins(tmp_path: Path, lines: str, beginning: tuple[int, int]
     output.write_text(lines)
     present.read_outputs()
     assert present.beginning == beginning
+
+
+def attempt(tmp_path: Path, lines: str, known: Lineage) -> Beginning:
+    """An attempt that was given no checkpoint and has told these lines, after others of this lineage."""
+    output = tmp_path / "out"
+    output.touch()
+    present = Present("a", ("n1",), job_id=1, layout={}, paths=[output], log_pattern="")
+    output.write_text(lines)
+    present.read_outputs()
+    world: Any = SimpleNamespace(
+        present=present, roads=SimpleNamespace(lineage=known), start=SimpleNamespace(step=-1, path=None)
+    )
+    return Beginning(world)
+
+
+SHARDS = "".join(f"Loading checkpoint shards: | {n}/4 [\r" for n in range(5))
+TRAINS = "".join(f"| {n}/1000 [\r" for n in (0, 501, 502, 503))
+
+
+def test_an_attempt_that_tells_other_numbers_has_come_further(tmp_path: Path) -> None:
+    """The one before died while it loaded its files: their bar was all that it had told."""
+    found = attempt(tmp_path, SHARDS + TRAINS, Lineage("a", reached=4, first_step=0, counter="5/4"))
+    assert (found.remembered(Lineage("a", reached=4, counter="5/4")).reached, found.unsure) == (-1, True)
+    again = found.remembered(Lineage("a", reached=502, counter="5/1000"))
+    assert (again.reached, again.counter) == (502, "5/1000")
+
+
+def test_bars_from_before_the_training_are_no_start_from_zero(tmp_path: Path) -> None:
+    """Each start loads the same files; the training's own bar decides."""
+    known = Lineage("a", reached=500, first_step=0, counter="5/1000")
+    assert attempt(tmp_path, SHARDS, known).unsure
+    begun = attempt(tmp_path, SHARDS + TRAINS, known)
+    assert (begun.first, begun.unsure) == (501, False)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "step", "further"), [(6, 120, True), (3, 301, True), (3, 300, False), (2, 350, False)]
+)
+def test_attempts_whose_steps_count_anew_are_compared_by_their_epochs(
+    tmp_path: Path, epoch: int, step: int, further: bool
+) -> None:
+    """Epoch 6, step 120 is further than epoch 3, step 300."""
+    lines = f"epoch {epoch} step {step - 1}\nepoch {epoch} step {step}\n"
+    known = Lineage("a", reached=300, counter="1/", falls=True, epoch=3.0)
+    found = attempt(tmp_path, lines, known)
+    assert (found._s.present.step > found.remembered(known).reached) is further

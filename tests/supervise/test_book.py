@@ -57,7 +57,7 @@ def test_the_page_is_written_when_its_line_is_told(tmp_path: Path) -> None:
             fleet=SimpleNamespace(mark=lambda _: 0.0, first_step=lambda _: (6, 2000.0), alive=[]), last_sign_s=2001.0
         ),
         start=SimpleNamespace(step=5),
-        roads=SimpleNamespace(lineage=SimpleNamespace(reached=10)),
+        roads=SimpleNamespace(lineage=SimpleNamespace(reached=10), so_far=SimpleNamespace(reached=10)),
         beginning=SimpleNamespace(first=6, started_over=-1),
         context=SimpleNamespace(say=say),
     )

@@ -63,6 +63,12 @@ def test_the_folder_that_the_command_writes_to_is_looked_at(small: Path, command
     assert ask(command=f"python train.py --dataset {small}") == ""
 
 
+def test_a_path_that_cannot_be_looked_at_hides_no_other(small: Path) -> None:
+    """Somebody else's folder, a broken mount: the recovery goes on, and the next folder is looked at."""
+    (small / "fill").write_bytes(bytes(3 << 20))
+    assert f"{small} is full" in ask("/" + "x" * 300, directory=small)
+
+
 def test_a_disk_with_room_is_not_full(tmp_path: Path) -> None:
     """Nothing is left behind by the trial."""
     if min(shutil.disk_usage(path).free for path in (tmp_path, Path.cwd())) < 1 << 30:

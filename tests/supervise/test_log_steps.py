@@ -128,9 +128,9 @@ def test_every_epoch_is_life(length: int, epochs: int, total: bool) -> None:
         assert sum(counters.news(line) is not None for line in lines) >= length - 1
 
 
-def told(*lines: str, known: str = "") -> Counters:
+def told(*lines: str) -> Counters:
     """After these lines."""
-    counters = Counters(known)
+    counters = Counters()
     for line in lines:
         counters.news(line)
     return counters
@@ -145,11 +145,16 @@ def test_bars_of_files_and_validations_do_not_take_the_trainings_place() -> None
     """Saving draws `0/1` and `1/1`, and a validation its own short bar: the training's step stays what it was."""
     counters = told(*bar(500, *range(30)), *bar(1, 0, 1), *bar(8, *range(9)))
     assert (counters.step, counters.falls) == (29, False)
+    # Long validations, at the end of which the job dies, or in the middle of one.
+    for last in (201, 90):
+        lines = [line for n in (100, 200, 300) for line in (*bar(500, *range(n - 100, n)), *bar(200, *range(201)))]
+        assert told(*lines, *bar(500, *range(300, 400)), *bar(200, *range(last))).step == 399
 
 
 def test_a_bar_of_what_comes_before_training_gives_way() -> None:
     """A data set is prepared, with more numbers than the training will ever say."""
-    assert told(*bar(100_000, *range(0, 100_000, 1000)), *bar(500, *range(40))).step == 39
+    assert told(*bar(100_000, *range(0, 100_001, 1000)), *bar(500, *range(4))).step == 3
+    assert told(*bar(4, *range(5), front="Loading checkpoint shards: "), *bar(1000, 0, 501)).step == 501
 
 
 def test_a_bar_that_is_drawn_anew_in_each_epoch_counts_the_steps_of_the_training() -> None:
@@ -167,8 +172,12 @@ def test_an_epochs_counter_without_its_epoch_tells_nothing_of_the_whole() -> Non
     assert told("epoch 3 step 7", "epoch 3 step 8").falls
 
 
-def test_the_counter_of_an_earlier_attempt_is_the_trainings_as_soon_as_it_speaks() -> None:
-    """The next attempt prepares its data again, and then resumes."""
-    known = told(*bar(500, *range(30))).main
-    again = told(*bar(100_000, *range(0, 100_000, 1000)), *bar(500, 0, 21), known=known)
-    assert (again.main, again.first, again.step) == (known, [0, 21], 21)
+def test_at_its_end_the_trainings_bar_is_full_too() -> None:
+    """Then the one that said most is the training's."""
+    assert told(*bar(50, *range(51)), *bar(1, 0, 1)).step == 50
+
+
+def test_the_epoch_of_a_counter_that_counts_anew_is_known() -> None:
+    """So that attempts can be compared."""
+    counters = told("epoch 3 step 7", "epoch 3 step 8", "epoch 4 step 1", "epoch 4 step 2")
+    assert (counters.step, counters.epoch, counters.falls) == (2, 4.0, True)
