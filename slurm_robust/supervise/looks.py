@@ -127,10 +127,11 @@ class Looks:
         if not self._proves(verdict) or self._moved(self._unmeasured):
             return None
         found, self._unmeasured = self._unmeasured, None
-        record = s.book.open(found.captures[0].at_s)
-        why = "the job tells no progress"
+        since_s, why = found.captures[0].at_s, "the job tells no progress"
         if s.present.reports:
-            why = f"no progress for {time.time() - s.present.last_sign_s:.1f} s"
+            since_s = s.present.last_sign_s
+            why = f"no progress for {time.time() - since_s:.1f} s"
+        record = s.book.open(since_s)
         why += ", and its stacks do not move"
         s.folder.tell("suspected", f"silence suspected: {why}", incident=record.id)
         record.signals.append(Signal(SignalKind.SILENCE, time.time(), "stacks", why))
