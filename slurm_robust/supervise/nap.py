@@ -17,7 +17,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -151,8 +150,8 @@ def _as_we_are(seconds: float, argv: Sequence[str]) -> int:
             story = _FAILED % last
         if story and failed <= 1:
             with contextlib.suppress(OSError):
-                sys.stderr.write(story + "\n")
-                sys.stderr.flush()
+                # Not through sys.stderr: what a closed one could not take would be Python's own exit code at the end.
+                os.write(2, f"{story}\n".encode())
         if last.startswith(EXIT):
             return int(last.removeprefix(EXIT))
         if not failed:

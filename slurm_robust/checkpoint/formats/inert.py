@@ -58,6 +58,14 @@ class Husk:
     def __init__(self, *args: Any) -> None:
         """Only a call comes here."""
         type(self).called = True
+        # Some versions of Python store a member of an enumeration as `getattr(class, name)`: that is the class's call.
+        if (
+            self.path in ("builtins.getattr", "__builtin__.getattr")
+            and args
+            and isinstance(args[0], type)
+            and issubclass(args[0], Husk)
+        ):
+            args[0].called = True
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
