@@ -100,11 +100,17 @@ def asked(*words: str) -> Any:
 
 
 def processes_of(node: str) -> list[int]:
-    """All that a job runs on a node, and the slurmstepd above it."""
-    mark, found = f"SLURMD_NODENAME={node}".encode(), set()
+    """All that a job of this Slurm runs on a node, and the slurmstepd above it.
+
+    Another Slurm of this machine may have a node of that name.
+    """
+    cluster = re.findall(r"^ClusterName\s*=\s*(\S+)", call("scontrol", "show", "config"), re.MULTILINE)[0]
+    marks, found = {f"SLURMD_NODENAME={node}", f"SLURM_CLUSTER_NAME={cluster}"}, set[int]()
     for pid in _pids():
         with contextlib.suppress(OSError):
-            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            told = set(_environ(pid))
+            others = any(word.startswith("SLURM_CONF=") for word in told - {f"SLURM_CONF={os.environ['SLURM_CONF']}"})
+            if marks <= told and not others:
                 found.add(pid)
                 parent = int(re.findall(r"PPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())[0])
                 if "slurmstepd" in Path(f"/proc/{parent}/comm").read_text():

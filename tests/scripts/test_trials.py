@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import trial_cells  # noqa: E402 (scripts are no package)
 import trial_nanogpt  # noqa: E402
 import trial_notes  # noqa: E402
 import trial_rules  # noqa: E402
+import trial_site  # noqa: E402
 import trial_table  # noqa: E402
 import trial_told  # noqa: E402
 from trial_rules import ACCEPTABLE, RIGHT, WRONG, Facts, judge  # noqa: E402
@@ -211,3 +213,19 @@ def test_nanogpt_is_only_told_that_there_is_no_gpu(tmp_path: Path) -> None:
     (checkout / "train.py").write_text("")
     with pytest.raises(ValueError, match="0 times"):
         trial_nanogpt.lay_out(checkout, tmp_path / "two")
+
+
+def test_a_dead_node_takes_only_its_own_slurms_processes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another Slurm of the same machine may have a node of that name, and jobs on it."""
+    conf = "/etc/slurm/slurm.conf"
+    monkeypatch.setenv("SLURM_CONF", conf)
+    monkeypatch.setattr(trial_site, "call", lambda *_: "AuthType = auth/munge\nClusterName             = plain\n")
+    ours = {"SLURMD_NODENAME": "nX7", "SLURM_CLUSTER_NAME": "plain", "SLURM_CONF": conf}
+    others = [{**ours, "SLURM_CLUSTER_NAME": "dev"}, {**ours, "SLURM_CONF": "/tmp/slurm.conf"}]
+    started = [subprocess.Popen(["/bin/sleep", "60"], env=env) for env in (ours, *others)]
+    try:
+        assert trial_site.processes_of("nX7") == [started[0].pid]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
