@@ -92,8 +92,12 @@ class Present:
         """
         now = time.time()
         self._deaths.agents_say(self.fleet, now)
-        for task, death in self._deaths.all(math.inf if ended else now).items():
-            ranks = [r for r in self.fleet.ranks.values() if r.task == task]
+        deaths = self._deaths.all(math.inf if ended else now)
+        tasks: dict[int, list[RankInfo]] = {}
+        for info in self.fleet.ranks.values() if deaths else ():
+            tasks.setdefault(info.task, []).append(info)
+        for task, death in deaths.items():
+            ranks = tasks.get(task, [])
             if not ended and any(not r.gone_at_s for r in ranks):
                 continue
             self._deaths.drop(task)
