@@ -77,7 +77,7 @@ def test_a_cuda_error_that_stays_on_one_node_is_left_at_the_second(cluster: Clus
     assert "n2" not in ended.nodes
     assert all("unspecified launch failure" in line["text"] for line in job.told("verdict")), job.everything()
     decided = [(line["road"], line["evict"]) for line in job.told("decided")]
-    assert decided == [("seat", []), ("seat", ["n2"])], job.everything()
+    assert decided == [("restart_in_place", []), ("seat", ["n2"])], job.everything()
     assert not job.node("n2").drained
     job.assert_clean_slurm()
 
