@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_robust.config import Config
-from slurm_robust.supervise.agents import Agents
-from slurm_robust.supervise.present import Present
 from slurm_robust.supervise.supervisor import LOOK_S
-from slurm_robust.supervise.suspicion import Level
+from slurm_robust.supervise.watch.agents import Agents
+from slurm_robust.supervise.watch.attempt_state import Present
+from slurm_robust.supervise.watch.suspicion import Level
 
 _FAKE = Path(__file__).with_name("fake_agents.py")
 _START_S = 120.0

@@ -23,10 +23,10 @@ from typing import Any
 import lib
 from rich.console import Console
 
-from slurm_robust.localize.archive import NodeArchive, decode, encode
 from slurm_robust.localize.evidence import Capture, Evidence, Frame, Process, Progress, RankCapture, Thread
-from slurm_robust.localize.fold import render_tree
 from slurm_robust.localize.judge import judge
+from slurm_robust.localize.stacks.archive import NodeArchive, decode, encode
+from slurm_robust.localize.stacks.merge import render_tree
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
 RANKS_PER_NODE = 8

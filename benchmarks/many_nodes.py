@@ -21,8 +21,8 @@ from lib import wait_for
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.devcluster.cluster import DevCluster, Spec
-from slurm_robust.supervise.fleet import Fleet
-from slurm_robust.supervise.watch import WatchStep
+from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.watch.watch_step import WatchStep
 
 RANK = "import time\nwhile True:\n    time.sleep(0.5)\n"
 _MIB = 1 << 20

@@ -22,7 +22,7 @@ from campaign.slow import BLAMELESS, CLASSES, SlowCase, make_case
 from rich.console import Console
 
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.localize.slow.robust import median
+from slurm_robust.localize.slow.robust_statistics import median
 from slurm_robust.localize.slow.timings import Timings
 from slurm_robust.model import Conclusion, Verdict
 

@@ -14,7 +14,7 @@ from kill_rules import Left, newest, promised
 from kill_training import go_on, train_backed_up
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving.writing import Part
+from slurm_robust.checkpoint.saving.persister.file_writer import Part
 
 
 class BackupRound(Round):

@@ -107,8 +107,8 @@ def _strike(folder: Path, victim: str, role: str, target: str) -> None:
 
 def watch_writing(role: str) -> None:
     """Have this process come by all points of writing, sealing and pruning, of transfers, and by each flush."""
-    from slurm_robust.checkpoint import pruning  # noqa: PLC0415 (a persister has its path only now)
-    from slurm_robust.checkpoint.saving import writing  # noqa: PLC0415
+    from slurm_robust.checkpoint.saving.persister import file_writer  # noqa: PLC0415
+    from slurm_robust.checkpoint.store import pruning  # noqa: PLC0415 (a persister has its path only now)
 
     reached, flush = watch((WRITER, TRANSFER), role), os.fsync
 
@@ -117,13 +117,13 @@ def watch_writing(role: str) -> None:
         flush(fd)
 
     os.fsync = fsync  # type: ignore[assignment]
-    writing.reached = reached
+    file_writer.reached = reached
     pruning._reached = lambda point, _: reached(point)
 
 
 def _note_what_is_kept() -> None:
     """Have a persister leave a name for each copy that it has marked as whole: `kept-NODE-PID-RANK-STEP`."""
-    from slurm_robust.checkpoint.saving import image  # noqa: PLC0415 (as above)
+    from slurm_robust.checkpoint.saving.shared import image  # noqa: PLC0415 (as above)
 
     folder, commit = _told()[0], image.Image.commit
 
@@ -138,14 +138,15 @@ def _note_what_is_kept() -> None:
 
 def persister() -> None:
     """Be a persister."""
-    from slurm_robust.checkpoint.saving import keeping, sending, writing  # noqa: PLC0415 (as above)
-    from slurm_robust.checkpoint.saving import persister as real  # noqa: PLC0415
+    from slurm_robust.checkpoint.saving.backup import receiver, sender  # noqa: PLC0415 (as above)
+    from slurm_robust.checkpoint.saving.persister import file_writer  # noqa: PLC0415 (as above)
+    from slurm_robust.checkpoint.saving.persister import main as real  # noqa: PLC0415 (as above)
 
     here("persister")
     watch_writing("persister")
     _note_what_is_kept()
     case = _told()[1]
     real.ORPHANED_TIMEOUT_S = ORPHANED_IN_TRANSFER_S if case is not None and case.side == TRANSFER else ORPHANED_S
-    writing.ANOTHER_S = ANOTHER_S
-    sending.CHUNK_BYTES = keeping.CHUNK_BYTES = CHUNK_BYTES
+    file_writer.ANOTHER_S = ANOTHER_S
+    sender.CHUNK_BYTES = receiver.CHUNK_BYTES = CHUNK_BYTES
     real.main(sys.argv[1:])

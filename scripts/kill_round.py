@@ -18,8 +18,8 @@ import kill_point
 import torch.distributed as dist
 from kill_cases import Case
 
-from slurm_robust.checkpoint.saving import link
-from slurm_robust.supervise.agent import persist
+from slurm_robust.checkpoint.saving.rank import persister_link
+from slurm_robust.supervise.agent import persisters
 from slurm_robust.supervise.agent.ranks import Target
 
 JOB, CLUSTER = "1", f"kill-{os.getpid()}"
@@ -47,7 +47,7 @@ class Round:
         self.lost: set[str] = set()
         """Nodes whose agents have no successor."""
         os.environ[kill_point.VARIABLE] = kill_point.environment(folder, case)
-        link.COMMAND[2] = persist._BOOTSTRAP = kill_point.PERSISTER
+        persister_link.COMMAND[2] = persisters._BOOTSTRAP = kill_point.PERSISTER
 
     def wrong(self) -> str:
         """Run it; what is wrong, empty where nothing is."""
@@ -129,7 +129,7 @@ class Round:
 
         def agent_lives(_: int) -> None:
             kill_point.here("agent")
-            made = persist.Persist(Target(JOB, node, "", "", self.cluster))
+            made = persisters.Persist(Target(JOB, node, "", "", self.cluster))
             while not (self.folder / "over").exists():
                 fd = made.listening()
                 if fd < 0:

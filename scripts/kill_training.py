@@ -11,9 +11,9 @@ import kill_point
 import torch
 from kill_cases import STEPS, TRAINER, Case
 
-from slurm_robust.checkpoint.saving import buffers
-from slurm_robust.checkpoint.saving.checkpointer import Checkpointer
-from slurm_robust.checkpoint.saving.state import PerRank
+from slurm_robust.checkpoint.saving.rank import buffers
+from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
+from slurm_robust.checkpoint.saving.rank.training_state import PerRank
 
 NOTED = {"slot void": "began", "all copied": "whole", "slot complete": "copied"}
 """Points of a copy → the name that is left there."""

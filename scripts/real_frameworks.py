@@ -37,7 +37,7 @@ from slurm_robust.checkpoint.integrations import (
     trainer_callback,
 )
 from slurm_robust.checkpoint.integrations.sealing import _shared
-from slurm_robust.supervise import attempts, rivals, srunargs
+from slurm_robust.supervise.launch import attempt_settings, other_restarters, srun_command
 
 Step = Callable[[Path], str]
 
@@ -216,10 +216,10 @@ def deepspeed_launcher(folder: Path) -> str:
     argv = [str(command), *options, "train.py", "--lr", "1"]
     done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
     words = done.stdout.splitlines()
-    typed = srunargs.parse(words[words.index("-n") :])
+    typed = srun_command.parse(words[words.index("-n") :])
     check(that=typed.values.get("n", typed.values.get("ntasks")) == "4", what=f"{typed}")
     check(that=list(typed.command[-4:]) == ["-u", "train.py", "--lr", "1"], what=f"{typed}")
-    inside = rivals.leaves_the_step(argv)
+    inside = other_restarters.leaves_the_step(argv)
     check(that="calls srun itself" in inside, what=f"inside of a step it is not refused: {inside!r}")
     return "its srun is understood; inside of a step it is refused"
 
@@ -280,9 +280,9 @@ def torchtitan(folder: Path) -> str:
         for step in (1, 2, 3):
             whole(where / f"step-{step}", step)
         damage(where / "step-3")
-        start = attempts.look_up(str(where))
+        start = attempt_settings.look_up(str(where))
         second, fresh = manager()
-        second.load(step=int(attempts.environment({}, "1", "1", start, folder)["SROBUST_RESUME_STEP"]))
+        second.load(step=int(attempt_settings.environment({}, "1", "1", start, folder)["SROBUST_RESUME_STEP"]))
         weight: Any = fresh.weight
         check(that=bool((weight == 2).all()), what=f"loaded {weight}")
     return "its DCP CheckpointManager: sealed by a sweep, damaged, the one before loaded by SROBUST_RESUME_STEP"

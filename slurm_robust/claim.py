@@ -3,7 +3,7 @@
 A job's `Comment` can be written by its owner only, survives a requeue, and is read for all jobs in one call.
 The claim stands behind the user's own words as `[[srobust:1 {…}]]`; the daemon answers the same way in
 `AdminComment`, which only operators write. Whoever reads one treats it as untrusted text: `parse` accepts
-known keys of the right type and size and nothing else. Standard library and `words` only.
+known keys of the right type and size and nothing else. Standard library and `text` only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from slurm_robust.words import shortened
+from slurm_robust.text import shortened
 
 PROTOCOL_VERSION = 1
 COMMENT_MAX_BYTES = 1024

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import registry, runner
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding
 
 SOURCES = Path(__file__).parent / "nodecheck" / "fake_nvml"
 

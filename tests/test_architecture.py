@@ -15,15 +15,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
-BASE = frozenset({"model", "claim", "config", "words", "__version__"})
+BASE = frozenset({"model", "claim", "config", "text", "__version__"})
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
     "model": frozenset(),
-    "words": frozenset(),
-    "claim": frozenset({"words"}),
+    "text": frozenset(),
+    "claim": frozenset({"text"}),
+    "drain_permit": frozenset(),
     "progress": frozenset(),
     "config": frozenset({"model"}),
     "policy": BASE | VALUES_OF_SLURM,
@@ -31,10 +32,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "slurm": BASE,
     "checkpoint": BASE,
     # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.
-    "nodecheck": BASE | {"slurm", "policy.breaker"},
+    "nodecheck": BASE | {"drain_permit", "slurm", "policy.cluster.breaker"},
     "supervise": BASE | {"progress", "slurm", "localize", "policy", "checkpoint"},
-    # The leave is a marker in a node's comment that the daemon writes and the prolog reads: one parser for both.
-    "daemon": BASE | {"slurm", "policy", "nodecheck.leave"},
+    "daemon": BASE | {"drain_permit", "slurm", "policy"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
@@ -191,7 +191,7 @@ def heavy(modules: set[str]) -> set[str]:
 @pytest.mark.parametrize(
     "start",
     [
-        "from slurm_robust.nodecheck.command import main\nmain(['--stage', 'full', '--json'])",
+        "from slurm_robust.nodecheck.stages.command import main\nmain(['--stage', 'full', '--json'])",
         "from slurm_robust.cli.main import cli\ncli(['check', '--stage', 'full', '--json'], standalone_mode=False)",
     ],
     ids=["prolog", "srobust"],
@@ -201,7 +201,7 @@ def test_a_check_loads_nothing_heavy(start: str, tmp_path: Path) -> None:
     config = tmp_path / "robust.yaml"
     config.write_text(f"nodecheck: {{cache_dir: {tmp_path}, kmsg: {tmp_path}/kmsg, disable: [matmul, collective]}}\n")
     modules = loaded_by(start, SROBUST_CONFIG=str(config))
-    assert "slurm_robust.nodecheck.runner" in modules
+    assert "slurm_robust.nodecheck.engine.runner" in modules
     assert heavy(modules) == set()
     assert "slurm_robust.slurm.commands" not in modules, "a fit node never pays for Slurm"
 

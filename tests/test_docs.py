@@ -21,12 +21,14 @@ from click.testing import CliRunner
 
 from slurm_robust import checkpoint, config
 from slurm_robust.cli.main import COMMANDS, cli
-from slurm_robust.daemon.http import metrics
-from slurm_robust.localize import patience
+from slurm_robust.daemon.api.http import metrics
+from slurm_robust.localize import stillness
 from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE, TIME_KEYS, ActionKind, Road
-from slurm_robust.nodecheck import registry, troubles
-from slurm_robust.nodecheck.command import parser as check_parser
-from slurm_robust.supervise import incident, options
+from slurm_robust.nodecheck.catalogue import kernel_patterns
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.stages.command import parser as check_parser
+from slurm_robust.supervise.incident import incident_page
+from slurm_robust.supervise.launch import options
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
@@ -283,23 +285,26 @@ def keys_written(module: str, *functions: str) -> set[str]:
 @pytest.mark.parametrize(
     ("heading", "keys"),
     [
-        ("srobust check", keys_written("nodecheck/finding.py", "to_json")),
-        ("srobust check", keys_written("nodecheck/explain.py", "as_json")),
-        ("srobust doctor", keys_written("cli/doctor.py", "command")),
-        ("srobust localize", keys_written("localize/report.py", "to_json") | {"problems"}),
-        ("srobust localize", keys_written("localize/fold.py", "tree_json") | {"tree"}),
-        ("srobust incidents", keys_written("daemon/snapshot.py", "show_incident", "_plan")),
-        ("srobust nodes", keys_written("daemon/snapshot.py", "take") & {"name", "room", "owner", "word", "since_s"}),
+        ("srobust check", keys_written("nodecheck/engine/finding.py", "to_json")),
+        ("srobust check", keys_written("nodecheck/catalogue/explain.py", "as_json")),
+        ("srobust doctor", keys_written("cli/commands/doctor.py", "command")),
+        ("srobust localize", keys_written("localize/verdict_text.py", "to_json") | {"problems"}),
+        ("srobust localize", keys_written("localize/stacks/merge.py", "tree_json") | {"tree"}),
+        ("srobust incidents", keys_written("daemon/api/state_snapshot.py", "show_incident", "_plan")),
+        (
+            "srobust nodes",
+            keys_written("daemon/api/state_snapshot.py", "take") & {"name", "room", "owner", "word", "since_s"},
+        ),
         ("srobust standby", {"name", "partition", "gres", "nodes", "held", "wanted", "short", "ends_at_s"}),
-        ("srobust standby", keys_written("cli/standby.py", "size")),
-        ("srobust status", keys_written("daemon/snapshot.py", "_job")),
-        ("srobust breaker", keys_written("cli/breaker.py", "_show")),
-        ("srobust devcluster", keys_written("cli/devcluster.py", "_state")),
-        ("srobust ckpt", keys_written("cli/ckpt.py", "latest", "list_", "prune", "_entry")),
-        ("srobust ckpt", keys_written("cli/ckpt_seal.py", "command", "_seal_all")),
+        ("srobust standby", keys_written("cli/commands/standby.py", "size")),
+        ("srobust status", keys_written("daemon/api/state_snapshot.py", "_job")),
+        ("srobust breaker", keys_written("cli/commands/breaker.py", "_show")),
+        ("srobust devcluster", keys_written("cli/commands/devcluster.py", "_state")),
+        ("srobust ckpt", keys_written("cli/commands/ckpt.py", "latest", "list_", "prune", "_entry")),
+        ("srobust ckpt", keys_written("cli/commands/ckpt_seal.py", "command", "_seal_all")),
         ("srobust ckpt", set(checkpoint.Report.__struct_fields__) | set(checkpoint.Problem.__struct_fields__)),
-        ("srobust stacks", keys_written("cli/stacks.py", "_as_json")),
-        ("incident.json", set(incident.Record.__dataclass_fields__)),
+        ("srobust stacks", keys_written("cli/commands/stacks.py", "_as_json")),
+        ("incident.json", set(incident_page.Record.__dataclass_fields__)),
         ("Times", {*TIME_KEYS, "accepted"}),
     ],
 )
@@ -313,16 +318,19 @@ def test_every_key_of_an_output_is_documented(heading: str, keys: set[str]) -> N
 def test_the_whole_snapshot_is_documented() -> None:
     """Whatever the daemon shows of itself stands in one of three sections."""
     text = "".join(section("docs/json.md", f"srobust {name}") for name in ("status", "nodes", "standby"))
-    assert keys_written("daemon/snapshot.py", "take") <= in_backticks(text)
+    assert keys_written("daemon/api/state_snapshot.py", "take") <= in_backticks(text)
 
 
 def test_examples_of_outputs_are_the_commands_keys() -> None:
     """The examples of `check` and `localize` have exactly the keys that the code writes, in its order."""
-    for heading, module in (("srobust check", "nodecheck/finding.py"), ("srobust localize", "localize/report.py")):
+    for heading, module in (
+        ("srobust check", "nodecheck/engine/finding.py"),
+        ("srobust localize", "localize/verdict_text.py"),
+    ):
         block = re.search(r"```json\n(.*?)```", section("docs/json.md", heading), re.DOTALL)
         assert block is not None
         shown = set(re.findall(r'"(\w+)":', block[1]))
-        tree = keys_written("localize/fold.py", "tree_json") | {"tree", "problems"}
+        tree = keys_written("localize/stacks/merge.py", "tree_json") | {"tree", "problems"}
         assert shown == keys_written(module, "to_json") | (tree if "localize" in heading else set())
 
 
@@ -341,7 +349,7 @@ def test_checkpoint_outputs_have_the_documented_keys(tmp_path: Path) -> None:
 def kinds_told() -> set[str]:
     """The kinds of story lines that the code can write."""
     found: set[str] = set()
-    for path in (PACKAGE / "supervise").glob("*.py"):
+    for path in (PACKAGE / "supervise").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             # Agents are told things too, by keyword; a story line has a kind and a text.
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "tell":
@@ -374,7 +382,7 @@ def test_roads_are_documented() -> None:
 def test_the_table_of_patience_is_the_codes() -> None:
     """How long which kind of standing still must last, in the order of the code."""
     rows = re.findall(r"^ *\| .+ \| (\d) \| (\d+) s \|$", text_of("docs/architecture.md"), re.MULTILINE)
-    known = (patience.SURE, patience.BLOCKED, patience.HELD, patience.LIKELY, patience.SLOW)
+    known = (stillness.SURE, stillness.BLOCKED, stillness.HELD, stillness.LIKELY, stillness.SLOW)
     assert [(int(count), float(span)) for count, span in rows] == [(p.captures, p.span_s) for p in known]
 
 
@@ -503,7 +511,7 @@ def test_numbers_of_checks_are_the_registrys() -> None:
         for count in re.findall(r"[Tt]here are (\d+) (?:node )?checks\b", path.read_text("utf-8")):
             assert int(count) == len(registry.NAMES), f"{path.name}: {count} checks"
         for count in re.findall(r"\b(\d+) kinds of trouble", path.read_text("utf-8")):
-            assert int(count) == len(troubles.KINDS), f"{path.name}: {count} kinds of trouble"
+            assert int(count) == len(kernel_patterns.KINDS), f"{path.name}: {count} kinds of trouble"
 
 
 def test_checks_that_the_documents_name_exist() -> None:
@@ -536,7 +544,7 @@ def uses(pattern: str, *parts: str) -> bool:
 
 
 MISSING: dict[str, Callable[[], bool]] = {
-    "Nothing is done about it": lambda: uses(r"claim|decide\(|relaunch|requeue", "supervise/slowness.py"),
+    "Nothing is done about it": lambda: uses(r"claim|decide\(|relaunch|requeue", "supervise/watch/slowness.py"),
     "Native stacks and GPU kernels are not looked at": lambda: uses(r'"--native"|cuda-gdb', "supervise"),
     "No pairwise test of nodes": (PACKAGE / "stoptime").exists,
     "The GPU's memory\n  itself is looked at between jobs only": lambda: uses(r"nvml", "supervise"),
@@ -544,7 +552,7 @@ MISSING: dict[str, Callable[[], bool]] = {
         r"import (?:pydcgm|dcgm)|\[\"(?:dcgmi|ipmitool|ibnetdiscover)\"", "nodecheck"
     ),
     "They are not warmed up": lambda: uses(r"\bwarm_?up|preload", "daemon", "policy"),
-    "Het jobs run unsupervised": lambda: "het_job" not in (PACKAGE / "policy/decide.py").read_text("utf-8"),
+    "Het jobs run unsupervised": lambda: "het_job" not in (PACKAGE / "policy/job/decide.py").read_text("utf-8"),
     "expedited requeue (25.11) is not used": lambda: uses(
         r"requeue=expedite", "slurm", "supervise", "daemon", "policy"
     ),
@@ -567,16 +575,16 @@ def test_what_the_readme_says_is_there_is_there() -> None:
     """The same section names what stands in for what is missing."""
     text = section("README.md", "What it does not do yet")
     for sentence, there in {
-        "`progress.timing` in a live job": (PACKAGE / "supervise/slowness.py").exists(),
+        "`progress.timing` in a live job": (PACKAGE / "supervise/watch/slowness.py").exists(),
         "`srobust localize --timings`": "--timings" in options_of(["localize"]),
         "`srobust stacks --rounds`": "--rounds" in options_of(["stacks"]),
-        "PyTorch's flight recorder": (PACKAGE / "localize/recorder/verdict.py").exists(),
+        "PyTorch's flight recorder": (PACKAGE / "localize/recorder/vote.py").exists(),
         "NCCL's RAS": (PACKAGE / "localize/ras.py").exists(),
         "told by slurmstepd where the SPANK plugin is installed": (PACKAGE / "supervise/agent/exits.py").exists(),
-        "that still hold a GPU": (PACKAGE / "supervise/agent/gpus.py").exists(),
+        "that still hold a GPU": (PACKAGE / "supervise/agent/gpu_holders.py").exists(),
         "the full stage also computes on the GPUs": bool(registry.GROUPS["torch"]),
-        "checked in full when they join": (PACKAGE / "daemon/standbycheck.py").exists(),
-        "`/metrics` and `/state.json`": (PACKAGE / "daemon/http.py").exists(),
+        "checked in full when they join": (PACKAGE / "daemon/controllers/standby_check.py").exists(),
+        "`/metrics` and `/state.json`": (PACKAGE / "daemon/api/http.py").exists(),
     }.items():
         assert sentence in text, sentence
         assert there, sentence

@@ -20,7 +20,7 @@ from lib import ROOT
 
 from ckpt.ways import training
 from slurm_robust.checkpoint import Checkpointer
-from slurm_robust.supervise.agent.persist import Persist
+from slurm_robust.supervise.agent.persisters import Persist
 from slurm_robust.supervise.agent.ranks import Target
 
 SOURCES = ("memory", "files")

@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 from lib import wait_for
 from torch import nn
 
-from slurm_robust.checkpoint.saving import copying
+from slurm_robust.checkpoint.saving.rank import copying
 
 LAYERS = 24
 OURS, COPY, COPY_ALONE = "Checkpointer", "plain copy", "plain copy, one thread"

@@ -24,11 +24,11 @@ from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Conclusion, Verdict
 from slurm_robust.supervise.agent import wire
-from slurm_robust.supervise.fleet import Fleet
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.incident import Record
-from slurm_robust.supervise.investigate import Investigator, Scene
-from slurm_robust.supervise.watch import py_spy_path
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.incident_page import Record
+from slurm_robust.supervise.incident.investigation import Investigator, Scene
+from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.watch.watch_step import py_spy_path
 
 ROOT = Path(slurm_robust.__file__).resolve().parents[1]
 RANK = Path(__file__).with_name("rank.py")

@@ -18,8 +18,8 @@ from real.stage import CAPTURES, RANK, ROOT, STRIKES_WITHIN_S, Outcome, outcome_
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.model import Conclusion, Verdict
 from slurm_robust.slurm.values import expand
-from slurm_robust.supervise.folder import STORY_FILE
-from slurm_robust.supervise.incident import Record, load
+from slurm_robust.supervise.incident.incident_folder import STORY_FILE
+from slurm_robust.supervise.incident.incident_page import Record, load
 
 NODES = 8
 SUPERVISE = {

@@ -19,23 +19,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slurm_robust.checkpoint.demotion import demote
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.find import Entry, Found, entries, latest
-from slurm_robust.checkpoint.healthlog import HealthLog, latest_healthy
-from slurm_robust.checkpoint.pruning import Pruned, prune
-from slurm_robust.checkpoint.reader import load
+from slurm_robust.checkpoint.health.health_log import HealthLog, latest_healthy
+from slurm_robust.checkpoint.health.rollback_log import Skipped, skipped_batches
 from slurm_robust.checkpoint.resume import resume_from_env
-from slurm_robust.checkpoint.rollbacks import Skipped, skipped_batches
-from slurm_robust.checkpoint.seals import FileSeal, Seal, seal
-from slurm_robust.checkpoint.sweeping import Swept, seal_all
-from slurm_robust.checkpoint.trackers import Tracker, pin, trackers
-from slurm_robust.checkpoint.verification import Problem, Report, verify
-from slurm_robust.checkpoint.writer import save
+from slurm_robust.checkpoint.store.demotion import demote
+from slurm_robust.checkpoint.store.find import Entry, Found, entries, latest
+from slurm_robust.checkpoint.store.pruning import Pruned, prune
+from slurm_robust.checkpoint.store.reader import load
+from slurm_robust.checkpoint.store.seal_folder import Swept, seal_all
+from slurm_robust.checkpoint.store.seals import FileSeal, Seal, seal
+from slurm_robust.checkpoint.store.trackers import Tracker, pin, trackers
+from slurm_robust.checkpoint.store.verification import Problem, Report, verify
+from slurm_robust.checkpoint.store.writer import save
 
 if TYPE_CHECKING:
-    from slurm_robust.checkpoint.saving.checkpointer import Checkpointer
-    from slurm_robust.checkpoint.saving.state import PerRank
+    from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
+    from slurm_robust.checkpoint.saving.rank.training_state import PerRank
 
 __all__ = [
     "CheckpointError",
@@ -72,11 +72,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """`Checkpointer` and `PerRank` import torch, which the lookup at a restart must not pay for."""
     if name == "Checkpointer":
-        from slurm_robust.checkpoint.saving.checkpointer import Checkpointer  # noqa: PLC0415 (as above)
+        from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer  # noqa: PLC0415 (as above)
 
         return Checkpointer
     if name == "PerRank":
-        from slurm_robust.checkpoint.saving.state import PerRank  # noqa: PLC0415 (as above)
+        from slurm_robust.checkpoint.saving.rank.training_state import PerRank  # noqa: PLC0415 (as above)
 
         return PerRank
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

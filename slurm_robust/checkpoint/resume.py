@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.find import Found, latest
+from slurm_robust.checkpoint.store.find import Found, latest
 
 PATH_VARIABLE = "SROBUST_RESUME_PATH"
 STEP_VARIABLE = "SROBUST_RESUME_STEP"

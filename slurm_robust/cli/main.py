@@ -12,21 +12,24 @@ from click.shell_completion import CompletionItem
 from slurm_robust import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("slurm_robust.cli.run", "Supervise a training step; a drop-in for srun."),
-    "attach": ("slurm_robust.cli.attach", "Watch a job that already runs, nothing in it changed."),
-    "stacks": ("slurm_robust.cli.stacks", "Merged stacks of a live job, also one never wrapped."),
-    "check": ("slurm_robust.cli.check", "Is this node fit to train?"),
-    "ckpt": ("slurm_robust.cli.ckpt", "Seal, verify and choose checkpoints."),
-    "localize": ("slurm_robust.cli.localize", "Who is at fault, from captured stacks."),
-    "daemon": ("slurm_robust.cli.daemon", "The control daemon."),
-    "status": ("slurm_robust.cli.status", "What is going on: jobs, incidents, rooms, breaker."),
-    "incidents": ("slurm_robust.cli.incidents", "What happened, when, why, and what was done."),
-    "nodes": ("slurm_robust.cli.nodes", "In which room is each node, and why."),
-    "standby": ("slurm_robust.cli.standby", "The standby pools, and how large they should be."),
-    "breaker": ("slurm_robust.cli.breaker", "Show or reset the breaker."),
-    "doctor": ("slurm_robust.cli.doctor", "What slurm.conf and this machine should have, with the line that fixes it."),
-    "completion": ("slurm_robust.cli.completion", "Tab completion for bash, zsh and fish."),
-    "devcluster": ("slurm_robust.cli.devcluster", "A private, real, multi-node Slurm on this machine."),
+    "run": ("slurm_robust.cli.commands.run", "Supervise a training step; a drop-in for srun."),
+    "attach": ("slurm_robust.cli.commands.attach", "Watch a job that already runs, nothing in it changed."),
+    "stacks": ("slurm_robust.cli.commands.stacks", "Merged stacks of a live job, also one never wrapped."),
+    "check": ("slurm_robust.cli.commands.check", "Is this node fit to train?"),
+    "ckpt": ("slurm_robust.cli.commands.ckpt", "Seal, verify and choose checkpoints."),
+    "localize": ("slurm_robust.cli.commands.localize", "Who is at fault, from captured stacks."),
+    "daemon": ("slurm_robust.cli.commands.daemon", "The control daemon."),
+    "status": ("slurm_robust.cli.commands.status", "What is going on: jobs, incidents, rooms, breaker."),
+    "incidents": ("slurm_robust.cli.commands.incidents", "What happened, when, why, and what was done."),
+    "nodes": ("slurm_robust.cli.commands.nodes", "In which room is each node, and why."),
+    "standby": ("slurm_robust.cli.commands.standby", "The standby pools, and how large they should be."),
+    "breaker": ("slurm_robust.cli.commands.breaker", "Show or reset the breaker."),
+    "doctor": (
+        "slurm_robust.cli.commands.doctor",
+        "What slurm.conf and this machine should have, with the line that fixes it.",
+    ),
+    "completion": ("slurm_robust.cli.commands.completion", "Tab completion for bash, zsh and fish."),
+    "devcluster": ("slurm_robust.cli.commands.devcluster", "A private, real, multi-node Slurm on this machine."),
 }
 """name → (module with a click command called `command`, its line in `srobust --help`)."""
 

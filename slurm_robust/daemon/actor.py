@@ -11,8 +11,8 @@ from typing import Any
 from slurm_robust.claim import Answer, ClaimError, render, split
 from slurm_robust.daemon.core import Core
 from slurm_robust.model import Action, ActionKind, JobRef
-from slurm_robust.policy.held import launch_failed
-from slurm_robust.policy.recover import QUARANTINE_FLAGS, SEAT_FLAGS
+from slurm_robust.policy.cluster.launch_failed import launch_failed
+from slurm_robust.policy.cluster.recovery_plan import QUARANTINE_FLAGS, SEAT_FLAGS
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmRefusedError
 
 CRASH_VARIABLE = "SROBUST_DAEMON_CRASH_AFTER"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from slurm_robust.config import Config
-from slurm_robust.daemon.journal import Journal
+from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
-from slurm_robust.policy.rooms import Cluster
+from slurm_robust.policy.cluster.node_states import Cluster
 from slurm_robust.slurm.client import Job, Node, Reservation, SlurmClient
 from slurm_robust.slurm.errors import SlurmTimeoutError, SlurmUnavailableError
 

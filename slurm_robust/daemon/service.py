@@ -10,22 +10,22 @@ from itertools import cycle
 from pathlib import Path
 
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.breaker import Breaker
+from slurm_robust.daemon.clock_watch import Timekeeper
+from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.daemon.controllers.claim_intake import Intake
+from slurm_robust.daemon.controllers.drain_permits import LeaveKeeper
+from slurm_robust.daemon.controllers.exclusions import ExclusionKeeper
+from slurm_robust.daemon.controllers.incident_reports import Reports
+from slurm_robust.daemon.controllers.launch_failed import HeldKeeper
+from slurm_robust.daemon.controllers.node_failures import NodeWatch
+from slurm_robust.daemon.controllers.quarantine import QuarantineKeeper
+from slurm_robust.daemon.controllers.recoveries import Recoveries
+from slurm_robust.daemon.controllers.standby import StandbyKeeper
+from slurm_robust.daemon.controllers.standby_check import StandbyChecks
+from slurm_robust.daemon.controllers.sweeper import Sweeper
 from slurm_robust.daemon.core import Core, printable
-from slurm_robust.daemon.exclusions import ExclusionKeeper
-from slurm_robust.daemon.held import HeldKeeper
-from slurm_robust.daemon.intake import Intake
-from slurm_robust.daemon.leave import LeaveKeeper
-from slurm_robust.daemon.ledger import Ledger
-from slurm_robust.daemon.nodewatch import NodeWatch
-from slurm_robust.daemon.quarantine import QuarantineKeeper
-from slurm_robust.daemon.recoveries import Recoveries
-from slurm_robust.daemon.reports import Reports
-from slurm_robust.daemon.standby import StandbyKeeper
-from slurm_robust.daemon.standbycheck import StandbyChecks
-from slurm_robust.daemon.sweeper import Sweeper
-from slurm_robust.daemon.timekeeper import Timekeeper
-from slurm_robust.policy.follow import credential_pause_s
+from slurm_robust.daemon.store.node_ledger import Ledger
+from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.parse import cluster_name
 

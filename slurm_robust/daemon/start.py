@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 from slurm_robust.config import Config
+from slurm_robust.daemon.api.state_publisher import Window
+from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.core import Core
-from slurm_robust.daemon.journal import Journal
 from slurm_robust.daemon.service import Daemon
-from slurm_robust.daemon.snapshot import take
-from slurm_robust.daemon.window import Window
+from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 from slurm_robust.slurm.factory import connect
 

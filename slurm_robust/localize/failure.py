@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from slurm_robust.localize.causes import Cause, Finding, findings, in_words, path_of
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exits import ROOTS
-from slurm_robust.localize.tree import rank_place, stopped
+from slurm_robust.localize.exit_causes import Cause, Finding, findings, in_words, path_of
+from slurm_robust.localize.stacks.process_tree import rank_place, stopped
+from slurm_robust.localize.votes.exits import ROOTS
 from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
 
 DISK_FULL = "died: disk full"

@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from slurm_robust.localize import fold
 from slurm_robust.localize.evidence import Evidence
-from slurm_robust.localize.exits import judge_exits
-from slurm_robust.localize.grouped import judge_groups
 from slurm_robust.localize.layout import known_groups
-from slurm_robust.localize.nodes import judge_faults, judge_silence
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.ras import judge_ras
-from slurm_robust.localize.recorder.verdict import judge_dumps
-from slurm_robust.localize.stops import judge_stop_signals, judge_stops
-from slurm_robust.localize.together import with_recorded, with_stacks, without_workers
-from slurm_robust.localize.tree import rank_process
-from slurm_robust.localize.waiting import judge_waiting
+from slurm_robust.localize.recorder.vote import judge_dumps
+from slurm_robust.localize.stacks import merge
+from slurm_robust.localize.stacks.process_tree import rank_process
+from slurm_robust.localize.votes.exits import judge_exits
+from slurm_robust.localize.votes.group import judge_groups
+from slurm_robust.localize.votes.node_signals import judge_faults, judge_silence
+from slurm_robust.localize.votes.outside_collective import judge_waiting
+from slurm_robust.localize.votes.recorder_with_stacks import with_recorded, with_stacks, without_workers
+from slurm_robust.localize.votes.stopped import judge_stop_signals, judge_stops
 from slurm_robust.model import Conclusion, Verdict
 
 
@@ -35,7 +35,7 @@ def judge(evidence: Evidence) -> Verdict:
     """
     verdict = _first_that_knows(evidence)
     missing = dict.fromkeys((*verdict.missing, *_unseen(evidence)))
-    classes = fold.classes(evidence.captures[-1]) if evidence.captures else ()
+    classes = merge.classes(evidence.captures[-1]) if evidence.captures else ()
     return replace(verdict, classes=classes, missing=tuple(missing))
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.words import joined
+from slurm_robust.text import joined
 
 CONFIDENCE_DEAD = 0.9
 CONFIDENCE_SILENT = 0.8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from slurm_robust.nodecheck.command import main
+from slurm_robust.nodecheck.stages.command import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -6,12 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from slurm_robust.slurm.errors import (
-    SlurmParseError,
-    SlurmTimeoutError,
-    SlurmUnavailableError,
-    SlurmUnconfirmedError,
-)
+from slurm_robust.slurm.errors import SlurmParseError, SlurmTimeoutError, SlurmUnavailableError, SlurmUnconfirmedError
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
-from slurm_robust.slurm import checked, parse, process, values
+from slurm_robust.slurm import arguments, parse, process, values
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,
@@ -63,7 +63,7 @@ class CommandClient:
     def node(self, name: str) -> Node | None:
         """One node; None where Slurm does not know it."""
         try:
-            said = self._read(f"read node {name}", ["scontrol", "-d", "show", "node", "-o", checked.node_list(name)])
+            said = self._read(f"read node {name}", ["scontrol", "-d", "show", "node", "-o", arguments.node_list(name)])
         except SlurmNotFoundError:
             return None
         return next((node for node in parse.parse_nodes(said) if node.name == name), None)
@@ -95,11 +95,11 @@ class CommandClient:
 
     def drain(self, nodes: str, reason: str) -> None:
         """Drain nodes; `reason` must begin with `srobust:`."""
-        self._update_nodes(f"drain {nodes}", nodes, "State=DRAIN", f'Reason="{checked.reason(reason)}"')
+        self._update_nodes(f"drain {nodes}", nodes, "State=DRAIN", f'Reason="{arguments.reason(reason)}"')
 
     def set_down(self, nodes: str, reason: str) -> None:
         """Set nodes DOWN; `reason` must begin with `srobust:`."""
-        self._update_nodes(f"set {nodes} down", nodes, "State=DOWN", f'Reason="{checked.reason(reason)}"')
+        self._update_nodes(f"set {nodes} down", nodes, "State=DOWN", f'Reason="{arguments.reason(reason)}"')
 
     def resume(self, nodes: str) -> None:
         """Bring nodes back; refused where one of them is neither drained nor down."""
@@ -107,7 +107,7 @@ class CommandClient:
 
     def set_node_comment(self, nodes: str, comment: str) -> None:
         """Write the nodes' comment, one line."""
-        self._update_nodes(f"write the comment of {nodes}", nodes, f"Comment={checked.line(comment)}")
+        self._update_nodes(f"write the comment of {nodes}", nodes, f"Comment={arguments.line(comment)}")
 
     # Jobs
 
@@ -119,7 +119,7 @@ class CommandClient:
         if not without or (known is not None and not enough_without(known, self.nodes(), out)):
             self._act(f"requeue job {address}", ["scontrol", "requeue", address])
             return
-        nodes = checked.node_list(values.fold(out))
+        nodes = arguments.node_list(values.fold(out))
         # One scontrol for both, deaf to the SIGTERM that the first brings to the job which it may be a part of.
         both = f"requeue {address}\nupdate JobId={address} ExcNodeList={nodes}\n"
         argv = ["/bin/sh", "-c", 'trap "" TERM HUP; exec "$0"', self._command("scontrol")]
@@ -148,17 +148,17 @@ class CommandClient:
         """Change a job in one call; what is None stays, an empty text clears."""
         changes = []
         if req_nodes is not None:
-            changes.append(f"ReqNodeList={checked.node_list_or_none(req_nodes)}")
+            changes.append(f"ReqNodeList={arguments.node_list_or_none(req_nodes)}")
         if exclude is not None:
-            changes.append(f"ExcNodeList={checked.node_list_or_none(exclude)}")
+            changes.append(f"ExcNodeList={arguments.node_list_or_none(exclude)}")
         if reservation is not None:
-            changes.append(f"ReservationName={checked.name(reservation) if reservation else ''}")
+            changes.append(f"ReservationName={arguments.name(reservation) if reservation else ''}")
         if time_limit_min is not None:
-            changes.append(f"TimeLimit={checked.minutes(time_limit_min)}")
+            changes.append(f"TimeLimit={arguments.minutes(time_limit_min)}")
         if comment is not None:
-            changes.append(f"Comment={checked.free_text(comment)}")
+            changes.append(f"Comment={arguments.free_text(comment)}")
         if admin_comment is not None:
-            changes.append(f"AdminComment={checked.free_text(admin_comment)}")
+            changes.append(f"AdminComment={arguments.free_text(admin_comment)}")
         if start_now:
             changes.append("StartTime=now")
         if not changes:
@@ -187,10 +187,10 @@ class CommandClient:
 
         A step that has ended already is passed over, as Slurm does.
         """
-        name = checked.signal(signal)
+        name = arguments.signal(signal)
         address = self._exact(job, "signal")
         if step is not None:
-            steps = [f"{address}.{checked.step(step)}"]
+            steps = [f"{address}.{arguments.step(step)}"]
         else:
             # `scancel -s KILL JOB` without a step would cancel the job itself.
             said = self._read(f"read steps of job {address}", ["squeue", "-h", "-s", "-j", address, "-o", "%i"])
@@ -205,30 +205,30 @@ class CommandClient:
     ) -> None:
         """Create a reservation that starts now."""
         argv = [
-            *("scontrol", "create", "reservation", f"ReservationName={checked.name(name)}"),
-            f"Nodes={checked.node_list(nodes)}",
-            f"Users={checked.names(users)}",
+            *("scontrol", "create", "reservation", f"ReservationName={arguments.name(name)}"),
+            f"Nodes={arguments.node_list(nodes)}",
+            f"Users={arguments.names(users)}",
             "StartTime=now",
-            f"Duration={checked.minutes(duration_min)}",
+            f"Duration={arguments.minutes(duration_min)}",
         ]
         if flags:
-            argv.append(f"Flags={checked.flags(flags)}")
+            argv.append(f"Flags={arguments.flags(flags)}")
         self._act(f"create reservation {name}", argv)
 
     def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
         """Change a reservation; `nodes` is the whole new list, `duration_min` counts from its start."""
         changes = []
         if nodes is not None:
-            changes.append(f"Nodes={checked.node_list(nodes)}")
+            changes.append(f"Nodes={arguments.node_list(nodes)}")
         if duration_min is not None:
-            changes.append(f"Duration={checked.minutes(duration_min)}")
+            changes.append(f"Duration={arguments.minutes(duration_min)}")
         if changes:
-            argv = ["scontrol", "update", f"ReservationName={checked.name(name)}", *changes]
+            argv = ["scontrol", "update", f"ReservationName={arguments.name(name)}", *changes]
             self._act(f"update reservation {name}", argv)
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation; refused while a job stands in it."""
-        self._act(f"delete reservation {name}", ["scontrol", "delete", f"ReservationName={checked.name(name)}"])
+        self._act(f"delete reservation {name}", ["scontrol", "delete", f"ReservationName={arguments.name(name)}"])
 
     # How
 
@@ -285,7 +285,7 @@ class CommandClient:
         return found.ref.address
 
     def _update_nodes(self, what: str, nodes: str, *changes: str) -> None:
-        self._act(what, ["scontrol", "update", f"NodeName={checked.node_list(nodes)}", *changes])
+        self._act(what, ["scontrol", "update", f"NodeName={arguments.node_list(nodes)}", *changes])
 
     def _act(self, what: str, argv: list[str]) -> None:
         self._read(what, argv)

@@ -22,7 +22,7 @@ from typing import Any
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
-from slurm_robust.slurm import checked
+from slurm_robust.slurm import arguments
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.commands import CommandClient, same
 from slurm_robust.slurm.pyslurm_link import Link
@@ -103,12 +103,12 @@ class PyslurmClient(CommandClient):
 
     def drain(self, nodes: str, reason: str) -> None:
         """Drain nodes; `reason` must begin with `srobust:`."""
-        if not self._change_nodes("drain", nodes, state="DRAIN", reason=checked.reason(reason)):
+        if not self._change_nodes("drain", nodes, state="DRAIN", reason=arguments.reason(reason)):
             super().drain(nodes, reason)
 
     def set_down(self, nodes: str, reason: str) -> None:
         """Set nodes DOWN; `reason` must begin with `srobust:`."""
-        if not self._change_nodes("set down", nodes, state="DOWN", reason=checked.reason(reason)):
+        if not self._change_nodes("set down", nodes, state="DOWN", reason=arguments.reason(reason)):
             super().set_down(nodes, reason)
 
     def resume(self, nodes: str) -> None:
@@ -118,7 +118,7 @@ class PyslurmClient(CommandClient):
 
     def set_node_comment(self, nodes: str, comment: str) -> None:
         """Write the nodes' comment, one line; clearing goes by the command."""
-        if not comment or not self._change_nodes("write the comment of", nodes, comment=checked.line(comment)):
+        if not comment or not self._change_nodes("write the comment of", nodes, comment=arguments.line(comment)):
             super().set_node_comment(nodes, comment)
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
@@ -149,13 +149,13 @@ class PyslurmClient(CommandClient):
         texts = (comment, admin_comment, exclude, req_nodes, reservation)
         if "" not in texts:
             changes: dict[str, Any] = {
-                "comment": comment and checked.free_text(comment),
-                "admin_comment": admin_comment and checked.free_text(admin_comment),
-                "excluded_nodes": exclude and [checked.node_list(exclude)],
-                "required_nodes": req_nodes and [checked.node_list(req_nodes)],
-                "reservations": reservation and [checked.name(reservation)],
+                "comment": comment and arguments.free_text(comment),
+                "admin_comment": admin_comment and arguments.free_text(admin_comment),
+                "excluded_nodes": exclude and [arguments.node_list(exclude)],
+                "required_nodes": req_nodes and [arguments.node_list(req_nodes)],
+                "reservations": reservation and [arguments.name(reservation)],
                 "begin_time": "now" if start_now else None,
-                "time_limit": None if time_limit_min is None else checked.minutes(time_limit_min),
+                "time_limit": None if time_limit_min is None else arguments.minutes(time_limit_min),
             }
             changes = {key: value for key, value in changes.items() if value is not None}
             if not changes:
@@ -184,29 +184,29 @@ class PyslurmClient(CommandClient):
         self, name: str, nodes: str, users: tuple[str, ...], duration_min: int, flags: tuple[str, ...]
     ) -> None:
         """Create a reservation that starts now."""
-        checked.flags(flags)
-        args = {"name": checked.name(name), "nodes": checked.node_list(nodes), "users": checked.names(users)}
-        more = {"duration_min": checked.minutes(duration_min), "flags": list(flags)}
+        arguments.flags(flags)
+        args = {"name": arguments.name(name), "nodes": arguments.node_list(nodes), "users": arguments.names(users)}
+        more = {"duration_min": arguments.minutes(duration_min), "flags": list(flags)}
         if not self._done("create_reservation", f"create reservation {name}", **args, **more):
             super().create_reservation(name, nodes, users, duration_min, flags)
 
     def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
         """Change a reservation; `nodes` is the whole new list, `duration_min` counts from its start."""
         args = {
-            "name": checked.name(name),
-            "nodes": None if nodes is None else checked.node_list(nodes),
-            "duration_min": None if duration_min is None else checked.minutes(duration_min),
+            "name": arguments.name(name),
+            "nodes": None if nodes is None else arguments.node_list(nodes),
+            "duration_min": None if duration_min is None else arguments.minutes(duration_min),
         }
         if not self._done("update_reservation", f"update reservation {name}", **args):
             super().update_reservation(name, nodes=nodes, duration_min=duration_min)
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation; refused while a job stands in it."""
-        if not self._done("delete_reservation", f"delete reservation {name}", name=checked.name(name)):
+        if not self._done("delete_reservation", f"delete reservation {name}", name=arguments.name(name)):
             super().delete_reservation(name)
 
     def _change_nodes(self, verb: str, nodes: str, **changes: str) -> bool:
-        return self._done("update_nodes", f"{verb} {nodes}", nodes=checked.node_list(nodes), **changes)
+        return self._done("update_nodes", f"{verb} {nodes}", nodes=arguments.node_list(nodes), **changes)
 
     def _number(self, job: JobRef, verb: str) -> int | None:
         """The job's id where it is a plain job; None for a task of an array, which a bare number may not name."""

@@ -13,10 +13,13 @@ from slurm_robust import config as site
 from slurm_robust.model import Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
-from slurm_robust.supervise import folder, job, options, output, srunargs
-from slurm_robust.supervise.channel import Channel
-from slurm_robust.supervise.sole import Sole
+from slurm_robust.supervise import job
+from slurm_robust.supervise.incident import incident_folder
+from slurm_robust.supervise.launch import options, srun_command
+from slurm_robust.supervise.launch.channel import Channel
+from slurm_robust.supervise.launch.supervisor_lock import Sole
 from slurm_robust.supervise.supervisor import Supervisor
+from slurm_robust.supervise.watch import output
 
 
 async def supervise(fd: int, words: list[str]) -> int:
@@ -24,7 +27,7 @@ async def supervise(fd: int, words: list[str]) -> int:
 
     A fault of ours before the launch ends this process: the launcher then runs the user's srun plainly.
     """
-    command = srunargs.parse(words)
+    command = srun_command.parse(words)
     own = options.read(command.own, os.environ)
     channel = Channel(fd)
     await channel.open()
@@ -38,9 +41,9 @@ async def supervise(fd: int, words: list[str]) -> int:
     where = (
         Path(own.folder) / f"slurm-robust-{context.name}"
         if own.folder
-        else folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
+        else incident_folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
     )
-    story = folder.Folder(where)
+    story = incident_folder.Folder(where)
     sole = Sole(context.cluster, context.name)
     if not sole.claim():
         # Both would take each other's nodes for spares, and speak with one Comment.
@@ -69,7 +72,7 @@ def main() -> None:
     """Entry point."""
     try:
         asyncio.run(supervise(int(sys.argv[1]), sys.argv[2:]))
-    except (site.ConfigError, job.NoJobError, SlurmError, srunargs.UsageError) as error:
+    except (site.ConfigError, job.NoJobError, SlurmError, srun_command.UsageError) as error:
         sys.stderr.write(f"srobust: not supervised: {error}\n")
         sys.exit(3)
     # A requeue may follow at once, and finds fewer processes where nothing is tidied up first.

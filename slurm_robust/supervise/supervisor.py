@@ -16,25 +16,27 @@ from slurm_robust import claim
 from slurm_robust.config import Config
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Mode
-from slurm_robust.supervise import attempts, incident, recovery, rivals
-from slurm_robust.supervise.agents import Agents
-from slurm_robust.supervise.attached import Attached, End
-from slurm_robust.supervise.beginning import Beginning
-from slurm_robust.supervise.book import Book
-from slurm_robust.supervise.channel import Channel
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.handling import Handling
-from slurm_robust.supervise.investigate import SILENT_AGENT_S
+from slurm_robust.supervise.incident import incident_page
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.incident_handler import Handling
+from slurm_robust.supervise.incident.incident_log import Book
+from slurm_robust.supervise.incident.investigation import SILENT_AGENT_S
 from slurm_robust.supervise.job import JobContext, batch_script
-from slurm_robust.supervise.looks import Looks
-from slurm_robust.supervise.losses import Losses
-from slurm_robust.supervise.parting import Phase
-from slurm_robust.supervise.present import Present
-from slurm_robust.supervise.roads import Roads
-from slurm_robust.supervise.slowness import Slowness
-from slurm_robust.supervise.sole import Sole
-from slurm_robust.supervise.srunargs import SrunCommand, first_launch, labels_lines
-from slurm_robust.supervise.suspicion import Level
+from slurm_robust.supervise.launch import attempt_settings, other_restarters
+from slurm_robust.supervise.launch.attached_step import Attached, End
+from slurm_robust.supervise.launch.channel import Channel
+from slurm_robust.supervise.launch.srun_command import SrunCommand, first_launch, labels_lines
+from slurm_robust.supervise.launch.supervisor_lock import Sole
+from slurm_robust.supervise.recover import step_control
+from slurm_robust.supervise.recover.attempt_start import Beginning
+from slurm_robust.supervise.recover.plan_executor import Roads
+from slurm_robust.supervise.recover.requeue_wait import Phase
+from slurm_robust.supervise.watch.agents import Agents
+from slurm_robust.supervise.watch.attempt_state import Present
+from slurm_robust.supervise.watch.losses import Losses
+from slurm_robust.supervise.watch.quiet_captures import Looks
+from slurm_robust.supervise.watch.slowness import Slowness
+from slurm_robust.supervise.watch.suspicion import Level
 
 LOOK_S = 0.2
 _REFUSAL_S = 5.0
@@ -83,8 +85,8 @@ class Supervisor:
         self.channel = channel
         self.command = command
         self.attached = attached
-        self.record: incident.Record | None = None
-        self.start = attempts.Start()
+        self.record: incident_page.Record | None = None
+        self.start = attempt_settings.Start()
         self.launches = 0
         self.environment = dict(os.environ)
         self.evicted: set[str] = set()
@@ -177,7 +179,7 @@ class Supervisor:
         assert self.channel is not None
         assert said is not None
         self.folder.tell("note", "the supervisor was started anew; the requeue that was asked for is waited for")
-        code = await recovery.wait_for_requeue(
+        code = await step_control.wait_for_requeue(
             self.context, self.channel, self.folder, self.config, said=said, phase=Phase.ASKED
         )
         await self.channel.exit(code)
@@ -231,7 +233,7 @@ class Supervisor:
     def _tell_of_rivals(self) -> None:
         """Who else restarts this job; said once, in its first run."""
         if self.command is not None and not self.context.job.restart_count:
-            for text in rivals.found(self.command.command, self.environment, batch_script()):
+            for text in other_restarters.found(self.command.command, self.environment, batch_script()):
                 self.folder.tell("note", f"another restarter: {text}")
 
     # -- launching --------------------------------------------------------------------------------------------------
@@ -243,7 +245,7 @@ class Supervisor:
 
     def _launch_first(self) -> None:
         if self.channel is None or self.command is None:
-            self.start = attempts.look_up(self.checkpoint_dir)
+            self.start = attempt_settings.look_up(self.checkpoint_dir)
             return
         running = self.channel.running_attempt
         self.evicted = set(self.channel.evicted)
@@ -262,7 +264,7 @@ class Supervisor:
         assert self.channel is not None
         self.launches += 1
         attempt = self.attempt_name(self.launches)
-        self.start = attempts.look_up(self.checkpoint_dir)
+        self.start = attempt_settings.look_up(self.checkpoint_dir)
         for note in self.start.notes:
             self.folder.tell("checkpoint", note)
         if self.start.path is not None:
@@ -277,7 +279,7 @@ class Supervisor:
         self.looks = Looks(self, time.time())
         self.slowness = Slowness(self, time.monotonic())
         dumps = self.folder.folder("fr")  # PyTorch makes none, and writes no dump without it
-        env = attempts.environment(
+        env = attempt_settings.environment(
             self.environment, attempt, self.context.claim.lineage, self.start, dumps, command=self.command
         )
         self.channel.launch(argv, {**env, **extra}, [], attempt, sorted(self.evicted))
@@ -302,7 +304,7 @@ class Supervisor:
             if self.record is not None:
                 await self.resumed(self.record, step)
 
-    async def resumed(self, record: incident.Record, step: int) -> None:
+    async def resumed(self, record: incident_page.Record, step: int) -> None:
         """The first new step of an attempt that follows an incident: the incident closes."""
         self.record = None
         for mark in _START_MARKS:

@@ -17,7 +17,7 @@ _RENAMED = (
     ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"),
     ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"),
 )
-_NEW_NAMES_SINCE = (2, 9)  # as in slurm_robust/supervise/attempts.py
+_NEW_NAMES_SINCE = (2, 9)  # as in slurm_robust/supervise/launch/attempt_settings.py
 
 
 def _allow_tracer():

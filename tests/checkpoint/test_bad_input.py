@@ -18,7 +18,7 @@ import torch
 from click.testing import CliRunner
 
 from slurm_robust import checkpoint
-from slurm_robust.cli.ckpt import command
+from slurm_robust.cli.commands.ckpt import command
 
 Make = Callable[..., Path]
 NOBODY = 65534

@@ -18,7 +18,7 @@ from checkpoint_material import lightning, plain
 from click.testing import CliRunner
 
 from slurm_robust import checkpoint
-from slurm_robust.cli.ckpt import command
+from slurm_robust.cli.commands.ckpt import command
 
 Make = Callable[..., Path]
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import files, find
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.find import entries, latest
+from slurm_robust.checkpoint.store import files, find
+from slurm_robust.checkpoint.store.find import entries, latest
 
 Make = Callable[..., Path]
 

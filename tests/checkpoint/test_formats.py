@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import values
 from slurm_robust.checkpoint.formats import dcp
-from slurm_robust.checkpoint.places import contents
-from slurm_robust.checkpoint.values import tensors_of
-from slurm_robust.checkpoint.verification import verify
+from slurm_robust.checkpoint.store import bad_values
+from slurm_robust.checkpoint.store.bad_values import tensors_of
+from slurm_robust.checkpoint.store.checkpoint_files import contents
+from slurm_robust.checkpoint.store.verification import verify
 
 
 @pytest.fixture(scope="module", params=MAKERS)
@@ -176,7 +176,7 @@ def test_metadata_is_read_once_for_all_shards(copy: Path, monkeypatch: pytest.Mo
     read: list[Path] = []
     real = dcp._shards
     monkeypatch.setattr(dcp, "_shards", lambda path: (read.append(path), real(path))[1])
-    assert list(values.not_finite(copy, contents(copy))) == []
+    assert list(bad_values.not_finite(copy, contents(copy))) == []
     assert read == [copy / ".metadata"]
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import HealthLog, goback, latest, rollbacks
-from slurm_robust.checkpoint.health import Range
+from slurm_robust.checkpoint import HealthLog, latest
+from slurm_robust.checkpoint.health import rollback, rollback_log
+from slurm_robust.checkpoint.health.loss_health import Range
 
 LIMITS = Range(window=8, settle_steps=10)
 
@@ -29,36 +30,36 @@ def train(directory: Path, steps: range, *, bad: tuple[int, ...] = (), save_ever
 def test_back_to_the_last_healthy_one(tmp_path: Path) -> None:
     """NaN at 31: 25 and 30 may carry its cause, 20 had ten good steps; everybody starts from 20 from then on."""
     train(tmp_path, range(1, 34), bad=(31, 32, 33))
-    found = goback.due(tmp_path)
+    found = rollback.due(tmp_path)
     assert found is not None
     assert found.to is not None
     assert (found.to.step, found.before, found.first_batch, found.last_batch) == (20, 0, 30, 33)
     assert latest(tmp_path).step == 30
-    told = goback.go_back(tmp_path, found)
+    told = rollback.go_back(tmp_path, found)
     assert "loss nan at step 31" in told
     assert "back to step 20" in told
     chosen = latest(tmp_path)
     assert (chosen.step, len(chosen.passed_over)) == (20, 2)
     assert all("given up" in why for _, why in chosen.passed_over)
-    assert goback.due(tmp_path) is None, "nothing was told since"
+    assert rollback.due(tmp_path) is None, "nothing was told since"
 
 
 def test_what_is_saved_since_counts(tmp_path: Path) -> None:
     """The next way is gone on with, below and beyond the steps that were given up; a second spell adds its batches."""
     train(tmp_path, range(1, 34), bad=(31, 32, 33))
-    first = goback.due(tmp_path)
+    first = rollback.due(tmp_path)
     assert first is not None
-    goback.go_back(tmp_path, first)
+    rollback.go_back(tmp_path, first)
     train(tmp_path, range(21, 28))
     assert latest(tmp_path).step == 25
     train(tmp_path, range(28, 52), bad=(51,))
     assert latest(tmp_path).step == 50
-    second = goback.due(tmp_path)
+    second = rollback.due(tmp_path)
     assert second is not None
     assert second.to is not None
     # Steps 50 and 51 read four batches further than their own numbers.
     assert (second.to.step, second.before, second.first_batch, second.last_batch) == (40, 0, 54, 55)
-    goback.go_back(tmp_path, second)
+    rollback.go_back(tmp_path, second)
     assert checkpoint.skipped_batches(tmp_path).ranges == ((30, 33), (54, 55))
     assert latest(tmp_path).step == 40
 
@@ -67,26 +68,26 @@ def test_it_is_counted(tmp_path: Path) -> None:
     """Bad again on the way from the same checkpoint: the second time."""
     for before in range(3):
         train(tmp_path, range(21 if before else 1, 35), bad=(34,))
-        found = goback.due(tmp_path)
+        found = rollback.due(tmp_path)
         assert found is not None
         assert found.to is not None
         assert (found.to.step, found.before) == (20, before)
-        goback.go_back(tmp_path, found)
+        rollback.go_back(tmp_path, found)
 
 
 def test_a_good_loss_and_no_record_are_no_reason(tmp_path: Path) -> None:
     """Nothing is bad; nobody told; the spell is over."""
-    assert goback.due(tmp_path) is None
+    assert rollback.due(tmp_path) is None
     train(tmp_path, range(1, 34))
-    assert goback.due(tmp_path) is None
+    assert rollback.due(tmp_path) is None
     train(tmp_path, range(34, 38), bad=(35, 36))
-    assert goback.due(tmp_path) is None
+    assert rollback.due(tmp_path) is None
 
 
 def test_the_programs_last_words_count(tmp_path: Path) -> None:
     """It ended itself before it told that loss."""
     train(tmp_path, range(1, 34))
-    found = goback.due(tmp_path, told="FloatingPointError: loss is nan", step=33)
+    found = rollback.due(tmp_path, told="FloatingPointError: loss is nan", step=33)
     assert found is not None
     assert found.to is not None
     assert (found.why, found.to.step, found.last_batch) == ("FloatingPointError: loss is nan", 20, 34)
@@ -97,16 +98,16 @@ def test_unknown_is_better_than_none(tmp_path: Path) -> None:
     for step in (5, 40):
         checkpoint.save(tmp_path, step, {"step": step})
     train(tmp_path, range(31, 42), bad=(41,), save_every=40)
-    found = goback.due(tmp_path)
+    found = rollback.due(tmp_path)
     assert found is not None
     assert found.to is not None
     assert found.to.step == 5
     checkpoint.demote(tmp_path / "step-00000005", "by hand")
-    found = goback.due(tmp_path)
+    found = rollback.due(tmp_path)
     assert found is not None
     assert found.to is None
     with pytest.raises(checkpoint.CheckpointError, match="no checkpoint is known"):
-        goback.go_back(tmp_path, found)
+        rollback.go_back(tmp_path, found)
 
 
 def test_the_newest_healthy_one_is_not_removed(tmp_path: Path) -> None:
@@ -145,6 +146,6 @@ def test_an_older_record_without_times_is_read(tmp_path: Path) -> None:
     assert record is not None
     assert abs(record.trend.told_at_s - time.time()) < 60
     where.write_text(where.read_text().replace(f'"told_at_s":{record.trend.told_at_s}', '"x":1'))
-    assert goback.due(tmp_path) is not None
-    rollbacks.add(tmp_path, rollbacks.Rollback(at_s=1.0, to_step=1, why="x", first_batch=1, last_batch=1))
-    assert goback.due(tmp_path) is None
+    assert rollback.due(tmp_path) is not None
+    rollback_log.add(tmp_path, rollback_log.Rollback(at_s=1.0, to_step=1, why="x", first_batch=1, last_batch=1))
+    assert rollback.due(tmp_path) is None

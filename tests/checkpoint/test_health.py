@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.checkpoint.health import (
+from slurm_robust.checkpoint.health.loss_health import (
     HEALTHY,
     UNHEALTHY,
     UNKNOWN,

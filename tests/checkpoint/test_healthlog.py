@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from slurm_robust.checkpoint import healthlog
-from slurm_robust.checkpoint.health import Range
-from slurm_robust.checkpoint.healthlog import HEALTH_NAME, HealthLog, read
-from slurm_robust.cli.ckpt import command
+from slurm_robust.checkpoint.health import health_log
+from slurm_robust.checkpoint.health.health_log import HEALTH_NAME, HealthLog, read
+from slurm_robust.checkpoint.health.loss_health import Range
+from slurm_robust.cli.commands.ckpt import command
 
 Make = Callable[..., Path]
 LIMITS = Range(window=20, settle_steps=10)
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written(directory: Path, monkeypatch: pytest.Mo
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(healthlog.files, "write_atomic", full)
+    monkeypatch.setattr(health_log.files, "write_atomic", full)
     log = HealthLog(directory)
     assert log.observe(1, loss=math.nan)
     assert not log.write()

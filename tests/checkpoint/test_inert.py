@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.checkpoint.formats import inert, names
-from slurm_robust.checkpoint.verification import verify
+from slurm_robust.checkpoint.store.verification import verify
 
 
 class Evil:

@@ -20,7 +20,7 @@ import torch
 from checkpoint_material import deepspeed, megatron, nemo, trainer
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import healthlog
+from slurm_robust.checkpoint.health import health_log
 from slurm_robust.checkpoint.integrations import (
     Sealer,
     group,
@@ -34,7 +34,7 @@ from slurm_robust.checkpoint.integrations import (
     sealing,
     trainer_callback,
 )
-from slurm_robust.checkpoint.verification import verify
+from slurm_robust.checkpoint.store.verification import verify
 
 Make = Callable[..., Path]
 
@@ -197,7 +197,7 @@ def test_the_trainers_loss_is_written_down(tmp_path: Path) -> None:
     callback.on_log(args, state, "control", logs={"eval_loss": math.nan})
     assert callback.health is None
     callback.on_log(args, state, "control", logs={"loss": math.nan, "grad_norm": 1.0, "learning_rate": 0.1})
-    record, _ = healthlog.read(tmp_path)
+    record, _ = health_log.read(tmp_path)
     assert record is not None
     assert [spell.why for spell in record.trend.spells] == ["loss nan at step 5"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.find import Found
 from slurm_robust.checkpoint.resume import PATH_VARIABLE, STEP_VARIABLE, resume_from_env
+from slurm_robust.checkpoint.store.find import Found
 
 Make = Callable[..., Path]
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import rollbacks
-from slurm_robust.checkpoint.rollbacks import SKIP_VARIABLE, Rollback, Skipped, given_up, skipped_batches
+from slurm_robust.checkpoint.health import rollback_log
+from slurm_robust.checkpoint.health.rollback_log import SKIP_VARIABLE, Rollback, Skipped, given_up, skipped_batches
 
 Make = Callable[..., Path]
 
@@ -37,16 +37,16 @@ def test_what_is_given_up(step: int, written_at_s: float, *, gone: bool) -> None
 
 def test_the_file(tmp_path: Path) -> None:
     """Each one is added to those before it; what cannot be read is an error, never an empty list."""
-    assert rollbacks.read(tmp_path / "not there yet") == ()
+    assert rollback_log.read(tmp_path / "not there yet") == ()
     for n in (1, 2):
-        rollbacks.add(tmp_path, rollback(at_s=n))
-    assert [one.at_s for one in rollbacks.read(tmp_path)] == [1, 2]
+        rollback_log.add(tmp_path, rollback(at_s=n))
+    assert [one.at_s for one in rollback_log.read(tmp_path)] == [1, 2]
     for text in (b'{"version": 9}', b"{", b"\xff"):
-        (tmp_path / rollbacks.ROLLBACKS_NAME).write_bytes(text)
-        with pytest.raises(checkpoint.CheckpointError, match=rollbacks.ROLLBACKS_NAME):
-            rollbacks.read(tmp_path)
+        (tmp_path / rollback_log.ROLLBACKS_NAME).write_bytes(text)
+        with pytest.raises(checkpoint.CheckpointError, match=rollback_log.ROLLBACKS_NAME):
+            rollback_log.read(tmp_path)
         checkpoint.save(tmp_path, 1, {"x": 1})
-        with pytest.raises(checkpoint.CheckpointError, match=rollbacks.ROLLBACKS_NAME):
+        with pytest.raises(checkpoint.CheckpointError, match=rollback_log.ROLLBACKS_NAME):
             checkpoint.latest(tmp_path)
 
 
@@ -62,7 +62,7 @@ def test_each_batch_that_is_not_left_out_is_read_once(drawn: list[tuple[int, int
 
 def test_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the wrapper exported counts, an empty text too; without it the folder tells; nonsense is an error."""
-    rollbacks.add(tmp_path, rollback())
+    rollback_log.add(tmp_path, rollback())
     monkeypatch.delenv(SKIP_VARIABLE, raising=False)
     assert skipped_batches(tmp_path).ranges == ((14, 17),)
     assert not skipped_batches()
@@ -83,7 +83,7 @@ def test_the_way_that_was_given_up_is_passed_over(directory: Path, make: Make, *
         for one in (*spoiled.iterdir(), spoiled):
             os.utime(one, (ahead, ahead))
         checkpoint.seal(spoiled)
-    rollbacks.add(directory, rollback(at_s=time.time()))
+    rollback_log.add(directory, rollback(at_s=time.time()))
     found = checkpoint.latest(directory, unsealed=not sealed)
     assert found.path == old
     assert [(path, why.startswith("given up")) for path, why in found.passed_over] == [(spoiled, True)]

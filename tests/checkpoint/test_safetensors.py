@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch.distributed.checkpoint.filesystem import SerializationFormat
 
-from slurm_robust.checkpoint.verification import verify
+from slurm_robust.checkpoint.store.verification import verify
 
 WHOLE = save({"w": torch.ones(4, 3), "b": torch.arange(5), "e": torch.empty(0)}, {"format": "pt"})
 LENGTH = int.from_bytes(WHOLE[:8], "little")

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import files, sharing
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.integrations import Sealer, group
-from slurm_robust.checkpoint.seals import Seal
-from slurm_robust.checkpoint.sharing import contribute, forget, seal_together, shares
-from slurm_robust.checkpoint.verification import verify
+from slurm_robust.checkpoint.store import files, shared_seal
+from slurm_robust.checkpoint.store.seals import Seal
+from slurm_robust.checkpoint.store.shared_seal import contribute, forget, seal_together, shares
+from slurm_robust.checkpoint.store.verification import verify
 
 
 def same(first: Seal, second: Seal) -> bool:
@@ -49,7 +49,7 @@ def test_the_same_seal(tmp_path: Path, make: Callable[[Path], Path], monkeypatch
     (path / "seal.json").unlink()
     for node in (1, 2):
         contribute(path, node, 3)
-    own = shares(sharing._sizes(path), 3)[0]
+    own = shares(shared_seal._sizes(path), 3)[0]
     read: list[Path] = []
     real = files.digest
 
@@ -87,7 +87,7 @@ def test_a_node_that_comes_later(tmp_path: Path) -> None:
 def test_notes_that_do_not_fit(tmp_path: Path, how: str) -> None:
     """They are of no account: the seal is right all the same."""
     path = megatron(tmp_path)
-    victim = min(shares(sharing._sizes(path), 2)[1])
+    victim = min(shares(shared_seal._sizes(path), 2)[1])
     if how == "other files":
         (path / "more.pt").write_bytes((path / victim).read_bytes())
     contribute(path, 1, 2)
@@ -106,7 +106,7 @@ def test_notes_that_do_not_fit(tmp_path: Path, how: str) -> None:
 def test_what_another_node_found_wrong_is_told(tmp_path: Path) -> None:
     """A damaged file of its share: not sealed, and named."""
     path = megatron(tmp_path)
-    victim = shares(sharing._sizes(path), 2)[1][0]
+    victim = shares(shared_seal._sizes(path), 2)[1][0]
     (path / victim).write_bytes((path / victim).read_bytes()[:-20])
     contribute(path, 1, 2)
     with pytest.raises(CheckpointError, match=victim):

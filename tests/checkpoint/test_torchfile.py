@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from slurm_robust.checkpoint.verification import verify
+from slurm_robust.checkpoint.store.verification import verify
 
 
 def saved(value: Any, **options: Any) -> bytes:

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.trackers import Tracker, pin, trackers
-from slurm_robust.cli.ckpt import command
+from slurm_robust.checkpoint.store.trackers import Tracker, pin, trackers
+from slurm_robust.cli.commands.ckpt import command
 
 
 def ckpt_json(*args: object) -> tuple[int, Any]:

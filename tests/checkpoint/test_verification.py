@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.verification import Problem, verify
+from slurm_robust.checkpoint.store import files
+from slurm_robust.checkpoint.store.verification import Problem, verify
 
 Make = Callable[..., Path]
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import files, seals
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.find import latest
-from slurm_robust.checkpoint.reader import load
-from slurm_robust.checkpoint.writer import save
+from slurm_robust.checkpoint.store import files, seals
+from slurm_robust.checkpoint.store.find import latest
+from slurm_robust.checkpoint.store.reader import load
+from slurm_robust.checkpoint.store.writer import save
 
 POINTS = (
     "folder made",
@@ -35,7 +35,7 @@ VICTIM = """
 import os, signal, sys
 import torch
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import writer as module
+from slurm_robust.checkpoint.store import writer as module
 directory, first, second = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 for point in sys.argv[4:]:
     where = f"{directory}/{point}"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
-from slurm_robust.cli.stacks import motion_line
+from slurm_robust.cli.commands.stacks import motion_line
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.localize.evidence import Capture, Frame, Process, RankCapture, Thread
-from slurm_robust.localize.folder import read_folder
+from slurm_robust.localize.evidence_folder import read_folder
 
 RANKS = """
 import os, time

@@ -15,10 +15,10 @@ from slurm_robust.claim import Claim, render
 from slurm_robust.cli.main import cli
 from slurm_robust.cli.state import duration
 from slurm_robust.config import Config
+from slurm_robust.daemon.api.state_snapshot import take, write
 from slurm_robust.daemon.core import Core
-from slurm_robust.daemon.journal import Journal
 from slurm_robust.daemon.service import Daemon
-from slurm_robust.daemon.snapshot import take, write
+from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 
 

@@ -13,7 +13,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from slurm_robust.cli.main import COMMANDS, cli
-from slurm_robust.cli.teach import lesson, not_running, slurm_words
+from slurm_robust.cli.teaching import lesson, not_running, slurm_words
 from slurm_robust.slurm.errors import SlurmRefusedError, SlurmUnavailableError
 
 ROOT = Path(__file__).resolve().parents[2]

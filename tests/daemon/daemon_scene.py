@@ -18,7 +18,7 @@ from helpers import wait_until
 
 from slurm_robust.claim import Claim, parse, render
 from slurm_robust.config import SlurmConfig
-from slurm_robust.daemon.journal import Journal
+from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation

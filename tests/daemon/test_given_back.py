@@ -11,7 +11,7 @@ from fake_slurm import FakeSlurm
 from test_loop import KilledError, World
 
 from slurm_robust.config import Config
-from slurm_robust.daemon.journal import CLOSED
+from slurm_robust.daemon.store.journal import CLOSED
 from slurm_robust.slurm.values import expand
 
 

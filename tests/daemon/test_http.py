@@ -22,10 +22,10 @@ from fake_slurm import FakeSlurm
 from helpers import wait_until
 
 from slurm_robust.config import parse
+from slurm_robust.daemon.api.http import metrics
+from slurm_robust.daemon.api.state_publisher import Window
 from slurm_robust.daemon.core import Core
-from slurm_robust.daemon.http import metrics
-from slurm_robust.daemon.journal import Journal
-from slurm_robust.daemon.window import Window
+from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 
 SNAPSHOT = {

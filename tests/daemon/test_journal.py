@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.daemon.journal import CLOSED, FILE_NAME, IncidentRow, Journal
-from slurm_robust.daemon.ledger import Ledger, Quarantine
-from slurm_robust.daemon.schema import JournalError
+from slurm_robust.daemon.store.journal import CLOSED, FILE_NAME, IncidentRow, Journal
+from slurm_robust.daemon.store.node_ledger import Ledger, Quarantine
+from slurm_robust.daemon.store.schema import JournalError
 from slurm_robust.model import Action, ActionKind, JobRef
-from slurm_robust.policy.recover import CLAIM, NODE_LOST, Recovery
+from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, Recovery
 
 DRAIN = Action(ActionKind.DRAIN, "n2", "srobust: '; DROP TABLE incidents;--")
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from slurm_robust.claim import Claim, parse_answer, render
 from slurm_robust.config import Config, parse
 from slurm_robust.daemon.actor import CrashPoint
-from slurm_robust.daemon.breaker import request_reset
+from slurm_robust.daemon.controllers.breaker import request_reset
 from slurm_robust.daemon.core import Core, Ration
-from slurm_robust.daemon.journal import Journal
-from slurm_robust.daemon.ledger import Ledger, Quarantine
 from slurm_robust.daemon.service import Daemon
+from slurm_robust.daemon.store.journal import Journal
+from slurm_robust.daemon.store.node_ledger import Ledger, Quarantine
 from slurm_robust.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 

@@ -11,8 +11,8 @@ from fake_slurm import FakeSlurm
 from test_loop import World
 
 from slurm_robust.config import Config, parse
-from slurm_robust.daemon.breaker import request_reset
-from slurm_robust.daemon.ledger import Ledger, Quarantine
+from slurm_robust.daemon.controllers.breaker import request_reset
+from slurm_robust.daemon.store.node_ledger import Ledger, Quarantine
 
 DAY_S = 86400.0
 

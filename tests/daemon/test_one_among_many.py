@@ -11,10 +11,10 @@ from fake_slurm import FakeSlurm
 from test_loop import World
 
 from slurm_robust.config import Config
-from slurm_robust.daemon import recoveries
-from slurm_robust.daemon.intake import Intake
-from slurm_robust.policy.follow import Step, View, next_step
-from slurm_robust.policy.recover import Recovery
+from slurm_robust.daemon.controllers import recoveries
+from slurm_robust.daemon.controllers.claim_intake import Intake
+from slurm_robust.policy.cluster.recovery_plan import Recovery
+from slurm_robust.policy.cluster.recovery_step import Step, View, next_step
 from slurm_robust.slurm.client import Job
 
 

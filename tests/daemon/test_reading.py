@@ -14,10 +14,10 @@ from fake_slurm import FakeSlurm
 
 from slurm_robust.claim import Claim, render
 from slurm_robust.config import Config, parse
+from slurm_robust.daemon.controllers.claim_intake import EXPECT_S
 from slurm_robust.daemon.core import Core
-from slurm_robust.daemon.intake import EXPECT_S
-from slurm_robust.daemon.journal import Journal
 from slurm_robust.daemon.service import Daemon
+from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 
 

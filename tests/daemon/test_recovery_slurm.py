@@ -10,9 +10,9 @@ from daemon_scene import Scene
 from helpers import wait_until
 
 from slurm_robust.claim import parse_answer, split
-from slurm_robust.daemon.breaker import request_reset
-from slurm_robust.daemon.journal import Journal
-from slurm_robust.daemon.ledger import Ledger, Quarantine
+from slurm_robust.daemon.controllers.breaker import request_reset
+from slurm_robust.daemon.store.journal import Journal
+from slurm_robust.daemon.store.node_ledger import Ledger, Quarantine
 
 pytestmark = pytest.mark.slurm
 

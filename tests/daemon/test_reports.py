@@ -11,8 +11,8 @@ from fake_slurm import FakeSlurm
 from test_loop import World
 
 from slurm_robust.config import Config
-from slurm_robust.daemon.reports import REPORTS
-from slurm_robust.daemon.snapshot import show_incident, take
+from slurm_robust.daemon.api.state_snapshot import show_incident, take
+from slurm_robust.daemon.controllers.incident_reports import REPORTS
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from fake_slurm import FakeSlurm
 from test_loop import World
 
 from slurm_robust.config import parse
-from slurm_robust.daemon.snapshot import take
+from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.slurm.values import expand
 
 

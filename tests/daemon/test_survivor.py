@@ -11,7 +11,7 @@ from fake_slurm import FakeSlurm
 from test_loop import World
 
 from slurm_robust.config import Config
-from slurm_robust.daemon.ledger import Ledger
+from slurm_robust.daemon.store.node_ledger import Ledger
 
 
 @pytest.fixture

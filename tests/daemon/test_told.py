@@ -10,10 +10,10 @@ import pytest
 from fake_slurm import FakeSlurm
 from test_loop import World
 
-from slurm_robust.cli.incidents import _outcome
+from slurm_robust.cli.commands.incidents import _outcome
 from slurm_robust.config import Config
-from slurm_robust.daemon.journal import IncidentRow
-from slurm_robust.daemon.snapshot import show_incident, take
+from slurm_robust.daemon.api.state_snapshot import show_incident, take
+from slurm_robust.daemon.store.journal import IncidentRow
 
 
 @pytest.fixture

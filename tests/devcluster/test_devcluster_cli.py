@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurm_robust.cli.devcluster import command, default_directory
+from slurm_robust.cli.commands.devcluster import command, default_directory
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import Submit  # type: ignore[import-not-found]
 
-from slurm_robust.cli.localize import command
+from slurm_robust.cli.commands.localize import command
 from slurm_robust.devcluster.cluster import DevCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]

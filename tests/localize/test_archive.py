@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from localize_scenes import ALL_REDUCE, FEEDER, LOADER_WAIT, WORKER_LOCK, process, rank
 
-from slurm_robust.localize import archive
-from slurm_robust.localize.archive import ArchiveError, NodeArchive, captures, decode, encode
 from slurm_robust.localize.evidence import Progress
-from slurm_robust.localize.folder import read_folder
+from slurm_robust.localize.evidence_folder import read_folder
+from slurm_robust.localize.stacks import archive
+from slurm_robust.localize.stacks.archive import ArchiveError, NodeArchive, captures, decode, encode
 from slurm_robust.supervise.agent import capture as agent_capture
 from slurm_robust.supervise.agent.ranks import Member, Rank
 

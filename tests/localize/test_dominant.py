@@ -5,8 +5,8 @@ from __future__ import annotations
 from localize_scenes import WORKER_LOCK, in_loader, process
 from parallel_scenes import BYTEROBUST, GRADIENT_SYNC, TENSOR_GATHER, evidence_of, job, without_layout
 
-from slurm_robust.localize.dominant import judge_dominant
 from slurm_robust.localize.judge import judge
+from slurm_robust.localize.votes.dominant import judge_dominant
 from slurm_robust.model import Conclusion, Verdict
 
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 from localize_scenes import capture, evidence, process, rank, signal, waiting
 
-from slurm_robust.localize.causes import Cause, find
 from slurm_robust.localize.evidence import Evidence, RankExit
+from slurm_robust.localize.exit_causes import Cause, find
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion, SignalKind
 

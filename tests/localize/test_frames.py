@@ -2,7 +2,7 @@ import pytest
 from localize_scenes import WORKER_IDLE
 
 from slurm_robust.localize.evidence import Frame
-from slurm_robust.localize.frames import label, own_frames, short_file, short_function
+from slurm_robust.localize.stacks.frames import label, own_frames, short_file, short_function
 
 
 @pytest.mark.parametrize(

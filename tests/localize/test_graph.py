@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.localize.graph import WaitGraph, _strong_parts
 from slurm_robust.localize.layout import Groups, ParallelGroup, fit, groups_of
-from slurm_robust.localize.scopes import Scope
+from slurm_robust.localize.votes.group_scopes import Scope
+from slurm_robust.localize.votes.wait_graph import WaitGraph, _strong_parts
 
 GROUPS = groups_of(fit({"tp": 2, "pp": 2, "dp": 2}, "tp-pp-dp", 8))
 DATA, TENSOR, TP, NEXT, PREV = Scope("dp"), Scope("tp"), Scope("tp"), Scope("pp", (1,)), Scope("pp", (-1,))

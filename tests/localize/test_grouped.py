@@ -20,8 +20,8 @@ from parallel_scenes import (
 )
 
 from slurm_robust.localize.evidence import Evidence, Frame, RankCapture
-from slurm_robust.localize.grouped import judge_groups
 from slurm_robust.localize.judge import judge
+from slurm_robust.localize.votes.group import judge_groups
 from slurm_robust.model import Conclusion, Verdict
 
 

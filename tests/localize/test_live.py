@@ -18,9 +18,9 @@ from helpers import wait_until
 
 from slurm_robust.localize.evidence import Capture, Evidence, Process, RankCapture
 from slurm_robust.localize.judge import judge
-from slurm_robust.localize.names import Kind
-from slurm_robust.localize.pyspy import DumpError, parse
-from slurm_robust.localize.tree import loaders, rank_place
+from slurm_robust.localize.stacks.known_names import Kind
+from slurm_robust.localize.stacks.process_tree import loaders, rank_place
+from slurm_robust.localize.stacks.pyspy import DumpError, parse
 from slurm_robust.model import Conclusion
 
 pytestmark = [

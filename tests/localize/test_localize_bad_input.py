@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from localize_scenes import WORKER_LOCK, in_loader, process, waiting
 from recorder_dumps import WORLD, entry, plain
 
-from slurm_robust.cli.localize import command
-from slurm_robust.localize.archive import NodeArchive, encode
+from slurm_robust.cli.commands.localize import command
+from slurm_robust.localize.stacks.archive import NodeArchive, encode
 
 RANKS = (waiting(0), waiting(1), in_loader(2, process(WORKER_LOCK)), waiting(3))
 

@@ -17,7 +17,7 @@ from localize_scenes import (
 )
 
 from slurm_robust.localize.evidence import Frame, Process, RankCapture, Thread
-from slurm_robust.localize.motion import Motion, compare, stillness
+from slurm_robust.localize.stacks.motion import Motion, compare, stillness
 
 STILL = process(USER)
 

@@ -18,8 +18,8 @@ from localize_scenes import (
 )
 
 from slurm_robust.localize.evidence import Frame
-from slurm_robust.localize.names import Kind, Wait
-from slurm_robust.localize.place import place_of
+from slurm_robust.localize.stacks.known_names import Kind, Wait
+from slurm_robust.localize.stacks.place import place_of
 
 
 @pytest.mark.parametrize(

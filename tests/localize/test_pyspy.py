@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.localize.evidence import Thread
-from slurm_robust.localize.frames import main_thread, short_file, short_function
-from slurm_robust.localize.pyspy import DumpError, parse, parse_json, parse_text
+from slurm_robust.localize.stacks.frames import main_thread, short_file, short_function
+from slurm_robust.localize.stacks.pyspy import DumpError, parse, parse_json, parse_text
 
 VICTIM = """
 import threading

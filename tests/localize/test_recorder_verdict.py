@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from localize_scenes import capture, evidence, waiting
 from recorder_dumps import TENSOR, WORLD, dump, entry, plain
 
-from slurm_robust.cli.localize import command
+from slurm_robust.cli.commands.localize import command
 from slurm_robust.localize.evidence import RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
-from slurm_robust.localize.recorder.folder import read_dumps
-from slurm_robust.localize.recorder.verdict import judge_dumps
+from slurm_robust.localize.recorder.dump_folder import read_dumps
+from slurm_robust.localize.recorder.vote import judge_dumps
 from slurm_robust.model import Conclusion, Verdict
 
 REAL = Path(__file__).resolve().parents[3] / "shared/data/flight_recorder"

@@ -17,11 +17,11 @@ from localize_scenes import (
     waiting,
 )
 
-from slurm_robust.cli.localize import command
-from slurm_robust.localize.archive import NodeArchive, encode
-from slurm_robust.localize.fold import classes, render_tree
+from slurm_robust.cli.commands.localize import command
 from slurm_robust.localize.judge import judge
-from slurm_robust.localize.report import to_json, to_text
+from slurm_robust.localize.stacks.archive import NodeArchive, encode
+from slurm_robust.localize.stacks.merge import classes, render_tree
+from slurm_robust.localize.verdict_text import to_json, to_text
 
 RANKS = (waiting(0), waiting(1), in_loader(2, process(WORKER_LOCK)), waiting(3, SYNC_BUFFERS), waiting(4))
 

@@ -14,7 +14,7 @@ from parallel_scenes import (
 )
 
 from slurm_robust.localize.evidence import Frame
-from slurm_robust.localize.scopes import Scope, scope_of
+from slurm_robust.localize.votes.group_scopes import Scope, scope_of
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from localize_scenes import WORKER_LOCK, capture, in_loader, process, rank, waiting
 
 from slurm_robust.localize.evidence import Frame
-from slurm_robust.localize.fold import tree_json
-from slurm_robust.localize.svg import HAIR_PX, WIDTH_PX, render_svg
+from slurm_robust.localize.stacks.flame_graph import HAIR_PX, WIDTH_PX, render_svg
+from slurm_robust.localize.stacks.merge import tree_json
 
 SPACE = "{http://www.w3.org/2000/svg}"
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchrun_output import RECORDED, table
 
-from slurm_robust.localize.torchrun import read_tables
+from slurm_robust.localize.torchrun_table import read_tables
 
 
 def test_a_table_tells_each_workers_end() -> None:

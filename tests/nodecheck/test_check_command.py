@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.nodecheck import command, explain, registry
-from slurm_robust.nodecheck.command import main
-from slurm_robust.nodecheck.finding import Finding, Report, Result, Status
-from slurm_robust.nodecheck.isolate import Task, run_all
+from slurm_robust.nodecheck.catalogue import explain
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.engine.isolate import Task, run_all
+from slurm_robust.nodecheck.stages import command
+from slurm_robust.nodecheck.stages.command import main
 
 DIRECT = [sys.executable, "-m", "slurm_robust.nodecheck"]
 CLI = [sys.executable, "-m", "slurm_robust.cli.main", "check"]
@@ -129,7 +131,7 @@ def test_the_list_explains_every_check(site: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_documentation_is_in_step_with_the_registry() -> None:
-    """docs/checks.md ends with what the registry says; `python -m slurm_robust.nodecheck.explain` writes it."""
+    """docs/checks.md ends with what the registry says, as `nodecheck.catalogue.explain` writes it."""
     text = (Path(__file__).parents[2] / "docs/checks.md").read_text()
     assert text.endswith(explain.as_markdown(registry.select("full")))
 

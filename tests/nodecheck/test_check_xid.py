@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import runner
 from slurm_robust.nodecheck.checks.gpu import xid
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Fitness, Status
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Fitness, Status
 
 # `../shared/data` beside the repository, or beside the folder of its worktrees.
 SAVED = next(

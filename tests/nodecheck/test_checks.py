@@ -15,10 +15,11 @@ from helpers import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import mounts, registry, runner
 from slurm_robust.nodecheck.checks.gpu import gpu_count
 from slurm_robust.nodecheck.checks.host import filesystem, leftovers, shm
-from slurm_robust.nodecheck.context import Context, job_gpus_of, job_of, node_name
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import Context, job_gpus_of, job_of, node_name
+from slurm_robust.nodecheck.sources import mounts
 
 
 def verdict(name: str, facts: dict[str, Any], **options: Any) -> tuple[str, str]:

@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import counters
-from slurm_robust.nodecheck.counters import Growth, growth, keep
+from slurm_robust.nodecheck.engine import counters
+from slurm_robust.nodecheck.engine.counters import Growth, growth, keep
 
 
 def test_growth_is_the_difference_and_its_rate() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from slurm_robust.config import BreakerConfig, Config, NodecheckConfig, SlurmConfig
 from slurm_robust.model import Mode
-from slurm_robust.nodecheck import gate
-from slurm_robust.nodecheck.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.stages import gate
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmTimeoutError
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import gres, node_line, runner
 from slurm_robust.nodecheck.checks.gpu import gpu_count
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.sources import gres, node_line
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from helpers import wait_until
 
-from slurm_robust.nodecheck.isolate import Task, run_all
+from slurm_robust.nodecheck.engine.isolate import Task, run_all
 
 
 def block_on_pipe(pipe: Path) -> Any:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck.context import job_choice_of
-from slurm_robust.nodecheck.door import logger
+from slurm_robust.nodecheck.engine.context import job_choice_of
+from slurm_robust.nodecheck.stages.stage_run import logger
 
 HOSTILE = [
     "",

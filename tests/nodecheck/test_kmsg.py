@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import kmsg
+from slurm_robust.nodecheck.sources import kmsg
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=train, GPU has fallen off the bus."
 ANY_XID = re.compile("NVRM: Xid")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import kmsg
-from slurm_robust.nodecheck.kmsg_line import parse
+from slurm_robust.nodecheck.sources import kmsg
+from slurm_robust.nodecheck.sources.kmsg_line import parse
 
 BOOT_S = 1_740_000_000.0
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=train, GPU has fallen off the bus."

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck.leave import MAX_LEAVE_S, of_daemon, parse_leave, parse_most, render_leave
+from slurm_robust.drain_permit import MAX_LEAVE_S, of_daemon, parse_leave, parse_most, render_leave
 
 NOW_S = 1_763_686_000.0
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from slurm_robust.nodecheck import registry
-from slurm_robust.nodecheck.context import STAGES
-from slurm_robust.nodecheck.registry import CheckError
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.context import STAGES
+from slurm_robust.nodecheck.engine.registry import CheckError
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -21,7 +21,8 @@ def test_a_stage_is_known_without_its_checks(stage: str) -> None:
 def test_a_stage_loads_no_check_that_it_does_not_run() -> None:
     """Each costs a prolog about half a millisecond."""
     code = (
-        "import sys\nfrom slurm_robust.nodecheck import registry\nran = {c.name for c in registry.select('prolog')}\n"
+        "import sys\nfrom slurm_robust.nodecheck.engine import registry\n"
+        "ran = {c.name for c in registry.select('prolog')}\n"
         "loaded = {m.rpartition('.')[2] for m in sys.modules if m.startswith('slurm_robust.nodecheck.checks.')}\n"
         "print(*sorted(loaded - ran - {'gpu', 'host', 'network'}))"
     )

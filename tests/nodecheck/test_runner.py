@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.nodecheck import registry, runner
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Fitness, Report, Result, Status, fitness, shorten
-from slurm_robust.nodecheck.registry import Check, CheckError, Option
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Fitness, Report, Result, Status, fitness, shorten
+from slurm_robust.nodecheck.engine.registry import Check, CheckError, Option
 
 NODE = Context("n1")
 PASS = Finding(Status.PASS, "fine", "fine")

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import sxids, xids
-from slurm_robust.nodecheck.xids import Act, Grade
+from slurm_robust.nodecheck.catalogue import sxids, xids
+from slurm_robust.nodecheck.catalogue.xids import Act, Grade
 
 
 def test_switch_codes_are_never_xids() -> None:

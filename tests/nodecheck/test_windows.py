@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck.counters import HOUR_S, Growth
-from slurm_robust.nodecheck.windows import growth, keep, per_hour, samples_of
+from slurm_robust.nodecheck.engine.counters import HOUR_S, Growth
+from slurm_robust.nodecheck.engine.windows import growth, keep, per_hour, samples_of
 
 DAY_S = 24 * HOUR_S
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import xids
-from slurm_robust.nodecheck.xids import Act, Fault, Grade
+from slurm_robust.nodecheck.catalogue import xids
+from slurm_robust.nodecheck.catalogue.xids import Act, Fault, Grade
 
 APPLICATION = [8, 11, 13, 25, 31, 32, 37, 39, 40, 41, 43, 45, 60, 68, 69, 70, 80, 82, 96, 108, 126, 135, 137, 139]
 BROKEN = [46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 151, 158]

@@ -6,8 +6,8 @@ import pytest
 from test_decide import FINISHED, UNDETERMINED, USER_CODE, culprit, situation  # type: ignore[import-not-found]
 
 from slurm_robust.model import Road, Verdict
-from slurm_robust.policy.bad_loss import BadLoss
-from slurm_robust.policy.decide import decide
+from slurm_robust.policy.job.bad_loss import BadLoss
+from slurm_robust.policy.job.decide import decide
 
 BAD = BadLoss("loss nan at step 1234", healthy_step=1000)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.config import BreakerConfig
-from slurm_robust.policy.breaker import Drain, headroom, over_limit
+from slurm_robust.policy.cluster.breaker import Drain, headroom, over_limit
 
 HUNDRED = {"main": frozenset(f"n{i}" for i in range(100))}
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.model import Conclusion, Failure, FailureCause, Mode, Road, Suspect, Verdict
-from slurm_robust.policy.decide import JobFacts, Situation, decide, max_evictions, with_dirty
+from slurm_robust.policy.job.decide import JobFacts, Situation, decide, max_evictions, with_dirty
 
 NODES = tuple(f"n{n}" for n in range(1, 6))
 REQUEUES = (Road.SEAT, Road.OWNER_REQUEUE, Road.PLAIN_REQUEUE)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.model import Action, ActionKind, JobRef
-from slurm_robust.policy.follow import Do, Finish, GiveUp, View, Wait, fit_again, next_step, shown
-from slurm_robust.policy.recover import CLAIM, NODE_LOST, Recovery
+from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, Recovery
+from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, View, Wait, fit_again, next_step, shown
 from slurm_robust.slurm.client import Job, Node, Reservation
 
 R = Recovery(

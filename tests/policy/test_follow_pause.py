@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_robust.policy.follow import credential_pause_s
+from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_robust.model import JobRef
-from slurm_robust.policy.held import launch_failed, refused_by
+from slurm_robust.policy.cluster.launch_failed import launch_failed, refused_by
 from slurm_robust.slurm.client import Job, Node
 
 HELD = Job(

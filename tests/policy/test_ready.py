@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.policy.ready import StandbyCheck, due, wants_check
+from slurm_robust.policy.cluster.standby_health import StandbyCheck, due, wants_check
 from slurm_robust.slurm.client import Node
 
 NOW_S, DAY_S = 1_000_000.0, 86400.0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from slurm_robust.claim import Claim
 from slurm_robust.config import Config, parse
 from slurm_robust.model import Action, ActionKind, JobRef, Road
-from slurm_robust.policy.follow import Do, View, next_step
-from slurm_robust.policy.recover import (
+from slurm_robust.policy.cluster.node_states import Cluster
+from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
     SEAT_FLAGS,
     Recovery,
@@ -22,7 +22,7 @@ from slurm_robust.policy.recover import (
     plan,
     plan_owner,
 )
-from slurm_robust.policy.rooms import Cluster
+from slurm_robust.policy.cluster.recovery_step import Do, View, next_step
 from slurm_robust.slurm.client import Job, Node, Reservation
 
 NOW_S = 1_000_000.0

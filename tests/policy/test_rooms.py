@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.policy.rooms import HardwareClass, class_of, foreign, idle, lost_gres, plan_pools
+from slurm_robust.policy.cluster.node_states import HardwareClass, class_of, foreign, idle, lost_gres, plan_pools
 from slurm_robust.slurm.client import Node, Reservation
 
 NODES = {f"n{i}": Node(f"n{i}", "IDLE", partitions=("main", "all"), gres="gpu:a100:8(S:0-1)") for i in range(1, 7)}

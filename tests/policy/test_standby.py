@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.policy.standby import standby_size
+from slurm_robust.policy.cluster.standby_size import standby_size
 
 
 @pytest.mark.parametrize(("machines", "size"), [(128, 2), (256, 2), (512, 3), (1024, 4)])

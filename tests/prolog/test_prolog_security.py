@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.nodecheck import choices, door
+from slurm_robust.nodecheck.engine import choices
+from slurm_robust.nodecheck.stages import stage_run
 
 HOME = Path(__file__).parents[2]
 SCRIPTS = [HOME / "prolog/srobust-prolog", HOME / "epilog/srobust-epilog", HOME / "prolog/srobust-healthcheck"]
@@ -268,22 +269,22 @@ def test_slurm_conf_of_a_person_is_forgotten(tmp_path: Path) -> None:
         os.chown(conf, owner, 0)
         conf.chmod(mode)
         env = {"SLURM_CONF": str(conf)}
-        door.distrust_slurm_conf(env)
+        stage_run.distrust_slurm_conf(env)
         assert ("SLURM_CONF" in env) is kept, (owner, mode)
     for path in ("slurm.conf", "/nonexistent", "a\0b", ""):
         env = {"SLURM_CONF": path}
-        door.distrust_slurm_conf(env)
+        stage_run.distrust_slurm_conf(env)
         assert env == {}
 
 
 @root_only
 def test_a_slurm_conf_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It often lies on a file server, and the node is looked at because something is wrong with it."""
-    monkeypatch.setattr(door, "CONF_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(door, "_of_the_system", lambda path: time.sleep(30))
+    monkeypatch.setattr(stage_run, "CONF_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(stage_run, "_of_the_system", lambda path: time.sleep(30))
     env = {"SLURM_CONF": "/nfs/slurm.conf"}
     started_s = time.monotonic()
-    door.distrust_slurm_conf(env)
+    stage_run.distrust_slurm_conf(env)
     assert env == {}
     assert time.monotonic() - started_s < 10
 

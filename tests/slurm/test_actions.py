@@ -3,12 +3,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_robust.slurm.actions import confirmed
-from slurm_robust.slurm.errors import (
-    SlurmRefusedError,
-    SlurmTimeoutError,
-    SlurmUnavailableError,
-    SlurmUnconfirmedError,
-)
+from slurm_robust.slurm.errors import SlurmRefusedError, SlurmTimeoutError, SlurmUnavailableError, SlurmUnconfirmedError
 
 
 class World:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.slurm import checked
+from slurm_robust.slurm import arguments
 from slurm_robust.slurm.errors import SlurmRefusedError
 
 
@@ -14,12 +14,12 @@ from slurm_robust.slurm.errors import SlurmRefusedError
 def test_what_passes_is_one_word_without_an_equals_sign(text: str) -> None:
     """Node lists, names, flags, signals and steps can never become a second argument or an option."""
     for check in (
-        checked.node_list,
-        checked.name,
-        lambda t: checked.names([t]),
-        lambda t: checked.flags([t]),
-        checked.signal,
-        checked.step,
+        arguments.node_list,
+        arguments.name,
+        lambda t: arguments.names([t]),
+        lambda t: arguments.flags([t]),
+        arguments.signal,
+        arguments.step,
     ):
         with contextlib.suppress(SlurmRefusedError):
             passed = check(text)
@@ -32,35 +32,35 @@ def test_what_passes_is_one_word_without_an_equals_sign(text: str) -> None:
 def test_a_reason_is_one_line_of_ours(text: str) -> None:
     """It passes unchanged, and only with the prefix and without control characters."""
     with contextlib.suppress(SlurmRefusedError):
-        passed = checked.reason(text)
+        passed = arguments.reason(text)
         assert passed == text
         assert passed.startswith("srobust:")
     if text.isprintable():
-        assert checked.reason(f"srobust: {text}") == f"srobust: {text}"
+        assert arguments.reason(f"srobust: {text}") == f"srobust: {text}"
 
 
 @pytest.mark.parametrize(("said", "name"), [("KILL", "KILL"), ("sigterm", "TERM"), ("9", "9"), ("SIGUSR1", "USR1")])
 def test_signals(said: str, name: str) -> None:
     """By name, with SIG or without, or by number."""
-    assert checked.signal(said) == name
+    assert arguments.signal(said) == name
 
 
 @pytest.mark.parametrize("text", ["0", "-9", "KILL 1", "", "100"])
 def test_what_is_no_signal(text: str) -> None:
     """Refused."""
     with pytest.raises(SlurmRefusedError):
-        checked.signal(text)
+        arguments.signal(text)
 
 
 @pytest.mark.parametrize("text", ["batch", "extern", "0 1", "", "-1", "1.2"])
 def test_only_numbered_steps(text: str) -> None:
     """The batch and extern steps are not ours."""
     with pytest.raises(SlurmRefusedError):
-        checked.step(text)
+        arguments.step(text)
 
 
 @pytest.mark.parametrize("value", [0, -1, 10**6])
 def test_minutes_out_of_range(value: int) -> None:
     """A reservation lasts a year at most."""
     with pytest.raises(SlurmRefusedError):
-        checked.minutes(value)
+        arguments.minutes(value)

@@ -17,15 +17,10 @@ from slurm_robust.config import SlurmConfig
 from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.model import JobRef
-from slurm_robust.policy.rooms import drained_by_us, foreign
+from slurm_robust.policy.cluster.node_states import drained_by_us, foreign
 from slurm_robust.slurm.actions import confirmed
 from slurm_robust.slurm.client import Node, Reservation, SlurmClient
-from slurm_robust.slurm.errors import (
-    SlurmNotFoundError,
-    SlurmRefusedError,
-    SlurmTimeoutError,
-    SlurmUnavailableError,
-)
+from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmTimeoutError, SlurmUnavailableError
 from slurm_robust.slurm.factory import connect
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("clean")]

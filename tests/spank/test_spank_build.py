@@ -10,7 +10,7 @@ import pytest
 from spank_build import SPANK, make, need_compiler
 
 from slurm_robust.doctor.plugin import built_in
-from slurm_robust.supervise import options, srunargs
+from slurm_robust.supervise.launch import options, srun_command
 
 FIELDS = {"spares": 1, "layout": 2, "checkpoint-dir": 3, "hang-timeout": 4}
 
@@ -125,7 +125,7 @@ def test_the_plugin_and_srobust_run_take_the_same_values(tmp_path: Path) -> None
         try:
             options.read({name: value}, {})
             taken = True
-        except srunargs.UsageError:
+        except srun_command.UsageError:
             taken = False
         if said == "yes":
             assert taken, f"--robust-{name}={value}: the plugin takes it, srobust does not"

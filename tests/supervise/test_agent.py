@@ -22,7 +22,7 @@ from helpers import wait_until
 
 from slurm_robust.supervise.agent import wire
 from slurm_robust.supervise.agent.ranks import Member, group
-from slurm_robust.supervise.watch import py_spy_path
+from slurm_robust.supervise.watch.watch_step import py_spy_path
 
 ROOT = Path(__file__).resolve().parents[2]
 VICTIM = """

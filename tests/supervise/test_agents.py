@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_robust.supervise import agents as module
-from slurm_robust.supervise import watch
-from slurm_robust.supervise.agents import Agents
+from slurm_robust.supervise.watch import agents as module
+from slurm_robust.supervise.watch import watch_step
+from slurm_robust.supervise.watch.agents import Agents
 
 
 class Watch:
@@ -69,9 +69,9 @@ def test_an_extra_agent_goes_when_the_watch_steps_own_answers_again(watches: lis
 
 def test_a_watch_step_that_outlives_its_kill_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its srun hangs in a file system: neither the end of the supervisor nor a requeue waits for it."""
-    monkeypatch.setattr(watch, "_END_S", 0.01)
-    monkeypatch.setattr(watch, "_KILLED_S", 0.01)
-    step = watch.WatchStep(5, 0.5, lambda _: None, lambda _: None)
+    monkeypatch.setattr(watch_step, "_END_S", 0.01)
+    monkeypatch.setattr(watch_step, "_KILLED_S", 0.01)
+    step = watch_step.WatchStep(5, 0.5, lambda _: None, lambda _: None)
 
     async def story() -> None:
         hangs = SimpleNamespace(returncode=None, stdin=SimpleNamespace(close=lambda: None), wait=asyncio.Event().wait)
@@ -86,9 +86,9 @@ def test_a_watch_step_that_outlives_its_kill_is_left_behind(monkeypatch: pytest.
 
 def test_a_watch_step_that_ends_with_its_job_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm ends it a moment before the srun of an allocation of its own is gone; one that ended by itself is told."""
-    monkeypatch.setattr(watch, "_TOLD_AFTER_S", 0.05)
+    monkeypatch.setattr(watch_step, "_TOLD_AFTER_S", 0.05)
     told: list[str] = []
-    step = watch.WatchStep(5, 0.5, lambda _: None, told.append)
+    step = watch_step.WatchStep(5, 0.5, lambda _: None, told.append)
 
     async def live() -> int:
         return 143
@@ -108,10 +108,10 @@ def test_a_watch_step_that_ends_with_its_job_is_no_news(monkeypatch: pytest.Monk
 
 def test_a_watch_step_that_never_starts_is_told_of_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Python on that node, say: a week of training is not a story of ten thousand notes."""
-    monkeypatch.setattr(watch, "_TOLD_AFTER_S", 0.0)
-    monkeypatch.setattr(watch, "_RETRY_S", (0.001, 0.002))
+    monkeypatch.setattr(watch_step, "_TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(watch_step, "_RETRY_S", (0.001, 0.002))
     told: list[str] = []
-    step = watch.WatchStep(5, 0.5, lambda _: None, told.append)
+    step = watch_step.WatchStep(5, 0.5, lambda _: None, told.append)
     lives = 0
 
     async def live() -> int:
@@ -136,12 +136,12 @@ def test_a_watch_step_that_never_starts_is_told_of_a_few_times(monkeypatch: pyte
 @pytest.mark.parametrize("told", [True, False])
 def test_the_end_waits_for_agents_that_write_checkpoints(monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
     """One says that it still writes: srun is left alone until it says that it is through, or the time is over."""
-    monkeypatch.setattr(watch, "_END_S", 0.05)
-    monkeypatch.setattr(watch, "_FLUSH_S", 30.0 if told else 0.3)
-    monkeypatch.setattr(watch, "_KILLED_S", 0.01)
+    monkeypatch.setattr(watch_step, "_END_S", 0.05)
+    monkeypatch.setattr(watch_step, "_FLUSH_S", 30.0 if told else 0.3)
+    monkeypatch.setattr(watch_step, "_KILLED_S", 0.01)
     said: list[str] = []
     heard: list[str] = []
-    step = watch.WatchStep(5, 0.5, lambda message: heard.append(message["t"]), said.append)
+    step = watch_step.WatchStep(5, 0.5, lambda message: heard.append(message["t"]), said.append)
 
     async def story() -> None:
         ended = asyncio.Event()

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 from helpers import wait_until
 
-from slurm_robust.cli import attach
+from slurm_robust.cli.commands import attach
 from slurm_robust.cli.main import cli
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent.ranks import Finder, Target
-from slurm_robust.supervise.attached import Attached, connection
+from slurm_robust.supervise.launch.attached_step import Attached, connection
 
 
 def test_it_is_over_when_its_srun_has_ended() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise import attached
-from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.launch import attached_step
 
 
 def scene(tmp_path: Path, answer: Any, *, agents: bool = False, ended: int | None = None) -> Any:
@@ -34,7 +34,7 @@ def scene(tmp_path: Path, answer: Any, *, agents: bool = False, ended: int | Non
 
 def comes(supervisor: Any) -> bool:
     """One look."""
-    return asyncio.run(attached.End(supervisor).come())
+    return asyncio.run(attached_step.End(supervisor).come())
 
 
 def test_it_ends_with_the_job(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_cluster_that_is_gone_is_not_watched_for_ever(tmp_path: Path, monkeypa
     """An outage is waited out; after an hour without anybody's word the watch ends, and says so."""
     gone = scene(tmp_path, SlurmError("no answer"))
     assert not comes(gone)
-    monkeypatch.setattr(attached, "_GIVE_UP_AFTER_S", 0.0)
+    monkeypatch.setattr(attached_step, "_GIVE_UP_AFTER_S", 0.0)
     assert comes(gone)
     assert "this watch ends" in (tmp_path / "story.jsonl").read_text()
     assert not comes(scene(tmp_path, SlurmError("no answer"), agents=True))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.supervise import attempts
-from slurm_robust.supervise.srunargs import parse
+from slurm_robust.supervise.launch import attempt_settings
+from slurm_robust.supervise.launch.srun_command import parse
 
 OLD_NAMES = {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
 NEW_NAMES = {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}
@@ -24,7 +24,7 @@ dist.all_reduce(torch.ones(1))
 def given(words: list[str], path: Path | str, tmp_path: Path, **more: str) -> dict[str, str]:
     """The variables that the ranks of `srobust run WORD…` get, with this PATH."""
     base = {"PATH": str(path), "HOME": str(tmp_path / "home"), **more}
-    return attempts.environment(base, "1.0.1", "abc", attempts.Start(), tmp_path, command=parse(words))
+    return attempt_settings.environment(base, "1.0.1", "abc", attempt_settings.Start(), tmp_path, command=parse(words))
 
 
 def python_with_torch(folder: Path, version: str) -> Path:

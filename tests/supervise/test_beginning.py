@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.supervise.beginning import Beginning, resumes_by_itself
-from slurm_robust.supervise.lineage import Lineage
-from slurm_robust.supervise.present import Present
+from slurm_robust.supervise.recover.attempt_start import Beginning, resumes_by_itself
+from slurm_robust.supervise.recover.lineage import Lineage
+from slurm_robust.supervise.watch.attempt_state import Present
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from slurm_robust.config import Config
-from slurm_robust.supervise import incident
-from slurm_robust.supervise.book import Book
-from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.incident import incident_page
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.incident_log import Book
 from slurm_robust.supervise.supervisor import Supervisor, whence
 
 
@@ -22,7 +22,7 @@ def test_a_job_that_trips_a_suspicion_every_minute_is_left_alone_for_a_while(
 ) -> None:
     """Twelve that came to nothing are enough for an hour, which is said once, with what to do about it."""
     clock = [1_000_000.0]
-    monkeypatch.setattr("slurm_robust.supervise.book.time.time", lambda: clock[0])
+    monkeypatch.setattr("slurm_robust.supervise.incident.incident_log.time.time", lambda: clock[0])
     folder = Folder(tmp_path / "story")
     book = Book(SimpleNamespace(config=Config(), folder=folder))  # type: ignore[arg-type]
     looked_into = 0
@@ -61,7 +61,7 @@ def test_the_page_is_written_when_its_line_is_told(tmp_path: Path) -> None:
         beginning=SimpleNamespace(first=6, started_over=-1),
         context=SimpleNamespace(say=say),
     )
-    record = incident.Record("5-r0-1", "5", "5.0.0.0", 1990.0)
+    record = incident_page.Record("5-r0-1", "5", "5.0.0.0", 1990.0)
     asyncio.run(Supervisor.resumed(supervisor, record, 6))
     assert seen == [{"first_new_step": 2000.0}]
 

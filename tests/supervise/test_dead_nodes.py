@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.slurm.client import Node
-from slurm_robust.supervise.fleet import Fleet
-from slurm_robust.supervise.handling import Handling
-from slurm_robust.supervise.situation import lost_nodes
+from slurm_robust.supervise.incident.incident_handler import Handling
+from slurm_robust.supervise.incident.situation import lost_nodes
+from slurm_robust.supervise.watch.fleet import Fleet
 
 if TYPE_CHECKING:
     from slurm_robust.supervise.supervisor import Supervisor

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.supervise import disks
+from slurm_robust.supervise.incident import full_disk
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def ask(
     named: Path | str = "", *, checkpoint: Path | None = None, directory: Path | str = "", command: str = ""
 ) -> str:
     """The answer."""
-    return asyncio.run(disks.full(str(named), checkpoint, str(directory), shlex.split(command)))
+    return asyncio.run(full_disk.full(str(named), checkpoint, str(directory), shlex.split(command)))
 
 
 def test_a_disk_that_cannot_take_another_checkpoint_is_full(small: Path) -> None:

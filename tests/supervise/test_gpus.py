@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
-from slurm_robust.supervise.agent import gpus, proc
+from slurm_robust.supervise.agent import gpu_holders, procfs
 from slurm_robust.supervise.agent.ranks import Target
 
 TARGET = Target("987654", "n1", "1.0.1", "1")
@@ -41,7 +41,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def held(tmp_path: Path, *steps: str) -> set[int]:
     """Pids of the holders."""
-    return {m.pid for m in gpus.holders(TARGET, set(steps), str(tmp_path / "nvidia"))}
+    return {m.pid for m in gpu_holders.holders(TARGET, set(steps), str(tmp_path / "nvidia"))}
 
 
 def test_a_holder_of_the_ended_step_is_found_without_its_attempts_name(start: Start, tmp_path: Path) -> None:
@@ -66,12 +66,12 @@ def test_a_holder_without_any_environment_is_found_by_its_cgroup(
         bare: "0::/system.slice/slurmstepd.scope/job_987654/step_0/user/task_0\n",
         other: "0::/system.slice/slurmstepd.scope/job_987654/step_10/user/task_0\n",
     }
-    monkeypatch.setattr(proc, "cgroup", lambda pid: groups.get(pid, ""))
+    monkeypatch.setattr(procfs, "cgroup", lambda pid: groups.get(pid, ""))
     assert held(tmp_path, "0") == {bare}
 
 
 def test_a_node_without_devices_says_nothing(start: Start, tmp_path: Path) -> None:
     """Nothing is looked through where there is no device file."""
     start(SLURM_JOB_ID="987654", SLURM_STEP_ID="0", SLURMD_NODENAME="n1")
-    assert gpus.holders(TARGET, {"0"}, str(tmp_path / "nothing")) == []
-    assert str(os.getpid()) not in proc.cgroup(-1)
+    assert gpu_holders.holders(TARGET, {"0"}, str(tmp_path / "nothing")) == []
+    assert str(os.getpid()) not in procfs.cgroup(-1)

@@ -13,9 +13,9 @@ import pytest
 
 from slurm_robust.config import Config, SuperviseConfig
 from slurm_robust.model import Conclusion, Plan, Road, Verdict
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.handling import Handling
-from slurm_robust.supervise.present import Present
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.incident_handler import Handling
+from slurm_robust.supervise.watch.attempt_state import Present
 
 LIMIT_S = 600.0
 
@@ -27,7 +27,7 @@ class Clock:
         self.now_s = 1000.0
         monkeypatch.setattr(time, "time", lambda: self.now_s)
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr("slurm_robust.supervise.handling.asyncio.sleep", self.sleep)
+        monkeypatch.setattr("slurm_robust.supervise.incident.incident_handler.asyncio.sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         """It takes no time."""

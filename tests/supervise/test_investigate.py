@@ -19,10 +19,10 @@ from recorder_dumps import entry, plain  # type: ignore[import-not-found]
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.model import Conclusion
-from slurm_robust.supervise.fleet import Fleet
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.incident import Record
-from slurm_robust.supervise.investigate import Investigator, Scene
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.incident_page import Record
+from slurm_robust.supervise.incident.investigation import Investigator, Scene
+from slurm_robust.supervise.watch.fleet import Fleet
 
 ARCHIVE = {"v": 1, "at_s": 1.0, "round": 1, "ranks": [], "stacks": {}}
 NODES = ("n1", "n2", "n3", "n4")

@@ -15,7 +15,7 @@ from helpers import wait_until
 
 DRIVER = """
 import sys
-from slurm_robust.supervise import launcher
+from slurm_robust.supervise.launch import launcher
 launcher._FIRST_WORD_S, launcher._TICK_S = float(sys.argv[1]), float(sys.argv[4])
 sys.exit(launcher.Launcher(["sh", "-c", sys.argv[2]], [sys.executable, "-c", sys.argv[3], "{fd}"]).run())
 """

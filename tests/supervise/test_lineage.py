@@ -12,9 +12,9 @@ import pytest
 
 from slurm_robust.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
 from slurm_robust.model import Failure, FailureCause
-from slurm_robust.supervise import lineage
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.lineage import Lineage, Memory, Tally
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.recover import lineage
+from slurm_robust.supervise.recover.lineage import Lineage, Memory, Tally
 
 HANG = Failure("hang at x", ("n1",))
 
@@ -123,8 +123,8 @@ def test_each_run_of_an_attempt_has_its_place(tmp_path: Path) -> None:
 def test_runs_that_begin_together_have_different_places(tmp_path: Path) -> None:
     """`srobust run … &` many times: no lock is held, and none is needed."""
     source = (
-        "import os, sys, pathlib; from slurm_robust.supervise import lineage; "
-        "from slurm_robust.supervise.folder import Folder; sys.stdin.read(); "
+        "import os, sys, pathlib; from slurm_robust.supervise.recover import lineage; "
+        "from slurm_robust.supervise.incident.incident_folder import Folder; sys.stdin.read(); "
         "print(lineage.place(Folder(pathlib.Path(sys.argv[1])), 0, os.getpid()))"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.supervise.log_steps import Counters
+from slurm_robust.supervise.watch.log_steps import Counters
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 from slurm_robust.config import Config
 from slurm_robust.localize.evidence import Capture
 from slurm_robust.model import Conclusion, Verdict
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.looks import Looks
-from slurm_robust.supervise.present import Present
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.watch.attempt_state import Present
+from slurm_robust.supervise.watch.quiet_captures import Looks
 
 
 def scene(tmp_path: Path, *, silent: tuple[str, ...] = ()) -> tuple[Any, Looks]:

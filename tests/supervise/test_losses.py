@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import HealthLog, goback, healthlog, rollbacks
-from slurm_robust.checkpoint.health import Range
-from slurm_robust.localize.causes import bad_loss_line
+from slurm_robust.checkpoint import HealthLog
+from slurm_robust.checkpoint.health import health_log, rollback, rollback_log
+from slurm_robust.checkpoint.health.loss_health import Range
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.supervise import losses as losses_module
-from slurm_robust.supervise.fleet import Fleet
-from slurm_robust.supervise.losses import Losses
+from slurm_robust.localize.exit_causes import bad_loss_line
+from slurm_robust.supervise.watch import losses as losses_module
+from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.watch.losses import Losses
 
 
 def supervisor(directory: Path | str, *, acting: bool = True) -> Any:
@@ -77,7 +78,7 @@ def test_a_programs_own_record_is_left_alone(tmp_path: Path) -> None:
 
     own.observe(1, loss=2.0)
     asyncio.run(story(Losses(of)))
-    (tmp_path / healthlog.HEALTH_NAME).unlink()
+    (tmp_path / health_log.HEALTH_NAME).unlink()
 
     async def later() -> None:
         losses = Losses(of)
@@ -88,7 +89,7 @@ def test_a_programs_own_record_is_left_alone(tmp_path: Path) -> None:
         assert await losses.bad() is None
 
     asyncio.run(later())
-    record, _ = healthlog.read(tmp_path)
+    record, _ = health_log.read(tmp_path)
     assert record is not None
     assert (record.writer, record.trend.seen_step) == ("", 1)
 
@@ -134,17 +135,17 @@ def test_a_file_system_that_hangs_keeps_no_recovery(tmp_path: Path, monkeypatch:
     notes: list[str] = []
     of.folder.tell = lambda kind, text: notes.append(text)
     HealthLog(tmp_path).observe(1, loss=math.nan)
-    (tmp_path / rollbacks.ROLLBACKS_NAME).write_text("{")
+    (tmp_path / rollback_log.ROLLBACKS_NAME).write_text("{")
 
     async def story() -> None:
         assert await Losses(of).bad() is None
         monkeypatch.setattr(losses_module, "_PATIENCE_S", 0.2)
-        monkeypatch.setattr(goback, "due", lambda *_, **__: released.wait(20))
+        monkeypatch.setattr(rollback, "due", lambda *_, **__: released.wait(20))
         assert await Losses(of).bad() is None
         released.set()
 
     asyncio.run(story())
-    assert rollbacks.ROLLBACKS_NAME in notes[0]
+    assert rollback_log.ROLLBACKS_NAME in notes[0]
     assert "no answer in 0.2 s" in notes[1]
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.log_steps import Counters
-from slurm_robust.supervise.output import OutputFile, read_exit, tasks
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.watch.log_steps import Counters
+from slurm_robust.supervise.watch.output import OutputFile, read_exit, tasks
 
 
 @pytest.mark.parametrize(

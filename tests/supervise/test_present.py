@@ -12,8 +12,8 @@ from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion, Failure, FailureCause, Verdict
-from slurm_robust.supervise.present import Present
-from slurm_robust.supervise.suspicion import Level
+from slurm_robust.supervise.watch.attempt_state import Present
+from slurm_robust.supervise.watch.suspicion import Level
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_rank_that_the_agents_miss_counts_once_it_does_not_come_back(
 ) -> None:
     """Within a second or two; not while something of its task lives, not where it came back, not once all end."""
     clock = [100.0]
-    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+    monkeypatch.setattr("slurm_robust.supervise.watch.attempt_state.time.time", lambda: clock[0])
 
     def says_gone(rank: int, *, task_lives: bool) -> None:
         said = {"t": "gone", "n": f"n{rank // 2 + 1}", "rank": rank, "pid": 100 + rank, "at": 9.0}
@@ -171,7 +171,7 @@ def test_a_rank_that_ended_while_its_agent_was_away_is_missed(
 ) -> None:
     """A new agent tells of what it finds: what it has not found by its first heartbeat is gone."""
     clock = [100.0]
-    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+    monkeypatch.setattr("slurm_robust.supervise.watch.attempt_state.time.time", lambda: clock[0])
     found = {"t": "rank", "n": "n2", "rank": 3, "pid": 103, "task": 1, "step_id": "0", "world": 4, "at": 1.0}
     for message in ({"t": "hello", "n": "n2"}, found, {"t": "hb", "n": "n2"}):
         present.fleet.feed(message, clock[0])
@@ -212,7 +212,7 @@ def test_torchrun_below_whose_workers_ended_is_not_the_rank_of_its_tasks_number(
 def test_torchruns_own_restart_is_no_death(present: Present, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers end and come again under other pids, torchrun between them: told once, and old words are forgotten."""
     clock = [100.0]
-    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+    monkeypatch.setattr("slurm_robust.supervise.watch.attempt_state.time.time", lambda: clock[0])
 
     def tells(kind: str, rank: int, pid: int, **more: object) -> None:
         said = {"t": kind, "n": "n1", "rank": rank, "pid": pid, "step_id": "0", "world": 4, "task": 0, "at": 1.0}
@@ -244,7 +244,7 @@ def test_a_rank_whose_task_is_known_to_have_finished_has_its_exit_code(
     present: Present, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told by slurmstepd: then it did not die, and whoever waits for it is the program's own mistake."""
-    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: 10.0)
+    monkeypatch.setattr("slurm_robust.supervise.watch.attempt_state.time.time", lambda: 10.0)
     for rank in (2, 3):
         goes(present, rank)
     told = {"t": "exit", "n": "n2", "step_id": "0", "task": 1, "code": 0, "sig": 0, "age_s": 0.1}
@@ -258,7 +258,7 @@ def test_a_rank_whose_task_is_known_to_have_finished_has_its_exit_code(
 def test_an_agents_word_stands_in_for_sruns(present: Present, monkeypatch: pytest.MonkeyPatch) -> None:
     """Srun's lines go to a terminal, or through a pipe: after a moment slurmstepd's own word is taken."""
     clock = [10.0]
-    monkeypatch.setattr("slurm_robust.supervise.present.time.time", lambda: clock[0])
+    monkeypatch.setattr("slurm_robust.supervise.watch.attempt_state.time.time", lambda: clock[0])
     told = {"t": "exit", "n": "n2", "step_id": "0", "task": 1, "code": 0, "sig": 9, "age_s": 0.1}
     present.fleet.feed(told, 10.0)
     for rank in (2, 3):

@@ -19,9 +19,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "localize"))
 
 from recorder_dumps import TENSOR, WORLD, entry, plain  # type: ignore[import-not-found]
 
-from slurm_robust.localize.archive import decode
 from slurm_robust.localize.recorder.align import align
 from slurm_robust.localize.recorder.dump import read_dump
+from slurm_robust.localize.stacks.archive import decode
 from slurm_robust.supervise.agent import recorder
 from slurm_robust.supervise.agent.ranks import Member, Rank
 from slurm_robust.supervise.agent.recorder import ask, reduced, take

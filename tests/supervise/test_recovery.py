@@ -16,12 +16,12 @@ from slurm_robust.claim import Answer, Claim, render
 from slurm_robust.config import Config, SuperviseConfig
 from slurm_robust.model import Plan, Road
 from slurm_robust.slurm.errors import SlurmRefusedError, SlurmTimeoutError
-from slurm_robust.supervise.agents import Agents
-from slurm_robust.supervise.fleet import Fleet
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.incident import Record
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.incident_page import Record
 from slurm_robust.supervise.job import JobContext
-from slurm_robust.supervise.recovery import clean, requeue
+from slurm_robust.supervise.recover.step_control import clean, requeue
+from slurm_robust.supervise.watch.agents import Agents
+from slurm_robust.supervise.watch.fleet import Fleet
 
 CONFIG = Config(supervise=SuperviseConfig(answer_timeout_s=0.3, requeue_timeout_s=0.6))
 
@@ -85,7 +85,7 @@ def test_a_controller_that_is_away_does_not_cost_the_job(folder: Folder, monkeyp
         hears(job, without=without)  # type: ignore[arg-type]
 
     monkeypatch.setattr(slurm, "requeue", deaf_at_first)
-    monkeypatch.setattr("slurm_robust.supervise.parting._LOOK_S", 0.01)
+    monkeypatch.setattr("slurm_robust.supervise.recover.requeue_wait._LOOK_S", 0.01)
     asyncio.run(wants(slurm, folder))
     assert slurm.state.jobs[1].restart_count == 1
 
@@ -113,7 +113,7 @@ def test_a_requeue_that_is_on_its_way_is_not_asked_for_twice(folder: Folder, mon
         raise SlurmTimeoutError("requeue job 1", "no answer within 10 s")
 
     monkeypatch.setattr(slurm, "requeue", late)
-    monkeypatch.setattr("slurm_robust.supervise.parting._LOOK_S", 0.01)
+    monkeypatch.setattr("slurm_robust.supervise.recover.requeue_wait._LOOK_S", 0.01)
     asyncio.run(wants(slurm, folder))
     assert "could not be requeued" not in (folder.path / "story.jsonl").read_text()
     assert slurm.state.jobs[1].restart_count == 1
@@ -136,7 +136,7 @@ class OneComesLate:
 
 def test_an_agent_that_was_started_anew_is_told_to_clean_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch step ended just then: its node is as clean as any, and is not blamed for a word that it never heard."""
-    monkeypatch.setattr("slurm_robust.supervise.recovery._TELL_AGAIN_S", 0.05)
+    monkeypatch.setattr("slurm_robust.supervise.recover.step_control._TELL_AGAIN_S", 0.05)
     fleet = Fleet("7.0.1")
     agents = OneComesLate(fleet)
     dirty = asyncio.run(clean(cast("Agents", agents), fleet, ["n1", "n2"], SuperviseConfig(kill_clean_timeout_s=2.0)))

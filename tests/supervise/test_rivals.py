@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.supervise.rivals import found, leaves_the_step
+from slurm_robust.supervise.launch.other_restarters import found, leaves_the_step
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_robust.config import Config
-from slurm_robust.localize.slow.read import read_timings
 from slurm_robust.localize.slow.timings import Timing
-from slurm_robust.supervise import slowness
-from slurm_robust.supervise.fleet import Fleet
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.investigate import Scene
-from slurm_robust.supervise.slowness import Slowness
+from slurm_robust.localize.slow.timings_file import read_timings
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.investigation import Scene
+from slurm_robust.supervise.watch import slowness
+from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.watch.slowness import Slowness
 
 
 class Job:

@@ -16,11 +16,12 @@ import pytest
 from slurm_robust import config
 from slurm_robust.checkpoint import save
 from slurm_robust.model import Conclusion, Mode, Plan, Road, Suspect, Verdict
-from slurm_robust.supervise import attempts, incident, options
-from slurm_robust.supervise.fleet import Fleet
-from slurm_robust.supervise.folder import Folder
-from slurm_robust.supervise.srunargs import UsageError
-from slurm_robust.supervise.suspicion import Level, assess
+from slurm_robust.supervise.incident import incident_page
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.launch import attempt_settings, options
+from slurm_robust.supervise.launch.srun_command import UsageError
+from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.watch.suspicion import Level, assess
 
 # -- options --------------------------------------------------------------------------------------------------------
 
@@ -82,9 +83,9 @@ def test_wrong_options_say_what_is_allowed(own: dict[str, str]) -> None:
 def test_ranks_are_given_the_checkpoint_and_the_users_variables_stay(tmp_path: Path) -> None:
     """SROBUST_RESUME_*; flight-recorder settings only where the user has none of his own."""
     save(tmp_path, 7, {"x": 1})
-    start = attempts.look_up(str(tmp_path))
+    start = attempt_settings.look_up(str(tmp_path))
     assert start.step == 7
-    env = attempts.environment({"TORCH_FR_BUFFER_SIZE": "5"}, "1.0.1", "abc", start, tmp_path)
+    env = attempt_settings.environment({"TORCH_FR_BUFFER_SIZE": "5"}, "1.0.1", "abc", start, tmp_path)
     assert env["SROBUST_RESUME_STEP"] == "7"
     assert env["SROBUST_RESUME_PATH"].endswith("step-00000007")
     assert "TORCH_FR_BUFFER_SIZE" not in env
@@ -93,18 +94,25 @@ def test_ranks_are_given_the_checkpoint_and_the_users_variables_stay(tmp_path: P
 
 def test_no_checkpoint_folder_says_nothing_and_an_empty_one_says_start_anew(tmp_path: Path) -> None:
     """Without a folder the program decides; with an empty one every rank is told that there is none."""
-    assert "SROBUST_RESUME_PATH" not in attempts.environment({}, "a", "b", attempts.look_up(""), tmp_path)
-    assert attempts.environment({}, "a", "b", attempts.look_up(str(tmp_path)), tmp_path)["SROBUST_RESUME_PATH"] == ""
+    assert "SROBUST_RESUME_PATH" not in attempt_settings.environment(
+        {}, "a", "b", attempt_settings.look_up(""), tmp_path
+    )
+    assert (
+        attempt_settings.environment({}, "a", "b", attempt_settings.look_up(str(tmp_path)), tmp_path)[
+            "SROBUST_RESUME_PATH"
+        ]
+        == ""
+    )
 
 
 def test_a_relaunch_has_fresh_rendezvous_values() -> None:
     """The first surviving node, another port for each attempt; an address of the script's own stays."""
-    first = attempts.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.2", ["n3", "n4"])
-    second = attempts.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.3", ["n4", "n5"])
+    first = attempt_settings.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.2", ["n3", "n4"])
+    second = attempt_settings.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.3", ["n4", "n5"])
     assert first["MASTER_PORT"] != second["MASTER_PORT"]
     assert first["MASTER_ADDR"] == "n3"
-    assert attempts.fresh_rendezvous({"MASTER_ADDR": "10.0.0.7"}, "1.0.2", ["n4"]) == {}
-    assert attempts.fresh_rendezvous({}, "1.0.2", ["n4"]) == {}
+    assert attempt_settings.fresh_rendezvous({"MASTER_ADDR": "10.0.0.7"}, "1.0.2", ["n4"]) == {}
+    assert attempt_settings.fresh_rendezvous({}, "1.0.2", ["n4"]) == {}
 
 
 # -- fleet ----------------------------------------------------------------------------------------------------------
@@ -161,7 +169,7 @@ def test_a_watch_that_comes_after_the_hang_knows_how_long_a_step_takes() -> None
 
 def test_localised_is_when_what_stands_was_concluded() -> None:
     """A first look that tells nothing does not count; the same verdict again does not move it."""
-    made = incident.Record("1-r0-5", "1", "1.0.1", 5.0)
+    made = incident_page.Record("1-r0-5", "1", "1.0.1", 5.0)
     made.judged(Verdict(Conclusion.UNDETERMINED, "all wait"))
     made.times["localised"] = 1.0
     culprit = Verdict(Conclusion.CULPRIT, "rank 2", (Suspect("n3", (2,), 0.5, "rank 2"),))
@@ -261,9 +269,9 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.Cap
 # -- incident -------------------------------------------------------------------------------------------------------
 
 
-def record() -> incident.Record:
+def record() -> incident_page.Record:
     """An incident with everything in it."""
-    made = incident.Record("1-r0-5", "1", "1.0.1", 5.0, tree="main  {0-3}")
+    made = incident_page.Record("1-r0-5", "1", "1.0.1", 5.0, tree="main  {0-3}")
     made.stamp("fault", 5.0)
     made.stamp("suspected", 7.5)
     made.verdict = Verdict(Conclusion.CULPRIT, "rank 2 is stopped", (Suspect("n3", (2,), 0.95, "stopped"),))
@@ -273,9 +281,9 @@ def record() -> incident.Record:
 
 def test_an_incident_survives_the_requeue_whole() -> None:
     """The next attempt's supervisor goes on with the times, the verdict and the plan."""
-    assert incident.load(record().to_json().encode()) == record()
-    assert incident.load(b"{}") is None
-    assert incident.load(b"\xff garbage") is None
+    assert incident_page.load(record().to_json().encode()) == record()
+    assert incident_page.load(b"{}") is None
+    assert incident_page.load(b"\xff garbage") is None
 
 
 def test_the_page_says_who_what_when_and_why() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.supervise.sole import Sole
+from slurm_robust.supervise.launch.supervisor_lock import Sole
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def cluster() -> str:
 def another_process(cluster: str) -> Iterator[bool]:
     """A process that has tried to be the job's supervisor; killed at the end, without a chance to tidy up."""
     held = (
-        "import sys; from slurm_robust.supervise.sole import Sole; "
+        "import sys; from slurm_robust.supervise.launch.supervisor_lock import Sole; "
         "s = Sole(sys.argv[1], '5'); print(s.claim(), flush=True); input()"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

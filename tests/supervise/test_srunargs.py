@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_robust.supervise.srunargs import UsageError, first_launch, labels_lines, named_hosts, parse, relaunch
+from slurm_robust.supervise.launch.srun_command import (
+    UsageError,
+    first_launch,
+    labels_lines,
+    named_hosts,
+    parse,
+    relaunch,
+)
 
 
 @pytest.mark.parametrize(

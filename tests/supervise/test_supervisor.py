@@ -10,7 +10,7 @@ from slurm_robust.claim import STATE_WATCHING, Claim
 from slurm_robust.config import Config
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
-from slurm_robust.supervise.folder import Folder
+from slurm_robust.supervise.incident.incident_folder import Folder
 from slurm_robust.supervise.job import JobContext
 from slurm_robust.supervise.supervisor import Supervisor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from slurm_robust.config import SuperviseConfig
-from slurm_robust.supervise.suspicion import Level, RankProgress, StepTimes, assess
+from slurm_robust.supervise.watch.suspicion import Level, RankProgress, StepTimes, assess
 
 CONFIG = SuperviseConfig()
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_robust.supervise.deaths import SRUN_FIRST_S, Deaths
-from slurm_robust.supervise.fleet import Fleet
-from slurm_robust.supervise.output import TaskExit
+from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.watch.output import TaskExit
+from slurm_robust.supervise.watch.task_exits import SRUN_FIRST_S, Deaths
 
 KILLED = TaskExit(3, "n2", None, 9, "Killed")
 

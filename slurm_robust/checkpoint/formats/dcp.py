@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.formats import inert, safetensors, torchfile
 from slurm_robust.checkpoint.formats.region import Region
 from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong
-from slurm_robust.checkpoint.places import unsafe
+from slurm_robust.checkpoint.store import files
+from slurm_robust.checkpoint.store.checkpoint_files import unsafe
 
 NAME = "torch.distributed.checkpoint"
 METADATA = ".metadata"

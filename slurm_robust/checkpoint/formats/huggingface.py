@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.formats import inert, safetensors
 from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong, gaps
-from slurm_robust.checkpoint.places import unsafe
+from slurm_robust.checkpoint.store import files
+from slurm_robust.checkpoint.store.checkpoint_files import unsafe
 
 TRAINER = "HF Trainer"
 INDEXED = "weights with an index"

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from slurm_robust.checkpoint import files
 from slurm_robust.checkpoint.formats import inert, torchfile
+from slurm_robust.checkpoint.store import files
 
 Wrong = tuple[str, str]
 """(file relative to the tree's folder, what is wrong with it)."""

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.find import latest
 from slurm_robust.checkpoint.integrations import group
 from slurm_robust.checkpoint.resume import resume_from_env
-from slurm_robust.checkpoint.trackers import pin
+from slurm_robust.checkpoint.store.find import latest
+from slurm_robust.checkpoint.store.trackers import pin
 
 
 def resume_path(directory: str | Path) -> str | None:

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.checkpoint.healthlog import HealthLog
+from slurm_robust.checkpoint.health.health_log import HealthLog
 from slurm_robust.checkpoint.integrations import group
 from slurm_robust.checkpoint.integrations.sealing import Sealer
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from slurm_robust.checkpoint import sharing
-from slurm_robust.checkpoint.demotion import DEMOTED_NAME
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.integrations import group
-from slurm_robust.checkpoint.seals import SEAL_NAME, seal
-from slurm_robust.checkpoint.verification import VERIFIED_NAME
+from slurm_robust.checkpoint.store import shared_seal
+from slurm_robust.checkpoint.store.demotion import DEMOTED_NAME
+from slurm_robust.checkpoint.store.seals import SEAL_NAME, seal
+from slurm_robust.checkpoint.store.verification import VERIFIED_NAME
 
 
 class Sealer:
@@ -31,7 +31,7 @@ class Sealer:
         """What every rank calls before all meet for the last time in a save to `path`."""
         node = group.node()
         if node is not None and node.number:
-            sharing.forget(Path(path), node.number)
+            shared_seal.forget(Path(path), node.number)
 
     def saved(self, path: str | Path, step: int | None = None) -> None:
         """What every rank calls after that: each node's first digests its share of a folder, rank 0 seals."""
@@ -39,7 +39,7 @@ class Sealer:
         if group.rank() == 0:
             self.seal(path, step, nodes=node.nodes if node is not None else 1)
         elif node is not None and node.number:
-            self._do(lambda: sharing.contribute(path, node.number, node.nodes))
+            self._do(lambda: shared_seal.contribute(path, node.number, node.nodes))
 
     def seal(self, path: str | Path, step: int | None = None, *, nodes: int = 1) -> None:
         """Seal the checkpoint at `path`, which is complete; called by one rank.
@@ -94,7 +94,7 @@ def _shared() -> Sealer:
 
 def _seal(path: Path, step: int | None, nodes: int) -> None:
     if nodes > 1 and path.is_dir():
-        sharing.seal_together(path, nodes, step)
+        shared_seal.seal_together(path, nodes, step)
         return
     seal(path, step)
     if path.is_file():

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow.effects import usable_steps
-from slurm_robust.localize.slow.find import MIN_STEPS
+from slurm_robust.localize.slow.outliers import MIN_STEPS
 from slurm_robust.localize.slow.peers import Peers, peers_of
-from slurm_robust.localize.slow.robust import median
+from slurm_robust.localize.slow.robust_statistics import median
 from slurm_robust.localize.slow.timings import Timings
 from slurm_robust.model import Conclusion, Verdict
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from slurm_robust.localize.slow.peers import Key, Peers, groups
-from slurm_robust.localize.slow.robust import NAN, excess, known, median, sample, spread
+from slurm_robust.localize.slow.robust_statistics import NAN, excess, known, median, sample, spread
 
 ODD_STEP = 1.4
 """A step whose median is so many times that of the steps around it is another kind of step (evaluation, checkpoint,

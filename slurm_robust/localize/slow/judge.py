@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.slow import find, told
+from slurm_robust.localize.slow import outliers, wording
 from slurm_robust.localize.slow.case import Case, make_case
+from slurm_robust.localize.slow.confounders import contradicted, follows_data, may_be_the_program
 from slurm_robust.localize.slow.effects import by_role, by_twins, noise
-from slurm_robust.localize.slow.excuses import contradicted, follows_data, may_be_the_program
-from slurm_robust.localize.slow.find import MIN_STEPS, Finding
+from slurm_robust.localize.slow.outliers import MIN_STEPS, Finding
 from slurm_robust.localize.slow.peers import free
-from slurm_robust.localize.slow.robust import known
+from slurm_robust.localize.slow.robust_statistics import known
 from slurm_robust.localize.slow.timings import Timings
 from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.words import joined
+from slurm_robust.text import joined
 
 CONFIDENCE_STEADY = 0.9
 CONFIDENCE_BURSTS = 0.75
@@ -56,7 +56,7 @@ def judge_timings(
     if isinstance(made, Verdict):
         return made
     compared = {"role": by_role(made.rows, made.peers)}
-    if made.peers.twins is not None and not find.sharp(compared["role"], free(made.peers.role)):
+    if made.peers.twins is not None and not outliers.sharp(compared["role"], free(made.peers.role)):
         compared["twins"] = by_twins(made.rows, made.peers)
     if not any(math.isfinite(v) for rows in compared.values() for row in rows for v in row):
         reason = "no rank has a peer with the same work: the layout leaves every rank alone"
@@ -72,15 +72,15 @@ def _named(case: Case, compared: Mapping[str, Sequence[Sequence[float]]]) -> Ver
     # Twins first: to them, data is no excuse.
     order = [by for by in ("twins", "role") if by in compared]
     apart = {"role": free(case.peers.role), "twins": free(case.peers.twins or ())}
-    looks = [find.steady(compared[by], apart[by], nodes, by) for by in order]
-    looks += [find.bursts(compared[by], apart[by], by) for by in order]
+    looks = [outliers.steady(compared[by], apart[by], nodes, by) for by in order]
+    looks += [outliers.bursts(compared[by], apart[by], by) for by in order]
     for found in looks:
         for finding in sorted(found, key=lambda f: -len(f.members)):
             if not taken & set(finding.members) and not contradicted(finding, compared["role"], apart["role"]):
                 findings.append(finding)
                 taken.update(finding.members)
     if not findings:
-        return Verdict(Conclusion.NONE, told.nobody(case, _apart(case)))
+        return Verdict(Conclusion.NONE, wording.nobody(case, _apart(case)))
     if len(taken) > max(1, MANY * len(case.ranks)):
         reason = f"{len(taken)} of {len(case.ranks)} ranks are slower than their peers: too many to be the exception"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=_layout_wanted(case))
@@ -91,7 +91,7 @@ def _named(case: Case, compared: Mapping[str, Sequence[Sequence[float]]]) -> Ver
         replicas = sorted({case.peers.replica[at] for f in data for at in f.members})
         reason = (
             f"the ranks of replica {', '.join(map(str, replicas))} are slow on all of its nodes alike "
-            f"({told.percent(max(f.share for f in data))}): its share of the data is larger, no machine is slow"
+            f"({wording.percent(max(f.share for f in data))}): its share of the data is larger, no machine is slow"
         )
         return Verdict(Conclusion.NONE, reason)
     if not case.peers.known and any(f.how == "bursts" for f in machines):
@@ -114,14 +114,14 @@ def _culprits(case: Case, findings: Sequence[Finding]) -> Verdict:
     for finding in findings:
         for node in dict.fromkeys(case.node(at) for at in finding.members):
             by_node.setdefault(node, []).append(finding)
-    cost = told.cost(case, findings)
+    cost = wording.cost(case, findings)
     suspects = []
     for node, found in by_node.items():
         here = [at for f in found for at in f.members if case.node(at) == node]
         worst = max(found, key=lambda f: f.share)
-        why = told.why(case, node, here, worst)
+        why = wording.why(case, node, here, worst)
         ranks = tuple(sorted(case.ranks[at] for at in here))
-        suspect = Suspect(node, ranks, _confidence(case, worst), why, detail=told.detail(case, worst))
+        suspect = Suspect(node, ranks, _confidence(case, worst), why, detail=wording.detail(case, worst))
         suspects.append(_first_rank(_group(case, suspect, here, len(by_node))))
     suspects.sort(key=lambda s: -s.confidence)
     reason = joined(s.why for s in suspects)

@@ -11,13 +11,13 @@ from collections import Counter
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import Capture, Evidence, Frame
-from slurm_robust.localize.frames import main_thread
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import Groups, known_groups
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.tree import rank_place, rank_process
+from slurm_robust.localize.stacks.frames import main_thread
+from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
 from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.words import joined
+from slurm_robust.text import joined
 
 MIN_ROUNDS = 3
 """Fewer tell a pause from slowness no better than one."""

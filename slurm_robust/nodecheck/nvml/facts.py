@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slurm_robust.nodecheck import state
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.nvml import profiles
 from slurm_robust.nodecheck.nvml.session import boot, limit_s, of
 
@@ -40,7 +40,7 @@ def take(context: Context, *names: str, kept_as: str = "") -> Facts:
         "gpus": [_gpu(gpu, names, context) for gpu in session.gpus],
     }
     if kept_as:
-        facts.update(boot(context), kept=state.load(context.cache_dir, kept_as))
+        facts.update(boot(context), kept=check_state.load(context.cache_dir, kept_as))
     return facts
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine.finding import Finding, Status
 
 _NOT_HERE = frozenset({"not_supported", "invalid_argument"})
 """The board has no such thing; fields that an older driver does not know come as `invalid_argument`."""

@@ -31,7 +31,7 @@ def binding() -> Any:
             import pynvml  # noqa: PLC0415 (the same)
         except ImportError:
             # The scripts begin without the folder of installed packages.
-            from slurm_robust.nodecheck.choices import need_packages  # noqa: PLC0415 (else it is not needed)
+            from slurm_robust.nodecheck.engine.choices import need_packages  # noqa: PLC0415 (else it is not needed)
 
             need_packages()
             import pynvml  # noqa: PLC0415 (the same)

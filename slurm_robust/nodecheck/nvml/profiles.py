@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.registry import CheckError
+from slurm_robust.nodecheck.engine.registry import CheckError
 
 KEYS: Mapping[str, tuple[type, ...]] = {
     "nvlinks": (int,),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.context import Context, read_text
+from slurm_robust.nodecheck.engine.context import Context, read_text
 from slurm_robust.nodecheck.nvml import library
 from slurm_robust.nodecheck.nvml.fields import FIELD_VALUES, READERS, Ask, field_value
 

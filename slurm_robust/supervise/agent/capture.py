@@ -1,6 +1,6 @@
 """Stacks of every process of every rank of this node, in parallel, bounded, each process left running.
 
-The archive is content-addressed: equal stacks are stored once. Its format is `localize/archive.py`'s.
+The archive is content-addressed: equal stacks are stored once. Its format is `localize/stacks/archive.py`'s.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
-from slurm_robust.supervise.agent import proc, recorder
+from slurm_robust.supervise.agent import procfs, recorder
 from slurm_robust.supervise.agent.ranks import Member, Rank
 
 _ONE_DUMP_S = 5.0
@@ -71,9 +71,9 @@ def threads_of(dump: Any, pid: int) -> list[dict[str, Any]]:
 
 
 def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> dict[str, Any]:
-    before = proc.stat(m.pid)
+    before = procfs.stat(m.pid)
     result = dump(m.pid)
-    after = proc.stat(m.pid)
+    after = procfs.stat(m.pid)
     if before and after and before.state != "T" and after.state == "T":
         # py-spy can leave a process stopped (py-spy#390); one that was stopped before stays as it was.
         os.kill(m.pid, signal.SIGCONT)
@@ -92,10 +92,10 @@ def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> d
         "pid": m.pid,
         "ppid": m.ppid,
         "state": before.state if before else "X",
-        "command": proc.command_line(m.pid) or m.command,
+        "command": procfs.command_line(m.pid) or m.command,
         "cpu_s": now.cpu_s if now else -1.0,
-        "io_bytes": proc.io_bytes(m.pid),
-        "wchan": proc.wchan(m.pid),
+        "io_bytes": procfs.io_bytes(m.pid),
+        "wchan": procfs.wchan(m.pid),
         "error": error,
         "os_threads": now.threads if now else -1,
         "stack": key,

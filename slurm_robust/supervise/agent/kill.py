@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from slurm_robust.supervise.agent import proc
+from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.ranks import Member
 
 _OTHERS_FIRST_S = 0.4
@@ -40,5 +40,5 @@ def _signal(pids: list[int], number: int) -> None:
 
 
 def _lives(pid: int) -> bool:
-    stat = proc.stat(pid)
+    stat = procfs.stat(pid)
     return stat is not None and stat.state not in ("Z", "X")

@@ -21,14 +21,14 @@ import zlib
 from typing import Any
 
 from slurm_robust import progress
-from slurm_robust.supervise.agent import proc, ras, recorder, wire
+from slurm_robust.supervise.agent import procfs, ras, recorder, wire
 from slurm_robust.supervise.agent.capture import capture
 from slurm_robust.supervise.agent.exits import Exits
-from slurm_robust.supervise.agent.gpus import holders
+from slurm_robust.supervise.agent.gpu_holders import holders
 from slurm_robust.supervise.agent.kill import kill
-from slurm_robust.supervise.agent.leaving import POLL_S, Leaving
-from slurm_robust.supervise.agent.persist import Persist
+from slurm_robust.supervise.agent.persisters import Persist
 from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group, identity, left_behind
+from slurm_robust.supervise.agent.sigterm import POLL_S, Leaving
 from slurm_robust.supervise.agent.timings import Timings
 
 _RESCAN_S = 1.0
@@ -142,7 +142,7 @@ class Agent:
                 continue
             record = progress.read(fd)
             # A child that was forked without the hook inherits the descriptor, but not the right to speak.
-            if record is not None and record.pid == proc.namespace_pid(member.pid):
+            if record is not None and record.pid == procfs.namespace_pid(member.pid):
                 self._records[rank.rank] = (member.pid, fd)
                 return record
             os.close(fd)
@@ -176,7 +176,7 @@ class Agent:
     def _look_state(self, number: int, rank: Rank) -> None:
         worst, pid = "", 0
         for member in rank.tree:
-            stat = proc.stat(member.pid)
+            stat = procfs.stat(member.pid)
             if stat and stat.state in _BAD_STATES and worst != "T":
                 worst, pid = _BAD_STATES[stat.state], member.pid
         # Twice in a row: a process in D for one tick is reading a file.
@@ -233,7 +233,7 @@ class Agent:
         if not ranks:
             return
         pids = [m.pid for r in ranks for m in r.tree]
-        answer = ras.ask(pids, proc.environ(ranks[0].main.pid), float(message.get("timeout_s", 10.0)))
+        answer = ras.ask(pids, procfs.environ(ranks[0].main.pid), float(message.get("timeout_s", 10.0)))
         if answer.json is not None or answer.text or answer.error:
             told = {"at_s": time.time(), "json": answer.json, "text": answer.text, "error": answer.error}
             blob = base64.b64encode(zlib.compress(json.dumps(told).encode(), 6)).decode()

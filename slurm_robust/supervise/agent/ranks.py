@@ -10,7 +10,7 @@ import os
 import time
 from typing import NamedTuple
 
-from slurm_robust.supervise.agent import proc
+from slurm_robust.supervise.agent import procfs
 
 _YOUNG_S = 5.0
 """A process may still exec into something with another environment while it is younger than this."""
@@ -98,10 +98,10 @@ class Finder:
         out: list[Member] = []
         uptime_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
         young_ticks = _YOUNG_S * os.sysconf("SC_CLK_TCK")
-        for pid in proc.pids():
-            if me != 0 and proc.owner(pid) != me:
+        for pid in procfs.pids():
+            if me != 0 and procfs.owner(pid) != me:
                 continue
-            stat = proc.stat(pid)
+            stat = procfs.stat(pid)
             if stat is None or stat.state in ("Z", "X"):
                 continue
             seen.add(pid)
@@ -124,8 +124,8 @@ class Finder:
                 del table[pid]
         return out
 
-    def _read(self, pid: int, stat: proc.Stat) -> Member | None:
-        env = proc.environ(pid)
+    def _read(self, pid: int, stat: procfs.Stat) -> Member | None:
+        env = procfs.environ(pid)
         target = self.target
         step_id = env.get("SLURM_STEP_ID", "")
         if (

@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Any, NamedTuple
 
-from slurm_robust.supervise.agent import proc
+from slurm_robust.supervise.agent import procfs
 
 PORT = 28028
 MAX_ANSWER_BYTES = 64 << 20
@@ -58,7 +58,7 @@ def listens(pids: list[int], port: int) -> bool:
                         inodes.add(f"socket:[{fields[9]}]")
         except OSError:
             continue
-    return bool(inodes) and any(not inodes.isdisjoint(proc.open_links(pid)) for pid in pids)
+    return bool(inodes) and any(not inodes.isdisjoint(procfs.open_links(pid)) for pid in pids)
 
 
 def ask(pids: list[int], environ: dict[str, str], timeout_s: float) -> Answer:

@@ -27,7 +27,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from slurm_robust.checkpoint.saving.checkpointer import Checkpointer
+from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
 
 
 def run(world_size: int, what: Callable[..., Any], *args: Any, expect: int = 0) -> list[Any]:

@@ -8,10 +8,11 @@ import pytest
 from saving_nodes import NO_DISK, RANKS, Nodes
 from worlds_server import in_worlds
 
-from slurm_robust.checkpoint.saving import backing, budget
-from slurm_robust.checkpoint.saving.buffers import Retention
-from slurm_robust.checkpoint.saving.neighbours import Neighbours
-from slurm_robust.supervise.agent import persist
+from slurm_robust.checkpoint.saving.backup import setup
+from slurm_robust.checkpoint.saving.backup.service import Neighbours
+from slurm_robust.checkpoint.saving.rank import memory_budget
+from slurm_robust.checkpoint.saving.rank.buffers import Retention
+from slurm_robust.supervise.agent import persisters
 
 
 @pytest.mark.parametrize(
@@ -32,25 +33,25 @@ from slurm_robust.supervise.agent import persist
 )
 def test_as_many_as_there_are_other_nodes(asked: int | None, nodes: int, by_agent: bool, found: int, why: str) -> None:
     """By itself only where the agents keep the memory; what was asked for and cannot be is told."""
-    seats = [backing.Seat(f"node {rank % nodes}", "n", by_agent) for rank in range(2 * nodes)]
-    wish = backing.Wish(Retention(3), asked, None, 0.0)
-    assert backing.wanted(seats, wish) == (found, why)
-    placed = backing.backups(seats, wish, {"ranks": 2 * nodes}, found)
+    seats = [setup.Seat(f"node {rank % nodes}", "n", by_agent) for rank in range(2 * nodes)]
+    wish = setup.Wish(Retention(3), asked, None, 0.0)
+    assert setup.wanted(seats, wish) == (found, why)
+    placed = setup.backups(seats, wish, {"ranks": 2 * nodes}, found)
     assert [len(others) for others in placed] == [found] * (2 * nodes if found else 0)
 
 
 def test_no_other_number_is_taken() -> None:
     """Three, or a word, is told at once."""
-    assert [backing.asked(backups) for backups in (None, 0, 1, 2)] == [None, 0, 1, 2]
+    assert [setup.asked(backups) for backups in (None, 0, 1, 2)] == [None, 0, 1, 2]
     for wrong in (3, -1, "two"):
         with pytest.raises(ValueError, match="0, 1 or 2 of each rank"):
-            backing.asked(wrong)  # type: ignore[arg-type]
+            setup.asked(wrong)  # type: ignore[arg-type]
 
 
 def test_what_is_there_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for two is asked for as what is missing; a backup of another size gives its memory back first."""
     asked: list[int] = []
-    monkeypatch.setattr(budget, "refusal", lambda needed, *_: asked.append(needed) or "")
+    monkeypatch.setattr(memory_budget, "refusal", lambda needed, *_: asked.append(needed) or "")
     neighbours = Neighbours(None)  # type: ignore[arg-type]
     assert neighbours._room(("/d", 1), 5 << 20) == neighbours._room(("/d", 2), 5 << 20) == ""
     asked.clear()
@@ -62,19 +63,20 @@ def test_what_is_there_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_nobody_asked_for_leaves_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two backups by themselves take less of a node's memory than what was asked for may; the sentence says so."""
-    monkeypatch.setattr(budget, "rooms", lambda: [budget.Room(6 << 30, 40 << 30, "the node")])
+    monkeypatch.setattr(memory_budget, "rooms", lambda: [memory_budget.Room(6 << 30, 40 << 30, "the node")])
     neighbours = Neighbours(None)  # type: ignore[arg-type]
     assert neighbours._fit({("/d", 1): 1 << 30, ("/d", 2): 1 << 30}, "node n") == ""
     assert neighbours._fit({("/d", 1): 1 << 30, ("/d", 2): 3 << 29}, "node n") == (
         "node n: two backups of each rank would take another 2.50 GiB, and the node has 2.00 GiB left for them "
         "(limit 40.00 GiB, 4.00 GiB of it kept free)"
     )
-    assert budget.refusal(5 << 29, budget.rooms(), "rank 0") == ""
+    assert memory_budget.refusal(5 << 29, memory_budget.rooms(), "rank 0") == ""
 
 
 SHORT = """
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving import budget, neighbours
+from slurm_robust.checkpoint.saving.rank import memory_budget as budget
+from slurm_robust.checkpoint.saving.backup import service as neighbours
 before, taken = budget.memory, []
 def memory(size_bytes, whose, what):
     taken.append(size_bytes)
@@ -122,7 +124,7 @@ def test_one_where_one_node_has_no_memory_for_two(nodes: Nodes, monkeypatch: pyt
     nodes.up("a", "b")
     hook = SHORT.replace("FULL", str(full))
     with monkeypatch.context() as hooked:
-        hooked.setattr(persist, "_BOOTSTRAP", persist._BOOTSTRAP.replace("; from", f"; exec({hook!r}); from"))
+        hooked.setattr(persisters, "_BOOTSTRAP", persisters._BOOTSTRAP.replace("; from", f"; exec({hook!r}); from"))
         nodes.up("c")
     (ranks,) = in_worlds(on_three("{}"))
     assert [rank[0] for rank in ranks] == [[[1], [2], [0]]] * 3
@@ -140,7 +142,7 @@ def test_who_insists_on_two_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyP
     nodes.up("a", "b")
     with monkeypatch.context() as hooked:
         hook = SHORT.replace("FULL", "True")
-        hooked.setattr(persist, "_BOOTSTRAP", persist._BOOTSTRAP.replace("; from", f"; exec({hook!r}); from"))
+        hooked.setattr(persisters, "_BOOTSTRAP", persisters._BOOTSTRAP.replace("; from", f"; exec({hook!r}); from"))
         nodes.up("c")
     (ranks,) = in_worlds(on_three('{"backups": 2}'))
     (why,) = {rank[3] for rank in ranks}

@@ -13,8 +13,8 @@ from saving_nodes import NO_DISK, RANKS, Nodes, go_on, load, train
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving.placement import Layout, place
-from slurm_robust.supervise.agent import persist
+from slurm_robust.checkpoint.saving.backup.placement import Layout, place
+from slurm_robust.supervise.agent import persisters
 
 
 def test_any_one_node_is_lost(nodes: Nodes) -> None:
@@ -88,19 +88,19 @@ def test_any_whole_group_is_lost(nodes: Nodes) -> None:
         before = now
 
 
-DEAF = "from slurm_robust.checkpoint.saving import keeping; keeping.Listener._serve = lambda _, sock: sock.close()"
-HASTY = "from slurm_robust.checkpoint.saving import sending; sending._SUCCESSOR_S = 0.2"
+DEAF = "from slurm_robust.checkpoint.saving.backup import receiver; receiver.Listener._serve = lambda _, sock: sock.close()"
+HASTY = "from slurm_robust.checkpoint.saving.backup import sender; sender._SUCCESSOR_S = 0.2"
 
 
 def test_one_of_two_backups_is_out_of_reach(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node b takes nobody's copies: each rank that wants it to is told once, and saves go on to the other backup."""
-    bootstrap = persist._BOOTSTRAP
+    bootstrap = persisters._BOOTSTRAP
     for name, hook in (("a", HASTY), ("b", f"{DEAF}; {HASTY}"), ("c", HASTY)):
-        monkeypatch.setattr(persist, "_BOOTSTRAP", bootstrap.replace("; from", f"; exec({hook!r}); from"))
+        monkeypatch.setattr(persisters, "_BOOTSTRAP", bootstrap.replace("; from", f"; exec({hook!r}); from"))
         nodes.up(name)
         with nodes.looked_after():
             in_worlds(RANKS + f'run(1, on_nodes, "{name}", lambda rank: Checkpointer({NO_DISK!r}).link.open())')
-    monkeypatch.setattr(persist, "_BOOTSTRAP", bootstrap)
+    monkeypatch.setattr(persisters, "_BOOTSTRAP", bootstrap)
     heard = "said = []\nCheckpointer._say = lambda self, text: said.append(text)\n"
     heard += 'def hearing(*args):\n    return {**backed_up(*args), "said": said}\n'
     (saved,) = in_worlds(RANKS + heard + train("a b c", 3, "fsdp").replace("backed_up", "hearing"))
@@ -140,7 +140,7 @@ def killed(rank, directory, mark, backups):
 """
 HOOKED = """
 import itertools, os, signal
-from slurm_robust.checkpoint.saving import writing
+from slurm_robust.checkpoint.saving.persister import file_writer as writing
 point, nth, mark = os.environ["KILL_AT"].split(":")
 times = itertools.count(1)
 def reached(here):
@@ -174,7 +174,7 @@ def test_a_node_is_lost_in_a_transfer(
     mark = tmp_path / "killed"
     nodes.up("b", "c")
     with monkeypatch.context() as hooked:
-        hooked.setattr(persist, "_BOOTSTRAP", persist._BOOTSTRAP.replace("; from", f"; exec({HOOKED!r}); from"))
+        hooked.setattr(persisters, "_BOOTSTRAP", persisters._BOOTSTRAP.replace("; from", f"; exec({HOOKED!r}); from"))
         hooked.setenv("KILL_AT", f"{point}:{nth}:{mark}")
         nodes.up("a")
     program = f'run(3, on_nodes, "a b c", killed, {NO_DISK!r}, {str(mark)!r}, {backups}, expect=-9)'

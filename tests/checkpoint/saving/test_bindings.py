@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from slurm_robust.checkpoint.saving.bindings import Bindings
-from slurm_robust.checkpoint.saving.planning import State
-from slurm_robust.checkpoint.saving.state import PerRank, collect
+from slurm_robust.checkpoint.saving.rank.bindings import Bindings
+from slurm_robust.checkpoint.saving.rank.save_plan import State
+from slurm_robust.checkpoint.saving.rank.training_state import PerRank, collect
 
 
 class Tied(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.checkpoint.saving import copying
+from slurm_robust.checkpoint.saving.rank import copying
 
 SHAPES = st.lists(st.integers(0, 40), max_size=3).map(tuple)
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8])

@@ -13,7 +13,7 @@ from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import Checkpointer
-from slurm_robust.checkpoint.saving import copying, deferring, devices
+from slurm_robust.checkpoint.saving.rank import copying, deferred_copies, gpu_copies
 
 
 def trained() -> tuple[nn.Module, torch.optim.Optimizer, dict[str, Any]]:
@@ -44,11 +44,11 @@ def test_only_what_an_optimizer_changes_may_wait() -> None:
         "moment": optimizer.state[model[0].weight]["exp_avg"],  # type: ignore[index,union-attr]
         "tokens": b"7",
     }
-    waits = dict(zip(named, deferring.may_wait(state, list(named.values())), strict=True))
+    waits = dict(zip(named, deferred_copies.may_wait(state, list(named.values())), strict=True))
     assert {name for name, wait in waits.items() if wait} == {
         "0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "moment",
     }  # fmt: skip
-    assert not any(deferring.may_wait({"model": model}, list(named.values())))
+    assert not any(deferred_copies.may_wait({"model": model}, list(named.values())))
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_closed_one_leaves_optimizers_alone(tmp_path: Path) -> None:
 def test_every_layout_saves_what_it_was(tmp_path: Path, layout: str) -> None:
     """Shards of FSDP2 and of tensor parallelism, and DDP's replicas: what is loaded is what was saved, bit for bit."""
     saved, loaded = in_worlds(f"""
-from slurm_robust.checkpoint.saving import copying
+from slurm_robust.checkpoint.saving.rank import copying
 copying._thread = type("Idle", (), {{"start_new_thread": lambda *_: None}})
 
 def train(rank):
@@ -147,7 +147,7 @@ def test_a_rank_killed_while_its_copy_goes_on_has_the_one_before(tmp_path: Path)
     """Half a copy is none: both ranks go on from the step before, whose values they get."""
     (loaded,) = in_worlds(f"""
 import signal
-from slurm_robust.checkpoint.saving import copying
+from slurm_robust.checkpoint.saving.rank import copying
 copying._thread = type("Idle", (), {{"start_new_thread": lambda *_: None}})
 
 def train(rank):
@@ -203,7 +203,7 @@ def test_memory_is_registered_as_long_as_its_owner_lives(monkeypatch: pytest.Mon
         pass
 
     owner, memory = Owner(), bytearray(8192)
-    assert devices.register(owner, memoryview(memory)) == ""
+    assert gpu_copies.register(owner, memoryview(memory)) == ""
     assert list(runtime.registered.values()) == [8192]
     del owner
     assert runtime.registered == {}
@@ -212,4 +212,4 @@ def test_memory_is_registered_as_long_as_its_owner_lives(monkeypatch: pytest.Mon
 def test_memory_that_cannot_be_registered_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of the machine makes saves slower, and nothing else."""
     monkeypatch.setattr(torch.cuda, "cudart", lambda: Runtime(2))
-    assert "out of memory" in devices.register(object, memoryview(bytearray(4096)))
+    assert "out of memory" in gpu_copies.register(object, memoryview(bytearray(4096)))

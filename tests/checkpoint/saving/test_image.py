@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, sizes
 
 DESCRIPTION = Description(
     directory="/d",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.checkpoint.saving import writing
-from slurm_robust.checkpoint.saving.image import Description, Image, Note, sizes
-from slurm_robust.checkpoint.saving.keeper import Keeper
+from slurm_robust.checkpoint.saving.persister import file_writer
+from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
+from slurm_robust.checkpoint.saving.shared.image import Description, Image, Note, sizes
 
 FILE_BYTES = 5000
 WAIT_S = 10.0
@@ -75,8 +75,8 @@ def test_what_is_being_written_for_a_flush_is_not_idle(
             writes.set()
             goes_on.wait(WAIT_S)
 
-    monkeypatch.setattr(writing, "reached", reached)
-    monkeypatch.setattr(writing, "ANOTHER_S", 0.05)
+    monkeypatch.setattr(file_writer, "reached", reached)
+    monkeypatch.setattr(file_writer, "ANOTHER_S", 0.05)
     keeper, _ = kept(tmp_path, rank=1, backup=backup)
     keeper.flush()
     assert writes.wait(WAIT_S)
@@ -101,7 +101,7 @@ def test_a_seal_that_comes_after_its_memory_went(tmp_path: Path, tiers: tuple[st
 
 def test_what_a_lost_node_wrote_and_could_not_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0's node wrote its share, and is gone: whoever has its backup writes nothing again, but seals."""
-    monkeypatch.setattr(writing, "ANOTHER_S", 0.05)
+    monkeypatch.setattr(file_writer, "ANOTHER_S", 0.05)
     keeper, sealing = kept(tmp_path, rank=0)
     keeper.flush()
     assert sealing.asked.wait(WAIT_S)
@@ -123,14 +123,14 @@ def test_two_that_seal_the_same_save(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder = tmp_path / "step-7"
 
     def seal() -> None:
-        writing.seal_when_complete(folder, "run-1", 7, 1, lambda: True)
+        file_writer.seal_when_complete(folder, "run-1", 7, 1, lambda: True)
 
     def reached(point: str) -> None:
         if point == "about to seal":
-            monkeypatch.setattr(writing, "reached", lambda _: None)
+            monkeypatch.setattr(file_writer, "reached", lambda _: None)
             seal()  # the other one is through meanwhile
 
-    monkeypatch.setattr(writing, "reached", reached)
+    monkeypatch.setattr(file_writer, "reached", reached)
     seal()
     seal()
     keeper.drop()

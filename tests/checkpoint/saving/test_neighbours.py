@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note, sizes
-from slurm_robust.checkpoint.saving.keeper import Keeper
-from slurm_robust.checkpoint.saving.neighbours import Neighbours
+from slurm_robust.checkpoint.saving.backup.service import Neighbours
+from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, sizes
 
 MADE = sizes(4096, 100)
 
@@ -65,7 +65,7 @@ def test_memory_that_does_not_fit_is_refused_in_a_sentence(monkeypatch: pytest.M
     why = neighbours._room(("/d", 5), 1 << 50)
     assert why.startswith("rank 5: its backup on another node takes 1048576.00 GiB, and ")
     assert neighbours._room(("/d", 5), MADE.total_bytes) == ""
-    monkeypatch.setattr("slurm_robust.checkpoint.saving.budget.rooms", list)
+    monkeypatch.setattr("slurm_robust.checkpoint.saving.rank.memory_budget.rooms", list)
     kept = neighbours._kept(("/d", 5))
     assert neighbours._room(("/d", 5), MADE.total_bytes) == ""
     assert neighbours._kept(("/d", 5)) is kept

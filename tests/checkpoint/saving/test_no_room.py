@@ -83,10 +83,10 @@ told(run(1, go_on, {str(small_disk / "ckpt")!r}, {str(small_disk)!r}))
 def test_a_quota(tmp_path: Path) -> None:
     """Two saves are over it (the system's own words for it, put in its mouth): lost, said so, and nothing is left."""
     ((told,),) = in_worlds(f"""
-from slurm_robust.checkpoint.saving import link
+from slurm_robust.checkpoint.saving.rank import persister_link as link
 quota = '''
 import errno
-from slurm_robust.checkpoint.saving import writing
+from slurm_robust.checkpoint.saving.persister import file_writer as writing
 before, written = writing._write_all, 0
 def write_all(fd, chunk):
     global written
@@ -140,8 +140,8 @@ told(run(2, save, "{tmp_path}/ckpt"))
 def test_overlap_skips_where_asked(tmp_path: Path) -> None:
     """With both buffers still being written a save is skipped by all ranks, and says so; `wait` loses none."""
     skipped, waited = in_worlds(f"""
-from slurm_robust.checkpoint.saving import link
-slow = ("; import time; from slurm_robust.checkpoint.saving import writing; "
+from slurm_robust.checkpoint.saving.rank import persister_link as link
+slow = ("; import time; from slurm_robust.checkpoint.saving.persister import file_writer as writing; "
         "writing.reached = lambda here: time.sleep(0.7) if here == 'file written' else None; main(")
 link.COMMAND[2] = link.COMMAND[2].replace("; main(", slow)
 def save(rank, directory, overlap):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.checkpoint.formats import torchfile
-from slurm_robust.checkpoint.saving import pieces
-from slurm_robust.checkpoint.saving.layout import pickled_tensor
+from slurm_robust.checkpoint.saving.shared import file_pieces
+from slurm_robust.checkpoint.saving.shared.file_layout import pickled_tensor
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.complex64, torch.float8_e4m3fn)
 
@@ -20,8 +20,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8, t
 def tensor_piece(tensor: torch.Tensor, *, zip64: bool = False) -> bytes:
     """A whole piece of a tensor."""
     data = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-    frame = pieces.frame_tensor(pickled_tensor(tensor.dtype, tensor.shape), len(data), zip64=zip64)
-    assert len(frame.before) % pieces.ALIGN_BYTES == 0
+    frame = file_pieces.frame_tensor(pickled_tensor(tensor.dtype, tensor.shape), len(data), zip64=zip64)
+    assert len(frame.before) % file_pieces.ALIGN_BYTES == 0
     return frame.before + data + frame.after
 
 
@@ -41,9 +41,9 @@ def test_torch_loads_what_was_framed(shape: list[int], dtype: torch.dtype, zip64
     assert back.dtype == dtype
     assert back.shape == tensor.shape
     assert not tensor.numel() or torch.equal(back.view(-1).view(torch.uint8), tensor.view(-1).view(torch.uint8))
-    start, length = pieces.find(memoryview(piece), pieces.TENSOR)
+    start, length = file_pieces.find(memoryview(piece), file_pieces.TENSOR)
     assert length == tensor.numel() * dtype.itemsize
-    assert start % pieces.ALIGN_BYTES == 0
+    assert start % file_pieces.ALIGN_BYTES == 0
 
 
 @pytest.mark.parametrize("zip64", [False, True])
@@ -67,7 +67,7 @@ def test_the_structure_is_known_to_verify(tmp_path, zip64: bool) -> None:
 def test_a_value_is_read_back_whatever_is_reserved(value: object) -> None:
     """What lies behind the end of the pickle is no part of it."""
     pickled = pickle.dumps(value, protocol=2)
-    frame = pieces.frame_object(len(pickled) + 100)
+    frame = file_pieces.frame_object(len(pickled) + 100)
     piece = frame.before + pickled + b"\xff" * 100 + frame.after
     assert torch.load(io.BytesIO(piece), weights_only=True) == value
 
@@ -76,4 +76,4 @@ def test_a_value_is_read_back_whatever_is_reserved(value: object) -> None:
 def test_what_is_no_piece_is_refused(data: bytes) -> None:
     """Foreign bytes are a ValueError, nothing else."""
     with pytest.raises(ValueError, match="no record"):
-        pieces.find(memoryview(data), pieces.TENSOR)
+        file_pieces.find(memoryview(data), file_pieces.TENSOR)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.checkpoint.saving.placement import Layout, Placement, lost, place
+from slurm_robust.checkpoint.saving.backup.placement import Layout, Placement, lost, place
 
 POWERS = st.sampled_from([1, 2, 4, 8])
 

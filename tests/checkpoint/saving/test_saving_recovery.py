@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.checkpoint.saving.image import Note
-from slurm_robust.checkpoint.saving.recovery import PLACES, Share, choose, told
+from slurm_robust.checkpoint.saving.restart.copy_choice import PLACES, Share, choose, told
+from slurm_robust.checkpoint.saving.shared.image import Note
 
 WORLD = 3
 

@@ -17,20 +17,21 @@ from helpers import wait_until
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving import link, wire
-from slurm_robust.supervise.agent import persist
+from slurm_robust.checkpoint.saving.rank import persister_link
+from slurm_robust.checkpoint.saving.shared import wire
+from slurm_robust.supervise.agent import persisters
 from slurm_robust.supervise.agent.ranks import Target
 
 
 @pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[persist.Persist]:
+def agent(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[persisters.Persist]:
     """The agent's part, driven by hand; ranks that the test starts believe to be in its job."""
     target = Target(f"{os.getpid()}", f"n-{request.node.name[:20]}", "", "", "test")
     monkeypatch.setenv("SLURM_JOB_ID", target.job_id)
     monkeypatch.setenv("SLURMD_NODENAME", target.node)
     monkeypatch.setenv("SLURM_CLUSTER_NAME", target.cluster)
     monkeypatch.setenv("SROBUST_ATTEMPT", "1")
-    made = persist.Persist(target)
+    made = persisters.Persist(target)
     assert made.listening() >= 0
     made.start()
     assert made.listening() == -1
@@ -41,14 +42,15 @@ def agent(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> It
 def test_both_sides_name_the_socket_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent may not import the checkpoint package, so the rule stands twice."""
     env = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n3", "SLURM_CLUSTER_NAME": "c"}
-    assert link.agent_name(env, 7) == persist.name(Target("12", "n3", "", "", "c"), 7)
-    assert link.PROTOCOL == persist.PROTOCOL
-    assert link.agent_name({"SLURM_JOB_ID": "12"}, 7) == ""
+    assert persister_link.agent_name(env, 7) == persisters.name(Target("12", "n3", "", "", "c"), 7)
+    assert persister_link.PROTOCOL == persisters.PROTOCOL
+    assert persister_link.agent_name({"SLURM_JOB_ID": "12"}, 7) == ""
 
 
 KILLED = """
 import signal, time
-from slurm_robust.checkpoint.saving import buffers, writing
+from slurm_robust.checkpoint.saving.rank import buffers
+from slurm_robust.checkpoint.saving.persister import file_writer as writing
 def killed(rank, directory, point, ranks):
     training = Training("fsdp")
     saver = Checkpointer(directory)
@@ -105,11 +107,11 @@ for stage in {list(STAGES)!r}:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Persisters give up a save whose rank has gone after four seconds; before `agent`, which starts one."""
-    patched = persist._BOOTSTRAP.replace(
-        "main(sys", "import slurm_robust.checkpoint.saving.persister as p; p.ORPHANED_TIMEOUT_S = 4.0; main(sys"
+    patched = persisters._BOOTSTRAP.replace(
+        "main(sys", "import slurm_robust.checkpoint.saving.persister.main as p; p.ORPHANED_TIMEOUT_S = 4.0; main(sys"
     )
-    assert patched != persist._BOOTSTRAP
-    monkeypatch.setattr(persist, "_BOOTSTRAP", patched)
+    assert patched != persisters._BOOTSTRAP
+    monkeypatch.setattr(persisters, "_BOOTSTRAP", patched)
 
 
 @pytest.mark.usefixtures("impatient", "agent")
@@ -172,7 +174,7 @@ def test_memory_of_a_way_that_was_given_up_is_not_used(tmp_path: Path) -> None:
     (loaded,) = in_worlds(
         KILLED
         + f"""
-from slurm_robust.checkpoint import rollbacks
+from slurm_robust.checkpoint.health import rollback_log as rollbacks
 run(2, killed, {str(tmp_path)!r}, "nowhere", (), expect=-9)
 rollbacks.add({str(tmp_path)!r}, rollbacks.Rollback(
     at_s=time.time(), to_step=1, why="loss nan at step 3", first_batch=2, last_batch=3))
@@ -185,7 +187,7 @@ told(run(2, load, {str(tmp_path)!r}, "fsdp"))
     wait_until(lambda: checkpoint.latest(tmp_path).step == 1, 5, "step 1 to be chosen")
 
 
-def test_a_persister_that_dies_gets_a_successor(agent: persist.Persist, tmp_path: Path) -> None:
+def test_a_persister_that_dies_gets_a_successor(agent: persisters.Persist, tmp_path: Path) -> None:
     """Kill -9 of the persister between two saves: nothing is lost, and the agent starts the next one."""
     killed, done = tmp_path / "killed", tmp_path / "done"
     program = f"""
@@ -226,21 +228,21 @@ go_on(0, "{tmp_path}/ckpt")
     assert [entry.step for entry in checkpoint.entries(tmp_path / "ckpt") if entry.sealed] == [5, 4, 3]
 
 
-def test_an_agent_that_ends_has_everything_written_first(agent: persist.Persist, tmp_path: Path) -> None:
+def test_an_agent_that_ends_has_everything_written_first(agent: persisters.Persist, tmp_path: Path) -> None:
     """Its end waits for what was copied; the name is free afterwards."""
     directory = tmp_path / "ckpt"
     in_worlds(KILLED + f"run(2, killed, {str(directory)!r}, 'nowhere', (), expect=-9)")
     agent.end()
     assert checkpoint.latest(directory, deep=True).step == 3
-    assert wire.connect(link.agent_name(os.environ, os.getuid()), 1.0) is None
+    assert wire.connect(persister_link.agent_name(os.environ, os.getuid()), 1.0) is None
 
 
 def test_a_persister_to_which_nobody_comes_ends() -> None:
     """The rank that started it was killed before it could connect."""
-    patched = persist._BOOTSTRAP.replace(
-        "main(sys", "import slurm_robust.checkpoint.saving.persister as p; p.ORPHANED_TIMEOUT_S = 0.2; main(sys"
+    patched = persisters._BOOTSTRAP.replace(
+        "main(sys", "import slurm_robust.checkpoint.saving.persister.main as p; p.ORPHANED_TIMEOUT_S = 0.2; main(sys"
     )
-    root = str(Path(persist.__file__).parents[3])
+    root = str(Path(persisters.__file__).parents[3])
     with wire.listener(f"srobust-test-{os.getpid()}") as listening:
         argv = [sys.executable, "-c", patched, root, str(listening.fileno()), "-"]
         process = subprocess.Popen(argv, pass_fds=[listening.fileno()])

@@ -15,11 +15,12 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.checkpoint.saving import greeting, sending
-from slurm_robust.checkpoint.saving.image import SLOTS, Description, Image, Note, sizes
-from slurm_robust.checkpoint.saving.keeper import Keeper
-from slurm_robust.checkpoint.saving.keeping import Kept, Listener
-from slurm_robust.checkpoint.saving.sending import Peer, Sender, Throttle
+from slurm_robust.checkpoint.saving.backup import handshake
+from slurm_robust.checkpoint.saving.backup import sender as sending
+from slurm_robust.checkpoint.saving.backup.receiver import Kept, Listener
+from slurm_robust.checkpoint.saving.backup.sender import Peer, Sender, Throttle
+from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, sizes
 
 FILE_BYTES = 3 * sending.CHUNK_BYTES + 17
 MADE = sizes(4096, FILE_BYTES)
@@ -229,17 +230,17 @@ def test_garbage_is_hung_up_on(garbage: bytes) -> None:
         ours.settimeout(5)
         theirs.sendall(garbage)
         theirs.shutdown(socket.SHUT_WR)
-        with pytest.raises((greeting.StrangerError, ConnectionError)):
-            greeting.welcome(ours, {"run": SECRET}.get, "number")
+        with pytest.raises((handshake.StrangerError, ConnectionError)):
+            handshake.welcome(ours, {"run": SECRET}.get, "number")
 
 
 def test_both_sides_prove_themselves() -> None:
     """The run's name is what the side that was called learns."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        calling = threading.Thread(target=greeting.greet, args=(theirs, SECRET, "run", "number"))
+        calling = threading.Thread(target=handshake.greet, args=(theirs, SECRET, "run", "number"))
         calling.start()
-        assert greeting.welcome(ours, {"run": SECRET}.get, "number") == "run"
+        assert handshake.welcome(ours, {"run": SECRET}.get, "number") == "run"
         calling.join()
 
 

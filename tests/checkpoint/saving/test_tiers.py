@@ -13,8 +13,8 @@ from saving_nodes import RANKS, Nodes
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving.tiers import Schedule
-from slurm_robust.supervise.agent import persist
+from slurm_robust.checkpoint.saving.shared.tiers import Schedule
+from slurm_robust.supervise.agent import persisters
 
 TIERED = """
 import signal, time
@@ -96,7 +96,7 @@ def test_a_restart_takes_the_newest_of_all_tiers(nodes: Nodes, tmp_path: Path, m
 
 
 WRITES = """
-from slurm_robust.checkpoint.saving import writing
+from slurm_robust.checkpoint.saving.persister import file_writer as writing
 before = writing.write_file
 def write_file(folder, name, *args):
     with open(writes, "a") as file:
@@ -113,7 +113,7 @@ def test_memory_is_flushed_before_the_agents_end(nodes: Nodes, tmp_path: Path, m
     """
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
     hook = f"writes = {str(tmp_path / 'writes')!r}{WRITES}"
-    monkeypatch.setattr(persist, "_BOOTSTRAP", persist._BOOTSTRAP.replace("; from", f"; exec({hook!r}); from"))
+    monkeypatch.setattr(persisters, "_BOOTSTRAP", persisters._BOOTSTRAP.replace("; from", f"; exec({hook!r}); from"))
     nodes.up("a", "b", "c")
     ckpt = tmp_path / "ckpt"
     train = f'run(3, on_nodes, "a b c", steps, {str(ckpt)!r}, "fsdp", 3, {{"every": {{"shared": 100}}}}, expect=-9)\n'

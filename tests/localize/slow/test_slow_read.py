@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.localize.slow.read import TimingsError, read_timings
+from slurm_robust.localize.slow.timings_file import TimingsError, read_timings
 
 GOOD = '{"rank": 0, "node": "n1", "step": 7, "total_s": 1.5, "compute_s": 1.0}\n'
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.localize.slow.read import read_timings
 from slurm_robust.localize.slow.timings import Timing, collect
-from slurm_robust.localize.slow.write import packed
+from slurm_robust.localize.slow.timings_file import read_timings
+from slurm_robust.localize.slow.timings_writer import packed
 
 SECONDS = st.none() | st.floats(0.001, 1e4)
 

@@ -11,17 +11,18 @@ from typing import NamedTuple
 
 import pytest
 
-from slurm_robust.nodecheck import door, runner
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check
+from slurm_robust.nodecheck.stages import stage_run
 
 
 @pytest.fixture
 def syslog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
     """Takes what would go to /dev/log."""
     path = str(tmp_path / "log")
-    monkeypatch.setattr(door, "SYSLOG", path)
+    monkeypatch.setattr(stage_run, "SYSLOG", path)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     made.bind(path)
     made.settimeout(5)
@@ -32,7 +33,9 @@ def test_a_line_is_one_printable_line_wherever_it_goes(
     syslog: socket.socket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Newlines, escape sequences and NUL of a process's or device's name forge no line and move no cursor."""
-    door.logger("srobust-prolog", {"SLURM_JOB_ID": "42"})("n1: 3 processes (\x1b[2Jevil\nsrobust-prolog: n1: fit\0)")
+    stage_run.logger("srobust-prolog", {"SLURM_JOB_ID": "42"})(
+        "n1: 3 processes (\x1b[2Jevil\nsrobust-prolog: n1: fit\0)"
+    )
     said = capsys.readouterr().err
     assert said == "srobust-prolog: job 42: n1: 3 processes ( [2Jevil srobust-prolog: n1: fit )\n"
     with contextlib.closing(syslog):
@@ -43,7 +46,7 @@ def test_a_line_is_one_printable_line_wherever_it_goes(
 
 def test_a_logger_that_hangs_is_not_waited_for(syslog: socket.socket) -> None:
     """Its queue is full and nobody reads: the look goes on at once."""
-    log = door.logger("srobust-prolog", {})
+    log = stage_run.logger("srobust-prolog", {})
     started_s = time.monotonic()
     for _ in range(2000):
         log("n1: something")
@@ -114,13 +117,13 @@ def test_what_comes_and_goes_is_looked_at_twice_also_before_a_job(
     flapping = Flapping(tmp_path, *case.finds)
     stages = ("prolog", "epilog", "periodic", "full")
     check = Check("ethernet", "?", "?", "?", stages, flapping.probe, flapping.judge, strikes=case.strikes)
-    monkeypatch.setattr(door.registry, "select", lambda *a: [check])
-    monkeypatch.setattr(door, "SECOND_LOOK_S", 0.01)
-    monkeypatch.setattr(door, "_act", lambda *a: 20)
+    monkeypatch.setattr(stage_run.registry, "select", lambda *a: [check])
+    monkeypatch.setattr(stage_run, "SECOND_LOOK_S", 0.01)
+    monkeypatch.setattr(stage_run, "_act", lambda *a: 20)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     config = tmp_path / "robust.yaml"
     config.write_text(f"nodecheck: {{kmsg: /dev/null, cache_dir: {tmp_path}/cache}}\n")
-    assert door.main(case.stage, str(config)) == (20 if case.refuses else 0)
+    assert stage_run.main(case.stage, str(config)) == (20 if case.refuses else 0)
     assert case.words in capsys.readouterr().err
     assert len(flapping.looks.read_text()) == len(case.finds)
     assert not (tmp_path / "cache/fresh").exists()
@@ -133,10 +136,10 @@ def test_where_nothing_can_be_kept_the_log_says_so(
     """A read-only or full /run: strikes would never add up, and nobody would know."""
     flapping = Flapping(tmp_path, Status.FAIL)
     check = Check("ethernet", "?", "?", "?", ("periodic",), flapping.probe, flapping.judge, strikes=2)
-    monkeypatch.setattr(door.registry, "select", lambda *a: [check])
+    monkeypatch.setattr(stage_run.registry, "select", lambda *a: [check])
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     (tmp_path / "no-folder").write_text("")
     config = tmp_path / "robust.yaml"
     config.write_text(f"nodecheck: {{kmsg: /dev/null, cache_dir: {tmp_path}/no-folder}}\n")
-    assert door.main("periodic", str(config)) == 0
+    assert stage_run.main("periodic", str(config)) == 0
     assert f"nothing can be kept in {tmp_path}/no-folder" in capsys.readouterr().err

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import history
-from slurm_robust.nodecheck.finding import Finding, Fitness, Report, Result, Status
+from slurm_robust.nodecheck.engine import history
+from slurm_robust.nodecheck.engine.finding import Finding, Fitness, Report, Result, Status
 
 TWO = {"link": {"strikes": 2, "window_s": 600.0}}
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import door, quick, runner, watches
 from slurm_robust.nodecheck.checks.host import leftovers
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.watches import Stale
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.stages import cache_conditions, fast_path, stage_run
+from slurm_robust.nodecheck.stages.cache_conditions import Stale
 
 HOME = Path(__file__).parents[3]
 XID_13 = "NVRM: Xid (PCI:0000:9b:00): 13, pid=1, Graphics Exception\n"
@@ -57,14 +58,14 @@ class Site:
         os.environ.clear()
         os.environ.update({"SLURMD_NODENAME": "n1"} | env)
         try:
-            return quick.main(stage, str(self.config))
+            return fast_path.main(stage, str(self.config))
         finally:
             os.environ.clear()
             os.environ.update(old)
 
     def holds(self) -> str:
         """What the verdict says; raises where it does not hold."""
-        return quick.holds(str(self.config), "n1")[0]
+        return fast_path.holds(str(self.config), "n1")[0]
 
 
 @pytest.fixture
@@ -80,14 +81,14 @@ def test_a_look_that_found_nothing_leaves_a_verdict_and_the_prolog_believes_it(
 ) -> None:
     """No check is run: the whole look is not even reached."""
     assert "no change since" in site.holds()
-    monkeypatch.setattr(door, "main", lambda *a, **k: pytest.fail("the whole look was taken"))
+    monkeypatch.setattr(stage_run, "main", lambda *a, **k: pytest.fail("the whole look was taken"))
     assert site.look("prolog") == 0
 
 
 @pytest.mark.parametrize("stage", ["epilog", "periodic"])
 def test_only_a_prolog_believes_it(site: Site, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are there to find something."""
-    monkeypatch.setattr(door, "main", lambda *a, **k: 7)
+    monkeypatch.setattr(stage_run, "main", lambda *a, **k: 7)
     assert site.look(stage) == 7
 
 
@@ -201,29 +202,30 @@ def test_zero_switches_it_off(site: Site) -> None:
 def test_mounts_are_asked_and_a_change_of_any_shows(site: Site) -> None:
     """A place that is gone, full, read-only, or another device is no fresh verdict's matter."""
     device = site.scratch.stat().st_dev
-    watches.ask("", [(watches._answers, [f"{site.scratch}|{device}|1|w"])])
+    cache_conditions.ask("", [(cache_conditions._answers, [f"{site.scratch}|{device}|1|w"])])
     for wrong in (
         f"{site.scratch}/none|{device}|1|w",
         f"{site.scratch}|{device + 1}|1|",
         f"{site.scratch}|{device}|{1 << 40}|",
     ):
         with pytest.raises(Stale, match="changed"):
-            watches.ask("", [(watches._answers, [f"{site.scratch}|{device}|1|w", wrong])])
+            cache_conditions.ask("", [(cache_conditions._answers, [f"{site.scratch}|{device}|1|w", wrong])])
 
 
 def test_a_mount_that_does_not_answer_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """nhc#95: after a second the whole look takes over, which knows what to do about it."""
-    monkeypatch.setattr(watches, "_usable", lambda *a: time.sleep(30))
+    monkeypatch.setattr(cache_conditions, "_usable", lambda *a: time.sleep(30))
     started_s = time.monotonic()
     with pytest.raises(Stale, match="does not answer"):
-        watches.ask("", [(watches._answers, ["/|1|1|"])])
+        cache_conditions.ask("", [(cache_conditions._answers, ["/|1|1|"])])
     assert time.monotonic() - started_s < 5
 
 
 def test_whoever_waits_for_our_output_does_not_wait_for_a_dead_mount(tmp_path: Path) -> None:
     """Slurmd reads a prolog's output to its end: what sleeps in the kernel, and cannot be killed, must not hold it."""
     code = (
-        f"import sys, time\nsys.path.append({str(HOME)!r})\nfrom slurm_robust.nodecheck import watches\n"
+        f"import sys, time\nsys.path.append({str(HOME)!r})\n"
+        "from slurm_robust.nodecheck.stages import cache_conditions as watches\n"
         "watches.os.kill = lambda *a: None\nwatches._usable = lambda *a: time.sleep(20)\n"
         "try:\n    watches.ask('', [(watches._answers, ['/|1|1|'])])\n"
         "except watches.Stale as stale:\n    print(stale, file=sys.stderr)\n"
@@ -242,11 +244,11 @@ def test_no_bytes_make_it_say_more_than_a_look_did(site: Site, data: bytes, at: 
     site.whole = whole  # type: ignore[attr-defined]
     site.verdict.write_bytes(whole[:at] + data)
     try:
-        said = quick.holds(str(site.config), "n1")[1]
+        said = fast_path.holds(str(site.config), "n1")[1]
     except (OSError, Stale, KeyError, ValueError, IndexError, TypeError):
         return
     assert said["node"] == "n1"
-    assert said["boot"] == quick.boot_id()
+    assert said["boot"] == fast_path.boot_id()
 
 
 @given(st.text(max_size=300))
@@ -255,37 +257,40 @@ def test_the_hint_where_state_lies_never_fails_otherwise_than_it_says(text: str)
     path = Path(f"/tmp/srobust-hint-{os.getpid()}")
     path.write_bytes(f"nodecheck:\n  cache_dir: {text}".encode("utf-8", "surrogatepass"))
     try:
-        assert quick.cache_dir_of(str(path), "n1")
+        assert fast_path.cache_dir_of(str(path), "n1")
     except Stale:
         pass
     finally:
         path.unlink()
 
 
+SHORT_WAY = ("nodecheck.stages", "nodecheck.stages.fast_path", "nodecheck.stages.cache_conditions")
+
+
 @pytest.mark.parametrize("name", ["n1", "gpu-a100.rack_7"])
 def test_node_names(name: str) -> None:
     """What Slurm calls nodes."""
-    assert quick.node_of(name) == name
+    assert fast_path.node_of(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "..", "../n1", "n1;touch x", "n 1", "n1\n", "ñ1", "."])
 def test_no_node_names(name: str) -> None:
     """What could mean another place."""
-    assert quick.node_of(name) == ""
+    assert fast_path.node_of(name) == ""
 
 
 def test_the_short_way_loads_next_to_nothing(site: Site) -> None:
     """Not one module beyond those of a bare interpreter, but for our own few."""
     tell = "import sys\nbefore = set(sys.modules)\n"
     code = (
-        f"{tell}sys.path.append({str(HOME)!r})\nfrom slurm_robust.nodecheck.quick import main\n"
+        f"{tell}sys.path.append({str(HOME)!r})\nfrom slurm_robust.nodecheck.stages.fast_path import main\n"
         f"assert main('prolog', {str(site.config)!r}) == 0\nprint(sorted(set(sys.modules) - before))"
     )
     argv = [sys.executable, "-I", "-S", "-c", code]
     env = {"SLURMD_NODENAME": "n1"}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
     loaded = set(eval(done.stdout))
-    ours = {"slurm_robust"} | {f"slurm_robust.{name}" for name in ("nodecheck", "nodecheck.quick", "nodecheck.watches")}
+    ours = {"slurm_robust"} | {f"slurm_robust.{name}" for name in ("nodecheck", *SHORT_WAY)}
     # What any script that imports `os` has.
     bare = {"__future__", "stat", "_stat", "os", "os.path", "posixpath", "genericpath", "_collections_abc"}
     assert ours <= loaded <= ours | bare
@@ -295,7 +300,7 @@ def test_the_whole_look_without_yaml_once_the_choices_are_kept(site: Site) -> No
     """The second whole look of the same configuration loads neither YAML nor the typed configuration, nor site."""
     site.verdict.unlink()
     code = (
-        f"import sys\nsys.path.append({str(HOME)!r})\nfrom slurm_robust.nodecheck.quick import main\n"
+        f"import sys\nsys.path.append({str(HOME)!r})\nfrom slurm_robust.nodecheck.stages.fast_path import main\n"
         f"assert main('prolog', {str(site.config)!r}) == 0\nprint(*sorted(sys.modules))"
     )
     argv = [sys.executable, "-I", "-S", "-c", code]
@@ -303,7 +308,7 @@ def test_the_whole_look_without_yaml_once_the_choices_are_kept(site: Site) -> No
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
     heavy = {"yaml", "msgspec", "torch", "aiohttp", "rich", "click", "pyslurm", "argparse", "site", "psutil", "asyncio"}
     assert not heavy & set(done.stdout.split())
-    assert "slurm_robust.nodecheck.runner" in done.stdout
+    assert "slurm_robust.nodecheck.engine.runner" in done.stdout
 
 
 def restless(monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
@@ -336,11 +341,11 @@ def test_a_check_of_the_prolog_that_the_health_check_does_not_make_is_made_again
     """The verdict speaks of what was looked at, and no more."""
     monkeypatch.setattr(leftovers, "check", replace(leftovers.check, stages=("prolog", "full")))
     site.look("periodic")
-    assert list(json.loads(quick.holds(str(site.config), "n1")[1]["again"])) == ["leftovers"]
+    assert list(json.loads(fast_path.holds(str(site.config), "n1")[1]["again"])) == ["leftovers"]
     site.look("prolog")
     site.verdict.unlink()
     site.look("prolog")
-    assert quick.holds(str(site.config), "n1")[1]["again"] == ""
+    assert fast_path.holds(str(site.config), "n1")[1]["again"] == ""
 
 
 def test_options_and_names_that_do_not_exist_are_2(site: Site) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.nodecheck import quick
-from slurm_robust.nodecheck.watches import Stale
+from slurm_robust.nodecheck.stages import fast_path
+from slurm_robust.nodecheck.stages.cache_conditions import Stale
 
 IB = "sys/class/infiniband/mlx5_0"
 FILES = {
@@ -60,7 +60,7 @@ class Node:
 
     def holds(self) -> dict[str, str]:
         """What the verdict says; raises where it does not hold."""
-        return quick.holds(str(self.config), "n1")[1]
+        return fast_path.holds(str(self.config), "n1")[1]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     monkeypatch.delenv("SLURM_JOB_GPUS", raising=False)
     made = Node(tmp_path)
-    assert quick.main("periodic", str(made.config)) == 0
+    assert fast_path.main("periodic", str(made.config)) == 0
     return made
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from fake_gpus import FakeGpus
 
-from slurm_robust.nodecheck import registry, runner
-from slurm_robust.nodecheck.command import main
-from slurm_robust.nodecheck.isolate import Task, run_all
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.isolate import Task, run_all
 from slurm_robust.nodecheck.nvml import library, profiles
+from slurm_robust.nodecheck.stages.command import main
 
 ENV = {"SLURMD_NODENAME": "n1"}
 
@@ -84,7 +84,7 @@ def test_a_plain_user_may_look(fake_library: Path) -> None:
 def test_nothing_heavy_is_imported_before_a_gpu_is_asked(gpus: FakeGpus) -> None:
     """Neither torch nor the binding in the process that only gathers the answers."""
     code = (
-        "import sys; from slurm_robust.nodecheck.command import main\n"
+        "import sys; from slurm_robust.nodecheck.stages.command import main\n"
         f"assert main(['--config', {site(gpus)!r}, '--only', 'gpu_driver'], {{}}) == 0\n"
         "assert not {'torch', 'pynvml', 'ctypes', 'aiohttp', 'rich', 'click', 'pyslurm'} & sys.modules.keys()"
     )

@@ -13,9 +13,9 @@ from fake_gpus import HEALTHY, FakeGpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import registry, runner
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Report, Status
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Report, Status
 from slurm_robust.nodecheck.nvml import fields, profiles
 from slurm_robust.nodecheck.nvml.session import ERRORS, Session
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from fake_gpus import GH200, MIG, FakeGpus
 
-from slurm_robust.nodecheck import runner
 from slurm_robust.nodecheck.checks.gpu import gpu_in_use
 from slurm_robust.nodecheck.checks.gpu.gpu_in_use import check
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.nvml import profiles
 
 GIB = 1 << 30

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fake_gpus import FakeGpus
 
-from slurm_robust.nodecheck import runner
 from slurm_robust.nodecheck.checks.gpu import gpu_driver
-from slurm_robust.nodecheck.context import job_instances_of
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import job_instances_of
 
 BUSY = "gpu.*.clocks.reasons=0"
 

@@ -22,7 +22,7 @@ def prolog(gpus: FakeGpus) -> str:
             f"deadline_s: 30, disable: [{names}]}}\n"
         )
     code = (
-        f"import sys\nsys.path.append({str(HOME)!r})\nfrom slurm_robust.nodecheck.quick import main\n"
+        f"import sys\nsys.path.append({str(HOME)!r})\nfrom slurm_robust.nodecheck.stages.fast_path import main\n"
         f"sys.exit(main('prolog', {str(config)!r}, 'v'))"
     )
     argv = [sys.executable, "-I", "-S", "-c", code]

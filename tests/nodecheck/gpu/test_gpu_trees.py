@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import registry, runner
 from slurm_robust.nodecheck.checks.gpu import gpu_count, gpu_fabric, gpu_identity, gpu_p2p, gpu_peermem
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Status
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Status
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06\n"
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01\n"

@@ -13,10 +13,10 @@ from fake_gpus import HEALTHY, FakeGpus
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.isolate import Task, run_all
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.isolate import Task, run_all
+from slurm_robust.nodecheck.engine.registry import Facts
 from slurm_robust.nodecheck.nvml import facts, fields, judging, session
-from slurm_robust.nodecheck.registry import Facts
 
 ALL = (*fields.READERS, *fields.FIELD_VALUES)
 
@@ -145,7 +145,7 @@ def test_a_saved_tree_asks_no_gpu_of_this_machine(gpus: FakeGpus, tmp_path: Path
 def test_without_a_driver_nothing_is_loaded() -> None:
     """No binding, no library: a node without GPUs pays a stat."""
     code = (
-        "import sys; from slurm_robust.nodecheck.context import Context\n"
+        "import sys; from slurm_robust.nodecheck.engine.context import Context\n"
         "from slurm_robust.nodecheck.nvml import facts\n"
         "assert facts.take(Context('n1'), 'temperature')['state'] == 'no_driver'\n"
         "assert not {'pynvml', 'ctypes.util', 'subprocess'} & sys.modules.keys()"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import registry, runner
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

@@ -7,7 +7,7 @@ from host_trees import plant, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import sysfs
+from slurm_robust.nodecheck.sources import sysfs
 
 CPU = "/sys/devices/system/cpu"
 

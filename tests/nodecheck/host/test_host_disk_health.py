@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import registry
 from slurm_robust.nodecheck.checks.host import disk_health
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.context import Context
 
 NVME = {
     "smart_status": {"passed": True, "nvme": {"value": 0}},

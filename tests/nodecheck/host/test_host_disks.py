@@ -8,7 +8,7 @@ from host_trees import plant, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import mdstat
+from slurm_robust.nodecheck.sources import mdstat
 
 WHOLE = """\
 Personalities : [raid1] [raid0]

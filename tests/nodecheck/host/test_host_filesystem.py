@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.nodecheck import mounts, registry, runner
 from slurm_robust.nodecheck.checks.host import filesystem
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.sources import mounts
 
 ROOM = {"free_mb": 9000, "total_mb": 10000, "free_inodes": 9000, "total_inodes": 10000, "write_errno": 0}
 SITE = {"path": "/scratch", "mount": True, "mounted": "lustre", "read_only": False, **ROOM}

@@ -10,9 +10,9 @@ from host_trees import plant, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import registry
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Status
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Status
 
 MACHINE = {
     "/sys/class/dmi/id/sys_vendor": "Dell Inc.\n",

@@ -18,8 +18,8 @@ from test_host_services import SCOPE, STEPD, V2
 from test_host_settings import SYSTEM, heat, sensor
 from test_host_tasks import DISK, stat
 
-from slurm_robust.nodecheck import registry
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.context import Context
 
 HOST = [name for name, group in registry.GROUP_OF.items() if group == "host" and name != "clock"]
 TREE: dict[str, str] = {

@@ -11,10 +11,10 @@ from host_trees import plant, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import registry
 from slurm_robust.nodecheck.checks.host import date, gpudirect, scratch
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.registry import CheckError
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.registry import CheckError
 
 DEBIAN = (
     "Linux version 6.1.0-18-amd64 (debian-kernel@lists.debian.org) (gcc-12) #1 SMP PREEMPT Debian 6.1.76-1 (2024-02-01)"

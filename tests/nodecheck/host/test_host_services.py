@@ -7,9 +7,9 @@ import pytest
 from host_trees import plant, said
 from test_host_tasks import stat
 
-from slurm_robust.nodecheck import registry
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.registry import CheckError
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.registry import CheckError
 
 V2 = "/sys/fs/cgroup/system.slice"
 V1 = "/sys/fs/cgroup/systemd/system.slice"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from host_trees import plant, said
 
-from slurm_robust.nodecheck import registry
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.registry import CheckError
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.registry import CheckError
 
 SYSTEM = {
     "/proc/sys/kernel/osrelease": "5.15.0-101-generic\n",

@@ -8,9 +8,10 @@ from host_trees import plant, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import processes, registry
 from slurm_robust.nodecheck.checks.host import tasks
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.sources import processes
 
 
 def stat(pid: int, command: str, state: str, *, flags: int = 0, threads: int = 1, started: int = 100) -> str:

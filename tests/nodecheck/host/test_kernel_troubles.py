@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import registry, runner, troubles
+from slurm_robust.nodecheck.catalogue import kernel_patterns
 from slurm_robust.nodecheck.checks.host import kernel_log
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.registry import CheckError
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.registry import CheckError
 
 LINES: dict[str, list[str]] = {
     "oom_kill": [
@@ -185,29 +186,29 @@ QUIET = [
 ]
 
 
-@pytest.mark.parametrize("kind", troubles.KINDS)
+@pytest.mark.parametrize("kind", kernel_patterns.KINDS)
 def test_each_kind_has_its_words(kind: str) -> None:
     """Each known line of Linux or a driver is of its kind, alone."""
     assert LINES[kind]
     for line in LINES[kind]:
-        assert list(troubles.count([line])[0]) == [kind], line
+        assert list(kernel_patterns.count([line])[0]) == [kind], line
 
 
 @pytest.mark.parametrize("line", QUIET)
 def test_what_is_no_trouble_has_no_kind(line: str) -> None:
     """Boot messages, what an application or a container's image did, corrected single machine checks."""
-    assert troubles.count([line])[0] == {}
+    assert kernel_patterns.count([line])[0] == {}
 
 
 def test_a_server_that_answers_again_is_no_trouble() -> None:
     """What was taken back is not told; what came after is."""
     lost, back = LINES["nfs_server"][0], "nfs: server nas1.cluster OK"
     other = LINES["nfs_server"][1]
-    assert troubles.count([lost, lost, back])[0] == {}
-    assert troubles.count([lost, other, back])[0]["nfs_server"]["names"] == ["10.0.0.5"]
-    assert troubles.count([lost, back, lost])[0]["nfs_server"]["names"] == ["nas1.cluster"]
+    assert kernel_patterns.count([lost, lost, back])[0] == {}
+    assert kernel_patterns.count([lost, other, back])[0]["nfs_server"]["names"] == ["10.0.0.5"]
+    assert kernel_patterns.count([lost, back, lost])[0]["nfs_server"]["names"] == ["nas1.cluster"]
     restored = "Lustre: scratch-OST0003-osc-ffff9d: Connection restored to scratch-OST0003 (at 10.1.1.2@o2ib)"
-    assert troubles.count([*LINES["lustre_lost"], restored])[0] == {}
+    assert kernel_patterns.count([*LINES["lustre_lost"], restored])[0] == {}
 
 
 KNOWN = [line for lines in LINES.values() for line in lines]
@@ -216,13 +217,13 @@ KNOWN = [line for lines in LINES.values() for line in lines]
 @given(st.lists(st.text(max_size=200), max_size=10))
 def test_any_words_are_sorted_without_an_error(lines: list[str]) -> None:
     """Whatever is logged, counting is total."""
-    assert sum(entry["count"] for entry in troubles.count(lines)[0].values()) <= len(lines)
+    assert sum(entry["count"] for entry in kernel_patterns.count(lines)[0].values()) <= len(lines)
 
 
 @given(st.sampled_from(KNOWN), st.integers(0, 200), st.text(max_size=20), st.integers(0, 200))
 def test_garbled_words_are_sorted_without_an_error(line: str, start: int, garbage: str, end: int) -> None:
     """A known line cut or with other characters in it has a kind or none; names stay short."""
-    seen, _ = troubles.count([line[:start] + garbage + line[end:]])
+    seen, _ = kernel_patterns.count([line[:start] + garbage + line[end:]])
     for entry in seen.values():
         assert all(len(name) <= 220 for name in entry["names"])
 
@@ -230,7 +231,7 @@ def test_garbled_words_are_sorted_without_an_error(line: str, start: int, garbag
 @given(st.sampled_from(KNOWN), st.text(min_size=1, max_size=16))
 def test_words_behind_a_process_s_name_are_no_evidence(line: str, name: str) -> None:
     """A process may be called anything: its name never stands at the beginning of what the kernel says."""
-    said = troubles.sort(f"traps: {name}[1] {line}")
+    said = kernel_patterns.sort(f"traps: {name}[1] {line}")
     assert said is None or "beyond end of device" in line
 
 
@@ -242,27 +243,27 @@ def judge(seen: dict[str, Any], **options: Any) -> tuple[str, str]:
     return finding.status.value, finding.reason
 
 
-@pytest.mark.parametrize("kind", troubles.KINDS)
+@pytest.mark.parametrize("kind", kernel_patterns.KINDS)
 def test_no_kind_alone_makes_a_node_unfit(kind: str) -> None:
     """A thousand lines of one kind warn, once; `ignore` silences it."""
-    seen, _ = troubles.count(LINES[kind] * 1000)
+    seen, _ = kernel_patterns.count(LINES[kind] * 1000)
     assert judge(seen) == ("warn", kind)
     assert judge(seen, ignore=[kind]) == ("pass", "quiet")
 
 
 def test_what_is_corrected_is_told_only_in_bursts() -> None:
     """One corrected error is nothing; the site may say how many are something."""
-    seen, _ = troubles.count(LINES["pcie_corrected"])
+    seen, _ = kernel_patterns.count(LINES["pcie_corrected"])
     assert judge(seen) == ("pass", "quiet")
     assert judge(seen, often={"pcie_corrected": 3}) == ("warn", "pcie_corrected")
-    assert judge(troubles.count(LINES["memory_corrected"] * 8)[0]) == ("warn", "memory_corrected")
+    assert judge(kernel_patterns.count(LINES["memory_corrected"] * 8)[0]) == ("warn", "memory_corrected")
 
 
 def test_the_weightiest_kind_is_the_reason() -> None:
     """Whatever came first, a machine check is told before an OOM kill."""
     lines = [LINES["machine_check"][0], LINES["oom_kill"][0], LINES["io_error"][1]]
     random.Random(7).shuffle(lines)
-    assert judge(troubles.count(lines)[0]) == ("warn", "machine_check")
+    assert judge(kernel_patterns.count(lines)[0]) == ("warn", "machine_check")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.nodecheck import counters, registry, runner
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding
+from slurm_robust.nodecheck.engine import counters, registry, runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding
 
 REAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "infiniband" / "sys-class-infiniband-h100.0"
 UP = {"link_layer": "InfiniBand", "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)"}

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck import runner
 from slurm_robust.nodecheck.checks.network import chrony
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import Context
 
 GOOD = (
     "C0A80001,192.168.0.1,3,1763700000.123456789,{offset},0.000001,0.000020,-12.345,0.001,0.020,"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from network_trees import ROCE, Looker, device, interface, write
 
-from slurm_robust.nodecheck import links
 from slurm_robust.nodecheck.checks.network.ethernet_errors import LIMITS
+from slurm_robust.nodecheck.sources import network_links
 
 HEAD = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
 
@@ -35,8 +35,8 @@ def looker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looker:
 @pytest.mark.parametrize("name", ["eth0", "ens10f0", "enp1s0f0np0", "bond0.12", "ib0", "wlp2s0", "virbr0-calibrate"])
 def test_interfaces_are_taken_from_the_routes_and_not_from_their_names(name: str) -> None:
     """A peer (gcm) missed `ens10f0` and took `virbr0-calibrate` for InfiniBand: names say nothing."""
-    assert links.default_interfaces(HEAD + route(name), "") == [name]
-    assert links.default_interfaces(HEAD + route(name, "000011AC", "0000FFFF"), "") == []
+    assert network_links.default_interfaces(HEAD + route(name), "") == [name]
+    assert network_links.default_interfaces(HEAD + route(name, "000011AC", "0000FFFF"), "") == []
 
 
 def test_ipv6_default_routes_count_and_rejecting_ones_do_not() -> None:
@@ -44,19 +44,19 @@ def test_ipv6_default_routes_count_and_rejecting_ones_do_not() -> None:
     zero = "0" * 32
     line = f"{zero} 00 {zero} 00 fe80{'0' * 28} 00000400 00000001 00000000 {{flags}}     {{name}}\n"
     text = line.format(flags="00000003", name="ens10f0") + line.format(flags="00200200", name="lo")
-    assert links.default_interfaces("", text) == ["ens10f0"]
+    assert network_links.default_interfaces("", text) == ["ens10f0"]
 
 
 @given(st.text(max_size=400), st.text(max_size=400))
 def test_any_tables_are_read_without_an_error(one: str, other: str) -> None:
     """Truncated or odd /proc tables give what they can."""
-    assert isinstance(links.default_interfaces(one, other), list)
+    assert isinstance(network_links.default_interfaces(one, other), list)
 
 
 @given(st.sampled_from(["../../etc", ".", "..", "a/b", "a\0b", "x" * 70]))
 def test_a_name_that_steps_out_of_its_folder_is_none(name: str) -> None:
     """A saved tree may say anything."""
-    assert links.default_interfaces(HEAD + route(name), "") == []
+    assert network_links.default_interfaces(HEAD + route(name), "") == []
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from network_trees import write
 
-from slurm_robust.nodecheck import naming, registry, runner
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding
+from slurm_robust.nodecheck.sources import host_names
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ from slurm_robust.nodecheck.finding import Finding
 )
 def test_controllers_are_read_from_slurm_conf(text: str, hosts: list[str], port: int) -> None:
     """Each by the address that Slurm contacts it by; what is no host's name is none."""
-    assert naming.controllers(text) == (hosts, port)
+    assert host_names.controllers(text) == (hosts, port)
 
 
 @given(
@@ -40,16 +41,16 @@ def test_controllers_are_read_from_slurm_conf(text: str, hosts: list[str], port:
 )
 def test_any_slurm_conf_and_hosts_file_is_read(text: str) -> None:
     """Truncated or odd files give what they can, and nothing but names of hosts."""
-    hosts, port = naming.controllers(text)
-    assert all(naming.is_host(host) for host in hosts)
+    hosts, port = host_names.controllers(text)
+    assert all(host_names.is_host(host) for host in hosts)
     assert 0 < port < 65536
-    assert all(naming.is_address(a) for addresses in naming.in_hosts(text).values() for a in addresses)
+    assert all(host_names.is_address(a) for addresses in host_names.in_hosts(text).values() for a in addresses)
 
 
 def test_the_hosts_file() -> None:
     """Aliases, comments, IPv6, and lines that are none."""
     text = "127.0.0.1 localhost\n10.0.0.1\tCTL1.example ctl1 # main\nfd00::1 ctl1\nnonsense x\n10.0.0.2\n#10.0.0.3 y\n"
-    assert naming.in_hosts(text) == {
+    assert host_names.in_hosts(text) == {
         "localhost": ["127.0.0.1"],
         "ctl1.example": ["10.0.0.1"],
         "ctl1": ["10.0.0.1", "fd00::1"],
@@ -61,8 +62,8 @@ def test_slurm_conf_of_the_environment_counts_only_where_it_is_root_s(tmp_path: 
     context = Context("n1")
     conf = tmp_path / "slurm.conf"
     conf.write_text("SlurmctldHost=mine\n")
-    usual = naming.slurm_conf(context, "", {})
-    read = lambda path: naming.slurm_conf(context, "", {"SLURM_CONF": str(path)})  # noqa: E731
+    usual = host_names.slurm_conf(context, "", {})
+    read = lambda path: host_names.slurm_conf(context, "", {"SLURM_CONF": str(path)})  # noqa: E731
     assert read(conf) == "SlurmctldHost=mine\n"
     (tmp_path / "link").symlink_to(conf)
     os.mkfifo(tmp_path / "pipe")
@@ -92,7 +93,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     real = socket.getaddrinfo
 
     def resolver(host: str, *rest: Any, **more: Any) -> Any:
-        if naming.is_address(host):
+        if host_names.is_address(host):
             return real(host, *rest, **more)
         with note.open("a") as file:
             file.write(f"{host}\n")
@@ -105,7 +106,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.99" if "far" in host else "127.0.0.1", 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolver)
-    monkeypatch.setattr(naming, "hosts_file", lambda context: {"known": ["10.0.0.1"]})
+    monkeypatch.setattr(host_names, "hosts_file", lambda context: {"known": ["10.0.0.1"]})
     return note
 
 
@@ -177,9 +178,9 @@ def test_own_name(asked: Path, monkeypatch: pytest.MonkeyPatch, name: str, expec
 
 def test_which_addresses_are_this_machine_s() -> None:
     """Told by bind(2), for both families."""
-    assert naming.is_local("127.0.0.1")
+    assert host_names.is_local("127.0.0.1")
     for address in ("192.0.2.99", "2001:db8::99", "no address"):
-        assert not naming.is_local(address)
+        assert not host_names.is_local(address)
 
 
 def test_this_machine_has_no_fault() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from network_trees import BOOT, REAL, ROCE, UP, device, garble, interface, no_crash, write
 
-from slurm_robust.nodecheck import registry, runner, state
 from slurm_robust.nodecheck.checks.network.ethernet_errors import LIMITS as STATISTICS
 from slurm_robust.nodecheck.checks.network.rdma_errors import LIMITS as ERRORS
 from slurm_robust.nodecheck.checks.network.rdma_transport import LIMITS as TRANSPORT
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import check_state, registry, runner
+from slurm_robust.nodecheck.engine.context import Context
 
 NETWORK = [name for name in registry.NAMES if registry.GROUP_OF[name] == "network"]
 FILES = {
@@ -92,7 +92,7 @@ def test_whatever_the_files_hold_there_is_a_finding(tmp_path: Path, seed: int) -
         check = registry.get(name)
         facts = check.probe(context, check.settings({}))
         if check.remember is not None and (kept := check.remember(facts, check.settings({}))):
-            assert state.save(tmp_path / "cache", name, kept)
+            assert check_state.save(tmp_path / "cache", name, kept)
     random_ = random.Random(seed)
     garble(tmp_path, random_, share=random_.choice([0.05, 0.3, 0.9]))
     no_crash(NETWORK, tmp_path, tmp_path / "cache")
@@ -123,7 +123,7 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
         check = registry.get(name)
         facts = check.probe(context, check.settings({}))
         assert check.remember is not None
-        assert state.save(tmp_path / "cache", name, check.remember(facts, check.settings({})) or {})
+        assert check_state.save(tmp_path / "cache", name, check.remember(facts, check.settings({})) or {})
         facts = check.probe(replace(context, shared={}), check.settings({}))
         assert check.remember(facts, check.settings({})) is None, name
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from network_trees import BOOT, Looker, write
 
-from slurm_robust.nodecheck import runner
 from slurm_robust.nodecheck.checks.network import conntrack, default_route, loopback, neighbours, network_sysctls
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import Context
 
 Patch = pytest.MonkeyPatch
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from network_trees import BOOT, write
 
-from slurm_robust.nodecheck import runner
 from slurm_robust.nodecheck.checks.network import nic_log
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import Context
 
 WORDS = {
     "table_overflow": [

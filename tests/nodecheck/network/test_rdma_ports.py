@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from network_trees import DOWN, OFF, REAL, ROCE, UP, Looker, device, eight, interface, write
 
-from slurm_robust.nodecheck import rdma, runner
 from slurm_robust.nodecheck.checks.network import rdma_ports
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.sources import rdma
 
 
 @pytest.fixture

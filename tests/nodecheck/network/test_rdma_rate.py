@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from network_trees import DOWN, REAL, ROCE, UP, Looker, device, eight
 
-from slurm_robust.nodecheck import nics, rdma, runner
+from slurm_robust.nodecheck.catalogue import network_cards
 from slurm_robust.nodecheck.checks.network import rdma_firmware, rdma_rate
-from slurm_robust.nodecheck.context import Context
+from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.sources import rdma
 
 
 @pytest.fixture
@@ -123,10 +125,14 @@ def test_firmware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cards_are_looked_up_by_id_and_by_mlx5_s_model_name() -> None:
     """The model's number is the device id in decimal."""
-    assert nics.lookup(None, None, "MT4129") == nics.lookup(0x15B3, 0x1021) == nics.Nic("ConnectX-7", 400, 25)
-    assert nics.lookup(None, None, "MT41692").name == "BlueField-3"
+    assert (
+        network_cards.lookup(None, None, "MT4129")
+        == network_cards.lookup(0x15B3, 0x1021)
+        == network_cards.Nic("ConnectX-7", 400, 25)
+    )
+    assert network_cards.lookup(None, None, "MT41692").name == "BlueField-3"
     for model in ("", "MT", "MTx", "MT²", "MT99999999999", "BCM57508"):
-        assert nics.lookup(None, None, model) is nics.UNKNOWN
+        assert network_cards.lookup(None, None, model) is network_cards.UNKNOWN
 
 
 @given(st.text(max_size=60))

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.nodecheck import registry, runner, torch_devices
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.checks.torch import devices as torch_devices
+from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
 
 P, W, F, U, S = Status.PASS, Status.WARN, Status.FAIL, Status.UNKNOWN, Status.SKIP
 H100 = "NVIDIA H100 80GB HBM3, 132 SMs, 9.0"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import glob
 import os
 
-from slurm_robust.nodecheck import tree
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _NVIDIA = "0x10de"
 _REMEDY = "drain; look for the missing GPU in `lspci -d 10de:` and the kernel log; power-cycle"
@@ -25,7 +25,10 @@ def _on_bus(context: Context) -> int:
     """GPUs of NVIDIA on the PCI bus, those left out that were given to a virtual machine on purpose."""
     found = 0
     for device in context.path("/sys/bus/pci/devices").glob("*"):
-        if read_text(device / "vendor", 16).strip() == _NVIDIA and tree.target(device / "driver") not in _GIVEN_AWAY:
+        if (
+            read_text(device / "vendor", 16).strip() == _NVIDIA
+            and small_files.target(device / "driver") not in _GIVEN_AWAY
+        ):
             found += read_text(device / "class", 16).startswith(_GPU_CLASSES)
     return found
 
@@ -51,9 +54,9 @@ def _declared(context: Context) -> int:
     """Slurm's count for this node; not asked before and after a job, where each millisecond is waited for."""
     if context.stage not in ("periodic", "full"):
         return 0
-    from slurm_robust.nodecheck import gres, naming  # noqa: PLC0415 (the same)
+    from slurm_robust.nodecheck.sources import gres, host_names  # noqa: PLC0415 (the same)
 
-    return gres.gpus(naming.slurm_conf(context, "", os.environ), context.node)
+    return gres.gpus(host_names.slurm_conf(context, "", os.environ), context.node)
 
 
 def judge(facts: Facts, options: Options) -> Finding:

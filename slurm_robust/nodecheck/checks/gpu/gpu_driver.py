@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import streaks
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine import streaks
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml.judging import Complaint, settle, silent
 from slurm_robust.nodecheck.nvml.session import DEADLINE_S, ERRORS, LOST
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _OPENING = frozenset({"nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"})
 _HUNG = "hung"

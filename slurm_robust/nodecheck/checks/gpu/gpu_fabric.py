@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import streaks
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine import streaks
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent
 from slurm_robust.nodecheck.nvml.session import DEADLINE_S
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _MANAGER = "nv-fabricmanage"
 """The process's name, as the kernel cuts it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml import profiles
 from slurm_robust.nodecheck.nvml.judging import Complaint, answered, odd_ones, settle, silent
 from slurm_robust.nodecheck.nvml.session import DEADLINE_S, limit_s, of
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _BY_SLURMD = ("prolog", "epilog", "periodic")
 """Stages that run outside any job's cgroup, and so see all GPUs."""

@@ -8,12 +8,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
 from slurm_robust.nodecheck.nvml.session import DEADLINE_S, of
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
 _JOB_OF_CGROUP = re.compile(r"/job_(\d{1,10})(?:/|$)", re.MULTILINE)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
 from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
 from slurm_robust.nodecheck.nvml.session import DEADLINE_S
-from slurm_robust.nodecheck.registry import Check, Facts, Options
 
 _REMEDY = "reset the GPU; if `nvidia-smi -q` still warns of its InfoROM, have it repaired"
 

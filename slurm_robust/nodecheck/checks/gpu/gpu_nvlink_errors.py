@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import counters
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine import counters
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
 from slurm_robust.nodecheck.nvml.fields import LINK_COUNTERS
 from slurm_robust.nodecheck.nvml.judging import Complaint, settle, silent
 from slurm_robust.nodecheck.nvml.session import DEADLINE_S
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _TOTALS = {
     "nvlink_recoveries": "recoveries",

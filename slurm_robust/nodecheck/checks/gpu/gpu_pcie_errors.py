@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import counters
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine import counters
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
 from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
 from slurm_robust.nodecheck.nvml.session import DEADLINE_S
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _NAMES = ("pcie_replays", "pcie_nonfatal", "pcie_fatal")
 _REMEDY = "`nvidia-smi -q -d PCIE`; look at AER lines in `dmesg`; reseat board or riser when the node is idle"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 
 _KERNEL = re.compile(r"Linux version (\d{1,4})\.(\d{1,4})")
 _DMA_BUF = (5, 12)

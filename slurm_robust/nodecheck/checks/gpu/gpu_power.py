@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.context import STAGES
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine.context import STAGES
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
 from slurm_robust.nodecheck.nvml.judging import Complaint, answered, odd_ones, settle, silent, untold
 from slurm_robust.nodecheck.nvml.session import DEADLINE_S
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _REMEDY = "`nvidia-smi -i N -pl WATTS`; see what sets it at boot"
 

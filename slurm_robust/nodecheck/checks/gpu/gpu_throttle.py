@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import streaks
-from slurm_robust.nodecheck.context import STAGES
-from slurm_robust.nodecheck.finding import Finding, Status
+from slurm_robust.nodecheck.engine import streaks
+from slurm_robust.nodecheck.engine.context import STAGES
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
 from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
 from slurm_robust.nodecheck.nvml.session import DEADLINE_S
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
 
 _HEAT = "look at the node's fans, air and coolant; `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`"
 _POWER = "look at power supplies, cables and the rack's power cap; `nvidia-smi -q -d POWER,PERFORMANCE`"

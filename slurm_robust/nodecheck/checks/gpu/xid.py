@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import log_lane, state, sxids, xids
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.catalogue import sxids, xids
+from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import shared_kernel_log
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (\d{1,4})\b[, ]*(.*)", re.DOTALL)
 _WORDS = ("NVRM: Xid", "SXid")
@@ -93,7 +95,7 @@ def _job_gpus(context: Context) -> list[str]:
 
 def probe(context: Context, options: Options) -> Facts:
     """Read the log from where the last prolog left off, and what is latched from before."""
-    news = log_lane.news(context, check.name, _ANY.match, _WORDS)
+    news = shared_kernel_log.news(context, check.name, _ANY.match, _WORDS)
     log = news.log
     return {
         "driver": context.path("/proc/driver/nvidia").is_dir(),
@@ -106,7 +108,7 @@ def probe(context: Context, options: Options) -> Facts:
         "job_gpus": _job_gpus(context),
         "cursor": dict(log.cursor),
         "old_cursor": news.cursor,
-        "advance": log_lane.counts(context),
+        "advance": shared_kernel_log.counts(context),
     }
 
 
@@ -174,7 +176,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     if concerned:
         return _failed(concerned)
     if facts["error"]:
-        return log_lane.unreadable(facts, needed=facts["driver"])
+        return shared_kernel_log.unreadable(facts, needed=facts["driver"])
     warned = failed + [event for event in merged if _grade(event, options) == "warn"]
     if warned:
         sentence = "; ".join(_say(event) for event in warned)
@@ -241,7 +243,7 @@ def clear(context: Context, gpu: str, options: Options) -> int:
     before = len(kept["latched"])
     name = gpu_name(gpu)
     kept["latched"] = [event for event in kept["latched"] if gpu != "all" and event["gpu"] != name]
-    if context.cache_dir is None or not state.save(context.cache_dir, check.name, kept):
+    if context.cache_dir is None or not check_state.save(context.cache_dir, check.name, kept):
         raise PermissionError(13, f"{context.cache_dir}: the state cannot be written there (are you root?)")
     return before - len(kept["latched"])
 
@@ -255,7 +257,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
-    lane=log_lane.LANE,
+    lane=shared_kernel_log.LANE,
     log_words=_WORDS,
     remember=remember,
     watch=watch,

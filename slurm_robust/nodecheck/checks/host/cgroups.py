@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck import processes, sysfs
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import processes, sysfs
 
 _JOB = re.compile(r"job_(\d{1,10})\Z")
 # Version 1: /sys/fs/cgroup/<controller>/slurm*/uid_*/job_*; version 2: /sys/fs/cgroup/system.slice/*slurmstepd.scope/.

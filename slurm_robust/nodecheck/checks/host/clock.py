@@ -5,10 +5,10 @@ MUNGE refuses credentials of a clock that is minutes off; logs stop to line up l
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import processes, tree
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import processes, small_files
 
 _DAEMONS = (
     "/run/chrony/chronyd.pid",
@@ -56,8 +56,8 @@ def probe(context: Context, options: Options) -> Facts:
         "offset_us": offset_us,
         "max_error_us": timex.maxerror,
         "by": _otherwise(context),
-        "daemon": any(tree.exists(context.path(path)) for path in _DAEMONS),
-        "container": any(tree.exists(context.path(path)) for path in _CONTAINERS),
+        "daemon": any(small_files.exists(context.path(path)) for path in _DAEMONS),
+        "container": any(small_files.exists(context.path(path)) for path in _CONTAINERS),
         # The first processor's flags are enough.
         "guest": " hypervisor" in read_text(context.path("/proc/cpuinfo"), 1 << 13),
     }
@@ -65,7 +65,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 def _otherwise(context: Context) -> str:
     """Who keeps the clock in step without telling the kernel so; empty where nobody does."""
-    if tree.exists(context.path("/run/ntpd.sock")):
+    if small_files.exists(context.path("/run/ntpd.sock")):
         return "openntpd"
     return next((p.command for p in processes.scan(context) if p.command in _SILENT and p.state != "Z"), "")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from slurm_robust.nodecheck import sysfs
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _CPU = "/sys/devices/system/cpu"
 
@@ -33,9 +33,9 @@ def _declared(context: Context) -> int:
     """Slurm's count for this node; not asked before and after a job, where each millisecond is waited for."""
     if context.stage not in ("periodic", "full"):
         return 0
-    from slurm_robust.nodecheck import naming, node_line  # noqa: PLC0415 (the same)
+    from slurm_robust.nodecheck.sources import host_names, node_line  # noqa: PLC0415 (the same)
 
-    return node_line.cpus(naming.slurm_conf(context, "", os.environ), context.node)
+    return node_line.cpus(host_names.slurm_conf(context, "", os.environ), context.node)
 
 
 def _on_purpose(facts: Facts, expected: int) -> bool:

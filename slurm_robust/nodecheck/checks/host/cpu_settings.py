@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import processes, sysfs
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import processes, sysfs
 
 _CPU = "/sys/devices/system/cpu"
 

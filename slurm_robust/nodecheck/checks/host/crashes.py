@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from slurm_robust.nodecheck import mounts, sysfs
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import mounts, sysfs
 
 # Where firmware's store, kdump and systemd keep what a crashed kernel left.
 _PLACES = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 
-from slurm_robust.nodecheck import sysfs
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _YEAR_S = 365.25 * 86_400
 _DATES = (

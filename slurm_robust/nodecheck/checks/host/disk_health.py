@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import counters, state, sysfs
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import check_state, counters
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 SMARTCTL = ("/usr/sbin/smartctl", "/usr/local/sbin/smartctl", "/sbin/smartctl", "/usr/bin/smartctl")
 """Where the program is looked for; PATH is not asked."""
@@ -91,7 +92,7 @@ def _ask(program: str, device: str, timeout_s: float) -> dict[str, Any] | None:
 
 def probe(context: Context, options: Options) -> Facts:
     """Ask each disk; between two full looks no oftener than every few hours."""
-    kept = state.load(context.cache_dir, check.name)
+    kept = check_state.load(context.cache_dir, check.name)
     boot_id, at_s = context.boot_id(), counters.uptime_s()
     then_s = kept.get("at_s")
     fresh = (

@@ -7,10 +7,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import sysfs
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _NOT_LOCAL = ("loop", "ram", "zram", "sr", "fd", "nbd", "rbd", "dm-", "md", "drbd")
 _MAX_DISKS = 256
@@ -51,7 +51,7 @@ def _expected(options: Options) -> dict[str, int]:
 
 def probe(context: Context, options: Options) -> Facts:
     """Disks, NVMe controllers and arrays with their states."""
-    from slurm_robust.nodecheck import mdstat  # noqa: PLC0415 (only this lane's process pays for it)
+    from slurm_robust.nodecheck.sources import mdstat  # noqa: PLC0415 (only this lane's process pays for it)
 
     controllers = {
         folder.name: sysfs.word(folder / "state", 32)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import counters, looks, sysfs
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _WINDOW_S = 86_400.0
 
@@ -33,7 +34,7 @@ def probe(context: Context, options: Options) -> Facts:
         "controllers": len(controllers),
         "counts": counts,
         "labels": labels,
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 

@@ -8,11 +8,11 @@ import re
 from functools import partial
 from typing import Any
 
-from slurm_robust.nodecheck import mounts, processes
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.isolate import Task, run_all
-from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.isolate import Task, run_all
+from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.sources import mounts, processes
 
 _MIB = 1 << 20
 _BROKEN = {errno.EROFS, errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EDQUOT}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from slurm_robust.nodecheck import sysfs
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.faults import Fault, conclude
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _FOLDER = "/sys/class/dmi/id"
 _FIELDS = ("sys_vendor", "product_name", "bios_vendor", "bios_version", "bios_date")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from slurm_robust.nodecheck import sysfs
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _BRIDGE = "0x0604"
 _EXTENDED_AT = 0x100

@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import log_lane, mounts, troubles
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.catalogue import kernel_patterns
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.sources import mounts, shared_kernel_log
 
 _LASTING = {"fs_shutdown": "was shut down", "remount_ro": "went read-only"}
 _MAX_TOLD = 4
@@ -31,11 +32,11 @@ def probe(context: Context, options: Options) -> Facts:
     """Read what was logged since the last prolog, and which of the file systems it names are mounted how."""
     for name in ("ignore", "often"):
         for kind in options[name]:
-            if kind not in troubles.KINDS or (name == "often" and type(options[name][kind]) is not int):
+            if kind not in kernel_patterns.KINDS or (name == "often" and type(options[name][kind]) is not int):
                 raise CheckError(f"nodecheck.options.kernel_log.{name}: {kind!r} is no kind, or its number is none")
-    news = log_lane.news(context, check.name, troubles.sort, troubles.WORDS)
+    news = shared_kernel_log.news(context, check.name, kernel_patterns.sort, kernel_patterns.WORDS)
     log = news.log
-    seen, back = troubles.count(record.text for record in log.records)
+    seen, back = kernel_patterns.count(record.text for record in log.records)
     facts: Facts = {
         "error": log.error,
         "errno": log.errno,
@@ -43,7 +44,7 @@ def probe(context: Context, options: Options) -> Facts:
         "seen": seen,
         "known": _pairs(news.kept.get("broken")),
         "back": back,
-        "cursor": dict(log.cursor if log_lane.counts(context) else news.cursor),
+        "cursor": dict(log.cursor if shared_kernel_log.counts(context) else news.cursor),
     }
     facts["mounted"] = _devices(context) if _broken(facts) else {}
     return facts
@@ -73,26 +74,26 @@ def _still(facts: Facts) -> list[list[str]]:
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails only for a file system that an error made read-only or shut down, and that still is; the rest is told."""
     if facts["error"]:
-        return log_lane.unreadable(facts, needed=False)
+        return shared_kernel_log.unreadable(facts, needed=False)
     still = [pair for pair in _still(facts) if pair[0] not in options["ignore"]]
     if still:
         kind = still[0][0]
         names = ", ".join(sorted({name for _, name in still}))
         sentence = f"file system on {names} {_LASTING[kind]} after an error"
-        return Finding(Status.FAIL, kind, sentence, troubles.KINDS[kind].remedy, {"seen": facts["seen"]})
+        return Finding(Status.FAIL, kind, sentence, kernel_patterns.KINDS[kind].remedy, {"seen": facts["seen"]})
     seen = {kind: entry for kind, entry in facts["seen"].items() if kind not in options["ignore"]}
     told = {
         kind: entry
         for kind, entry in seen.items()
-        if entry["count"] >= options["often"].get(kind, troubles.KINDS[kind].often)
+        if entry["count"] >= options["often"].get(kind, kernel_patterns.KINDS[kind].often)
     }
     if not told:
         sentence = "the kernel log shows no trouble since the last look"
         return Finding(Status.PASS, "quiet", sentence, evidence={"seen": seen})
-    worst = next(kind for kind in reversed(troubles.KINDS) if kind in told)
+    worst = next(kind for kind in reversed(kernel_patterns.KINDS) if kind in told)
     said = ", ".join(_say(kind, told[kind]) for kind in sorted(told, key=lambda kind: kind != worst))
     sentence = f"kernel log since the last look: {said}"
-    return Finding(Status.WARN, worst, sentence, troubles.KINDS[worst].remedy, {"seen": seen})
+    return Finding(Status.WARN, worst, sentence, kernel_patterns.KINDS[worst].remedy, {"seen": seen})
 
 
 def _say(kind: str, entry: Mapping[str, Any]) -> str:
@@ -116,11 +117,13 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
-    lane=log_lane.LANE,
+    lane=shared_kernel_log.LANE,
     log_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
     remember=remember,
     options={
-        "ignore": Option([], f"list of kinds that are passed over: {', '.join(troubles.KINDS)}", "ours: none is"),
+        "ignore": Option(
+            [], f"list of kinds that are passed over: {', '.join(kernel_patterns.KINDS)}", "ours: none is"
+        ),
         "often": Option(
             {},
             "{kind: lines since the last prolog from which on it warns}",

@@ -6,10 +6,10 @@ import os
 from collections.abc import Container, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import processes
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Options
+from slurm_robust.nodecheck.sources import processes
 
 _MAX_ENVIRON_BYTES = 128 << 10
 _MAX_TOLD = 20

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import sysfs
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _NEVER = 1 << 50
 """Limits of this size (file-max on 64-bit machines) are none."""

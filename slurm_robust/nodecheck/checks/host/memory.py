@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 
-from slurm_robust.nodecheck import processes
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import processes
 
 _ARCSTATS = "/proc/spl/kstat/zfs/arcstats"
 _ARC = re.compile(r"^(size|c_min) +\d +(\d{1,18})$", re.MULTILINE)
@@ -41,9 +41,9 @@ def _declared_mb(context: Context) -> int:
     """Slurm's RealMemory of this node; not asked before and after a job, where each millisecond is waited for."""
     if context.real_memory_mb or context.stage not in ("periodic", "full"):
         return 0
-    from slurm_robust.nodecheck import naming, node_line  # noqa: PLC0415 (the same)
+    from slurm_robust.nodecheck.sources import host_names, node_line  # noqa: PLC0415 (the same)
 
-    return node_line.memory_mb(naming.slurm_conf(context, "", os.environ), context.node)
+    return node_line.memory_mb(host_names.slurm_conf(context, "", os.environ), context.node)
 
 
 def _missing(facts: Facts, options: Options, total_mb: int) -> Finding | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck import sysfs
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _TOTAL = re.compile(r"MemTotal:\s+(\d{1,15}) kB")
 

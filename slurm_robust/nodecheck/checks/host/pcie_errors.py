@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck import counters, looks, sysfs
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _TOTALS = re.compile(r"^TOTAL_ERR_(COR|NONFATAL|FATAL) (\d{1,18})$", re.MULTILINE)
 _FILES = ("aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal")
@@ -30,7 +31,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "devices": devices,
         "counts": counts,
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck import processes
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.sources import processes
 
 _MAX_ENTRIES = 20_000
 _MAX_DEPTH = 3

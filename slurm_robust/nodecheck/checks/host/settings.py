@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import sysfs
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _SYSCTL = re.compile(r"[a-z][\w*-]*(?:[./][\w*:-]+){1,8}\Z")
 _MODULE = re.compile(r"[\w-]{1,64}\Z")

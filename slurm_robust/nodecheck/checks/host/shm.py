@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from slurm_robust.nodecheck import processes
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import processes
 
 _MIB = 1 << 20
 _MAX_FILES = 20_000

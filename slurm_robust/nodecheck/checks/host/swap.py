@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck import counters, looks
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 
 _VMSTAT = re.compile(r"^(pswpin|pswpout) (\d{1,18})$", re.MULTILINE)
 _FULL = re.compile(r"^full avg10=[\d.]{1,9} avg60=(\d{1,3}(?:\.\d{1,4})?) ", re.MULTILINE)
@@ -26,7 +26,7 @@ def probe(context: Context, options: Options) -> Facts:
         ],
         "counts": {name: int(value) for name, value in _VMSTAT.findall(read_text(context.path("/proc/vmstat")))},
         "stalled_percent": float(full[1]) if full else None,
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 

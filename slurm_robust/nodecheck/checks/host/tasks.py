@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm_robust.nodecheck import counters, processes, state, sysfs
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.processes import Process
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import check_state, counters
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import processes, sysfs
+from slurm_robust.nodecheck.sources.processes import Process
 
 _MAX_KEPT = 500
 _MAX_TOLD = 5
@@ -55,7 +56,7 @@ def _load(context: Context, every: Sequence[Process]) -> float:
 def probe(context: Context, options: Options) -> Facts:
     """Processes in D or Z, each with the time since when it was seen so; the load where slurmd runs without a job."""
     now_s, boot_id = counters.uptime_s(), context.boot_id()
-    kept = state.load(context.cache_dir, check.name)
+    kept = check_state.load(context.cache_dir, check.name)
     kept = kept if kept.get("boot_id") == boot_id else {}
     seen = kept.get("seen")
     seen = seen if isinstance(seen, Mapping) else {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import counters, looks, sysfs
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import sysfs
 
 _CPU = "/sys/devices/system/cpu"
 _SENSORS = ("coretemp", "k10temp", "zenpower", "jc42", "cpu_thermal", "spd5118")
@@ -42,7 +43,7 @@ def probe(context: Context, options: Options) -> Facts:
         "sensors": sensors,
         "critical": critical[:32],
         "counts": counts,
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 

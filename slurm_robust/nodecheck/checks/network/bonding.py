@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck import tree
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _LINE = re.compile(r"^\s*([A-Za-z][\w /()-]{1,40}?): ?(.*?)\s*$")
 _NO_PARTNER = "00:00:00:00:00:00"
@@ -43,7 +43,7 @@ def parse(text: str) -> dict[str, Any]:
 def probe(context: Context, options: Options) -> Facts:
     """Every bond, as the kernel reports it."""
     folder = context.path("/proc/net/bonding")
-    bonds = {name: parse(read_text(folder / name, 1 << 16)) for name in tree.names(folder)[:_MAX_BONDS]}
+    bonds = {name: parse(read_text(folder / name, 1 << 16)) for name in small_files.names(folder)[:_MAX_BONDS]}
     # The module makes an empty bond0 when it is loaded.
     return {"bonds": {name: bond for name, bond in bonds.items() if bond["members"]}}
 
@@ -73,7 +73,7 @@ def _faults(name: str, bond: dict[str, Any], options: Options) -> Iterator[Fault
     up = [member for member in members if _up(member)]
     speeds = {member["speed"] for member in up if "Mbps" in member.get("speed", "")}
     if len(speeds) > 1:
-        sentence = f"members of {name} run at different speeds ({', '.join(sorted(speeds, key=tree.natural))})"
+        sentence = f"members of {name} run at different speeds ({', '.join(sorted(speeds, key=small_files.natural))})"
         yield Fault(Status.WARN, "bond_speeds", sentence, remedy)
     if "802.3ad" in mode:
         yield from _lacp(name, head, up)

@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.faults import Fault, conclude
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 
 CANDIDATES = ("/usr/bin/chronyc", "/usr/sbin/chronyc", "/usr/local/bin/chronyc")
 _FIELDS = 14

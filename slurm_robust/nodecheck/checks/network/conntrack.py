@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck import counters, looks, tree, windows
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.faults import Fault, conclude
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 
 def column(text: str, name: str) -> int | None:
@@ -21,7 +22,9 @@ def column(text: str, name: str) -> int | None:
     if name not in titles:
         return None
     numbers = [
-        tree.hexadecimal(cells[titles.index(name)]) for line in lines if len(cells := line.split()) == len(titles)
+        small_files.hexadecimal(cells[titles.index(name)])
+        for line in lines
+        if len(cells := line.split()) == len(titles)
     ]
     return sum(number for number in numbers if number is not None) if numbers else None
 
@@ -32,10 +35,10 @@ def probe(context: Context, options: Options) -> Facts:
     text = read_text(context.path("/proc/net/stat/nf_conntrack"))
     counts = {name: count for name in ("drop", "early_drop") if (count := column(text, name)) is not None}
     return {
-        "count": tree.count(folder / "nf_conntrack_count"),
-        "max": tree.count(folder / "nf_conntrack_max"),
+        "count": small_files.count(folder / "nf_conntrack_count"),
+        "max": small_files.count(folder / "nf_conntrack_max"),
         "counts": counts,
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 

@@ -6,40 +6,40 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck import naming
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.sources import host_names
 
 _CONNECT_S = 1.0
 
 
 def probe(context: Context, options: Options) -> Facts:
     """Each controller's addresses: as written, from /etc/hosts, or from the resolver."""
-    text = "" if options["hosts"] else naming.slurm_conf(context, options["slurm_conf"], os.environ)
-    hosts, port = naming.controllers(text)
+    text = "" if options["hosts"] else host_names.slurm_conf(context, options["slurm_conf"], os.environ)
+    hosts, port = host_names.controllers(text)
     for host in options["hosts"]:
-        if not isinstance(host, str) or not naming.is_host(host):
+        if not isinstance(host, str) or not host_names.is_host(host):
             raise CheckError(f"nodecheck.options.controller_name.hosts: {host!r} is no host's name")
     hosts = list(options["hosts"]) or hosts
-    known = naming.hosts_file(context)
+    known = host_names.hosts_file(context)
     found: dict[str, dict[str, Any]] = {}
     ask = []
     for host in hosts:
-        if naming.is_address(host):
+        if host_names.is_address(host):
             found[host] = {"how": "address", "addresses": [host], "error": "", "took_s": 0.0}
         elif host.lower() in known:
             found[host] = {"how": "hosts", "addresses": known[host.lower()], "error": "", "took_s": 0.0}
         elif context.real_root:
             ask.append(host)
     timeout_s = min(options["timeout_s"], context.deadline_s * 0.6)
-    for host, said in naming.resolve(ask, timeout_s).items():
+    for host, said in host_names.resolve(ask, timeout_s).items():
         found[host] = {"how": "resolver", **said}
     if options["connect"] and context.real_root:
         for host in hosts:
             if host in found and found[host]["addresses"]:
-                found[host]["connect"] = naming.connect(found[host]["addresses"][0], port, _CONNECT_S / len(hosts))
+                found[host]["connect"] = host_names.connect(found[host]["addresses"][0], port, _CONNECT_S / len(hosts))
     return {"hosts": hosts, "found": found, "port": port}
 
 

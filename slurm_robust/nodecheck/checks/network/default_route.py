@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck import links, state, tree
-from slurm_robust.nodecheck.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import network_links, small_files
 
 _RTF_UP_GATEWAY = 0x3
 _ATF_COM = 0x2
@@ -21,7 +22,7 @@ def gateways(text: str) -> list[str]:
     found = []
     for line in text.splitlines()[1:]:
         cells = line.split()
-        numbers = [tree.hexadecimal(cell) for cell in cells[1:8]]
+        numbers = [small_files.hexadecimal(cell) for cell in cells[1:8]]
         if len(numbers) != 7 or None in numbers:
             continue
         target, gateway, flags, mask = numbers[0], numbers[1] or 0, numbers[2] or 0, numbers[6]
@@ -35,7 +36,7 @@ def neighbours(text: str) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for line in text.splitlines()[1:]:
         cells = line.split()
-        flags = tree.hexadecimal(cells[2]) if len(cells) >= 6 else None
+        flags = small_files.hexadecimal(cells[2]) if len(cells) >= 6 else None
         if flags is not None:
             found[cells[0]] = found.get(cells[0], False) or bool(flags & _ATF_COM)
     return found
@@ -46,11 +47,11 @@ def probe(context: Context, options: Options) -> Facts:
     net = context.path("/proc/net")
     known = neighbours(read_text(net / "arp"))
     return {
-        "seen": tree.exists(net / "route") or tree.exists(net / "ipv6_route"),
-        "interfaces": links.routed(context),
+        "seen": small_files.exists(net / "route") or small_files.exists(net / "ipv6_route"),
+        "interfaces": network_links.routed(context),
         "gateways": {address: known.get(address) for address in gateways(read_text(net / "route"))},
         "boot_id": context.boot_id(),
-        "kept": state.load(context.cache_dir, check.name),
+        "kept": check_state.load(context.cache_dir, check.name),
     }
 
 

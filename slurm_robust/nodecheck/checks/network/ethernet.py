@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck import links, state
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import network_links
 
 
 def probe(context: Context, options: Options) -> Facts:
     """Each interface with a default route, each that the site names, those of RoCE, and what they stand on."""
-    default, roce, site = links.routed(context), links.roce(context), [str(name) for name in options["interfaces"]]
+    default, roce, site = (
+        network_links.routed(context),
+        network_links.roce(context),
+        [str(name) for name in options["interfaces"]],
+    )
     return {
         "default": default,
         "roce": roce,
         "site": site,
-        "interfaces": links.stack(context, [*default, *site, *roce]),
+        "interfaces": network_links.stack(context, [*default, *site, *roce]),
         "boot_id": context.boot_id(),
-        "kept": state.load(context.cache_dir, check.name),
+        "kept": check_state.load(context.cache_dir, check.name),
     }
 
 
@@ -33,11 +38,11 @@ def _links(facts: Facts) -> Iterator[Fault]:
             yield Fault(
                 Status.FAIL, "interface_missing", f"{name} does not exist", "`ip link`; look for its card: `lspci`"
             )
-        elif links.without_link(interfaces[name]):
+        elif network_links.without_link(interfaces[name]):
             remedy = f"`ip link show {name}`; look at cable and switch port"
             yield Fault(Status.FAIL, "link_down", f"no link on {name}", remedy)
     there = [name for name in facts["default"] if name in interfaces]
-    down = [name for name in there if links.without_link(interfaces[name])]
+    down = [name for name in there if network_links.without_link(interfaces[name])]
     if down:
         status = Status.FAIL if len(down) == len(there) else Status.WARN
         remedy = f"`ip link show {down[0]}`; look at cable and switch port"
@@ -53,7 +58,7 @@ def _speeds(facts: Facts, options: Options) -> Iterator[Fault]:
     kept = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
     best = kept if isinstance(kept, dict) else {}
     for name, interface in facts["interfaces"].items():
-        if links.without_link(interface):
+        if network_links.without_link(interface):
             continue
         before, wanted = best.get(name), _wanted(options["min_mbps"], name)
         remedy = f"`ethtool {name}`; look at cable, transceiver and switch port"
@@ -93,7 +98,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         )
         healthy = Finding(Status.SKIP, "no_interface" if facts["default"] else "no_default_route", said)
     else:
-        up = [name for name in found if not links.without_link(found[name])]
+        up = [name for name in found if not network_links.without_link(found[name])]
         said = f"{some(name for name in up if name in facts['default'] + facts['site'] + facts['roce'])} is up"
         healthy = Finding(
             Status.PASS, "link_up", said if up else "no interface that is needed is down", evidence=evidence
@@ -105,7 +110,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     """The fastest speed of each card in this boot."""
     kept = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
     best = dict(kept) if isinstance(kept, dict) else {}
-    for name in links.cards(facts["interfaces"]):
+    for name in network_links.cards(facts["interfaces"]):
         old, now = best.get(name), facts["interfaces"][name]["mbps"]
         best[name] = max(old, now) if isinstance(old, int) else now
     new = {"boot_id": facts["boot_id"], "best": best}
@@ -115,7 +120,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """What has a link keeps it."""
     up = [name for name, interface in facts["interfaces"].items() if interface["state"] == "up"]
-    return [("says", f"{links.NET}/{name}/operstate", "up") for name in up]
+    return [("says", f"{network_links.NET}/{name}/operstate", "up") for name in up]
 
 
 check = Check(

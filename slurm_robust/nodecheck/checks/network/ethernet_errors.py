@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import counters, links, looks, tree, windows
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.faults import Fault, conclude
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import network_links, small_files
 
 LIMITS: Mapping[str, tuple[int, str]] = {
     "rx_crc_errors": (100, "rx_packets"),
@@ -30,22 +31,22 @@ _DAY_S = 86_400.0
 
 def probe(context: Context, options: Options) -> Facts:
     """Statistics of each card, with those of earlier looks in this boot."""
-    wanted = [*links.routed(context), *map(str, options["interfaces"]), *links.roce(context)]
+    wanted = [*network_links.routed(context), *map(str, options["interfaces"]), *network_links.roce(context)]
     counts: dict[str, int] = {}
-    cards = links.cards(links.stack(context, wanted))
+    cards = network_links.cards(network_links.stack(context, wanted))
     for name in cards:
-        folder = context.path(links.NET) / name
+        folder = context.path(network_links.NET) / name
         files = {counter: folder / "statistics" / counter for counter in (*LIMITS, "rx_packets", "tx_packets")}
         # Twice a flap: down and up; `carrier_down_count` (Linux 4.16) counts the one way only.
         files["carrier_down_count"] = folder / "carrier_down_count"
         files["carrier_changes"] = folder / "carrier_changes"
         for counter, path in files.items():
-            if (value := tree.count(path)) is not None:
+            if (value := small_files.count(path)) is not None:
                 counts[f"{name} {counter}"] = value
     return {
         "cards": cards,
         "counts": counts,
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 

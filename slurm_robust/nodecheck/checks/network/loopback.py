@@ -5,10 +5,10 @@ Without it a machine reaches none of its own addresses: ranks of one node do not
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import links, tree
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Options
+from slurm_robust.nodecheck.sources import network_links, small_files
 
 _IFF_UP = 0x1
 _IFF_LOOPBACK = 0x8
@@ -16,7 +16,7 @@ _IFF_LOOPBACK = 0x8
 
 def probe(context: Context, options: Options) -> Facts:
     """Flags of `lo` (netdevice(7)), None where they cannot be read."""
-    return {"flags": tree.hexadecimal(tree.word(context.path(links.NET) / "lo" / "flags", 16))}
+    return {"flags": small_files.hexadecimal(small_files.word(context.path(network_links.NET) / "lo" / "flags", 16))}
 
 
 def judge(facts: Facts, options: Options) -> Finding:

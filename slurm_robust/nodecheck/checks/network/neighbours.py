@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck import counters, looks, tree, windows
 from slurm_robust.nodecheck.checks.network.conntrack import column
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.faults import Fault, conclude
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _TABLES = {"ipv4": "arp_cache", "ipv6": "ndisc_cache"}
 
@@ -29,14 +30,14 @@ def probe(context: Context, options: Options) -> Facts:
     tables, counts = {}, {}
     for family, name in _TABLES.items():
         text = read_text(context.path("/proc/net/stat") / name)
-        limit = tree.count(context.path(f"/proc/sys/net/{family}/neigh/default/gc_thresh3"))
+        limit = small_files.count(context.path(f"/proc/sys/net/{family}/neigh/default/gc_thresh3"))
         tables[family] = [_entries(text), limit]
         if (full := column(text, "table_fulls")) is not None:
             counts[family] = full
     return {
         "tables": tables,
         "counts": counts,
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck import tree
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.faults import Fault, conclude
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _NAME = re.compile(r"net(?:[./][A-Za-z0-9_-]+){1,6}\Z")
 
@@ -21,14 +21,14 @@ def probe(context: Context, options: Options) -> Facts:
         if not isinstance(name, str) or not _NAME.match(name):
             raise CheckError(f"nodecheck.options.network_sysctls: {name!r} is no setting below net")
         path = name if "/" in name else name.replace(".", "/")
-        found[name] = tree.word(context.path("/proc/sys") / path)
+        found[name] = small_files.word(context.path("/proc/sys") / path)
     return {"found": found}
 
 
 def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
     for name, wanted in options["minimum"].items():
         # `net.ipv4.tcp_rmem` has three numbers; its largest is what a site means.
-        numbers = [number for cell in facts["found"][name].split() if (number := tree.integer(cell)) is not None]
+        numbers = [number for cell in facts["found"][name].split() if (number := small_files.integer(cell)) is not None]
         if numbers and isinstance(wanted, int) and max(numbers) < wanted:
             sentence = f"{name} is {max(numbers)}, at least {wanted} is wanted"
             yield Fault(Status.WARN, "setting_too_low", sentence, f"`sysctl {name}`; set it in /etc/sysctl.d")

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from slurm_robust.nodecheck import log_lane
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import shared_kernel_log
 
 _MLX5 = r"mlx5_core [0-9a-f:.]{7,16}:?.{0,120}?"
 _KINDS = {
@@ -67,21 +67,21 @@ def count(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def probe(context: Context, options: Options) -> Facts:
     """Read what was logged since the last prolog."""
-    news = log_lane.news(context, check.name, _any().match, _WORDS)
+    news = shared_kernel_log.news(context, check.name, _any().match, _WORDS)
     log = news.log
     return {
         "error": log.error,
         "errno": log.errno,
         "boot_id": news.boot_id,
         "seen": count(record.text for record in log.records),
-        "cursor": dict(log.cursor if log_lane.counts(context) else news.cursor),
+        "cursor": dict(log.cursor if shared_kernel_log.counts(context) else news.cursor),
     }
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: what a card can no longer do, the other checks see in its state."""
     if facts["error"]:
-        return log_lane.unreadable(facts, needed=False)
+        return shared_kernel_log.unreadable(facts, needed=False)
     seen = {kind: entry for kind, entry in facts["seen"].items() if kind not in options["ignore"]}
     if not seen:
         return Finding(Status.PASS, "quiet", "the kernel log shows no trouble with network cards since the last look")
@@ -105,7 +105,7 @@ check = Check(
     stages=STAGES,
     probe=probe,
     judge=judge,
-    lane=log_lane.LANE,
+    lane=shared_kernel_log.LANE,
     remember=remember,
     log_words=("health compromised", "Fatal error", "health recovery fail"),
     options={"ignore": Option([], f"list of kinds that are passed over: {', '.join(_KINDS)}", "ours: none is")},

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import socket
 
-from slurm_robust.nodecheck import naming
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.faults import some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.faults import some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import host_names
 
 
 def probe(context: Context, options: Options) -> Facts:
@@ -19,11 +19,11 @@ def probe(context: Context, options: Options) -> Facts:
     if not context.real_root:
         return {"here": False}
     name = socket.gethostname()
-    known = naming.hosts_file(context).get(name.lower(), [])
+    known = host_names.hosts_file(context).get(name.lower(), [])
     said: Facts = {"addresses": known, "error": "", "took_s": 0.0}
     if not known:
-        said = naming.resolve([name], min(options["timeout_s"], context.deadline_s * 0.6))[name]
-    return {"here": True, "name": name, **said, "local": [a for a in said["addresses"] if naming.is_local(a)]}
+        said = host_names.resolve([name], min(options["timeout_s"], context.deadline_s * 0.6))[name]
+    return {"here": True, "name": name, **said, "local": [a for a in said["addresses"] if host_names.is_local(a)]}
 
 
 def judge(facts: Facts, options: Options) -> Finding:

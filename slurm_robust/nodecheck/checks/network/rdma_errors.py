@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck import counters, looks, rdma, tree, windows
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.counters import Growth
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.counters import Growth
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import rdma, small_files
 
 _IBTA = "InfiniBand's bound of 120 an hour (bit error rate 10^-12), as Oracle's and NVIDIA's documents cite it"
 _DIAGS = "the limit of ibcheckerrs in infiniband-diags, here an hour's"
@@ -63,7 +64,7 @@ def probe(context: Context, options: Options) -> Facts:
     ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
     for device, port in ports:
         folder = context.path(rdma.CLASS) / device["name"] / "ports" / str(port["port"]) / "counters"
-        found = {name: tree.count(folder / name) for name in ("link_downed", *LIMITS)}
+        found = {name: small_files.count(folder / name) for name in ("link_downed", *LIMITS)}
         counts[rdma.label(device, port)] = {name: value for name, value in found.items() if value is not None}
     return {
         "counts": counts,
@@ -73,7 +74,7 @@ def probe(context: Context, options: Options) -> Facts:
             for device, port in group
             if rdma.may_be_management(port, len(group))
         ],
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 

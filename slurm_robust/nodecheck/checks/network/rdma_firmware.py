@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck import rdma
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import rdma
 
 
 def probe(context: Context, options: Options) -> Facts:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import rdma, tree
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import rdma, small_files
 
 _MAX_GIDS = 16
 """mlx5 fills its table from the front: two entries for each address of the interface and of its VLANs."""
@@ -31,7 +31,7 @@ def probe(context: Context, options: Options) -> Facts:
                 "group": [device["type"], device["board"], port["port"]],
                 "netdev": port["netdev"],
                 "gids": _gids(folder),
-                "mtu": tree.count(net / "mtu") if net else None,
+                "mtu": small_files.count(net / "mtu") if net else None,
             }
         )
     return {"ports": ports}
@@ -39,14 +39,14 @@ def probe(context: Context, options: Options) -> Facts:
 
 def _gids(port: Path) -> list[list[str]] | None:
     """Type and text of the GIDs that are set; None where the kernel shows no table."""
-    numbers = [name for name in tree.names(port / "gids") if name.isascii() and name.isdigit()]
+    numbers = [name for name in small_files.names(port / "gids") if name.isascii() and name.isdigit()]
     if not numbers:
         return None
     found = []
     for number in numbers[:_MAX_GIDS]:
-        gid = tree.word(port / "gids" / number, 64)
+        gid = small_files.word(port / "gids" / number, 64)
         if gid.strip("0:"):
-            found.append([tree.word(port / "gid_attrs" / "types" / number, 32), gid])
+            found.append([small_files.word(port / "gid_attrs" / "types" / number, 32), gid])
     return found
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import counters, looks, rdma, tree, windows
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.faults import Fault, conclude
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import rdma, small_files
 
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
@@ -50,14 +51,14 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "cards": cards,
         "counts": counts,
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 
 def _link(function: Path, which: str) -> list[float]:
     """GT/s and lanes, zero where the function does not tell."""
-    match = _SPEED.match(tree.word(function / f"{which}_link_speed"))
-    width = tree.count(function / f"{which}_link_width") or 0
+    match = _SPEED.match(small_files.word(function / f"{which}_link_speed"))
+    width = small_files.count(function / f"{which}_link_width") or 0
     # 255 is what a function says that does not answer.
     return [float(match[1]) if match else 0.0, float(width if width <= _MAX_WIDTH else 0)]
 

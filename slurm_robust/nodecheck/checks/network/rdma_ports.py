@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck import counters, rdma, state, tree
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import check_state, counters
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import rdma, small_files
 
 _IFF_UP = 0x1
 _WAITING = ("INIT", "ARMED")
@@ -18,13 +19,15 @@ _NO_LID = (0, 0xFFFF)
 
 def probe(context: Context, options: Options) -> Facts:
     """All ports, and what earlier looks of this boot and of the last one saw."""
-    kept = state.load(context.cache_dir, check.name)
+    kept = check_state.load(context.cache_dir, check.name)
     found = rdma.devices(context)
     up = {}
     for device in found:
         for port in device["ports"]:
             if port["netdev"]:
-                flags = tree.hexadecimal(tree.word(context.path("/sys/class/net") / port["netdev"] / "flags"))
+                flags = small_files.hexadecimal(
+                    small_files.word(context.path("/sys/class/net") / port["netdev"] / "flags")
+                )
                 up[port["netdev"]] = None if flags is None else bool(flags & _IFF_UP)
     known = _known(kept, context.boot_id()).get("devices", {})
     bus = context.path("/sys/bus/pci/devices")
@@ -34,7 +37,9 @@ def probe(context: Context, options: Options) -> Facts:
         "boot_id": context.boot_id(),
         "at_s": counters.uptime_s(),
         "kept": kept,
-        "on_bus": [pci for pci in known.values() if isinstance(pci, str) and pci and not tree.is_gone(bus / pci)],
+        "on_bus": [
+            pci for pci in known.values() if isinstance(pci, str) and pci and not small_files.is_gone(bus / pci)
+        ],
     }
 
 

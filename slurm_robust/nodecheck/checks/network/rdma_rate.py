@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck import rdma, state
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.faults import Fault, conclude
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import rdma
 
 _REMEDY = "reseat or replace cable and transceiver; `mlxlink -d {} -c`, `iblinkinfo`"
 
@@ -20,7 +21,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "devices": rdma.devices(context),
         "boot_id": context.boot_id(),
-        "kept": state.load(context.cache_dir, check.name),
+        "kept": check_state.load(context.cache_dir, check.name),
     }
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from slurm_robust.nodecheck import counters, looks, rdma, tree, windows
 from slurm_robust.nodecheck.checks.network.rdma_errors import flat
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.faults import Fault, conclude
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import rdma, small_files
 
 LIMITS: Mapping[str, int] = {
     # mlx5 (NVIDIA's "Understanding mlx5 counters" and the kernel's commits say what each counts)
@@ -57,14 +58,14 @@ def probe(context: Context, options: Options) -> Facts:
         folder = context.path(rdma.CLASS) / device["name"]
         own = folder / "ports" / str(port["port"]) / "hw_counters"
         # One listing tells which of the counters this driver has.
-        where = own if tree.is_folder(own) else folder / "hw_counters"
-        there = LIMITS.keys() & set(tree.names(where))
-        found = {name: tree.count(where / name) for name in sorted(there)}
+        where = own if small_files.is_folder(own) else folder / "hw_counters"
+        there = LIMITS.keys() & set(small_files.names(where))
+        found = {name: small_files.count(where / name) for name in sorted(there)}
         counts[rdma.label(device, port)] = {name: value for name, value in found.items() if value is not None}
     return {
         "counts": counts,
         "sisters": [[rdma.label(device, port) for device, port in group] for group in rdma.sisters(ports)],
-        **looks.since(context, check.name),
+        **last_probe.since(context, check.name),
     }
 
 

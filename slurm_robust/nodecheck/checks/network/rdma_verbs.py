@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck import rdma, tree
-from slurm_robust.nodecheck.context import STAGES, Context
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.sources import rdma, small_files
 
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 _INFINIBAND_CLASS = "0x0207"  # PCI class of an InfiniBand controller: a card in Ethernet mode has another
@@ -21,19 +21,19 @@ def probe(context: Context, options: Options) -> Facts:
     """Verbs devices with their files, InfiniBand functions without a verbs driver, and modules that are missing."""
     folder = context.path("/sys/class/infiniband_verbs")
     files: dict[str, Any] = {}
-    for name in tree.names(folder):
-        device = tree.word(folder / name / "ibdev", 64)
+    for name in small_files.names(folder):
+        device = small_files.word(folder / name / "ibdev", 64)
         if device:
             files[device] = [name, _mode(context, name)]
     modules = context.path("/sys/module")
     return {
         "devices": [device["name"] for device in rdma.devices(context) if device["kind"] != "slice"],
-        "copied": not tree.is_folder(modules),
-        "loaded": tree.is_folder(modules / "ib_uverbs") or tree.is_folder(folder),
+        "copied": not small_files.is_folder(modules),
+        "loaded": small_files.is_folder(modules / "ib_uverbs") or small_files.is_folder(folder),
         "files": files,
         "without_driver": sorted(_without_driver(context)),
         "missing": [
-            str(name) for name in options["modules"] if not tree.is_folder(modules / str(name).replace("/", "_"))
+            str(name) for name in options["modules"] if not small_files.is_folder(modules / str(name).replace("/", "_"))
         ],
     }
 
@@ -48,11 +48,11 @@ def _mode(context: Context, name: str) -> int | None:
 def _without_driver(context: Context) -> Iterator[str]:
     """InfiniBand functions that the card's driver has and the verbs driver has not."""
     for driver in _DRIVERS:
-        for address in tree.names(context.path("/sys/bus/pci/drivers") / driver):
+        for address in small_files.names(context.path("/sys/bus/pci/drivers") / driver):
             function = context.path("/sys/bus/pci/devices") / address
-            if not _PCI.match(address) or tree.exists(function / "physfn"):
+            if not _PCI.match(address) or small_files.exists(function / "physfn"):
                 continue
-            if tree.word(function / "class", 16).startswith(_INFINIBAND_CLASS) and not tree.names(
+            if small_files.word(function / "class", 16).startswith(_INFINIBAND_CLASS) and not small_files.names(
                 function / "infiniband"
             ):
                 yield address

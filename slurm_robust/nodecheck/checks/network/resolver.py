@@ -7,10 +7,10 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.context import Context, read_text
-from slurm_robust.nodecheck.faults import Fault, conclude, some
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Options
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Options
 
 _FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 

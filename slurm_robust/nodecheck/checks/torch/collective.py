@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck import torch_devices, torch_rank
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks.torch import collective_rank
+from slurm_robust.nodecheck.checks.torch import devices as torch_devices
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 
 _CPU_RANKS = 2
 _DEADLINE_S = 120.0
@@ -61,7 +62,7 @@ def probe(context: Context, options: Options) -> Facts:
         end_s = time.monotonic() + seconds
         for index, device in enumerate(devices):
             words = [index, len(devices), Path(folder) / "meet", device, seconds, options["elements"]]
-            argv = [sys.executable, torch_rank.__file__, *map(str, words)]
+            argv = [sys.executable, collective_rank.__file__, *map(str, words)]
             ranks[f"{index} on {device}"] = subprocess.Popen(
                 argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from slurm_robust.nodecheck import torch_devices
-from slurm_robust.nodecheck.context import Context
-from slurm_robust.nodecheck.finding import Finding, Status
-from slurm_robust.nodecheck.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks.torch import devices as torch_devices
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 
 _CPU_SIZE = 384
 _REMEDY = (

@@ -1,0 +1,173 @@
+"""The record of a training's health, `srobust-health.json` in its folder of checkpoints: rank 0 writes, all read.
+
+    health = HealthLog("ckpt")
+    ...
+    health.observe(step, loss=loss, grad_norm=norm)
+
+Python numbers, at every step or at those that are logged.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from slurm_robust.checkpoint.health.loss_health import (
+    HEALTHY,
+    UNKNOWN,
+    Point,
+    Range,
+    Skip,
+    Trend,
+    judge,
+    observe,
+    skip,
+    undecided,
+)
+from slurm_robust.checkpoint.store import files
+from slurm_robust.checkpoint.store.find import Entry, Found, entries
+
+HEALTH_NAME = "srobust-health.json"
+VERSION = 1
+_BAD_EVERY_S = 1.0
+"""A program that ends itself for its loss tells by it how long it was bad."""
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """The file: what is known, by which limits it was judged, and who wrote it; empty for the program itself."""
+
+    version: int = VERSION
+    writer: str = ""
+    limits: Range = Range()
+    trend: Trend = msgspec.field(default_factory=Trend)
+
+    def of(self, entry: Entry) -> tuple[str, str]:
+        """(healthy, unhealthy or unknown, why) of a sealed checkpoint."""
+        return judge(self.trend, entry.step, entry.created_at_s, self.limits)
+
+    def skip(self, step: int) -> Skip | None:
+        """As `health.skip`."""
+        return skip(self.trend, step, self.limits)
+
+
+def read(directory: str | Path) -> tuple[Record | None, str]:
+    """The record of a folder of checkpoints, or why there is none."""
+    where = Path(directory) / HEALTH_NAME
+    try:
+        found = msgspec.json.decode(where.read_bytes(), type=Record)
+    except FileNotFoundError:
+        return None, f"{where}: not there, nobody tells its loss"
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return None, f"{where}: cannot be read: {error}"
+    if found.version != VERSION:
+        return None, f"{where}: of version {found.version}, known is {VERSION}"
+    return found, ""
+
+
+def latest_healthy(
+    directory: str | Path, *, deep: bool = False, on_bytes: files.OnBytes | None = None
+) -> tuple[Found, Skip | None]:
+    """The newest checkpoint that is sealed, whole and known to be healthy, and what the data loader is to leave out.
+
+    Raises:
+        CheckpointError: as `latest`.
+    """
+    record, why = read(directory)
+    if record is None:
+        return Found(passed_over=((Path(directory), why),)), None
+    passed_over: list[tuple[Path, str]] = []
+    for entry in entries(directory, deep=deep, on_bytes=on_bytes):
+        state, why = (UNKNOWN, entry.problem) if entry.problem else record.of(entry)
+        if state == HEALTHY:
+            found = Found(path=entry.path, step=entry.step, passed_over=tuple(passed_over))
+            return found, record.skip(entry.step)
+        passed_over.append((entry.path, why if entry.problem else f"{state}: {why}"))
+    return Found(passed_over=tuple(passed_over)), None
+
+
+def worth_keeping(directory: str | Path, there: Sequence[Entry]) -> dict[Path, str]:
+    """Of these, newest first, what somebody may want to go back to, and why; nothing where nobody tells of health.
+
+    The newest that is healthy, and the oldest after it that may become so: without that one nothing ever would, where
+    the newest few are all younger than it takes.
+    """
+    record, _ = read(directory)
+    if record is None:
+        return {}
+    found: dict[Path, str] = {}
+    for entry in there:
+        if not entry.sealed or entry.problem:
+            continue
+        if record.of(entry)[0] == HEALTHY:
+            return {**found, entry.path: "the newest that is known to be healthy: a newer one may carry a loss spike"}
+        if undecided(record.trend, entry.step, entry.created_at_s, record.limits):
+            found = {entry.path: "the next that may turn out to be healthy"}
+    return found
+
+
+class HealthLog:
+    """Takes in what each step told, on one rank; writes now and then, and at once when something bad begins.
+
+    Never raises: what cannot be written is tried again later. What is bad is written each second, all else less often.
+
+    Args:
+        directory: The folder of checkpoints.
+        limits: What is in range.
+        write_every_s: Between two writes while all goes well.
+        writer: Whoever writes it, where that is not the program.
+    """
+
+    def __init__(
+        self, directory: str | Path, limits: Range | None = None, *, write_every_s: float = 30.0, writer: str = ""
+    ) -> None:
+        self._where = Path(directory) / HEALTH_NAME
+        known, _ = read(directory)
+        self.record = known if known is not None else Record()
+        self.record.writer = writer
+        if limits is not None:
+            self.record.limits = limits
+        self._every_s, self._written_s, self._was_bad = write_every_s, float("-inf"), False
+        self.due = False
+        """Whether what is known now is to be written."""
+
+    def observe(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
+        """What is bad about this step, empty where nothing is; written down where that is due.
+
+        Anything that is no Python number is not touched: a tensor on a GPU is never waited for.
+        """
+        why = self.take(step, loss=loss, grad_norm=grad_norm)
+        if self.due:
+            self.write()
+        return why
+
+    def take(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
+        """As `observe`, and nothing is written."""
+        point = Point(step, _number(loss), _number(grad_norm))
+        why = observe(self.record.trend, point, self.record.limits, now_s=time.time())
+        every_s = min(self._every_s, _BAD_EVERY_S) if why else self._every_s
+        self.due |= bool(why) != self._was_bad or time.monotonic() - self._written_s >= every_s
+        self._was_bad = bool(why)
+        return why
+
+    def write(self) -> bool:
+        """Write what is known now; False where that was not possible."""
+        self._written_s, self.due = time.monotonic(), False
+        try:
+            self._where.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomic(self._where, msgspec.json.encode(self.record), durable=False)
+        except OSError:
+            return False
+        return True
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond all floats
+        return math.inf

@@ -1,0 +1,244 @@
+"""From a buffer to a file that was read back, and from all ranks' files to a seal. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.saving.shared.image import Description, Note
+from slurm_robust.checkpoint.store import files, seals
+from slurm_robust.checkpoint.store.pruning import prune
+from slurm_robust.checkpoint.store.seals import FileSeal
+
+METADATA = ".metadata"
+LAYOUT = "torch.distributed.checkpoint"
+_CHUNK_BYTES = 4 << 20
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+ANOTHER_S = 3.0
+"""A file that does not grow for so long is written by nobody."""
+WRITERS = ("", ".backup1", ".backup2")
+"""Who may write a rank's file: its own node, and those that keep its backups; in the names of half-written files."""
+_LOOK = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's word that its share of a save is on the disk.
+
+    Attributes:
+        save_id: Of the save.
+        rank: Whose share.
+        files: Of it; none where it had nothing to write.
+        plan: The digest of all ranks' plans.
+        world_size: Ranks that saved together.
+        note: What of; with it, others can go on from this part though the save was never sealed.
+    """
+
+    save_id: str
+    rank: int
+    files: tuple[FileSeal, ...]
+    plan: str = ""
+    world_size: int = 0
+    note: Note | None = None
+
+
+def part_of(description: Description, note: Note, found: tuple[FileSeal, ...]) -> Part:
+    """The word of an image's rank."""
+    return Part(
+        save_id=note.save_id,
+        rank=description.rank,
+        files=found,
+        plan=description.digest,
+        world_size=description.world_size,
+        note=note,
+    )
+
+
+class Missing(Exception):  # noqa: N818 (not an error: the others are not through yet)
+    """Parts that are not there yet; `args[0]` are their ranks."""
+
+
+def reached(point: str) -> None:
+    """Named points of a save; tests replace it to kill the process there."""
+
+
+def folder_name(step: int, run: str, again: int) -> str:
+    """The folder of a save; no two runs, and no two saves of one, share one, so that nothing is ever written over."""
+    return f"step-{step:08d}-{run}{'x' * again}"
+
+
+def _part_path(folder: Path, rank: int) -> Path:
+    return folder / f"part-{rank:05d}.json"
+
+
+def write_file(folder: Path, name: str, content: Iterable[memoryview], writer: str = WRITERS[0]) -> FileSeal:
+    """Write a file, flush it, read it back and compare.
+
+    Raises:
+        CheckpointError: any of that failed; nothing by that name is left.
+    """
+    where, temporary = folder / name, folder / f".{name}{writer}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.sync_folder(folder.parent)
+        reached("folder made")
+        hasher = xxhash.xxh3_128()
+        with temporary.open("wb", buffering=0) as file:
+            for piece in content:
+                for at in range(0, len(piece), _CHUNK_BYTES):
+                    chunk = piece[at : at + _CHUNK_BYTES]
+                    hasher.update(chunk)
+                    _write_all(file.fileno(), chunk)
+            reached("file written")
+            os.fsync(file.fileno())
+        temporary.replace(where)
+        files.sync_folder(folder)
+        reached("file renamed")
+        parts: list[str] = []
+        meant, found = hasher.hexdigest(), files.digest(where, None, parts)
+        if found != meant:
+            where.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"{where}: what was read back is not what was written: xxh3-128 {found}, meant {meant}",
+                "Memory, controller or file system is at fault: srobust check",
+            )
+        return seals.describe(folder, name, meant, tuple(parts))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise CheckpointError(f"{where}: cannot be written: {error}", _LOOK) from error
+
+
+def _write_all(fd: int, chunk: memoryview) -> None:
+    while len(chunk):
+        chunk = chunk[os.write(fd, chunk) :]
+
+
+def note_part(folder: Path, part: Part) -> None:
+    """Leave the word for the rank that seals.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_atomic(_part_path(folder, part.rank), msgspec.json.encode(part))
+    except OSError as error:
+        raise CheckpointError(f"{_part_path(folder, part.rank)}: cannot be written: {error}", _LOOK) from error
+    reached("part noted")
+
+
+def written_by_another(folder: Path, description: Description, save_id: str, patience_s: float = ANOTHER_S) -> bool:
+    """Whether a rank's share is on the disk, or gets there by whoever has it, too; waits while that one writes."""
+    temporaries = [folder / f".{description.file}{writer}.tmp" for writer in WRITERS]
+    before, since_s = [-1], time.monotonic()
+    while time.monotonic() - since_s < patience_s:
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            if seals.read(folder) is not None:
+                return True
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            part = msgspec.json.decode(_part_path(folder, description.rank).read_bytes(), type=Part)
+            if part.save_id == save_id:
+                return True
+        now = [_size_bytes(temporary) for temporary in temporaries]
+        if now != before:
+            before, since_s = now, time.monotonic()
+        time.sleep(_FIRST_PAUSE_S)
+    return False
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
+    """Put all ranks' files under one seal, where nobody else has.
+
+    Raises:
+        Missing: not all ranks have left their word yet.
+        CheckpointError: the seal cannot be written.
+    """
+    found: list[FileSeal] = []
+    missing: list[int] = []
+    try:
+        there = set(os.listdir(folder))  # noqa: PTH208 (a listing asks a network file system anew, an open may not)
+        if seals.SEAL_NAME in there:
+            return  # by whoever has rank 0's share, too
+        for rank in range(world_size):
+            path = _part_path(folder, rank)
+            part = msgspec.json.decode(path.read_bytes(), type=Part) if path.name in there else None
+            if part is None or part.save_id != save_id:
+                missing.append(rank)
+            else:
+                found += part.files
+        if missing:
+            raise Missing(missing)
+        reached("about to seal")
+        seals.write(folder, step, world_size, tuple(found), layout=LAYOUT)
+        reached("sealed")
+    except (OSError, msgspec.MsgspecError) as error:
+        if (folder / seals.SEAL_NAME).exists():
+            return  # that one was quicker, and has tidied up
+        raise CheckpointError(f"{folder}: cannot be sealed: {error}", _LOOK) from error
+    with contextlib.suppress(OSError):  # sealed it is
+        for rank in range(world_size):
+            _part_path(folder, rank).unlink(missing_ok=True)
+    reached("cleaned up")
+
+
+def half_written(folder: Path) -> frozenset[tuple[str, int, int]]:
+    """Name, size and time of change of what is being written in there: it changes as long as somebody does."""
+    found: set[tuple[str, int, int]] = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as listing:
+        for entry in listing:
+            if entry.name.endswith(".tmp"):
+                with contextlib.suppress(OSError):
+                    found.add((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns))
+    return frozenset(found)
+
+
+def retain(directory: Path, keep: int, unfinished_after_s: float = 3600.0) -> None:
+    """Remove sealed checkpoints beyond the newest `keep` that are whole, and what old saves left unfinished.
+
+    Raises:
+        CheckpointError: one of them cannot be removed.
+    """
+    prune(directory, keep, unfinished_after_s=unfinished_after_s, deep=False)
+
+
+def seal_when_complete(folder: Path, save_id: str, step: int, world_size: int, give_up: Callable[[], bool]) -> None:
+    """Wait for all parts, then seal.
+
+    Args:
+        folder: The checkpoint.
+        save_id: Of the save.
+        step: Of it.
+        world_size: Ranks whose parts there must be.
+        give_up: Asked between two looks.
+
+    Raises:
+        CheckpointError: they did not come, or the seal cannot be written.
+    """
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return seal_parts(folder, save_id, step, world_size)
+        except Missing as missing:
+            ranks = missing.args[0]
+        if give_up():
+            few = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+            raise CheckpointError(
+                f"{folder}: not sealed: no part of rank {few} came",
+                "See what those ranks said; all nodes must see this folder: is it on a shared file system?",
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -1,0 +1,190 @@
+"""A rank's two buffers: asked for once, copied into in turn, handed on to a new persister where the old one is gone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.saving.persister.file_writer import reached
+from slurm_robust.checkpoint.saving.rank import copying, deferred_copies, gpu_copies
+from slurm_robust.checkpoint.saving.rank.copying import Pairs
+from slurm_robust.checkpoint.saving.rank.persister_link import Link
+from slurm_robust.checkpoint.saving.rank.save_plan import Plan
+from slurm_robust.checkpoint.saving.shared.file_layout import Layout, views
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, sizes
+
+_POLL_S = 0.005
+_LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID")
+
+
+def keeps_metadata(rank: int) -> bool:
+    """Whether this rank's image has DCP's `.metadata`: one of each node is enough."""
+    local = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "0")
+    return rank == 0 or local == "0"
+
+
+class Retention(NamedTuple):
+    """How many saves stay: sealed ones, and those on the node's own disk (a folder; empty for none); 0 for all."""
+
+    keep: int
+    local: str = ""
+    keep_local: int = 0
+
+
+class Buffers:
+    """The image of this rank, as the trainer sees it.
+
+    Raises:
+        CheckpointError: it is refused, or no persister can be had.
+    """
+
+    def __init__(self, link: Link, plan: Plan, world_size: int, retention: Retention) -> None:
+        self.link, self.layout = link, plan.layout
+        metadata = plan.metadata if keeps_metadata(link.rank) else b""
+        description = Description(
+            directory=str(link.directory),
+            rank=link.rank,
+            world_size=world_size,
+            file=plan.file,
+            file_bytes=plan.layout.file_bytes,
+            metadata_bytes=len(metadata),
+            digest=plan.digest,
+            keep=retention.keep,
+            local=retention.local,
+            keep_local=retention.keep_local,
+        )
+        made = sizes(
+            4096 + 6 * len(str(link.directory)) + 6 * len(retention.local) + len(metadata), plan.layout.file_bytes
+        )
+        fd = link.held()
+        image = Image(fd, populate=True) if fd is not None else None
+        if image is not None and image.described() != description:
+            image.close()
+            os.close(image.fd)
+            image = None
+        if image is None:
+            answer, fds = link.ask({"t": "alloc", "total_bytes": made.total_bytes})
+            if not fds:
+                raise CheckpointError(
+                    f"{answer.get('why', 'the persister refuses')}",
+                    "Give the job more memory (--mem), or write without buffers: Checkpointer(asynchronous=False)",
+                )
+            image = Image(fds[0], populate=True)
+            image.describe(made, description, metadata)
+        self.image = image
+        self.backups = 0
+        """How many other nodes keep what is copied here, too."""
+        self.number = image.newest()
+        self._targets = [self._prepared(plan.layout, slot) for slot in SLOTS]
+        self._deferred: tuple[int, Note, deferred_copies.Deferred] | None = None
+
+    def _prepared(self, layout: Layout, slot: int) -> list[torch.Tensor | memoryview]:
+        """Where to copy to; every page of a slot that holds nothing is touched now, and not in a step."""
+        view = self.image.slot(slot)
+        if self.image.held(slot) is None and layout.file_bytes:
+            torch.frombuffer(view, dtype=torch.uint8).zero_()
+        return views(layout, view)
+
+    def next_slot(self) -> int:
+        """The slot that is copied into next: the empty one, or the one with the older copy."""
+        held = [found[0] if (found := self.image.held(slot)) else 0 for slot in SLOTS]
+        return held.index(min(held))
+
+    def busy(self) -> bool:
+        """Whether the next slot is still being written, or the other one not yet kept on the other nodes."""
+        return not (self.image.free(self.next_slot()) and self.safe())
+
+    def safe(self) -> bool:
+        """Whether the newest copy is kept on all nodes that live and are to: the one before it may be given up."""
+        return all(self.image.sent(slot, self.backups) for slot in SLOTS)
+
+    def wait_free(self) -> None:
+        """Wait until it is not; a persister that has died meanwhile gets a successor."""
+        while self.busy():
+            self.ensure_alive()
+            time.sleep(_POLL_S)
+
+    def ensure_alive(self) -> None:
+        """Hand the image to a new persister where the old one is gone.
+
+        Raises:
+            CheckpointError: none can be had.
+        """
+        if self.link.alive and self.link.go():
+            return
+        self.link.adopt(self.image.fd)
+
+    def register(self) -> str:
+        """Make the slots known to the GPUs' driver, so that they copy at full speed; why not, empty where they are."""
+        return gpu_copies.register(self, self.image.slots)
+
+    def copy(self, tensors: Sequence[torch.Tensor | bytes], note: Note, may_wait: Sequence[bool] | None = None) -> None:
+        """Copy a state into the next slot, and tell the persister.
+
+        Args:
+            tensors: In the order of the layout's places.
+            note: What it is of.
+            may_wait: For each whether it may be copied until `finish`, which is then to be called before it changes.
+                None: all of it is copied here.
+
+        Raises:
+            CheckpointError: no persister can be had any more; the copy is complete all the same.
+        """
+        self.finish()
+        slot = self.next_slot()
+        reached("slot chosen")
+        self.image.begin(slot)
+        reached("slot void")
+        now: Pairs = ([], [])
+        later: Pairs = ([], [])
+        waits = may_wait or [False] * len(tensors)
+        for target, content, wait in zip(self._targets[slot], tensors, waits, strict=True):
+            if isinstance(target, memoryview):
+                assert isinstance(content, bytes)
+                target[: len(content)] = content
+            else:
+                assert isinstance(content, torch.Tensor)
+                into, out = later if wait else now
+                into.append(target)
+                out.append(content)
+        reached("values copied")
+        if all(source.device.type == "cpu" for source in now[1]):
+            copying.copy(*now, copying.threads_here(), lambda: reached("half copied"))
+        else:
+            for going in deferred_copies.start(*now):
+                going.wait()
+        if later[0]:
+            # Last: where the rest cannot be copied, nothing is to complete the slot, or to go on writing into it.
+            self._deferred = slot, note, deferred_copies.Deferred(*later)
+        else:
+            self._complete(slot, note)
+
+    @property
+    def copying(self) -> Note | None:
+        """Of the copy that goes on; None where none does."""
+        return self._deferred[1] if self._deferred is not None else None
+
+    def finish(self) -> None:
+        """Wait for what is still being copied, and tell the persister.
+
+        Raises:
+            CheckpointError: what was copied changed meanwhile, so it is none; or as `copy`.
+        """
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            slot, note, going = deferred
+            going.finish()
+            self._complete(slot, note)
+
+    def _complete(self, slot: int, note: Note) -> None:
+        reached("all copied")
+        self.number += 1
+        self.image.commit(slot, self.number, note)
+        reached("slot complete")
+        self.ensure_alive()
+        reached("persister told")

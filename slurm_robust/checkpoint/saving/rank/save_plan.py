@@ -1,0 +1,188 @@
+"""Who writes what: all ranks agree on torch.distributed.checkpoint's plan, and copy by it until the state changes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.tensor import DTensor
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.saving.rank.bindings import local_tensor
+from slurm_robust.checkpoint.saving.shared import file_pieces
+from slurm_robust.checkpoint.saving.shared.file_layout import Layout, arrange, pickled_value, stored
+
+
+class Plan(NamedTuple):
+    """A rank's share of every save.
+
+    Attributes:
+        layout: Of its file.
+        file: That file's name.
+        metadata: DCP's `.metadata`, the same on all ranks.
+        digest: Of that.
+    """
+
+    layout: Layout
+    file: str
+    metadata: bytes
+    digest: str
+
+    def contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
+        """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
+        found: list[torch.Tensor | bytes] = []
+        for place in self.layout.places:
+            value = flat[place.name.fqn]
+            if place.dtype is None:
+                pickled = pickled_value(value)
+                if len(pickled) > place.data_bytes:
+                    return None
+                found.append(pickled)
+            else:
+                found.append(local_tensor(value))
+        return found
+
+
+class Ranks:
+    """The ranks that save together; one process alone where torch.distributed is not up.
+
+    A gloo group of its own, so that nothing of ours stands in the order of the training's collectives, or on its GPU.
+    """
+
+    def __init__(self) -> None:
+        up = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if up else 0
+        self.world_size = dist.get_world_size() if up else 1
+        self.group = dist.new_group(backend="gloo") if self.world_size > 1 else None
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, on every rank."""
+        if self.group is None:
+            return [value]
+        found: list[Any] = [None] * self.world_size
+        dist.all_gather_object(found, value, group=self.group)
+        return found
+
+    def gather_on_first(self, value: Any) -> list[Any]:
+        """Everybody's value, on rank 0; elsewhere an empty list."""
+        if self.group is None:
+            return [value]
+        found: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
+        dist.gather_object(value, found, dst=0, group=self.group)
+        return found or []
+
+    def scatter(self, values: list[Any]) -> Any:
+        """Rank r's of rank 0's values."""
+        if self.group is None:
+            return values[0]
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, values if self.rank == 0 else None, src=0, group=self.group)
+        return mine[0]
+
+    def told(self, value: Any, by: int = 0) -> Any:
+        """What rank `by` says, on every rank."""
+        if self.group is None:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=by, group=self.group)
+        return box[0]
+
+    def most(self, *values: int) -> list[int]:
+        """For each value the largest of all ranks'."""
+        if self.group is None:
+            return list(values)
+        told = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self.group)
+        return [int(value) for value in told.tolist()]
+
+
+class State:
+    """A collected state, flat: what DCP calls each tensor and value of it."""
+
+    def __init__(self, collected: Mapping[str, Any], *, first: bool) -> None:
+        self.planner = DefaultSavePlanner()
+        self.planner.set_up_planner(dict(collected), None, first)
+        self.flat: dict[str, Any] = self.planner.state_dict
+
+    def signature(self) -> int:
+        """Another one where a plan for one state does not fit another; objects' lengths apart."""
+        told: list[tuple[Any, ...]] = []
+        for name, value in self.flat.items():
+            if isinstance(value, DTensor):
+                told.append((name, value.dtype, value.shape, value.placements, value.device_mesh.shape))
+            elif isinstance(value, torch.Tensor):
+                told.append((name, value.dtype, value.shape))
+            else:
+                told.append((name,))
+        return hash(tuple(told))
+
+
+def agree(state: State, ranks: Ranks) -> Plan:
+    """Make the plan; all ranks call it.
+
+    Raises:
+        CheckpointError: a value cannot be saved, or the ranks' states do not fit together.
+    """
+    failure, mine = "", None
+    pickles: dict[str, bytes] = {}
+    try:
+        pickles = {n: pickled_value(v) for n, v in state.flat.items() if not isinstance(v, torch.Tensor)}
+        for name, pickled in pickles.items():
+            _check_readable(name, pickled)
+        for name, value in state.flat.items():
+            _check_supported(name, value)
+        mine = state.planner.create_local_plan()
+    except CheckpointError as error:
+        failure = str(error)
+    plans = ranks.gather_on_first((failure, mine))
+    shares: list[tuple[str, SavePlan | None]] = []
+    metadata: Any = None
+    if plans:
+        failures = [why for why, _ in plans if why]
+        if failures:
+            shares = [(failures[0], None)] * len(plans)
+        else:
+            try:
+                made, metadata = state.planner.create_global_plan([plan for _, plan in plans])
+                shares = [("", plan) for plan in made]
+            except ValueError as error:
+                shares = [(f"the ranks' states do not fit together: {error}", None)] * len(plans)
+    failure, final = ranks.scatter(shares)
+    if failure or final is None:
+        raise CheckpointError(failure)
+    layout = arrange(state.planner.finish_plan(final).items, pickles)
+    file = f"__{ranks.rank}_0.distcp"
+    told = ranks.gather_on_first(stored(layout, file))
+    written = b""
+    if told:
+        metadata.storage_data = {index: where for share in told for index, where in share.items()}
+        written = pickle.dumps(metadata)
+    written = ranks.told(written)
+    return Plan(layout, file if layout.file_bytes else "", written, xxhash.xxh3_128_hexdigest(written))
+
+
+def _check_supported(name: str, value: object) -> None:
+    if type(value).__name__ == "ShardedTensor":
+        raise CheckpointError(
+            f"{name} is a ShardedTensor, which FSDP1 used before DTensor: not supported",
+            "Give FSDP a device_mesh, or use fully_shard (FSDP2)",
+        )
+
+
+def _check_readable(name: str, pickled: bytes) -> None:
+    """Nobody is to find out at a restart that a value cannot be read back."""
+    frame = file_pieces.frame_object(len(pickled))
+    try:
+        torch.load(io.BytesIO(frame.before + pickled + frame.after), weights_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"{name}: torch.load(weights_only=True) would not read it back: {str(error).splitlines()[0]}",
+            "Save plain numbers, strings, lists, dicts and tensors, or call torch.serialization.add_safe_globals",
+        ) from error

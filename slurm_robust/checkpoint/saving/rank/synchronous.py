@@ -1,0 +1,67 @@
+"""A save that is written in the step, without buffers: every rank its file, then rank 0 the seal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.saving.persister import file_writer
+from slurm_robust.checkpoint.saving.rank.save_plan import Plan, Ranks
+from slurm_robust.checkpoint.saving.shared.file_layout import pieces_of
+from slurm_robust.checkpoint.saving.shared.image import Note
+
+if TYPE_CHECKING:
+    import torch
+
+_SEAL_S = 60.0
+"""For a network file system to show rank 0 what the others have just written."""
+
+
+class InStep:
+    """Writes for one directory; all ranks call it.
+
+    Args:
+        directory: Of the checkpoints.
+        ranks: Who saves together.
+        keep: Sealed checkpoints that stay; 0 for all.
+        say: Told what does not go well, and costs no save.
+    """
+
+    def __init__(self, directory: Path, ranks: Ranks, keep: int, say: Callable[[str], None]) -> None:
+        self.directory, self.ranks, self.keep, self._say = directory, ranks, keep, say
+
+    def write(self, plan: Plan, note: Note, contents: list[torch.Tensor | bytes]) -> str:
+        """Write and seal a save; why that is not possible, the same on all ranks, empty where it is done."""
+        folder, failure = self.directory / note.folder, ""
+        try:
+            found = [file_writer.write_file(folder, plan.file, pieces_of(plan.layout, contents))] if plan.file else []
+            if self.ranks.rank == 0:
+                found.append(file_writer.write_file(folder, file_writer.METADATA, [memoryview(plan.metadata)]))
+            file_writer.note_part(
+                folder, file_writer.Part(save_id=note.save_id, rank=self.ranks.rank, files=tuple(found))
+            )
+        except CheckpointError as error:
+            failure = str(error)
+        failure = next((why for why in self.ranks.gather(failure) if why), "")
+        if failure:
+            return failure
+        told: str = self.ranks.told(self._seal(folder, note) if self.ranks.rank == 0 else "")
+        return told
+
+    def _seal(self, folder: Path, note: Note) -> str:
+        try:
+            until_s = time.monotonic() + _SEAL_S
+            file_writer.seal_when_complete(
+                folder, note.save_id, note.step, self.ranks.world_size, lambda: time.monotonic() > until_s
+            )
+        except CheckpointError as error:
+            return str(error)
+        try:
+            if self.keep:
+                file_writer.retain(self.directory, self.keep)
+        except CheckpointError as error:
+            self._say(f"old checkpoints stay: {error}")
+        return ""

@@ -1,0 +1,226 @@
+"""From which checkpoint all ranks go on, and where its bytes come from: memory, or files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.health import rollback_log
+from slurm_robust.checkpoint.resume import PATH_VARIABLE, resume_from_env
+from slurm_robust.checkpoint.saving.rank.persister_link import Link
+from slurm_robust.checkpoint.saving.rank.save_plan import Ranks
+from slurm_robust.checkpoint.saving.rank.training_state import RNG, PerRank, collect, rank_key, restore
+from slurm_robust.checkpoint.saving.restart import copy_choice, loading
+from slurm_robust.checkpoint.saving.restart.held_images import Holdings
+from slurm_robust.checkpoint.saving.shared.image import Note
+from slurm_robust.checkpoint.store import files, seals
+from slurm_robust.checkpoint.store.demotion import demote, demotion
+from slurm_robust.checkpoint.store.find import Found, latest
+
+
+class Resume(NamedTuple):
+    """What was chosen.
+
+    Attributes:
+        step: None where there was nothing to go on from.
+        source: `files`, or out of `recovery.PLACES` those that something came from, best first, with a `+` between;
+            or empty.
+        path: The checkpoint's folder, whether or not anything of it was read.
+        notes: What somebody should know: why others were passed over, what was not restored, who had what.
+        save_id: Of what came from memory.
+    """
+
+    step: int | None = None
+    source: str = ""
+    path: Path | None = None
+    notes: tuple[str, ...] = ()
+    save_id: str = ""
+
+
+def resume(
+    directory: Path, state: MutableMapping[str, Any], ranks: Ranks, link: Link | None, *, local: str, rng: bool
+) -> Resume:
+    """Choose, and load into `state`.
+
+    Args:
+        directory: Where checkpoints go.
+        state: What is loaded into.
+        ranks: Who loads together.
+        link: To this node's persister; None for none.
+        local: The folder of these checkpoints on this node's own disk; empty for none.
+        rng: Whether random generators belong to it.
+
+    Raises:
+        CheckpointError: the same on all ranks.
+    """
+    notes: list[str] = []
+    holdings = Holdings(directory, link, ranks, local)
+    notes += holdings.notes
+    try:
+        found = _on_disk(directory, ranks, notes)
+        choice = _best(holdings, found, directory, ranks, notes)
+        if choice is not None:
+            notes.append(copy_choice.told(choice))
+            missing = load(state, _source(holdings, choice, ranks), ranks, rng=rng)
+            _write_down(holdings, choice, directory, ranks)
+            source = "+".join(choice.places)
+            return Resume(
+                choice.note.step, source, directory / choice.note.folder, (*notes, *_told(missing)), choice.note.save_id
+            )
+        while found.path is not None:
+            if _verified(found.path, ranks, notes):
+                missing = load(state, loading.Files(found.path), ranks, rng=rng)
+                return Resume(found.step, "files", found.path, (*notes, *_told(missing)))
+            found = _on_disk(directory, ranks, notes, anew=True)
+        return Resume(notes=tuple(notes))
+    finally:
+        holdings.close()
+
+
+def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, *, rng: bool) -> list[str]:
+    """Load into all objects of `state`; names of what this rank had no state for.
+
+    Raises:
+        CheckpointError: the checkpoint does not fit the state, or cannot be read; the same on all ranks.
+    """
+    there = loading.names(source.metadata)
+    collected = collect(state, ranks.rank, rng=rng)
+    own = [rank_key(name, ranks.rank) for name, value in state.items() if isinstance(value, PerRank)]
+    for key in [*own, *([rank_key(RNG, ranks.rank)] if rng else [])]:
+        if key not in there:
+            del collected[key]
+    steps = loading.Loading(collected, source)
+    missing: list[str] = []
+    for step in (steps.plan, steps.read, lambda: missing.extend(restore(state, collected, ranks.rank, rng=rng))):
+        failure = ""
+        try:
+            step()
+        except (RuntimeError, ValueError, KeyError, TypeError, OSError, CheckpointError) as error:
+            failure = f"{type(error).__name__}: {error}" if not isinstance(error, CheckpointError) else str(error)
+        failures = [(rank, why) for rank, why in enumerate(ranks.gather(failure)) if why]
+        if failures:
+            rank, why = failures[0]
+            raise CheckpointError(
+                f"the checkpoint does not fit the state that it is loaded into: rank {rank}: {why}",
+                "Load it into the model that wrote it; the number of ranks and their layout may differ",
+            )
+    return missing
+
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+
+def _best(
+    holdings: Holdings, found: Found, directory: Path, ranks: Ranks, notes: list[str]
+) -> copy_choice.Choice | None:
+    """What is in memory, complete and whole, and to be preferred to what is on the disk."""
+    wrong: list[copy_choice.Share] = []
+    while (choice := copy_choice.choose(holdings.shares, wrong)) is not None:
+        if not ranks.told(_admitted(choice.note, found, directory, notes) if ranks.rank == 0 else None):
+            return None
+        bad = holdings.wrong(choice)
+        if not bad:
+            return choice
+        wrong += bad
+        notes += [
+            f"step {share.note.step}: the {share.place} of rank {share.rank} on {share.node} is not what was written: "
+            f"{'memory' if share.place in (copy_choice.MEMORY, copy_choice.BACKUP) else 'the disk'} is at fault"
+            for share in bad
+        ]
+    return None
+
+
+def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bool:
+    """Rank 0: whether what is in memory is to be preferred to what is on the disk."""
+    folder = directory / note.folder
+    try:
+        why = demotion(folder) or rollback_log.given_up(rollback_log.read(directory), note.step, note.saved_at_s)
+    except CheckpointError as error:
+        why = str(error)
+    if why:
+        notes.append(f"step {note.step} is in memory, and was passed over: {why}")
+        return False
+    # What srobust run exports may be relative to where it was called.
+    return note.step > found.step or (found.path is not None and folder.resolve() == found.path.resolve())
+
+
+def _source(holdings: Holdings, choice: copy_choice.Choice, ranks: Ranks) -> loading.Memory:
+    owners = {share.file: holdings.reader(share) for share in choice.shares if share.file}
+    told_by = holdings.reader(choice.metadata)
+    metadata = ranks.told(holdings.metadata(choice.metadata) if ranks.rank == told_by else b"", by=told_by)
+    here = {share.file: holdings.content(share) for share in choice.shares if share.file and holdings.is_here(share)}
+    return loading.Memory(metadata, here, owners, ranks)
+
+
+def _write_down(holdings: Holdings, choice: copy_choice.Choice, directory: Path, ranks: Ranks) -> None:
+    """What nobody has sealed yet is written now, by whoever has it: memory may be lost next time."""
+    unsealed = ranks.told(not (directory / choice.note.folder / seals.SEAL_NAME).exists() if ranks.rank == 0 else None)
+    if unsealed and copy_choice.LOCAL not in choice.places:
+        holdings.write_down(choice)
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def _on_disk(directory: Path, ranks: Ranks, notes: list[str], *, anew: bool = False) -> Found:
+    """What `srobust run` chose, or what rank 0 finds; the same on all ranks."""
+    told: Found | CheckpointError | None = None
+    if ranks.rank == 0:
+        try:
+            # Without an exported choice, resume_from_env would have all ranks meet in a group of the training's.
+            chosen = PATH_VARIABLE in os.environ and not anew
+            told = resume_from_env(directory) if chosen else latest(directory)
+        except CheckpointError as error:
+            told = error
+    told = ranks.told(told)
+    if isinstance(told, CheckpointError):
+        raise told
+    assert told is not None
+    notes += [f"{path.name} was passed over: {why}" for path, why in told.passed_over]
+    return told
+
+
+def _verified(path: Path, ranks: Ranks, notes: list[str]) -> bool:
+    """Read every byte, each rank its share, and compare with the seal; one that does not fit is demoted.
+
+    Raises:
+        CheckpointError: nobody sealed it, or another program's format is behind the seal.
+    """
+    seal = seals.read(path)
+    if seal is None:
+        raise CheckpointError(f"{path}: no seal, nobody verified it", f"srobust ckpt latest {path.parent}")
+    if not (path / ".metadata").exists():
+        raise CheckpointError(
+            f"{path}: no torch.distributed.checkpoint", "Load it with the program that wrote it: checkpoint.load, say"
+        )
+    wrong = ""
+    for file in seal.files[ranks.rank :: ranks.world_size]:
+        try:
+            digest = files.digest(path / file.name)
+        except OSError as error:
+            wrong = f"{file.name}: cannot be read: {error}"
+            continue
+        if digest != file.xxh3_128:
+            wrong = f"{file.name}: xxh3-128 {digest}, sealed with {file.xxh3_128}"
+    wrong = next((why for why in ranks.gather(wrong) if why), "")
+    if not wrong:
+        return True
+    notes.append(f"{path.name} was passed over: {wrong}")
+    failure = ""
+    if ranks.rank == 0:
+        try:
+            demote(path, wrong)
+        except CheckpointError as error:
+            failure = str(error)
+    if failure := ranks.told(failure):
+        raise CheckpointError(failure)
+    return False
+
+
+def _told(missing: list[str]) -> list[str]:
+    if not missing:
+        return []
+    return [f"not restored, since another number of ranks wrote it: {', '.join(missing)}"]

@@ -1,0 +1,142 @@
+"""From which copies all ranks go on: the newest save of which every rank's share is somewhere. Reads nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from slurm_robust.checkpoint.saving.shared.image import Note
+
+MEMORY, BACKUP, LOCAL, SHARED = "memory", "backup", "local", "shared"
+PLACES = (MEMORY, BACKUP, LOCAL, SHARED)
+"""Where a share can be, best first."""
+
+
+class Share(NamedTuple):
+    """One rank's complete share of one save, as it lies somewhere.
+
+    Attributes:
+        note: Of the save.
+        plan: The digest of all ranks' plans.
+        world_size: Ranks that saved together.
+        rank: Whose share.
+        file: Its file within the checkpoint, empty where it has nothing to write.
+        has_metadata: DCP's `.metadata` lies beside it.
+        place: Out of `PLACES`.
+        at: The rank that can read it, of those that load now.
+        node: Where that is, for people.
+        where: The slot or the folder that holds it.
+        digest: xxh3-128 of the file, empty where nobody took it.
+    """
+
+    note: Note
+    plan: str
+    world_size: int
+    rank: int
+    file: str
+    has_metadata: bool
+    place: str
+    at: int
+    node: str
+    where: str
+    digest: bytes
+
+
+class Choice(NamedTuple):
+    """A save, and for each rank that took part in it the best share of it, in their order."""
+
+    note: Note
+    shares: tuple[Share, ...]
+
+    @property
+    def metadata(self) -> Share:
+        """The one that DCP's `.metadata` is taken from."""
+        return next(share for share in self.shares if share.has_metadata)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the shares are, each place once, best first."""
+        return tuple(place for place in PLACES if any(share.place == place for share in self.shares))
+
+
+def choose(shares: Iterable[Share], wrong: Collection[Share] = (), refused: Collection[str] = ()) -> Choice | None:
+    """The newest save of which every rank's share is somewhere, and DCP's `.metadata`; None where there is none.
+
+    Args:
+        shares: All that anybody has.
+        wrong: Of those, whose bytes are not what they were.
+        refused: Saves that are not to be gone on from, by their id.
+    """
+    saves: dict[tuple[str, str, int], dict[int, list[Share]]] = {}
+    for share in shares:
+        if share in wrong or share.note.save_id in refused:
+            continue
+        save = saves.setdefault((share.note.save_id, share.plan, share.world_size), {})
+        save.setdefault(share.rank, []).append(share)
+    best: Choice | None = None
+    for (_, _, world_size), by_rank in saves.items():
+        if set(by_rank) != set(range(world_size)):
+            continue
+        taken = _taken(by_rank, world_size)
+        if not any(share.has_metadata for share in taken):
+            # Any copy of it will do: the one that lies with another copy of a share is as good.
+            spare = next((one for found in by_rank.values() for one in found if one.has_metadata), None)
+            if spare is None:
+                continue
+            taken[spare.rank] = spare
+        choice = Choice(taken[0].note, tuple(taken))
+        if best is None or _age(choice.note) > _age(best.note):
+            best = choice
+    return best
+
+
+def _taken(by_rank: dict[int, list[Share]], world_size: int) -> list[Share]:
+    """The best share of each rank; of two as good, as two backups are, the one of who gives less to others so far."""
+    given: Counter[int] = Counter()
+    found = []
+    for rank in range(world_size):
+        best = min(by_rank[rank], key=lambda one: (*_preference(one), given[one.at], one.at))
+        given[best.at] += best.place != MEMORY
+        found.append(best)
+    return found
+
+
+def _preference(share: Share) -> tuple[int, bool]:
+    return PLACES.index(share.place), not share.has_metadata
+
+
+def _age(note: Note) -> tuple[int, float]:
+    return note.step, note.saved_at_s
+
+
+def told(choice: Choice) -> str:
+    """Where each rank's share comes from, as a sentence."""
+    parts = [
+        f"rank{'s' if len(ranks) > 1 else ''} {_folded(ranks)} from {where}"
+        for where, ranks in _by_place(choice).items()
+    ]
+    return f"goes on from step {choice.note.step}: {'; '.join(parts)}"
+
+
+def _folded(ranks: list[int]) -> str:
+    """`[0, 1, 2, 5]` → `0-2,5`; they come in order."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _by_place(choice: Choice) -> dict[str, list[int]]:
+    """What people read of each place → the ranks whose shares come from there."""
+    found: dict[str, list[int]] = {}
+    for share in choice.shares:
+        words = {
+            MEMORY: "memory", BACKUP: f"the backup on {share.node}", LOCAL: f"the disk of {share.node}",
+            SHARED: "the shared file system",
+        }  # fmt: skip
+        found.setdefault(words[share.place], []).append(share.rank)
+    return found

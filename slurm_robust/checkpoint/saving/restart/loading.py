@@ -1,0 +1,240 @@
+"""Reading a checkpoint into a model of any layout, from files or from the memory that a killed run left."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
+
+from slurm_robust.checkpoint.saving.rank.save_plan import Ranks
+from slurm_robust.checkpoint.saving.shared import file_pieces
+
+
+class Piece(NamedTuple):
+    """Some bytes of a checkpoint's file."""
+
+    file: str
+    at: int
+    length: int
+
+
+class Planner(DefaultLoadPlanner):
+    """DCP's own, but values are read without running anything that a file says."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Take a value: what weights_only admits is written anew for DCP, which would admit anything."""
+        content = torch.load(value, map_location="cpu", weights_only=True)
+        admitted = io.BytesIO()
+        torch.save(content, admitted)
+        admitted.seek(0)
+        super().load_bytes(read_item, admitted)
+
+
+class Source:
+    """Where a checkpoint's bytes are.
+
+    Attributes:
+        metadata: DCP's `.metadata`.
+    """
+
+    metadata: bytes
+
+    def read(self, wanted: Mapping[Piece, list[ReadItem]], sink: Sink) -> None:
+        """Give every wanted piece to the sink.
+
+        Raises:
+            OSError: one cannot be read.
+        """
+        raise NotImplementedError
+
+
+class Files(Source):
+    """A folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.metadata = (folder / ".metadata").read_bytes()
+
+    def read(self, wanted: Mapping[Piece, list[ReadItem]], sink: Sink) -> None:
+        """Read them one by one; a bad sector is an error here, and would be a SIGBUS under a mapping."""
+        for piece, items in wanted.items():
+            view = memoryview(bytearray(piece.length))
+            got = 0
+            with (self.folder / piece.file).open("rb", buffering=0) as opened:
+                opened.seek(piece.at)
+                while got < piece.length and (more := opened.readinto(view[got:])):
+                    got += more
+            if got < piece.length:
+                raise OSError(f"{self.folder / piece.file}: ends {piece.length - got} bytes early")
+            sink.give(view, items)
+
+
+class Memory(Source):
+    """What is in memory, here or on another node: what is not here is sent by the rank whose file it is.
+
+    Args:
+        metadata: DCP's `.metadata`.
+        here: File → its bytes, of those that this node holds.
+        owners: File → the rank that holds it, of all files.
+        ranks: Those who load; all of them read at the same time.
+    """
+
+    def __init__(
+        self, metadata: bytes, here: Mapping[str, memoryview], owners: Mapping[str, int], ranks: Ranks
+    ) -> None:
+        self.metadata, self.here, self.owners, self.ranks = metadata, here, owners, ranks
+
+    def read(self, wanted: Mapping[Piece, list[ReadItem]], sink: Sink) -> None:
+        """Take what is here, then take part in sending what is not: one piece at a time, so that memory holds."""
+        away = {piece for piece in wanted if piece.file not in self.here}
+        failure: Exception | None = None
+        try:
+            for piece, items in wanted.items():
+                if piece not in away:
+                    sink.give(self._bytes(piece), items)
+        except (RuntimeError, ValueError) as error:
+            failure = error  # raised when the others have what they wait for
+        wanted_by: dict[Piece, list[int]] = {}
+        for rank, missed in enumerate(self.ranks.gather(away)):
+            for piece in missed:
+                wanted_by.setdefault(piece, []).append(rank)
+        # All walk through the pieces in one order, so that nobody waits for somebody who waits for him.
+        for piece in sorted(wanted_by):
+            sent = self._exchanged(piece, wanted_by[piece])
+            if sent is not None and piece in away and failure is None:
+                try:
+                    sink.give(sent.numpy().data, wanted[piece])
+                except (RuntimeError, ValueError) as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    def _exchanged(self, piece: Piece, wanted_by: list[int]) -> torch.Tensor | None:
+        """A piece that one rank has and others want, on those others."""
+        owner, mine = self.owners[piece.file], self.ranks.rank
+        everybody = 2 * len(wanted_by) > self.ranks.world_size
+        if not everybody and mine != owner and mine not in wanted_by:
+            return None
+        if mine == owner:
+            sent = torch.frombuffer(self._bytes(piece), dtype=torch.uint8)
+        else:
+            sent = torch.empty(piece.length, dtype=torch.uint8)
+        if everybody:
+            dist.broadcast(sent, src=owner, group=self.ranks.group)
+        elif mine == owner:
+            for rank in wanted_by:
+                dist.send(sent, dst=rank, group=self.ranks.group)
+        else:
+            dist.recv(sent, src=owner, group=self.ranks.group)
+        return sent
+
+    def _bytes(self, piece: Piece) -> memoryview:
+        return self.here[piece.file][piece.at : piece.at + piece.length]
+
+
+class Sink:
+    """Takes pieces and puts them where they belong."""
+
+    def __init__(self, planner: Planner, metadata: Metadata) -> None:
+        self.planner = planner
+        self._kinds: dict[MetadataIndex, tuple[torch.dtype, tuple[int, ...]]] = {}
+        for name, told in metadata.state_dict_metadata.items():
+            if isinstance(told, TensorStorageMetadata):
+                for chunk in told.chunks:
+                    kind = (told.properties.dtype, tuple(chunk.sizes))
+                    self._kinds[MetadataIndex(name, chunk.offsets)] = kind
+
+    def give(self, piece: memoryview, items: list[ReadItem]) -> None:
+        """Hand a piece to those who asked for it, or for parts of it; one copy, straight into the tensor in use.
+
+        Raises:
+            ValueError: it is not what the plan expects.
+        """
+        whole: torch.Tensor | None = None
+        for item in items:
+            if item.type == LoadItemType.BYTE_IO:
+                self.planner.load_bytes(item, io.BytesIO(piece))
+                continue
+            if whole is None:
+                whole = _tensor(piece, *self._kinds[item.storage_index])
+            part = whole
+            for dimension, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                part = part.narrow(dimension, offset, length)
+            target = self.planner.resolve_tensor(item).detach()
+            if part.shape != target.shape:
+                raise ValueError(f"{item.storage_index.fqn}: {tuple(part.shape)} stored, {tuple(target.shape)} wanted")
+            target.copy_(part)
+            self.planner.commit_tensor(item, target)
+
+
+def _tensor(piece: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """The tensor of a piece: a view of it where it was framed by us, else whatever torch reads."""
+    size_bytes = math.prod(shape) * dtype.itemsize
+    try:
+        at, length = file_pieces.find(piece, file_pieces.TENSOR)
+    except ValueError:
+        tensor: torch.Tensor = torch.load(io.BytesIO(piece), map_location="cpu", weights_only=True)
+        return tensor
+    if length != size_bytes:
+        raise ValueError(f"a piece of {length} bytes for a {dtype} of {shape}")
+    if not length:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(piece, dtype=dtype, count=length // dtype.itemsize, offset=at).view(shape)
+
+
+def names(metadata: bytes) -> set[str]:
+    """What a checkpoint has, flat: `model.layer.weight`, `rng.rank3`."""
+    return set(_understood(metadata).state_dict_metadata)
+
+
+def _understood(metadata: bytes) -> Metadata:
+    understood: Metadata = pickle.loads(metadata)  # noqa: S301 (its digest was compared with the seal's; DCP does so, too)
+    return understood
+
+
+class Loading:
+    """A load in two parts: what can fail by itself, then what all ranks may do together.
+
+    Args:
+        collected: The state as it is; its tensors are written in place.
+        source: Where the checkpoint is.
+    """
+
+    def __init__(self, collected: dict[str, Any], source: Source) -> None:
+        self.collected, self.source = collected, source
+        self._wanted: dict[Piece, list[ReadItem]] = {}
+        self._sink: Sink | None = None
+
+    def plan(self) -> None:
+        """Find out what this rank needs.
+
+        Raises:
+            RuntimeError, ValueError: the state is another one than what was saved.
+        """
+        metadata, planner = _understood(self.source.metadata), Planner()
+        planner.set_up_planner(self.collected, metadata, True)
+        plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
+        stored = metadata.storage_data or {}
+        for item in plan.items:
+            where = stored[item.storage_index]
+            self._wanted.setdefault(Piece(where.relative_path, where.offset, where.length), []).append(item)
+        self._sink = Sink(planner, metadata)
+
+    def read(self) -> None:
+        """Read it.
+
+        Raises:
+            OSError, RuntimeError, ValueError: tensors may be half filled then.
+        """
+        assert self._sink is not None
+        with torch.no_grad():
+            self.source.read(dict(sorted(self._wanted.items())), self._sink)

@@ -1,0 +1,66 @@
+"""Sealing whatever is complete in a folder of checkpoints: for programs whose code nobody changes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.store.checkpoint_files import beside, contents, written_at_s
+from slurm_robust.checkpoint.store.demotion import demotion
+from slurm_robust.checkpoint.store.files import OnBytes
+from slurm_robust.checkpoint.store.find import candidates
+from slurm_robust.checkpoint.store.seals import SEAL_NAME, Seal, seal
+
+SETTLED_S = 600.0
+"""Asynchronous writers pause between their files; none that we know does for so long."""
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """What `seal_all` did, newest first.
+
+    Attributes:
+        sealed: (path, its new seal).
+        waiting: (path, why) of what may still be being written: the next sweep looks again.
+        refused: (path, why) of what is damaged, or tells no step.
+    """
+
+    sealed: tuple[tuple[Path, Seal], ...] = ()
+    waiting: tuple[tuple[Path, str], ...] = ()
+    refused: tuple[tuple[Path, str], ...] = ()
+
+
+def seal_all(directory: str | Path, *, settled_s: float = SETTLED_S, on_bytes: OnBytes | None = None) -> Swept:
+    """Seal every checkpoint of `directory` that has no seal, is whole, and was not written to for `settled_s`.
+
+    One that has a seal is left alone, whatever became of it: sealing damage anew would hide it. So is a demoted one:
+    only a person ends that.
+
+    Raises:
+        CheckpointError: the folder is not there, or cannot be listed.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: no such folder", "Give the folder that the checkpoints lie in")
+    sealed: list[tuple[Path, Seal]] = []
+    waiting: list[tuple[Path, str]] = []
+    refused: list[tuple[Path, str]] = []
+    for path, old, _ in candidates(directory):
+        if old is not None or beside(path, SEAL_NAME).exists():
+            continue
+        try:
+            if why := demotion(path):
+                refused.append((path, f"demoted: {why}"))
+                continue
+            age_s = time.time() - written_at_s(path, contents(path))
+            if age_s < settled_s and settled_s:
+                ahead = f"its times are {-age_s:.0f} s ahead of this machine's clock: touch its files if nobody writes"
+                lately = f"was written to {age_s:.0f} s ago, settled is {settled_s:g}"
+                waiting.append((path, lately if age_s >= 0 else ahead))
+                continue
+            sealed.append((path, seal(path, on_bytes=on_bytes)))
+        except (CheckpointError, OSError) as error:
+            refused.append((path, error.what if isinstance(error, CheckpointError) else f"cannot be read: {error}"))
+    return Swept(sealed=tuple(sealed), waiting=tuple(waiting), refused=tuple(refused))

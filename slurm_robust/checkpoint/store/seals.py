@@ -1,0 +1,234 @@
+"""The seal: what a checkpoint consists of, and the digest of every byte, written last.
+
+A folder carries `seal.json` and its files' names are relative to it; a single file `F` has `F.seal.json` beside it. A
+new seal takes the place of the old one in one rename, and ends a demotion of the old one.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import time
+import zlib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from slurm_robust import __version__
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.store import files
+from slurm_robust.checkpoint.store.checkpoint_files import base, beside, contents, require, unsafe
+
+SEAL_NAME = "seal.json"
+VERSION = 1
+_STEP_NAMED = re.compile(r"step=(\d{1,18})(?!\d)")
+"""Lightning's and NeMo's names may go on after it: epoch=0-step=300-val_loss=0.25.ckpt"""
+_STEP_IN_NAME = re.compile(r"(?:step|iter|epoch|checkpoint|ckpt)[-_=]?0*(\d+)(?=\D*\Z)|\A0*(\d+)\Z", re.IGNORECASE)
+
+_MOST = (1 << 63) - 1
+_LARGEST_BYTES = 4 << 30
+"""Millions of files; what is larger is no seal, and not to be read into memory."""
+_CHECK = re.compile(rb'"check": ?"([0-9a-f]{8})"\s*}\s*\Z')
+_NO_CHECK = "0" * 8
+
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+PartDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
+
+
+class FileSeal(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a checkpoint.
+
+    Attributes:
+        name: Relative to the folder, with `/`.
+        mtime_ns: When it last changed, as it was when its digest was taken.
+        inode: The same file as then has the same one; with size and time of change it saves reading it again.
+        parts: xxh3-64 of every 64 MiB of a file that has more, so that damage can be told by where it lies.
+    """
+
+    name: str
+    size_bytes: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+    xxh3_128: Digest
+    mtime_ns: int
+    inode: int
+    parts: tuple[PartDigest, ...] = ()
+
+
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint consists of; `program` is what wrote the seal, `created_at_s` seconds since the epoch."""
+
+    version: int
+    step: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+    world_size: Annotated[int, msgspec.Meta(ge=0)]
+    """Ranks that wrote it; 0 where it was sealed from outside and nobody knows."""
+    created_at_s: float
+    program: str
+    files: tuple[FileSeal, ...]
+    layout: str = ""
+    """The formats that were recognised, `HF Trainer, safetensors`; empty where it was not sealed from outside."""
+    check: str = ""
+    """CRC-32 of the seal itself, with zeros for these eight digits; empty in one of before there was such a thing."""
+
+
+def step_in_name(path: Path) -> int | None:
+    """The step that a name tells (`step-00000100`, `iter_0001234`, `global_step7`, `checkpoint-500`), or None."""
+    if named := _STEP_NAMED.search(path.name):
+        return int(named[1])
+    match = _STEP_IN_NAME.search(path.stem if path.suffix else path.name)
+    return int(match[1] or match[2]) if match else None
+
+
+def step_of(path: Path, given: int | None, told: int | None) -> int:
+    """The step that was given, else the one that the content tells, else the name's.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    for step in (given, told, step_in_name(path)):
+        if step is not None and 0 <= step <= _MOST:
+            return step
+    raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
+
+
+def read(path: Path) -> Seal | None:
+    """The seal of the checkpoint at `path`; None where it has none.
+
+    Raises:
+        CheckpointError: there is one, and it cannot be read, or speaks of files outside of its folder.
+    """
+    try:
+        where = beside(path, SEAL_NAME)
+        now = where.stat()
+        if not stat.S_ISREG(now.st_mode) or now.st_size > _LARGEST_BYTES:
+            raise CheckpointError(f"{where}: no seal, but a file of another kind, or one of {now.st_size} bytes")
+        with files.named(where):
+            raw = where.read_bytes()
+        found = msgspec.json.decode(raw, type=Seal)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:  # nobody can tell, which is not the same as a seal that is bad
+        raise CheckpointError(f"{path}: its seal cannot be read: {error}", _remedy(path)) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{where}: the seal cannot be read: {error}", _remedy(path)) from None
+    if found.version != VERSION:
+        raise CheckpointError(f"{where}: a seal of version {found.version}, known is {VERSION}", "Update slurm-robust")
+    if not found.files:
+        raise CheckpointError(f"{where}: the seal names no file", _remedy(path))
+    for file in found.files:
+        if unsafe(file.name):
+            raise CheckpointError(f"{where}: {file.name!r} lies outside of the checkpoint", _remedy(path))
+    if found.check and _crc(raw) != found.check:
+        raise CheckpointError(f"{where}: the seal's own bytes changed since it was written", _remedy(path))
+    return found
+
+
+def _crc(raw: bytes) -> str:
+    """The CRC that a seal of these bytes should tell; nothing that could be one where its place is damaged."""
+    match = _CHECK.search(raw)
+    if match is None:
+        return "damaged"
+    return f"{zlib.crc32(raw[: match.start(1)] + _NO_CHECK.encode() + raw[match.end(1) :]):08x}"
+
+
+def write(
+    path: Path, step: int, world_size: int, sealed: tuple[FileSeal, ...], program: str = "", *, layout: str = ""
+) -> Seal:
+    """Seal the checkpoint at `path`; from the rename on it may be chosen.
+
+    Raises:
+        OSError: it cannot be written; an older seal stands as it was.
+    """
+    new = Seal(
+        version=VERSION,
+        step=step,
+        world_size=world_size,
+        created_at_s=time.time(),
+        program=program or f"slurm-robust {__version__}",
+        files=tuple(sorted(sealed, key=lambda file: file.name)),
+        layout=layout,
+        check=_NO_CHECK,
+    )
+    new = msgspec.structs.replace(new, check=_crc(_encoded(new)))
+    files.write_atomic(beside(path, SEAL_NAME), _encoded(new))
+    for name in ("demoted.json", "verified.json"):  # both speak of the seal before, and would be ignored anyway
+        beside(path, name).unlink(missing_ok=True)
+    return new
+
+
+def _encoded(one: Seal) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(one), indent=1)
+
+
+def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()) -> FileSeal:
+    """The entry for a file whose digest is known.
+
+    Raises:
+        OSError: it is not there.
+    """
+    stat = (folder / name).stat()
+    return FileSeal(
+        name=name,
+        size_bytes=stat.st_size,
+        xxh3_128=xxh3_128,
+        mtime_ns=stat.st_mtime_ns,
+        inode=stat.st_ino,
+        parts=parts,
+    )
+
+
+def seal(
+    path: str | Path,
+    step: int | None = None,
+    *,
+    program: str = "",
+    unchecked: bool = False,
+    on_bytes: files.OnBytes | None = None,
+) -> Seal:
+    """Seal a checkpoint that is already there, a folder or a single file; its structure is looked at first.
+
+    Args:
+        path: The checkpoint.
+        step: Where neither its content nor its name tells it, or tells it wrong.
+        program: What wrote it.
+        unchecked: Seal it whatever its structure looks like.
+        on_bytes: Told of every piece that is digested.
+
+    Raises:
+        CheckpointError: it is not there, empty, damaged, or its step is neither given nor told by it or its name.
+    """
+    from slurm_robust.checkpoint.store.structure import look  # noqa: PLC0415 (the lookup at restart does without)
+
+    path = Path(path)
+    try:
+        require(path)
+        names = contents(path)
+        if not names:
+            raise CheckpointError(f"{path}: holds no file to seal")
+        found = look(base(path), names)
+        if found.problems and not unchecked:
+            file, what = found.problems[0]
+            raise CheckpointError(f"{base(path) / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
+        step = step_of(path, step, found.step)
+        sealed = tuple(files.in_parallel(lambda name: digested(base(path), name, on_bytes), names))
+        return write(path, step, found.world_size, sealed, program, layout=", ".join(found.formats))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be sealed: {error}") from error
+
+
+def digested(folder: Path, name: str, on_bytes: files.OnBytes | None = None) -> FileSeal:
+    """Digest a file and its parts.
+
+    Raises:
+        CheckpointError: it was written to meanwhile.
+        OSError: it cannot be read.
+    """
+    parts: list[str] = []
+    before = (folder / name).stat()
+    new = describe(folder, name, files.digest(folder / name, on_bytes, parts), tuple(parts))
+    if (new.size_bytes, new.mtime_ns, new.inode) != (before.st_size, before.st_mtime_ns, before.st_ino):
+        raise CheckpointError(f"{folder / name}: was written to meanwhile", "Seal it when its save has finished")
+    return new
+
+
+def _remedy(path: Path) -> str:
+    return f"`srobust ckpt seal {path}` looks at its structure and seals anew what is there"

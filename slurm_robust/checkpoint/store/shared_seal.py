@@ -1,0 +1,161 @@
+"""One seal by several nodes: each digests its share of the files, node 0 puts the shares together.
+
+What was written on many nodes is not to be read back by one. Nodes speak through notes in the checkpoint's folder,
+`part-00003.json`: no connection, no collective, so it may run beside a training. Whatever note does not come, or
+does not fit, node 0 does without: it digests those files itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.store import files, structure
+from slurm_robust.checkpoint.store.checkpoint_files import contents, require
+from slurm_robust.checkpoint.store.seals import FileSeal, Seal, digested, step_of, write
+
+WAIT_S = 120.0
+"""For other nodes' notes: a network file system may show a new file only after a minute."""
+_POLL_S = 0.05
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's note.
+
+    Attributes:
+        sizes: Every file that it saw, and its size; what saw others is not put together with it.
+        files: Those of its share.
+        kinds: What format each of those is; empty for one that is of none.
+        problem: What is wrong with one of them, and which; empty where nothing is.
+    """
+
+    sizes: dict[str, int]
+    files: tuple[FileSeal, ...]
+    kinds: dict[str, str]
+    problem: str = ""
+
+
+def shares(sizes: Mapping[str, int], nodes: int) -> list[list[str]]:
+    """Who digests what: the same on every node, each about as many bytes; every file once.
+
+    Args:
+        sizes: Bytes of each file.
+        nodes: How many share.
+    """
+    found: list[list[str]] = [[] for _ in range(nodes)]
+    taken = [0] * nodes
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        least = min(range(nodes), key=lambda node: (taken[node], len(found[node]), node))
+        found[least].append(name)
+        taken[least] += sizes[name]
+    return found
+
+
+def forget(path: Path, node: int) -> None:
+    """Take away this node's note of an earlier save to the same place; to be called before all ranks meet."""
+    with contextlib.suppress(OSError):
+        _note(path, node).unlink()
+
+
+def contribute(path: Path, node: int, nodes: int) -> None:
+    """Digest this node's share of the folder at `path`, which is complete, and leave the note of it.
+
+    Raises:
+        CheckpointError: it is not there, or a link in it leads out.
+        OSError: something cannot be read or written.
+    """
+    require(path)
+    if path.is_dir():
+        sizes = _sizes(path)
+        files.write_atomic(_note(path, node), msgspec.json.encode(_part(path, sizes, node, nodes)), durable=False)
+
+
+def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: float = WAIT_S) -> Seal:
+    """Node 0: seal the folder at `path`, which is complete, with what the others digested.
+
+    Args:
+        path: The checkpoint, a folder.
+        nodes: How many share, this one among them.
+        step: As `seals.seal`.
+        wait_s: For each note; after that its files are digested here.
+
+    Raises:
+        CheckpointError: as `seals.seal`.
+        OSError: something cannot be read or written.
+    """
+    require(path)
+    sizes = _sizes(path)
+    if not sizes:
+        raise CheckpointError(f"{path}: holds no file to seal")
+    names = sorted(sizes)
+    parts = [_part(path, sizes, 0, nodes)]
+    deadline_s = time.monotonic() + wait_s
+    for node in range(1, nodes):
+        part = _await(path, node, sizes, deadline_s)
+        parts.append(part if part is not None else _part(path, sizes, node, nodes))
+    for part in parts:
+        if part.problem:
+            raise CheckpointError(f"{path}/{part.problem}", f"Not sealed; srobust ckpt verify {path}")
+    # Each file by itself was looked at with its digest: what they are together is left.
+    kinds = {name: kind for part in parts for name, kind in part.kinds.items()}
+    found = structure.look(path, names, known=names, kinds=kinds)
+    if found.problems:
+        file, what = found.problems[0]
+        raise CheckpointError(f"{path / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
+    sealed = tuple(file for part in parts for file in part.files)
+    formats = dict.fromkeys((*found.formats, *(kinds[name] for name in names if kinds[name])))
+    new = write(path, step_of(path, step, found.step), found.world_size, sealed, layout=", ".join(formats))
+    for node in range(1, nodes):
+        forget(path, node)
+    return new
+
+
+def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> Part:
+    """What a node has to say of its share."""
+
+    def one(name: str) -> tuple[FileSeal, str, str]:
+        return digested(path, name), *structure.look_at(path / name)
+
+    done = files.in_parallel(one, shares(sizes, nodes)[node])
+    return Part(
+        sizes=sizes,
+        files=tuple(new for new, _, _ in done),
+        kinds={new.name: kind for new, kind, _ in done},
+        problem=next((f"{new.name}: {what}" for new, _, what in done if what), ""),
+    )
+
+
+def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> Part | None:
+    """Another node's note once it is there; None where it does not come, or saw other files."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                part = msgspec.json.decode(_note(path, node).read_bytes(), type=Part)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                return None
+            return part if part.sizes == sizes and _as_it_lies(path, part) else None
+        if time.monotonic() > deadline_s:
+            return None
+        time.sleep(_POLL_S)
+
+
+def _as_it_lies(path: Path, part: Part) -> bool:
+    """Whether its files are still those that it digested: a late note may be of an earlier save to the same place."""
+    for file in part.files:
+        now = (path / file.name).stat()
+        if (now.st_size, now.st_mtime_ns, now.st_ino) != (file.size_bytes, file.mtime_ns, file.inode):
+            return False
+    return True
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    return {name: (path / name).stat().st_size for name in contents(path)}
+
+
+def _note(path: Path, node: int) -> Path:
+    return path / f"part-{node:05d}.json"

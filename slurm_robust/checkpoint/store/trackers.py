@@ -1,0 +1,129 @@
+"""The files by which frameworks themselves find their newest checkpoint: read, and pointed at a verified one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.formats import deepspeed, megatron
+from slurm_robust.checkpoint.store import files
+
+LIGHTNING = "last.ckpt"
+_LARGEST_BYTES = 4096
+_LONGEST_NAME_BYTES = 255
+
+
+class Tracker(msgspec.Struct, frozen=True, kw_only=True):
+    """A tracker and what it points at; `problem` says why a framework cannot follow it, empty where it can."""
+
+    name: str
+    target: Path | None = None
+    problem: str = ""
+
+
+_TEXTS: tuple[tuple[str, Callable[[str], str | None], Callable[[str], str | None]], ...] = (
+    (megatron.TRACKER, megatron.pinned, megatron.pin),
+    (deepspeed.TRACKER, deepspeed.pinned, deepspeed.pin),
+)
+
+
+def trackers(directory: Path) -> list[Tracker]:
+    """Those of `directory`.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    found = []
+    for name, pinned, _ in _TEXTS:
+        where = directory / name
+        if not where.is_file() or (name == deepspeed.TRACKER and where.is_symlink()):
+            continue
+        with where.open("rb") as file:
+            text = file.read(_LARGEST_BYTES).decode(errors="replace").strip()
+        if len(text.split()) > 1 and name == deepspeed.TRACKER:
+            continue  # somebody's notes: that name is anybody's
+        target = pinned(text)
+        if target is not None and ("\0" in target or len(os.fsencode(target)) > _LONGEST_NAME_BYTES):
+            target = None
+        problem = f"says {text[:80]!r}: no checkpoint's name" if target is None else ""
+        if target is not None and not (directory / target).is_dir():
+            problem = f"points at {target}, which is not there"
+        found.append(Tracker(name=name, target=None if target is None else directory / target, problem=problem))
+    link = directory / LIGHTNING
+    if link.is_symlink():
+        target_path = Path(os.path.normpath(directory / link.readlink()))
+        problem = "" if link.exists() else f"points at {link.readlink()}, which is not there"
+        found.append(Tracker(name=LIGHTNING, target=target_path, problem=problem))
+    return found
+
+
+def pin(directory: Path, path: Path) -> list[str]:
+    """Have the framework's own tracker point at the checkpoint `path` of `directory`; the trackers' names.
+
+    Those that are there are rewritten; where there is none, the one that goes with the checkpoint is made.
+
+    Raises:
+        CheckpointError: there is no tracker for such a checkpoint, or it cannot be written.
+    """
+    try:
+        names = [tracker.name for tracker in trackers(directory)] or _made_for(path)
+        if not names:
+            raise CheckpointError(
+                f"{path}: its framework has no tracker file that could point at it",
+                f"Give the path itself (HF Trainer: resume_from_checkpoint={str(path)!r})",
+            )
+        for name in names:
+            _point(directory, name, path)
+    except OSError as error:
+        raise CheckpointError(f"{directory}: the tracker cannot be written: {error}") from error
+    return names
+
+
+def _made_for(path: Path) -> list[str]:
+    if path.suffix == ".ckpt":
+        return [LIGHTNING]
+    if not path.is_dir():
+        return []
+    if any(name.endswith("_states.pt") for name in os.listdir(path)):  # noqa: PTH208 (names are all that is asked)
+        return [deepspeed.TRACKER]
+    inside = any(path.glob("mp_rank_*")) or (path / "common.pt").exists()
+    return [megatron.TRACKER] if inside and megatron.pin(path.name) is not None else []
+
+
+def _point(directory: Path, name: str, path: Path) -> None:
+    """Rewrite one, whole or not at all.
+
+    Raises:
+        CheckpointError: it cannot speak of this checkpoint.
+        OSError: it cannot be written.
+    """
+    if name == LIGHTNING:
+        _link(directory, path)
+        return
+    text = next(say for tracker, _, say in _TEXTS if tracker == name)(path.name)
+    if text is None:
+        raise CheckpointError(
+            f"{directory / name}: cannot point at {path.name}, whose name it could not say",
+            "Move it to a folder that is named as the framework names them",
+        )
+    files.write_atomic(directory / name, text.encode())
+
+
+def _link(directory: Path, path: Path) -> None:
+    link = directory / LIGHTNING
+    if link.exists() and not link.is_symlink():
+        raise CheckpointError(
+            f"{link}: is a checkpoint of its own and no link, it is not overwritten",
+            f"Give the path itself (ckpt_path={str(path)!r}), or move it away",
+        )
+    temporary = directory / f".{LIGHTNING}.{os.getpid()}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    temporary.symlink_to(path.name)
+    temporary.replace(link)
+    files.sync_folder(directory)

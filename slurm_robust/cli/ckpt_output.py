@@ -1,0 +1,154 @@
+"""What `srobust ckpt` shows to people and tools: progress bars, a table, JSON, errors and their exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import msgspec
+
+from slurm_robust import checkpoint
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.store.checkpoint_files import base, contents
+from slurm_robust.checkpoint.store.files import OnBytes
+from slurm_robust.checkpoint.store.structure import is_checkpoint
+from slurm_robust.cli.table import plain
+
+EXIT_NOT_VERIFIED = 1
+EXIT_COULD_NOT_TELL = 3
+EXITS = (
+    (0, "done, verified, found"),
+    (1, "not verified, not whole, none found"),
+    (2, "wrong usage"),
+    (3, "could not tell: something cannot be read or written, or has no seal and no content that we know"),
+)
+PATH = click.argument("path", type=click.Path(path_type=Path))
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for tools.")
+
+
+@contextlib.contextmanager
+def bar(path: Path, doing: str, *, quiet: bool = False) -> Iterator[OnBytes | None]:
+    """A progress bar on stderr where a person watches."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 (scripts and prologs need not pay for it)
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
+
+    total = 0
+    with contextlib.suppress(OSError, CheckpointError):
+        total = sum((base(path) / name).stat().st_size for name in contents(path))
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(doing, total=total)
+        advance: Callable[..., None] = progress.advance
+        yield lambda size_bytes: advance(task, size_bytes)
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Errors as one line on stderr; a wrong checkpoint is 1, what nobody could read or write is 3."""
+    try:
+        yield
+    except CheckpointError as error:
+        fail(str(error), EXIT_COULD_NOT_TELL if isinstance(error.__cause__, OSError) else EXIT_NOT_VERIFIED)
+    except OSError as error:
+        fail(str(error), EXIT_COULD_NOT_TELL)
+
+
+def itself(directory: Path) -> bool:
+    """Whether somebody gave one checkpoint where a folder of them is meant."""
+    try:
+        return directory.is_dir() and is_checkpoint(directory)
+    except OSError:
+        return False
+
+
+def where_to_look(directory: Path) -> str:
+    """What to type where there is none to choose."""
+    if itself(directory):
+        return f"it is one itself: srobust ckpt latest {directory.absolute().parent}"
+    return f"srobust ckpt list {directory}"
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """One line on stderr, and out."""
+    say(f"srobust ckpt: {message}", err=True)
+    sys.exit(code)
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """One line for people, whatever is in the names that it tells: nothing in it speaks to the terminal."""
+    click.echo(plain(line), err=err)
+
+
+def print_path(path: Path) -> None:
+    """A path alone on its line, for scripts: byte for byte as it is."""
+    click.echo(os.fsencode(path))
+
+
+def print_json(value: Any) -> None:
+    """One object, for tools; a byte of a name that is no UTF-8, which JSON cannot hold, becomes its escape."""
+    click.echo(msgspec.json.encode(_text(msgspec.to_builtins(value))).decode())
+
+
+def _text(value: Any) -> Any:
+    """The same, with all of it text."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, (list, tuple)):
+        return [_text(one) for one in value]
+    return {key: _text(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def print_table(found: list[checkpoint.Entry]) -> None:
+    """A row for each, on stdout."""
+    from rich.console import Console  # noqa: PLC0415 (as in bar)
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("STEP", justify="right")
+    table.add_column("SIZE", justify="right")
+    table.add_column("WRITTEN")
+    table.add_column("STATE")
+    table.add_column("PATH", overflow="fold")
+    for entry in found:
+        written = _when(entry.created_at_s) if entry.sealed else "-"
+        taken = size(entry.size_bytes) if entry.sealed else "-"
+        state = plain(entry.problem) or "sealed, unchanged"
+        table.add_row(str(entry.step), taken, written, state, plain(entry.path))
+    # Lines are not to be broken for a pipe that has no width.
+    Console(width=None if sys.stdout.isatty() else 1000).print(table, markup=False)
+
+
+def _when(at_s: float) -> str:
+    """Date and time here; `?` for what no calendar has."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+    except (OverflowError, OSError, ValueError):
+        return "?"
+
+
+def size(size_bytes: float) -> str:
+    """`3.4 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def bytes_of(sealed: checkpoint.Seal) -> int:
+    """What its files take together."""
+    return sum(file.size_bytes for file in sealed.files)
+
+
+def count(files: int) -> str:
+    """`3 files`."""
+    return f"{files} file{'' if files == 1 else 's'}"

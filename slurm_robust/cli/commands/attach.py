@@ -1,0 +1,151 @@
+"""`srobust attach JOBID`: watch a job that already runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from slurm_robust import config as site
+from slurm_robust.cli.teaching import lesson, not_running, slurm_words
+from slurm_robust.model import JobRef, Mode
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.factory import connect
+from slurm_robust.supervise import job
+from slurm_robust.supervise.incident import incident_folder
+from slurm_robust.supervise.launch import options, srun_command
+from slurm_robust.supervise.launch.attached_step import Attached, connection
+from slurm_robust.supervise.launch.supervisor_lock import Sole
+from slurm_robust.supervise.supervisor import Supervisor
+from slurm_robust.supervise.watch.output import own_output_files
+
+
+def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: str | None) -> options.OwnOptions:
+    """The options that `srobust run` has too, under its rules."""
+    given = {"checkpoint-dir": checkpoint_dir, "hang-timeout": hang_timeout, "layout": layout}
+    if act:
+        given["mode"] = "on"
+    try:
+        return options.read({name: text for name, text in given.items() if text}, {})
+    except srun_command.UsageError as error:
+        raise click.UsageError(str(error).replace("--robust-", "--", 1)) from None
+
+
+def _speaker(context: job.JobContext, attached: Attached | None, *, act: bool) -> tuple[Sole | None, bool]:
+    """What keeps others from speaking for the job, and whether this watch is the one that does.
+
+    A step's own watch, which the plugin starts with its srun, also tells the daemon what it would do, as long as nobody
+    who acts speaks for the job. A person who only looks on writes nothing into it.
+    """
+    acting = Sole(context.cluster, context.name)
+    if attached is None or not (act or attached.launcher):
+        return None, act
+    if act:
+        return acting, acting.claim()
+    observing = Sole(context.cluster, f"{context.name}-observed")
+    return observing, observing.claim() and not acting.taken
+
+
+@click.command(
+    epilog=lesson(
+        [
+            ("srobust attach 1234", "watch it and report; nothing in the job is changed"),
+            ("srobust attach --act 1234", "also ask for a requeue, which ends a hung step"),
+            ("srobust attach --step 0 1234", "only step 1234.0"),
+        ],
+        [
+            (0, "the job has ended"),
+            (2, "wrong usage"),
+            (3, "no such running job, a heterogeneous one, or Slurm cannot be asked"),
+            (130, "Ctrl-C: the watch has ended, the job goes on"),
+        ],
+    )
+)
+@click.argument("job_id")
+@click.option(
+    "--act", is_flag=True, help="Also act, whatever the site's mode: ask for a requeue, which ends a hung step."
+)
+@click.option("--step", metavar="N", help="Watch only this step (default: all of the job's).")
+@click.option("--launcher", type=int, metavar="PID", help="With --step: end with this process, the step's srun.")
+@click.option("--checkpoint-dir", metavar="DIR", default="", help="Where the job's checkpoints are.")
+@click.option("--hang-timeout", metavar="SECONDS", help="Act after this long a silence, whatever the stacks say.")
+@click.option("--layout", metavar="tp=2,pp=4", help="Parallel sizes, for the localisation.")
+@click.option(
+    "--folder", "where", type=click.Path(file_okay=False, path_type=Path), help="Where the incident folder goes."
+)
+@click.option("--config", "config_path", type=click.Path(), help="robust.yaml to use.")
+def command(
+    job_id: str,
+    *,
+    act: bool,
+    step: str | None,
+    launcher: int | None,
+    checkpoint_dir: str,
+    hang_timeout: str | None,
+    layout: str | None,
+    where: Path | None,
+    config_path: str | None,
+) -> None:
+    """Watch a job that already runs, also one submitted as plain `srun python train.py`. Nothing in it is changed.
+
+    Progress is read from slurm_robust.progress where the program calls it, else from the log lines of the job's output
+    file. Silence is reported with the stacks of all ranks and a verdict, in the folder `slurm-robust-JOBID` beside the
+    job's output. Runs until the job ends; Ctrl-C ends the watch and harms no rank.
+    """
+    if launcher is not None and step is None:
+        raise click.UsageError("--launcher goes with --step: it is that step's srun")
+    if step is not None and not step.isdecimal():
+        raise click.UsageError(f"--step={step}: expected the number behind the point, as in 1234.0")
+    own = _own(act=act, checkpoint_dir=checkpoint_dir, hang_timeout=hang_timeout, layout=layout)
+    try:
+        config = own.applied(site.load(config_path))
+        ref = JobRef.parse(job_id)
+        context = job.read(connect(config.slurm), ref)
+        # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
+        os.environ.setdefault("SLURM_CLUSTER_NAME", context.cluster)
+    except SlurmError as error:
+        click.echo(f"srobust attach: {slurm_words(error)}", err=True)
+        sys.exit(3)
+    except (site.ConfigError, job.NoJobError) as error:
+        click.echo(f"srobust attach: {error}", err=True)
+        sys.exit(3)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if context.job.state != "RUNNING":
+        click.echo(f"srobust attach: {not_running(job_id, context.job.state)}", err=True)
+        sys.exit(3)
+    if context.job.hetjob_id:
+        click.echo(f"srobust attach: job {job_id} is part of a heterogeneous job, which is not supervised", err=True)
+        sys.exit(3)
+    attached = Attached(step, launcher or 0, connection(os.environ)) if step is not None else None
+    sole, alone = _speaker(context, attached, act=act)
+    if not act or not alone:
+        config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
+        context.can_claim = context.can_claim and alone
+    # srun's own output tells more than Slurm, which may know the file by its pattern only.
+    files = own_output_files(launcher) if launcher else []
+    if not files and (told := context.output()) is not None:
+        files = [told]
+    path = incident_folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
+    supervisor = Supervisor(
+        context,
+        config,
+        incident_folder.Folder(where / path.name if where else path),
+        attached=attached,
+        checkpoint_dir=own.checkpoint_dir,
+        output_files=tuple(files),
+        layout=own.layout,
+        layout_order=own.layout_order,
+        sole=sole if act and alone else None,
+    )
+    try:
+        asyncio.run(supervisor.run())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        if sole is not None:
+            sole.release()

@@ -1,0 +1,76 @@
+"""`srobust breaker`: shows it, and lets a person reset it."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from pathlib import Path
+
+import click
+
+from slurm_robust.cli.state import load_config, load_state, print_json, source_options
+from slurm_robust.cli.teaching import SHOWN, lesson
+
+_EXAMPLES = (
+    ("srobust breaker", "is it open, and why"),
+    ("sudo srobust breaker reset", "the cause is known: go on"),
+)
+_RESET = ((0, "closed"), (1, "the journal cannot be written, or no daemon ever ran here"), (2, "wrong usage"))
+
+
+@click.group("breaker", invoke_without_command=True, epilog=lesson(_EXAMPLES, SHOWN))
+@source_options
+@click.pass_context
+def command(context: click.Context, path: str | None, as_json: bool) -> None:
+    """Show the breaker, or reset it once the cause is known."""
+    if context.invoked_subcommand is None:
+        _show(path, as_json)
+
+
+@command.command(epilog=lesson([("srobust breaker show", _EXAMPLES[0][1])], SHOWN))
+@source_options
+def show(path: str | None, as_json: bool) -> None:
+    """Is it open, and why."""
+    _show(path, as_json)
+
+
+def _show(path: str | None, as_json: bool) -> None:
+    config = load_config(path)
+    breaker = load_state(config)["breaker"]
+    limits = config.breaker
+    if as_json:
+        print_json({**breaker, "max_drains": limits.max_drains, "window_s": limits.window_s})
+    elif breaker["open"]:
+        click.echo(f"open: {breaker['why']}\nOnce the cause is known: srobust breaker reset")
+    else:
+        click.echo(f"closed; it opens past {limits.max_drains} drains in {limits.window_s:.0f} s")
+
+
+@command.command(epilog=lesson(_EXAMPLES[1:], _RESET))
+@click.option("--config", "path", type=click.Path(dir_okay=False), help="robust.yaml; else as the daemon.")
+def reset(path: str | None) -> None:
+    """Close the breaker: what is drained now counts no more. Needs the daemon's user (root) on the daemon's machine."""
+    from slurm_robust.daemon.controllers.breaker import request_reset  # noqa: PLC0415 (loaded for this command only)
+    from slurm_robust.daemon.store.journal import FILE_NAME, Journal  # noqa: PLC0415 (the same)
+    from slurm_robust.daemon.store.schema import JournalError  # noqa: PLC0415 (the same)
+
+    state_dir = Path(load_config(path).daemon.state_dir)
+    # One that is not there is not made: a breaker that nobody reads would say `closed`.
+    try:
+        (state_dir / FILE_NAME).stat()
+    except FileNotFoundError:
+        raise click.ClickException(
+            f"no daemon ever ran here: {state_dir} has no journal; type it on the daemon's machine, "
+            "or name its robust.yaml: --config FILE"
+        ) from None
+    except OSError:
+        pass  # the next lines say it better
+    try:
+        journal = Journal.open(state_dir)
+    except JournalError as error:
+        raise click.ClickException(f"{error} (type it as the daemon's user, on its machine)") from None
+    try:
+        request_reset(journal, time.time(), getpass.getuser())
+    finally:
+        journal.close()
+    click.echo("closed; drains from now on count")

@@ -1,0 +1,257 @@
+"""`srobust ckpt`: seal, verify, list, choose and prune checkpoints."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from slurm_robust import checkpoint
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.store.files import OnBytes
+from slurm_robust.checkpoint.store.structure import COULD_NOT_TELL, is_checkpoint
+from slurm_robust.cli.ckpt_output import (
+    EXIT_COULD_NOT_TELL,
+    EXIT_NOT_VERIFIED,
+    EXITS,
+    JSON,
+    PATH,
+    bar,
+    itself,
+    print_json,
+    print_path,
+    print_table,
+    say,
+    told,
+    where_to_look,
+)
+from slurm_robust.cli.commands import ckpt_seal
+from slurm_robust.cli.teaching import lesson
+
+_VERIFY = ("srobust ckpt verify ckpt", "read every checkpoint of a folder back")
+_LATEST = ("srobust ckpt latest ckpt", "the path to resume from, on stdout")
+_LIST = ("srobust ckpt list ckpt", "newest first, with what is wrong with them")
+_PRUNE = ("srobust ckpt prune ckpt --keep 3 --dry-run", "what would be removed")
+
+_UNREAD = "cannot be read:"
+"""What nobody can tell begins so."""
+_DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@click.group(epilog=lesson([ckpt_seal.ONE, ckpt_seal.ALL, _VERIFY, _LATEST, _LIST, _PRUNE], EXITS))
+def command() -> None:
+    """Seal, verify and choose checkpoints, outside of any job.
+
+    A checkpoint is a folder or a single file. Its seal (seal.json) holds the size and xxh3-128 digest of every file;
+    one without a seal is never chosen.
+    """
+
+
+command.add_command(ckpt_seal.command, "seal")
+
+
+@command.command(epilog=lesson([_VERIFY], EXITS))
+@PATH
+@click.option("--values", is_flag=True, help="No NaN and no Inf in the tensors, too.")
+@JSON
+def verify(path: Path, values: bool, as_json: bool) -> None:
+    """Read every byte of a checkpoint and compare it with its seal.
+
+    Without a seal only its structure is looked at, and said so: CRCs, headers, bounds, shards of every rank, for files
+    of torch.save and safetensors, torch.distributed.checkpoint, Megatron-LM, DeepSpeed, Lightning and HF Trainer. For
+    a folder of checkpoints all of them and the framework's tracker are verified; `step` is then the newest that is
+    sealed and whole.
+    """
+    with told(), bar(path, "verifying") as on_bytes:
+        report = _verify_all(path, values, on_bytes)
+    # What is known to be bad is bad, whatever cannot be read beside it.
+    unread = not report.verified and all(problem.what.startswith(_UNREAD) for problem in report.problems)
+    unknown = not report.verified and all(
+        problem.what.startswith((_UNREAD, COULD_NOT_TELL)) for problem in report.problems
+    )
+    strange = report.verified and not report.sealed and not report.formats
+    if as_json:
+        print_json(report)
+    else:
+        how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
+        formats = f" ({', '.join(report.formats)})" if report.formats else ""
+        wrong = "could not tell" if unknown else "NOT verified"
+        wrong += ": look at rights, mounts and the disk (srobust check)" if unread else ""
+        if strange:
+            how = "could not tell: of no known format, and no seal; where you know that it is whole: "
+            how += f"srobust ckpt seal {shlex.quote(report.path)}"
+        say(f"{report.path}{formats}: " + (how if report.verified else wrong))
+        for problem in report.problems:
+            say(f"  {problem.file or '(checkpoint)'}: {problem.what}")
+    if unknown or strange:
+        sys.exit(EXIT_COULD_NOT_TELL)
+    sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
+
+
+@command.command(epilog=lesson([_LATEST], EXITS))
+@_DIRECTORY
+@click.option("--deep", is_flag=True, help="Read back every byte that was not read since it was sealed.")
+@click.option("--unsealed", is_flag=True, help="One without a seal will do, where its structure is whole.")
+@click.option("--pin", is_flag=True, help="Have the framework's own tracker file point at it.")
+@click.option("--healthy", is_flag=True, help="Loss and gradient norm in range, up to it and for a while after.")
+@JSON
+def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: bool, as_json: bool) -> None:
+    """Print the newest checkpoint to resume from, and why newer ones were passed over.
+
+    With --pin, latest_checkpointed_iteration.txt (Megatron-LM), latest (DeepSpeed) or the link last.ckpt (Lightning)
+    is made to point at it. With --healthy, for going back after a loss spike, the program has to tell its loss
+    (progress.step, Checkpointer.observe, checkpoint.HealthLog); which batches to leave out then is told, too.
+    """
+    if healthy and unsealed:
+        raise click.UsageError("--healthy chooses among sealed ones: leave out --unsealed")
+    with told(), bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
+        skip = None
+        if healthy:
+            found, skip = checkpoint.latest_healthy(directory, deep=deep, on_bytes=on_bytes)
+        else:
+            found = checkpoint.latest(directory, deep=deep, unsealed=unsealed, remember=False, on_bytes=on_bytes)
+        pinned = checkpoint.pin(directory, found.path) if pin and found.path else []
+        trackers = checkpoint.trackers(directory)
+    if as_json:
+        print_json(
+            {
+                "path": str(found.path) if found.path else None,
+                "step": found.step,
+                "sealed": found.sealed,
+                "pinned": pinned,
+                "passed_over": [{"path": str(path), "why": why} for path, why in found.passed_over],
+                "skip": skip,
+            }
+        )
+    else:
+        for path, why in found.passed_over:
+            say(f"passed over {path}: {why}", err=True)
+        for tracker in trackers:
+            if tracker.problem or (found.path and tracker.target != found.path):
+                what = tracker.problem or f"points at {tracker.target}, not at this one"
+                say(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
+        if found.path and not found.sealed:
+            say("no seal: nothing but its structure was looked at", err=True)
+        if skip is not None:
+            say(f"leave out the batches of steps {skip.first_step} to {skip.last_step}", err=True)
+        if found.path:
+            print_path(found.path)
+        else:
+            say(f"{directory}: no checkpoint to resume from; {where_to_look(directory)}", err=True)
+    sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
+
+
+@command.command("list", epilog=lesson([_LIST], EXITS))
+@_DIRECTORY
+@JSON
+def list_(directory: Path, as_json: bool) -> None:
+    """List the checkpoints of a folder, newest first."""
+    with told():
+        found = checkpoint.entries(directory)
+    if as_json:
+        print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
+        return
+    if not found:
+        say(f"{directory}: no checkpoints" + ("" if not itself(directory) else f"; {where_to_look(directory)}"))
+        return
+    print_table(found)
+
+
+@command.command(epilog=lesson([_PRUNE], EXITS))
+@_DIRECTORY
+@click.option("--keep", type=click.IntRange(min=1), required=True, help="Verified checkpoints that stay.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, remove nothing.")
+@JSON
+def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
+    """Keep the newest N verified checkpoints and remove what is older.
+
+    With fewer verified ones than N nothing is removed. What may still be written, and what the framework's tracker
+    points at, is left alone.
+    """
+    with told(), bar(directory, "reading") as on_bytes:
+        done = checkpoint.prune(directory, keep, dry_run=dry_run, on_bytes=on_bytes)
+    if as_json:
+        print_json(
+            {
+                "kept": [str(path) for path in done.kept],
+                "removed": [str(path) for path in done.removed],
+                "left": [{"path": str(path), "why": why} for path, why in done.left],
+                "dry_run": dry_run,
+            }
+        )
+        return
+    for path in done.kept:
+        say(f"kept     {path}")
+    for path, why in done.left:
+        say(f"left     {path}: {why}")
+    for path in done.removed:
+        say(f"{'would remove' if dry_run else 'removed '} {path}")
+
+
+def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Report:
+    """One checkpoint's report, or those of a folder of checkpoints as one."""
+    inside = [] if _is_one(path) else checkpoint.entries(path)
+    tracked = checkpoint.trackers(path) if path.is_dir() else []
+    if not inside:
+        report = _verify(path, values, on_bytes)
+        lost = tuple(checkpoint.Problem(one.name, one.problem) for one in tracked if one.problem)
+        return msgspec.structs.replace(
+            report, verified=report.verified and not lost, problems=(*report.problems, *lost)
+        )
+    reports = [(entry.path.name, _verify(entry.path, values, on_bytes)) for entry in inside]
+    problems = [
+        checkpoint.Problem(f"{name}/{problem.file}".rstrip("/"), problem.what)
+        for name, report in reports
+        for problem in report.problems
+    ]
+    problems += [checkpoint.Problem(tracker.name, tracker.problem) for tracker in tracked if tracker.problem]
+    return checkpoint.Report(
+        path=str(path),
+        verified=not problems,
+        sealed=all(report.sealed for _, report in reports),
+        step=max((report.step for _, report in reports if report.verified and report.sealed), default=-1),
+        problems=tuple(problems),
+        world_size=max(report.world_size for _, report in reports),
+        formats=tuple(dict.fromkeys(name for _, report in reports for name in report.formats)),
+    )
+
+
+def _is_one(path: Path) -> bool:
+    """Whether there is a checkpoint at `path` itself; what cannot be read is looked at as one, and told."""
+    try:
+        return is_checkpoint(path)
+    except OSError:
+        return True
+
+
+def _verify(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Report:
+    """The report of one; that it cannot be read is a problem among others.
+
+    Raises:
+        CheckpointError: it is not there, or values cannot be had.
+    """
+    try:
+        return checkpoint.verify(path, values=values, on_bytes=on_bytes)
+    except OSError as error:
+        what = str(error)
+    except CheckpointError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        what = error.what
+    problem = checkpoint.Problem("", f"{_UNREAD} {what}")
+    return checkpoint.Report(path=str(path), verified=False, sealed=False, step=-1, problems=(problem,))
+
+
+def _entry(entry: checkpoint.Entry) -> dict[str, Any]:
+    return {
+        "path": str(entry.path),
+        "step": entry.step,
+        "sealed": entry.sealed,
+        "problem": entry.problem,
+        "size_bytes": entry.size_bytes,
+        "created_at_s": entry.created_at_s,
+    }

@@ -1,0 +1,104 @@
+"""`srobust daemon`: runs the control daemon in the foreground; systemd or a person starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pwd
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from slurm_robust import config as configuration
+from slurm_robust.cli.teaching import lesson
+from slurm_robust.model import Mode
+
+
+def _start_logging(level: str) -> None:
+    # One line an event, on stderr, with UTC times: journald and files both take it, and grep finds it.
+    logging.Formatter.converter = time.gmtime
+    form = "%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form, datefmt="%Y-%m-%dT%H:%M:%S")
+
+
+_EXAMPLES = (
+    ("srobust daemon --mode observe", "only write down what would be done"),
+    ("srobust daemon --config /etc/slurm_robust/robust.yaml", "as the systemd unit starts it"),
+    ("srobust daemon --user", "for your own jobs, on a login node"),
+)
+_EXITS = (
+    (0, "ended by SIGTERM or Ctrl-C"),
+    (1, "cannot start: configuration, journal, or another daemon at work; the message says"),
+    (2, "wrong usage"),
+)
+
+
+@click.group(name="daemon", invoke_without_command=True, epilog=lesson(_EXAMPLES, _EXITS))
+@click.option("--config", type=click.Path(dir_okay=False), help="robust.yaml; else $SROBUST_CONFIG or /etc.")
+@click.option("--user", is_flag=True, help="Bring back your own jobs, without any administrator's rights.")
+@click.option("--mode", type=click.Choice(["observe", "act"]), help="Overrides the configuration's `mode`.")
+@click.option("--state-dir", type=click.Path(file_okay=False), help="Overrides daemon.state_dir.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
+@click.pass_context
+def command(context: click.Context, /, **options: str | bool | None) -> None:
+    """Run the control daemon in the foreground.
+
+    It reads claims and node states from Slurm, and acts on Slurm, within the limits of robust.yaml. SIGTERM ends it;
+    whatever was under way is taken up at the next start.
+
+    With --user it brings back your own jobs after their claims: requeue, exclude the suspects, start at once. Run it
+    outside of any job, for example on a login node.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from slurm_robust.daemon.start import StartError, run  # noqa: PLC0415 (the same)
+    from slurm_robust.daemon.store.schema import JournalError  # noqa: PLC0415 (loaded for this command only)
+    from slurm_robust.slurm.errors import SlurmMissingError  # noqa: PLC0415 (the same)
+
+    _start_logging(str(options["log_level"]))
+    as_user = bool(options["user"])
+    try:
+        config = configuration.load(str(options["config"]) if options["config"] else None)
+        # Whoever starts a daemon for the own jobs means it: `observe` is a site's first step, not a user's.
+        mode = Mode(options["mode"]) if options["mode"] else (Mode.ACT if as_user else config.mode)
+        folder = options["state_dir"] or (_user_state_dir() if as_user else config.daemon.state_dir)
+        account = pwd.getpwuid(os.geteuid()).pw_name
+        asyncio.run(run(config, account=account, mode=mode, state_dir=Path(str(folder)), as_user=as_user))
+    except (configuration.ConfigError, JournalError, StartError, SlurmMissingError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _user_state_dir() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "slurm_robust"
+
+
+@command.command(
+    "http",
+    epilog=lesson(
+        [("srobust daemon http --state-file /var/lib/slurm_robust/state.json", "as a service of its own")],
+        [(0, "ended"), (1, "no such address, or aiohttp is missing"), (2, "wrong usage")],
+    ),
+)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True)
+@click.option("--state-file", type=click.Path(dir_okay=False, path_type=Path), help="Read this instead of stdin.")
+def http(host: str, port: int, state_file: Path | None) -> None:
+    """Serve /state.json, /metrics and /healthz, read-only.
+
+    The daemon starts this itself, as nobody, and feeds it through a pipe. As a service of its own it reads the
+    daemon's state.json.
+    """
+    try:
+        from slurm_robust.daemon.api.http import serve  # noqa: PLC0415 (aiohttp is an extra)
+    except ImportError as error:
+        raise click.ClickException(f"{error}; type: pip install 'slurm-robust[daemon]'") from None
+    try:
+        asyncio.run(serve(host, port, state_file))
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on {host}:{port}: {error}; see daemon.http in robust.yaml") from None
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,178 @@
+"""`srobust incidents`: what happened, when, why, and what was done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
+from slurm_robust.cli.table import paragraph, table
+from slurm_robust.cli.teaching import lesson
+from slurm_robust.config import Config
+from slurm_robust.model import TIME_KEYS
+from slurm_robust.text import first_sentence
+
+_REPORT_MAX_BYTES = 8 << 20
+
+
+@click.command(
+    "incidents",
+    epilog=lesson(
+        [
+            ("srobust incidents", "the newest, one a line"),
+            ("srobust incidents 1234", "all that is known of job 1234's"),
+            ("srobust incidents --json | jq '.[0].times'", "the same for tools: docs/json.md"),
+        ],
+        [
+            (0, "shown"),
+            (1, "no such incident, or the daemon's state cannot be had"),
+            (2, "wrong usage"),
+        ],
+    ),
+)
+@click.argument("incident", required=False)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Newest so many.")
+@source_options
+def command(incident: str | None, limit: int, path: str | None, as_json: bool) -> None:
+    """What happened, when, why, and what was done; with INCIDENT (its id, key or job), all of it."""
+    found = _load(load_config(path))
+    if incident is not None:
+        found = [i for i in found if incident in (i["id"], i["key"], i["job"])]
+        if not found:
+            raise click.ClickException(f"no incident {incident}; srobust incidents lists them")
+    found = found[:limit]
+    if as_json:
+        print_json(found)
+    elif incident is not None:
+        for one in found:
+            _show(one)
+    else:
+        rows = [
+            (
+                clock(i["opened_at_s"]),
+                i["id"],
+                i["job"],
+                i["user"],
+                i["outcome"] or i["state"],
+                ",".join((i["plan"] or {}).get("evict") or i["verdict"].get("suspects") or ()),
+                _took(i),
+                why(i),
+            )
+            for i in found
+        ]
+        columns = ("opened", "id", "job", "user", "outcome", "suspects", "back after", "reason")
+        table("Incidents", columns, rows, drop=("back after", "user"))
+
+
+def _load(config: Config) -> list[dict[str, Any]]:
+    """All of them from the journal where it may be read, else the newest from the snapshot."""
+    from slurm_robust.daemon.api.state_snapshot import recent_incidents  # noqa: PLC0415 (the same)
+    from slurm_robust.daemon.store.journal import FILE_NAME, Journal  # noqa: PLC0415 (loaded for this command only)
+    from slurm_robust.daemon.store.schema import JournalError  # noqa: PLC0415 (the same)
+
+    folder = Path(config.daemon.state_dir)
+    try:
+        readable = (folder / FILE_NAME).exists()
+    except PermissionError:
+        readable = False
+    if readable:
+        try:
+            journal = Journal.open(folder, read_only=True)
+        except JournalError:
+            return list(load_state(config)["incidents"])
+        try:
+            return recent_incidents(journal, limit=-1)
+        finally:
+            journal.close()
+    return list(load_state(config)["incidents"])
+
+
+def why(incident: dict[str, Any]) -> str:
+    """What it was about, in its first sentence; where it did not end well, what it came to."""
+    well = incident["outcome"] in ("", "running", "resumed", "observed")
+    return first_sentence(str((incident["verdict"].get("why") if well else incident["reason"]) or incident["reason"]))
+
+
+def _took(incident: dict[str, Any]) -> str:
+    times = incident["times"]
+    decided_s = times.get("accepted", times.get("decided"))
+    if "running" not in times or decided_s is None:
+        return ""
+    return duration(times["running"] - decided_s)
+
+
+def _show(i: dict[str, Any]) -> None:
+    verdict, plan = i["verdict"], i["plan"]
+    click.echo(f"incident {i['id']}   job {i['job']} of {i['user']}, attempt {i['attempt']['restart_count']}")
+    came_to = i["outcome"] or i["state"]
+    paragraph("came to", i["reason"] if i["reason"].startswith(came_to) else f"{came_to}: {i['reason']}".rstrip(": "))
+    suspects = f" on {', '.join(verdict['suspects'])}" if verdict.get("suspects") else ""
+    found = first_sentence(str(verdict.get("why", "")))
+    paragraph("verdict", f"{verdict.get('conclusion') or 'none'}{suspects}: {found}".rstrip(": "))
+    if plan:
+        standby = f", standby {', '.join(plan['standby'])}" if plan["standby"] else ""
+        paragraph("plan", f"{plan['road']}: without {', '.join(plan['evict']) or 'nobody'}{standby}; {plan['reason']}")
+        if i["mode"] == "observe":
+            paragraph("", "observed only: nothing was done")
+    report = _report(i)
+    paragraph("report", report or f"slurm-robust-{i['job']}/ beside the job's output file")
+    times = sorted(((at_s, name) for name, at_s in i["times"].items()), key=lambda t: (t[0], _place(t[1])))
+    rows, last_s = [], times[0][0] if times else 0.0
+    for at_s, name in times:
+        rows.append((name, clock(at_s), f"+{at_s - last_s:.3f} s", f"{at_s - times[0][0]:.3f} s"))
+        last_s = at_s
+    click.echo()
+    table("Times", ("what", "when", "after the last", "since the first"), rows)
+    lines = [
+        (
+            clock(a["called_at_s"]),
+            a["kind"] if a["planned"] else f"{a['kind']} *",
+            a["target"],
+            _outcome(a),
+            "as planned" if plan and a["reason"] == plan["reason"] else a["reason"],
+        )
+        for a in i["actions"]
+    ]
+    click.echo()
+    table("Actions", ("called", "action", "on", "came to", "reason"), lines, drop=("called",))
+    if any(not a["planned"] for a in i["actions"]):
+        click.echo("* not in the plan: found necessary on the way")
+    if stood := _where_ranks_stood(report):
+        click.echo(f"\n{stood}")
+
+
+def _report(i: dict[str, Any]) -> str:
+    """The wrapper's report of this incident; its folder is the job's own word, so it is only ever read."""
+    return f"{i['report'].rstrip('/')}/{i['id']}/report.md" if i["report"] else ""
+
+
+def _where_ranks_stood(report: str) -> str:
+    """The merged stacks out of the report, where whoever asks may read it and it is of a report's size."""
+    path = Path(report)
+    try:
+        if not report or not path.is_file() or path.stat().st_size > _REPORT_MAX_BYTES:
+            return ""
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    _, found, stood = text.partition("## Where the ranks stood\n")
+    lines = [line for line in stood.splitlines() if line.strip() not in ("", "```")]
+    plain = ("".join(c if c.isprintable() else "?" for c in line) for line in lines)
+    return "\n".join(("Where the ranks stood", *plain)) if found else ""
+
+
+def _place(name: str) -> int:
+    return TIME_KEYS.index(name) if name in TIME_KEYS else len(TIME_KEYS)
+
+
+def _outcome(action: dict[str, Any]) -> str:
+    if action["done_at_s"]:
+        if not action["called_at_s"]:
+            return "done"
+        since_s = action["done_at_s"] - action["called_at_s"]
+        return f"done in {since_s:.2f} s" + (f", {action['calls']} calls" if action["calls"] > 1 else "")
+    if action["error"]:
+        return f"failed: {action['error']}" if action["calls"] else str(action["error"])
+    return "called" if action["calls"] else "not called"

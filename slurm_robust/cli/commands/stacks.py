@@ -1,0 +1,198 @@
+"""`srobust stacks JOBID`: merged stacks of a live job, also one that was never wrapped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import msgspec
+
+from slurm_robust import config as site
+from slurm_robust.cli.teaching import lesson, not_running, slurm_words
+from slurm_robust.localize.evidence import Capture, Evidence
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.slow.rounds import judge_repeated
+from slurm_robust.localize.stacks.merge import render_tree
+from slurm_robust.localize.stacks.motion import Motion, stillness
+from slurm_robust.localize.verdict_text import to_json, to_text
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.factory import connect
+from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.investigation import merge
+from slurm_robust.supervise.watch.live_stacks import Look, SnapshotError, looks
+
+_ROUND_S = 10.0
+_REDRAW = "\x1b[H\x1b[J"
+"""To the top left corner, and everything below it away."""
+
+
+@click.command(
+    epilog=lesson(
+        [
+            ("srobust stacks 1234", "the merged stacks of job 1234, now"),
+            ("srobust stacks 1234 --every 5", "again each five seconds, redrawn, with who moves and who stands"),
+            (
+                "srobust stacks 1234 --save stacks",
+                "and the archives, for: srobust localize --stacks stacks",
+            ),
+            ("srobust stacks 1234 --rounds 5", "a job that is slow: for whom do the others wait?"),
+        ],
+        [
+            (0, "all nodes answered"),
+            (1, "some did not; stderr names them"),
+            (2, "wrong usage"),
+            (3, "no such running job, or Slurm cannot be asked"),
+        ],
+    )
+)
+@click.argument("job_id")
+@click.option("--json", "as_json", is_flag=True, help="The archives of all nodes as one JSON object.")
+@click.option(
+    "--save", type=click.Path(file_okay=False, path_type=Path), help="Also keep the archives here, one a node."
+)
+@click.option(
+    "--every", "every_s", type=click.FloatRange(min=0.5), help="Look again after so many seconds; Ctrl-C ends."
+)
+@click.option(
+    "--rounds", type=click.IntRange(2, 100), help="Look so many times (every 10 s, or as --every says), and judge."
+)
+@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds for one look.")
+@click.option("--config", "config_path", type=click.Path(), help="robust.yaml to use.")
+def command(
+    *,
+    job_id: str,
+    as_json: bool,
+    save: Path | None,
+    every_s: float | None,
+    rounds: int | None,
+    timeout_s: float,
+    config_path: str | None,
+) -> None:
+    """Take the stacks of every process of every rank of a running job, and print them merged.
+
+    The job need not know of srobust: plain `srun python train.py` will do. Nothing in it is changed or stopped. You
+    must be its owner (or root). The tree shows each place with the ranks that stand there, `0-2,5`; the odd ones out
+    are usually the interesting ones.
+
+    With --every the tree is redrawn in place until Ctrl-C or the job's end, and with --save each look is kept: two of
+    them tell a rank that stands from one that moves.
+
+    With --rounds a job that moves too slowly is looked at again and again, and who the others wait for in most rounds
+    is named; the tree is of the last round.
+    """
+    if as_json and every_s is not None and rounds is None:
+        raise click.UsageError("--json is one look; leave out --every, or say how many --rounds")
+    try:
+        config = site.load(config_path)
+        ref = JobRef.parse(job_id)
+        client = connect(config.slurm)
+        job = client.job(ref)
+        # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
+        os.environ.setdefault("SLURM_CLUSTER_NAME", client.cluster_name())
+    except SlurmError as error:
+        click.echo(f"srobust stacks: {slurm_words(error)}", err=True)
+        sys.exit(3)
+    except site.ConfigError as error:
+        click.echo(f"srobust stacks: {error}", err=True)
+        sys.exit(3)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if job is None or job.state != "RUNNING":
+        click.echo(f"srobust stacks: {not_running(job_id, job.state if job else None)}", err=True)
+        sys.exit(3)
+    missing: list[str] = []
+    try:
+        if rounds is None:
+            seen = looks(job, config.supervise, timeout_s, every_s)
+            missing = asyncio.run(_show(seen, as_json=as_json, save=save))
+        else:
+            seen = looks(job, config.supervise, timeout_s, every_s or _ROUND_S, rounds)
+            missing = asyncio.run(_judge(seen, rounds, as_json=as_json, save=save))
+    except SnapshotError as error:
+        click.echo(f"srobust stacks: {error}", err=True)
+        sys.exit(3)
+    except KeyboardInterrupt:
+        if every_s is None or rounds is not None:
+            sys.exit(130)
+    if missing and (every_s is None or rounds is not None):
+        click.echo(f"no answer from {','.join(missing)}", err=True)
+    sys.exit(1 if missing else 0)
+
+
+async def _show(found: AsyncGenerator[Look, None], *, as_json: bool, save: Path | None) -> list[str]:
+    """Show each look as it comes; the nodes that did not answer the last one."""
+    before: Capture | None = None
+    missing: list[str] = []
+    async with contextlib.aclosing(found):
+        async for look in found:
+            missing = look.missing
+            _keep(look, save)
+            if as_json:
+                click.echo(_as_json(look, click.get_current_context().params["job_id"]))
+                continue
+            now = merge(look.archives, look.missing).capture
+            if look.round > 1 and sys.stdout.isatty():
+                click.echo(_REDRAW, nl=False)
+            elif look.round > 1:
+                click.echo()
+            if look.round > 1:
+                click.echo(motion_line(before, now, look.round))
+            click.echo(_fitting(render_tree(now)))
+            before = now
+    return missing
+
+
+async def _judge(found: AsyncGenerator[Look, None], count: int, *, as_json: bool, save: Path | None) -> list[str]:
+    """Take all looks, then show the last one and what all of them tell; the nodes that did not answer the last one."""
+    captures: list[Capture] = []
+    async with contextlib.aclosing(found):
+        async for look in found:
+            _keep(look, save)
+            captures.append(merge(look.archives, look.missing).capture)
+            click.echo(f"round {look.round} of {count}", err=True)
+    nodes = {rank.rank: rank.node for capture in captures for rank in capture.ranks}
+    verdict = judge_repeated(Evidence(max(nodes, default=-1) + 1, nodes, tuple(captures)))
+    if as_json:
+        click.echo(_as_json(look, click.get_current_context().params["job_id"], verdict=to_json(verdict)))
+    else:
+        click.echo(render_tree(captures[-1]))
+        click.echo(to_text(replace(verdict, classes=())))
+    return look.missing
+
+
+def _keep(look: Look, save: Path | None) -> None:
+    if save is not None:
+        Folder(save.parent, quiet=True).write_archives(save.name, look.round, look.archives)
+
+
+def _as_json(look: Look, job: str, **more: object) -> str:
+    nodes = {node: msgspec.Raw(body) for node, body in look.archives.items()}
+    return msgspec.json.encode({"job": job, "missing": look.missing, "nodes": nodes, **more}).decode()
+
+
+def motion_line(before: Capture | None, now: Capture, number: int) -> str:
+    """Who moved between two looks, and who stood still, in a line."""
+    ranks = [r.rank for r in now.ranks]
+    seen = stillness([c for c in (before, now) if c is not None], ranks)
+    moved = [rank for rank, x in seen.items() if x.moves]
+    still = [rank for rank, x in seen.items() if x.last is not None and x.last.motion is Motion.STILL]
+    parts = [f"{name(some)} {verb}" for some, verb in ((moved, "moved"), (still, "stood still")) if some]
+    apart = f" in {now.at_s - before.at_s:.1f} s" if before is not None else ""
+    return f"look {number}{apart}: {', '.join(parts) or 'nothing can be said of motion'}"
+
+
+def _fitting(tree: str) -> str:
+    """The tree, cut to the terminal where there is one: what does not fit would scroll the head away."""
+    if not sys.stdout.isatty():
+        return tree
+    height = shutil.get_terminal_size().lines - 3
+    lines = tree.splitlines()
+    return tree if len(lines) <= height else "\n".join([*lines[:height], f"… {len(lines) - height} lines more"])

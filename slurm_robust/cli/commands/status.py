@@ -1,0 +1,84 @@
+"""`srobust status`: what is going on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from slurm_robust.cli.commands.incidents import why
+from slurm_robust.cli.needs import needs
+from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
+from slurm_robust.cli.table import sentence, table
+from slurm_robust.cli.teaching import SHOWN, lesson
+from slurm_robust.policy.cluster.node_states import LOST_GRES
+
+
+@click.command(
+    "status",
+    epilog=lesson(
+        [
+            ("srobust status", "the first thing to type at 3 a.m."),
+            ("srobust status --json | jq .breaker", "the same, all of it, for tools"),
+        ],
+        SHOWN,
+    ),
+)
+@source_options
+def command(path: str | None, as_json: bool) -> None:
+    """What needs a person now, in the first line; then the daemon, rooms, supervised jobs, open incidents."""
+    state = load_state(load_config(path))
+    if as_json:
+        print_json(state)
+        return
+    now_s = time.time()
+    wanted = needs(state, now_s)
+    sentence(f"Needs a person now: {'; '.join(wanted)}" if wanted else "Nothing needs a person now.")
+    click.echo()
+    breaker = state["breaker"]
+    word = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
+    age = duration(now_s - state["at_s"])
+    click.echo(f"cluster {state['cluster']}   mode {state['mode']}   as of {age} ago   breaker {word}")
+    from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
+
+    if lost := state.get("lost_gres"):
+        click.echo(f"{fold(lost)}: {LOST_GRES}")
+    rooms: dict[str, list[str]] = {}
+    for node in state["nodes"]:
+        rooms.setdefault(node["room"], []).append(node["name"])
+    order = ("active", "standby", "seat", "quarantine", "drained", "idle")
+    click.echo()
+    table("Nodes", ("room", "number", "nodes"), [(r, len(rooms[r]), fold(rooms[r])) for r in order if r in rooms])
+    columns = ("job", "user", "name", "nodes", "attempt", "step", "says", "incident")
+    rows = [
+        (
+            j["job"],
+            j["user"],
+            j["name"],
+            j["nodes"],
+            j["restart_count"],
+            j["step"] if j["step"] >= 0 else "",
+            _says(j, now_s),
+            j["incident"],
+        )
+        for j in state["jobs"]
+    ]
+    rows += [
+        (j["job"], j["user"], j["name"], "", j["restart_count"], "", f"waits to start: {j['reason']}", "")
+        for j in state.get("waiting", ())
+    ]
+    click.echo()
+    table("Supervised jobs", columns, rows, drop=("name", "attempt", "user"))
+    live = [i for i in state["incidents"] if i["state"] != "closed"]
+    shown = live or state["incidents"][:5]
+    lines = [(clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], why(i)) for i in shown]
+    click.echo()
+    table("Open incidents" if live else "Last incidents", ("opened", "id", "job", "outcome", "reason"), lines)
+
+
+def _says(job: dict[str, Any], now_s: float) -> str:
+    """The job's own word; a suspicion comes before everything else."""
+    if job.get("suspected_at_s") and job["claim"] == "watching":
+        return f"suspects a fault since {duration(max(0.0, now_s - job['suspected_at_s']))}"
+    return {"wants": "asks for a requeue"}.get(job["claim"], str(job["claim"]))

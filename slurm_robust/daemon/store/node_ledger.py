@@ -1,0 +1,179 @@
+"""The journal's books on nodes: quarantines, strikes, checks of standby nodes, drains."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from slurm_robust.daemon.store.journal import Journal
+from slurm_robust.policy.cluster.breaker import Drain
+from slurm_robust.policy.cluster.standby_health import StandbyCheck
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A suspect, kept away from everyone until it was checked.
+
+    Attributes:
+        tries: Rechecks that could not tell.
+        recheck_job: Job id of the recheck under way, None where there is none.
+        word: What it waits for, or what the last recheck said.
+    """
+
+    node: str
+    incident: str
+    job_id: int
+    lineage: str
+    why: str
+    since_s: float
+    next_try_at_s: float
+    tries: int = 0
+    recheck_job: int | None = None
+    recheck_at_s: float | None = None
+    word: str = ""
+
+
+class Ledger:
+    """Reads and writes them."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.db: sqlite3.Connection = journal.db
+
+    def quarantines(self) -> list[Quarantine]:
+        """All nodes in quarantine."""
+        columns = ", ".join(Quarantine.__dataclass_fields__)
+        rows = self.db.execute(f"SELECT {columns} FROM quarantines ORDER BY node")  # noqa: S608 (our own names)
+        return [Quarantine(**dict(r)) for r in rows]
+
+    def quarantine(self, q: Quarantine) -> None:
+        """Put a node in; one that is there already stays as it is."""
+        self.db.execute(
+            "INSERT OR IGNORE INTO quarantines(node, incident, job_id, lineage, why, since_s, next_try_at_s) "
+            "VALUES(?,?,?,?,?,?,?)",
+            (q.node, q.incident, q.job_id, q.lineage, q.why, q.since_s, q.next_try_at_s),
+        )
+
+    def no_recheck(self, node: str, why: str) -> None:
+        """Note, for every incident that planned a recheck of this node and got none of its own, why."""
+        self.db.execute(
+            "UPDATE actions SET error = ? WHERE kind = 'recheck' AND target = ? AND calls = 0 AND error = ''",
+            (f"none needed: {why}", node),
+        )
+
+    def rechecking(self, node: str, job_id: int | None, at_s: float | None, word: str) -> None:
+        """Note the recheck that is under way."""
+        self.db.execute(
+            "UPDATE quarantines SET recheck_job = ?, recheck_at_s = ?, word = ? WHERE node = ?",
+            (job_id, at_s, word, node),
+        )
+
+    def could_not_tell(self, node: str, next_try_at_s: float, word: str) -> None:
+        """Note a recheck without a result; the next one comes at that time."""
+        self.db.execute(
+            "UPDATE quarantines SET tries = tries + 1, recheck_job = NULL, recheck_at_s = NULL, next_try_at_s = ?, "
+            "word = ? WHERE node = ?",
+            (next_try_at_s, word, node),
+        )
+
+    def wait(self, node: str, next_try_at_s: float, word: str) -> None:
+        """Note that what follows has to wait; no recheck is counted."""
+        self.db.execute(
+            "UPDATE quarantines SET recheck_job = NULL, recheck_at_s = NULL, next_try_at_s = ?, word = ? "
+            "WHERE node = ?",
+            (next_try_at_s, word, node),
+        )
+
+    def wait_at_most(self, until_s: float) -> None:
+        """Nothing waits for longer than that, and nothing was begun or drained later: a clock was set back."""
+        self.db.execute("UPDATE drains SET at_s = min(at_s, ?)", (until_s,))
+        self.db.execute("UPDATE quarantines SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
+        self.db.execute("UPDATE quarantines SET recheck_at_s = min(recheck_at_s, ?)", (until_s,))
+        self.db.execute("UPDATE standby_checks SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
+        self.db.execute("UPDATE standby_checks SET begun_at_s = min(begun_at_s, ?)", (until_s,))
+
+    def leave(self, node: str) -> None:
+        """Take a node out."""
+        self.db.execute("DELETE FROM quarantines WHERE node = ?", (node,))
+
+    def strike(self, q: Quarantine, at_s: float, why: str) -> None:
+        """Count a strike, once for each incident: suspected by a job, and passed its check."""
+        values = (q.node, q.job_id, q.lineage, at_s, why, q.incident)
+        once = (
+            "SELECT ?,?,?,?,?,? WHERE NOT EXISTS (SELECT 1 FROM strikes WHERE node = ? AND incident = ? AND job_id = ?)"
+        )
+        self.db.execute(f"INSERT INTO strikes {once}", (*values, q.node, q.incident, q.job_id))
+
+    def strikes(self, node: str, since_s: float) -> int:
+        """Strikes of a node that count: one training that suspects it again and again is one voice.
+
+        A lineage is the job's own word, so a job cannot speak with many; nor can a training by many jobs.
+        """
+        query = (
+            "SELECT count(DISTINCT job_id) AS jobs, count(DISTINCT lineage) AS lineages FROM strikes "
+            "WHERE node = ? AND at_s >= ?"
+        )
+        row = self.db.execute(query, (node, since_s)).fetchone()
+        return min(int(row["jobs"]), int(row["lineages"]))
+
+    def all_strikes(self, since_s: float) -> dict[str, int]:
+        """Strikes that count, of every node that has any."""
+        rows = self.db.execute("SELECT DISTINCT node FROM strikes WHERE at_s >= ?", (since_s,))
+        return {r["node"]: self.strikes(r["node"], since_s) for r in rows}
+
+    def standby_checks(self) -> dict[str, StandbyCheck]:
+        """What is known of members' full checks, by node."""
+        columns = ", ".join(StandbyCheck.__dataclass_fields__)
+        rows = self.db.execute(f"SELECT {columns} FROM standby_checks")  # noqa: S608 (our own names)
+        return {r["node"]: StandbyCheck(**dict(r)) for r in rows}
+
+    def standby_check_begun(self, node: str, job_id: int, at_s: float) -> None:
+        """A check is under way."""
+        self.db.execute(
+            "INSERT INTO standby_checks(node, job_id, begun_at_s) VALUES(?, ?, ?) ON CONFLICT(node) DO UPDATE SET "
+            "job_id = excluded.job_id, begun_at_s = excluded.begun_at_s",
+            (node, job_id, at_s),
+        )
+
+    def standby_checked(self, node: str, at_s: float, word: str) -> None:
+        """It passed, or counts as passed."""
+        self.db.execute(
+            "UPDATE standby_checks SET job_id = NULL, ended_at_s = ?, passed_at_s = ?, tries = 0, next_try_at_s = 0, "
+            "word = ? WHERE node = ?",
+            (at_s, at_s, word, node),
+        )
+
+    def standby_not_checked(self, node: str, at_s: float, next_try_at_s: float, tries: int, word: str) -> None:
+        """It failed, or could not tell."""
+        self.db.execute(
+            "UPDATE standby_checks SET job_id = NULL, ended_at_s = ?, passed_at_s = 0, tries = ?, next_try_at_s = ?, "
+            "word = ? WHERE node = ?",
+            (at_s, tries, next_try_at_s, word, node),
+        )
+
+    def standby_left(self, node: str) -> None:
+        """It is no member any more."""
+        self.db.execute("DELETE FROM standby_checks WHERE node = ?", (node,))
+
+    def releases(self, address: str, since_s: float) -> int:
+        """How many holds of this job were ended since then."""
+        query = "SELECT count(*) FROM actions WHERE kind = 'release_job' AND target = ? AND called_at_s >= ?"
+        return int(self.db.execute(query, (address, since_s)).fetchone()[0])
+
+    def drains(self) -> list[Drain]:
+        """Drains with our prefix, also those that a person ended since."""
+        rows = self.db.execute("SELECT node, at_s, ended_at_s FROM drains")
+        return [Drain(r["node"], r["at_s"], r["ended_at_s"] is None) for r in rows]
+
+    def open_drains(self) -> dict[str, str]:
+        """Nodes out of service by our doing, and why."""
+        rows = self.db.execute("SELECT node, reason FROM drains WHERE ended_at_s IS NULL")
+        return {r["node"]: r["reason"] for r in rows}
+
+    def drained(self, node: str, at_s: float, reason: str) -> None:
+        """A node was seen out of service with a reason of ours."""
+        self.db.execute("INSERT INTO drains VALUES(?,?,?,NULL)", (node, at_s, reason))
+
+    def drain_ended(self, node: str, at_s: float) -> None:
+        """A person brought it back."""
+        self.db.execute("UPDATE drains SET ended_at_s = ? WHERE node = ? AND ended_at_s IS NULL", (at_s, node))

@@ -1,0 +1,169 @@
+"""The verdict that flight-recorder dumps carry by themselves: sinks of the wait-for graph, or a reason for none."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.recorder.align import Alignment, Hold, Mismatch, align
+from slurm_robust.localize.recorder.dump import RankDump
+from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.text import joined
+
+CONFIDENCE_STUCK = 0.9
+"""Its peers completed what its own device holds."""
+CONFIDENCE_ABSENT = 0.9
+"""It is waited for and waits for nobody. Whether it is held by its node or by the program, stacks say."""
+CONFIDENCE_SHARED = 0.8
+"""The one node that every operation which all joined and nobody completes has in common."""
+MAX_SUSPECT_SHARE = 0.5
+"""More nodes than this share: what they have in common is at fault, not each of them."""
+
+
+@dataclass(frozen=True)
+class _Lead:
+    rank: int
+    confidence: float
+    what: str
+    detail: str
+    order_s: float
+
+
+def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Verdict | None:
+    """Who holds all others, as far as the recorders know; None where nothing is pending anywhere.
+
+    Args:
+        dumps: One of each rank that left one.
+        rank_nodes: Where each rank runs; a rank that is not in it is suspected without a node.
+    """
+    if not dumps or not any(d.pending for d in dumps):
+        return None
+    seen = align(dumps)
+    missing = (f"flight-recorder dumps of {name(seen.undumped)}",) if seen.undumped else ()
+    if seen.mismatches:
+        return _code_fault(seen.mismatches, missing)
+    leads = [*_stuck(seen, dumps), *_sinks(seen, dumps)]
+    if not leads:
+        return _shared_node(seen, rank_nodes, missing) or _nobody(seen, missing)
+    nodes = {rank_nodes.get(lead.rank, f"?{lead.rank}") for lead in leads}
+    known = {rank_nodes.get(d.rank, f"?{d.rank}") for d in dumps} | nodes
+    if len(known) > 2 and len(nodes) > MAX_SUSPECT_SHARE * len(known):
+        who = name(lead.rank for lead in leads)
+        reason = f"{who} hold all others, on {len(nodes)} of {len(known)} nodes: no node explains it"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=(*missing, "what those ranks share: storage, input"))
+    suspects = tuple(_suspects(leads, rank_nodes))
+    return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), suspects, missing=missing)
+
+
+def _stuck(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
+    """Ranks whose own device holds what their peers' devices completed, or began."""
+    told = [(rank, op, peers, "holds", "completed it") for rank, (op, peers) in seen.stuck.items()]
+    told += [(rank, op, peers, "never began", "began it") for rank, (op, peers) in seen.unstarted.items()]
+    last = {d.rank: d.last_at_s for d in dumps}
+    leads = []
+    for rank, op, peers, what, done in told:
+        where = _group(dumps, rank, op.group)
+        said = f"its device {what} {op.name} {op.seq} of {where}"
+        leads.append(_Lead(rank, CONFIDENCE_STUCK, said, f"{name(peers)} {done}", last[rank]))
+    return leads
+
+
+def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
+    """Ranks that are waited for and have nothing outstanding themselves."""
+    by_rank = {d.rank: d for d in dumps}
+    # A collective tells more than one pair; what was enqueued first, more than what lies behind it.
+    holds = sorted(seen.holds, key=lambda h: (h.op.p2p, h.op.order))
+    first: dict[int, Hold] = {}
+    for hold in holds:
+        for rank in seen.idle.intersection(hold.absent):
+            first.setdefault(rank, hold)
+    leads = []
+    for rank, hold in first.items():
+        what = f"never joined {hold.op.name} {hold.op.seq} of {_group(dumps, hold.waiters[0], hold.op.group)}"
+        waiters = f"{name(hold.waiters)} wait for it there"
+        leads.append(_Lead(rank, CONFIDENCE_ABSENT, what, waiters, by_rank[rank].last_at_s))
+    return leads
+
+
+def _shared_node(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[str, ...]) -> Verdict | None:
+    """All operations that everybody joined and nobody completes have one node in common: its link, or a device."""
+    if not seen.closed or seen.undumped:
+        return None
+    around = [{rank_nodes.get(rank, "") for rank in group.ranks} for group, _ in seen.closed]
+    shared = set.intersection(*around)
+    if len(shared) != 1 or "" in shared or len(set(rank_nodes.values())) < 2:
+        return None
+    (node,) = shared
+    group, op = seen.closed[0]
+    count = f"{len(around)} operations that" if len(around) > 1 else f"{op.name} {op.seq} of {group.desc}, which"
+    why = f"{node}: {count} all joined and none completed, on this node only"
+    if any(len(nodes) > 1 for nodes in around):
+        why = f"{node}: {count} all joined and none completed, with other nodes each, share this one"
+    ranks = tuple(sorted({r for group, _ in seen.closed for r in group.ranks if rank_nodes.get(r) == node}))
+    suspect = Suspect(node, ranks, CONFIDENCE_SHARED, why)
+    wanted = (*missing, "NCCL RAS, NIC counters: the link, or one device")
+    return Verdict(Conclusion.CULPRIT, why, (suspect,), missing=wanted)
+
+
+def _group(dumps: Sequence[RankDump], member: int, group: str) -> str:
+    """What the program calls the group, and its members."""
+    for dump in dumps:
+        if dump.rank == member and group in dump.groups:
+            found = dump.groups[group]
+            return f"{found.desc or 'group'} ({name(found.ranks)})"
+    return f"group {group}"
+
+
+def _suspects(leads: Iterable[_Lead], rank_nodes: Mapping[int, str]) -> list[Suspect]:
+    """One a node, or one a rank where its node is not known; whoever stopped first comes first."""
+    at: dict[str, list[_Lead]] = defaultdict(list)
+    for lead in leads:
+        at[rank_nodes.get(lead.rank, f"?{lead.rank}")].append(lead)
+    ordered = sorted(at.items(), key=lambda item: (-max(x.confidence for x in item[1]), _first(item[1]), item[0]))
+    share = 1.0 if len(ordered) == 1 else 0.9
+    suspects = []
+    for node, here in ordered:
+        surest = max(here, key=lambda lead: (lead.confidence, -lead.rank))
+        ranks = tuple(sorted(lead.rank for lead in here))
+        known = "" if node.startswith("?") else node
+        where = f"{name(ranks)} on {known}" if known else name(ranks)
+        confidence = round(surest.confidence * share, 3)
+        suspects.append(Suspect(known, ranks, confidence, f"{where}: {surest.what}", detail=surest.detail))
+    return suspects
+
+
+def _first(leads: Iterable[_Lead]) -> float:
+    return min((lead.order_s for lead in leads if lead.order_s > 0), default=0.0)
+
+
+def _code_fault(mismatches: Sequence[Mismatch], missing: tuple[str, ...]) -> Verdict:
+    first = mismatches[0]
+    told = joined((f"{name(who)}: {what}" for what, who in first.entered), most=3)
+    group = f"{first.group.desc or 'group ' + first.group.name} ({name(first.group.ranks)})"
+    reason = f"different operations under number {first.seq} of {group}: the program's order or shapes differ"
+    return Verdict(Conclusion.USER_CODE, reason, missing=missing, detail=told)
+
+
+def _nobody(seen: Alignment, missing: tuple[str, ...]) -> Verdict:
+    wanted = (*missing, "NCCL RAS, NIC counters, pairwise tests of the nodes")
+    if seen.closed:
+        group, op = seen.closed[0]
+        reason = (
+            f"all of {name(group.ranks)} joined {op.name} {op.seq} of {group.desc or 'group ' + group.name}, "
+            "none completed it: a link or one device among them"
+        )
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted)
+    waits: Counter[int] = Counter()
+    for hold in seen.holds:
+        waits.update(dict.fromkeys((*hold.absent, *hold.undumped, *hold.behind), len(hold.waiters)))
+    waited = waits.most_common(3)
+    told = joined(f"{name([rank])} is waited for by {count}" for rank, count in waited)
+    unknown = sorted({rank for hold in seen.holds for rank in hold.undumped})
+    if unknown:
+        # Dead, or its watchdog could not write, or the file is lost: a link's fault with a lost dump looks the same.
+        reason = f"what was recorded ends at {name(unknown)}, of which there is no dump"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=told)
+    reason = "every rank that is waited for waits for another itself"
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=told)

@@ -1,0 +1,164 @@
+"""Equal stacks told once: classes of ranks that stand at the same place, and a merged tree for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_robust.localize import ranks as rank_sets
+from slurm_robust.localize.evidence import Capture, Frame, Process
+from slurm_robust.localize.stacks.frames import labels, main_thread, own_frames
+from slurm_robust.localize.stacks.identity_cache import by_identity
+from slurm_robust.localize.stacks.known_names import Wait
+from slurm_robust.localize.stacks.place import place_of
+from slurm_robust.localize.stacks.process_tree import Role, rank_process, role_of
+from slurm_robust.model import StackClass
+
+_STATES = {"T": "stopped", "t": "held by a debugger", "D": "uninterruptible (D)", "Z": "zombie", "X": "dead"}
+
+
+_Told = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def _stack(process: Process) -> _Told:
+    """Its main thread as labels, and the same without what differs from poll to poll; one line in brackets for none."""
+    thread = main_thread(process.threads)
+    tail = (f"[{_STATES[process.state]}]",) if process.state in _STATES else ()
+    if thread is None or not thread.frames:
+        nothing = tail or (f"[no stack: {process.error[:80] or 'not captured'}]",)
+        return nothing, nothing
+    told, alike = _labels(thread.frames, "")
+    return ((*told, *tail), (*alike, *tail)) if tail else (told, alike)
+
+
+@by_identity
+def _labels(frames: tuple[Frame, ...], _: str) -> _Told:
+    own = own_frames(frames)
+    told, found = labels(own), place_of(frames)
+    if not found.waits_for_peers and found.wait is not Wait.LOCK:
+        return told, told
+    # Who waits goes round in a loop: the line in the call that waits, and what that calls, are chance.
+    kept = found.anchor - 1 if found.waits_for_peers else found.anchor
+    return told, (*told[:kept], *labels(own[kept:], lines=False))
+
+
+_Stacks = dict[Role, dict[tuple[str, ...], set[int]]]
+_latest: list[tuple[Capture, _Stacks]] = []
+"""The capture looked at last, and its stacks: a verdict's classes and the tree beside it are made of the same."""
+
+
+def _stacks(capture: Capture) -> _Stacks:
+    if not _latest or _latest[0][0] is not capture:
+        _latest[:] = [(capture, _folded(capture))]
+    return _latest[0][1]
+
+
+def _folded(capture: Capture) -> _Stacks:
+    found: _Stacks = {}
+    # Content-addressed archives give equal stacks as the same object: it is worth making labels once.
+    seen: dict[tuple[int, str, str], _Told] = {}
+    exact: dict[tuple[Role, tuple[str, ...]], set[tuple[str, ...]]] = {}
+    for rank in capture.ranks:
+        training = rank_process(rank)
+        if training is None:
+            found.setdefault(Role.RANK, {}).setdefault(("[no process]",), set()).add(rank.rank)
+        for process in rank.processes:
+            role = role_of(process, training)
+            key = (id(process.threads), process.state, process.error)
+            stack = seen.get(key)
+            if stack is None:
+                stack = seen[key] = _stack(process)
+            told, alike = stack
+            found.setdefault(role, {}).setdefault(alike, set()).add(rank.rank)
+            exact.setdefault((role, alike), set()).add(told)
+    # Where all stand at the same line, it is told.
+    return {
+        role: {next(iter(exact[role, s])) if len(exact.get((role, s), ())) == 1 else s: r for s, r in members.items()}
+        for role, members in found.items()
+    }
+
+
+def classes(capture: Capture) -> tuple[StackClass, ...]:
+    """Classes of the training processes, the largest first (ties: the lowest rank first)."""
+    members = _stacks(capture).get(Role.RANK, {})
+    ordered = sorted(members.items(), key=lambda item: (-len(item[1]), min(item[1])))
+    return tuple(StackClass(rank_sets.fold(ranks), stack) for stack, ranks in ordered)
+
+
+@dataclass
+class Branch:
+    """A function in the merged tree: the ranks that are in it, and what it calls."""
+
+    ranks: set[int] = field(default_factory=set)
+    children: dict[str, Branch] = field(default_factory=dict)
+
+    def join(self, ranks: set[int]) -> None:
+        """These ranks are in it, too. A set is shared by all calls of a chain, so none is ever changed."""
+        if not self.ranks <= ranks:
+            ranks = self.ranks | ranks
+        self.ranks = ranks
+
+    def in_order(self) -> list[tuple[str, Branch]]:
+        """Its children, the ones with the most ranks first (ties: the lowest rank first)."""
+        return sorted(self.children.items(), key=lambda item: (-len(item[1].ranks), min(item[1].ranks)))
+
+
+def merged(capture: Capture) -> list[tuple[Role, Branch]]:
+    """All stacks as prefix trees of functions, one for each kind of process; bystanders are left out."""
+    trees: list[tuple[Role, Branch]] = []
+    for role, members in sorted(_stacks(capture).items(), key=lambda item: list(Role).index(item[0])):
+        if role is Role.BYSTANDER:
+            continue
+        root = Branch()
+        for stack, ranks in members.items():
+            node = root
+            node.join(ranks)
+            for step in stack:
+                node = node.children.setdefault(step, Branch())
+                node.join(ranks)
+        trees.append((role, root))
+    return trees
+
+
+def tree_json(capture: Capture) -> list[dict[str, Any]]:
+    """The merged trees for tools.
+
+    A stack may be a thousand calls deep, and nested objects as deep are more than many readers take; so calls are a
+    flat list, callers before what they call, each with the place of its caller in the list (-1 for none).
+    """
+    told = []
+    for role, root in merged(capture):
+        calls: list[dict[str, Any]] = []
+        todo = [(-1, step, child) for step, child in reversed(root.in_order())]
+        while todo:
+            caller, step, branch = todo.pop()
+            calls.append({"function": step, "ranks": rank_sets.fold(branch.ranks), "caller": caller})
+            todo += [(len(calls) - 1, below, child) for below, child in reversed(branch.in_order())]
+        told.append({"processes": role.value, "ranks": rank_sets.fold(root.ranks), "calls": calls})
+    return told
+
+
+def render_tree(capture: Capture) -> str:
+    """All stacks merged, for people: a function a line, with the ranks that are in it; a tree for each kind of process.
+
+    A chain of functions with the same ranks is not indented further: only a fork in the road is.
+    """
+    lines: list[str] = []
+    for role, root in merged(capture):
+        lines.append(f"{role.value} processes of {rank_sets.name(root.ranks)}")
+        _render(root, 1, lines)
+    lines.extend(f"{node}: no answer" for node in capture.missing_nodes)
+    return "\n".join(lines)
+
+
+def _render(node: Branch, depth: int, lines: list[str]) -> None:
+    children = node.in_order()
+    for step, child in children:
+        below = list(child.children.values())
+        whole = len(below) == 1 and below[0].ranks is child.ranks
+        ends_here = set() if whole else child.ranks - set().union(*(c.ranks for c in below))
+        alone = len(children) == 1 and (child.ranks is node.ranks or child.ranks == node.ranks)
+        mark = "" if alone and depth > 1 else f"  {{{rank_sets.fold(child.ranks)}}}"
+        here = f"  <- {rank_sets.fold(ends_here)} here" if child.children and ends_here else ""
+        lines.append(f"{'  ' * depth}{step}{mark}{here}")
+        _render(child, depth + 1 if len(children) > 1 else depth, lines)

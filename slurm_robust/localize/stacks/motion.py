@@ -1,0 +1,247 @@
+"""Is a rank moving? Two captures of it compared: progress, stacks, CPU time, bytes.
+
+Three answers, because a mistake costs differently on each side: *still* may end in an action, so it needs everything
+to be seen and nothing to have moved; *moving* ends suspicion; *unsure* is neither.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from slurm_robust.localize.evidence import Capture, Process, RankCapture, Thread
+from slurm_robust.localize.stacks.frames import labels, main_thread, own_frames, short_function
+from slurm_robust.localize.stacks.known_names import Kind
+from slurm_robust.localize.stacks.process_tree import (
+    Role,
+    is_bystander_thread,
+    place,
+    rank_place,
+    rank_process,
+    role_of,
+    watched,
+)
+
+BUSY_SHARE = 0.2
+"""More CPU time than this share of the elapsed time: at work, if only in native code."""
+QUIET_SHARE = 0.02
+"""Less than this is what the threads of a waiting training process use (NCCL's watchdog, metrics)."""
+QUIET_FLOOR_S = 0.03
+"""Three ticks of the kernel's clock (100 a second): below it nothing can be told."""
+_ASLEEP = ("SS", "SD", "DS", "DD")
+IO_BYTES = 16384
+"""Fewer bytes than this are a log line or a heartbeat."""
+
+
+class Motion(str, enum.Enum):
+    """What two captures of the same thing show."""
+
+    STILL = "still"
+    UNSURE = "unsure"
+    MOVING = "moving"
+
+
+@dataclass(frozen=True)
+class RankMotion:
+    """A rank between two captures, and what showed it.
+
+    Attributes:
+        busy: It used CPU time although its stack stood still: native work, or an endless loop. Beyond `BUSY_SHARE` it
+            moves; with less, as on a crowded machine, it is unsure.
+    """
+
+    rank: int
+    motion: Motion
+    why: str
+    busy: bool = False
+
+
+def compare(before: RankCapture, after: RankCapture, elapsed_s: float) -> RankMotion:
+    """How a rank moved from one capture to the next, `elapsed_s` later."""
+    rank = after.rank
+    old, new = before.progress, after.progress
+    if old is not None and new is not None and (old.step, old.phase) != (new.step, new.phase):
+        return RankMotion(rank, Motion.MOVING, f"step {old.step} ({old.phase}) to {new.step} ({new.phase})")
+    if not before.processes and not after.processes:
+        return RankMotion(rank, Motion.STILL, f"gone for {elapsed_s:.1f} s")
+    if rank_process(before) is None or rank_process(after) is None:
+        return RankMotion(rank, Motion.UNSURE, "no process of it was seen")
+    findings = [_tree(before, after), *_processes(before, after, elapsed_s)]
+    for motion in (Motion.MOVING, Motion.UNSURE):
+        for found, why, busy in findings:
+            if found is motion:
+                return RankMotion(rank, motion, why, busy)
+    return RankMotion(rank, Motion.STILL, f"same stacks, no CPU time and no bytes in {elapsed_s:.1f} s")
+
+
+_Finding = tuple[Motion, str, bool]
+
+
+def _tree(before: RankCapture, after: RankCapture) -> _Finding:
+    ours, theirs = rank_process(before), rank_process(after)
+    assert ours is not None
+    assert theirs is not None
+    if ours.pid != theirs.pid:
+        return Motion.MOVING, f"its process is another one ({ours.pid}, now {theirs.pid})", False
+    old = {p.pid: p for p in watched(before)}
+    new = {p.pid: p for p in watched(after)}
+    for pid in sorted(old.keys() ^ new.keys()):
+        process = new.get(pid) or old[pid]
+        what = "came" if pid in new else "went"
+        loader = role_of(process, theirs) is Role.LOADER
+        return (Motion.MOVING if loader else Motion.UNSURE), f"process {pid} ({process.command[:40]}) {what}", False
+    return Motion.STILL, "", False
+
+
+def _processes(before: RankCapture, after: RankCapture, elapsed_s: float) -> list[_Finding]:
+    old = {p.pid: p for p in watched(before)}
+    training = rank_process(after)
+    findings = []
+    for process in watched(after):
+        if process.pid not in old:
+            continue
+        findings.append(_stacks(old[process.pid], process))
+        findings.append(_counters(old[process.pid], process, elapsed_s, is_rank=process is training))
+    return findings
+
+
+def _stacks(before: Process, after: Process) -> _Finding:
+    ours, theirs = main_thread(before.threads), main_thread(after.threads)
+    # Archives give equal stacks as one object, and lists compare such without looking into them.
+    same = before.threads is after.threads or [t.frames for t in before.threads] == [t.frames for t in after.threads]
+    if (same and ours is not None) or before.state == after.state == "T":
+        return Motion.STILL, "", False
+    if ours is None or theirs is None:
+        if before.state == after.state and after.state in ("D", "Z", "X"):
+            return Motion.STILL, "", False
+        why = after.error or before.error or "no stack"
+        return Motion.UNSURE, f"process {after.pid} could not be read ({why[:80]})", False
+    if _stack_key(before, ours) != _stack_key(after, theirs):
+        return Motion.MOVING, f"its stack moved (process {after.pid}, now {place(after).label})", False
+    if _others_key(before) != _others_key(after):
+        return Motion.UNSURE, f"a side thread of process {after.pid} moved", False
+    return Motion.STILL, "", False
+
+
+def _stack_key(process: Process, thread: Thread) -> tuple[object, ...]:
+    found = place(process)
+    frames = own_frames(thread.frames)[: found.anchor]
+    if found.kind in (Kind.COLLECTIVE, Kind.SYNC, Kind.BACKWARD):
+        # Within the call that waits, the line may differ from poll to poll.
+        return (*labels(frames[:-1]), short_function(frames[-1].function))
+    return labels(frames)
+
+
+def _others_key(process: Process) -> Counter[tuple[str, ...]]:
+    # Without their ids: an archive keeps one of several equal stacks, with the ids of whichever came first.
+    main = main_thread(process.threads)
+    keys: Counter[tuple[str, ...]] = Counter()
+    for thread in process.threads:
+        frames = own_frames(thread.frames)
+        if thread is not main and frames and not is_bystander_thread(frames):
+            keys[labels(frames)] += 1
+    return keys
+
+
+def _counters(before: Process, after: Process, elapsed_s: float, *, is_rank: bool) -> _Finding:
+    if before.state == after.state and after.state in ("T", "Z", "X"):
+        return Motion.STILL, "", False
+    if before.cpu_s < 0 or after.cpu_s < 0 or elapsed_s <= 0:
+        return Motion.UNSURE, f"CPU time of process {after.pid} is not known", False
+    if before.io_bytes >= 0 and after.io_bytes - before.io_bytes > IO_BYTES:
+        return Motion.MOVING, f"process {after.pid} read or wrote {after.io_bytes - before.io_bytes} bytes", False
+    if is_rank and place(after).kind in (Kind.COLLECTIVE, Kind.SYNC):
+        # Waiting for peers or the device may spin; that is no progress.
+        return Motion.STILL, "", False
+    found = _cpu(after, after.cpu_s - before.cpu_s, elapsed_s)
+    if found[0] is Motion.MOVING and before.state + after.state in _ASLEEP and _side_thread_runs(after):
+        # /proc tells the main thread's state: what uses the processor is the thread that is seen to run.
+        return Motion.UNSURE, f"a side thread of process {after.pid} uses a processor", False
+    return found
+
+
+def _side_thread_runs(process: Process) -> bool:
+    return any(thread.active and not thread.main for thread in process.threads)
+
+
+def _cpu(process: Process, used_s: float, elapsed_s: float) -> _Finding:
+    share = used_s / elapsed_s
+    if share > BUSY_SHARE:
+        return Motion.MOVING, f"process {process.pid} used {share:.0%} of a CPU at {place(process).label}", True
+    if used_s > max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S):
+        return Motion.UNSURE, f"process {process.pid} used {share:.1%} of a CPU", True
+    return Motion.STILL, "", False
+
+
+@dataclass(frozen=True)
+class Stillness:
+    """How long a rank has stood still, counted back from the last capture.
+
+    Attributes:
+        captures: Captures in a row that show it at the same place; 1 says nothing about motion.
+        span_s: From the first of them to the last.
+        last: What the last two captures showed (None: there is only one).
+    """
+
+    captures: int
+    span_s: float
+    last: RankMotion | None
+
+    @property
+    def moves(self) -> bool:
+        """The last two captures show it moving."""
+        return self.last is not None and self.last.motion is Motion.MOVING
+
+
+def stillness(captures: Sequence[Capture], ranks: Iterable[int]) -> dict[int, Stillness]:
+    """How long each of these ranks has stood still at the end of the captures (oldest first)."""
+    seen: dict[int, list[tuple[float, RankCapture]]] = {rank: [] for rank in ranks}
+    for capture in captures:
+        for member in capture.ranks:
+            if member.rank in seen:
+                seen[member.rank].append((capture.at_s, member))
+    return {rank: _still(moments) for rank, moments in seen.items()}
+
+
+def _still(seen: list[tuple[float, RankCapture]]) -> Stillness:
+    if len(seen) < 2:
+        return Stillness(len(seen), 0.0, None)
+    count, last = 1, None
+    for (old_s, old), (new_s, new) in reversed(tuple(pairwise(seen))):
+        found = compare(old, new, new_s - old_s)
+        last = last or found
+        if found.motion is not Motion.STILL:
+            break
+        count += 1
+    return Stillness(count, seen[-1][0] - seen[-count][0], last)
+
+
+def moving(captures: Sequence[Capture], ranks: Iterable[int]) -> list[int]:
+    """Those of these ranks that moved between the last two captures."""
+    looks = stillness(captures[-2:], ranks)
+    return sorted(rank for rank, still in looks.items() if still.moves)
+
+
+def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
+    """Those of these ranks that used a processor at one place, and no more, between the last two captures.
+
+    A host that waits for its GPU spins, wherever in the program it stands (`.item()`, a full launch queue); so does one
+    that computes, and one whose stack cannot be read. It counts only in training (as far as is known), without a step,
+    and where nothing says that the place is slow by nature.
+    """
+    looks = stillness(captures[-2:], ranks)
+    last = {r.rank: r for r in captures[-1].ranks} if captures else {}
+    return {
+        rank
+        for rank, still in looks.items()
+        if still.moves and still.last is not None and still.last.busy and _may_spin(last[rank])
+    }
+
+
+def _may_spin(rank: RankCapture) -> bool:
+    where = rank_place(rank)
+    in_training = rank.progress is None or rank.progress.phase == "train"
+    return in_training and not where.slow_by_nature and where.kind in (Kind.USER, Kind.BACKWARD, Kind.UNKNOWN)

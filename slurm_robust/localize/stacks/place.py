@@ -1,0 +1,156 @@
+"""What a thread is doing: where it stands, and what it waits for there.
+
+Two questions are told apart. *Kind* is the part of a training program that the thread is in, read from the
+innermost frames outward. *Wait* is what holds it there, read from the innermost frames or, where those end in a call
+into native code, from the kernel's wait channel.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from slurm_robust.localize.evidence import Frame
+from slurm_robust.localize.stacks.frames import label, own_frames, short_file, short_function
+from slurm_robust.localize.stacks.identity_cache import by_identity
+from slurm_robust.localize.stacks.known_names import (
+    LOOSE,
+    PRIMITIVES,
+    SLOW_NAMES,
+    STARTUP_CALLS,
+    TIGHT,
+    WCHAN,
+    WRAPPERS,
+    Kind,
+    Wait,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a thread stands.
+
+    Attributes:
+        label: `function (file:line)` of the frame that names it.
+        anchor: Number of outermost own frames that name the place: what lies deeper may change while it waits.
+        slow_by_nature: Word for work that may rightly take long (evaluation, checkpoint, compilation, download,
+            start-up); empty where nothing suggests it.
+    """
+
+    kind: Kind
+    wait: Wait = Wait.NONE
+    label: str = ""
+    anchor: int = 0
+    slow_by_nature: str = ""
+
+    @property
+    def waits_for_peers(self) -> bool:
+        """In a collective (or where one is waited for), so that another rank's absence explains its waiting."""
+        return self.kind in (Kind.COLLECTIVE, Kind.BACKWARD, Kind.SYNC)
+
+
+def wait_of(frames: tuple[Frame, ...], wchan: str = "") -> Wait:
+    """What holds a thread with these frames (outermost first); `wchan` where it is the process's main thread."""
+    for frame in reversed(frames):
+        wait = _primitive(short_file(frame.file))
+        # `Thread.run` innermost: the thread is in a native function of somebody's, not in threading's own code.
+        if wait is None or short_function(frame.function) in ("run", "_bootstrap", "_bootstrap_inner"):
+            break
+        if wait is not Wait.NONE:
+            return wait
+    for wait, pattern in WCHAN:
+        if wchan and pattern.search(wchan):
+            return wait
+    return Wait.NONE
+
+
+def place_of(frames: tuple[Frame, ...], wchan: str = "") -> Place:
+    """Where a thread with these frames stands (outermost first)."""
+    return _place_of(frames, wchan)
+
+
+@by_identity
+def slow_around(frames: tuple[Frame, ...], _: str) -> str:
+    """The word for work that takes long by nature and that these frames are part of; empty where there is none.
+
+    A rank that waits at the end of a checkpoint or an evaluation waits for those that are at work in it.
+    """
+    for frame in own_frames(frames):
+        file, function = short_file(frame.file), short_function(frame.function)
+        if _match(LOOSE, file, function) is Kind.CHECKPOINT:
+            return Kind.CHECKPOINT.value
+        if not file.startswith("torch/") and (match := SLOW_NAMES.search(function)):
+            return match[0].strip("_").lower()
+    return ""
+
+
+@by_identity
+def _place_of(frames: tuple[Frame, ...], wchan: str) -> Place:
+    frames = own_frames(frames)
+    if not frames:
+        return Place(Kind.UNKNOWN)
+    wait = wait_of(frames, wchan)
+    slow = ""
+    innermost = True
+    for index in range(len(frames) - 1, -1, -1):
+        file, function = short_file(frames[index].file), short_function(frames[index].function)
+        if innermost:
+            kind = _match(TIGHT, file, function)
+            if kind is not None:
+                return _tight_place(kind, frames, index, wait)
+            # Collectives call no user code, so one further out than the user's own frame is not what holds it.
+            innermost = _primitive(file) is not None or file in WRAPPERS
+        kind = _match(LOOSE, file, function)
+        if kind is Kind.LOADER:
+            return Place(kind, wait, label(_named(frames)), _trimmed(frames), slow)
+        if kind is not None:
+            return Place(kind, wait, label(frames[index]), _trimmed(frames), kind.value)
+        if not slow and not file.startswith("torch/") and (match := SLOW_NAMES.search(function)):
+            slow = match[0].strip("_").lower()
+    return Place(Kind.USER, wait, label(_named(frames)), _trimmed(frames), slow)
+
+
+def _tight_place(kind: Kind, frames: tuple[Frame, ...], index: int, wait: Wait) -> Place:
+    # A collective is entered through several functions of one module (`_sync_buffers`, `_sync_module_buffers`, …).
+    outer = index
+    while outer > 0:
+        frame = frames[outer - 1]
+        if _match(TIGHT, short_file(frame.file), short_function(frame.function)) is not kind:
+            break
+        outer -= 1
+    return Place(kind, wait, label(frames[outer]), outer + 1, kind.value if kind is Kind.STARTUP else "")
+
+
+def _named(frames: tuple[Frame, ...]) -> Frame:
+    """The innermost frame that is no waiting primitive: the line that people recognise."""
+    for frame in reversed(frames):
+        if _primitive(short_file(frame.file)) is None:
+            return frame
+    return frames[-1]
+
+
+def _trimmed(frames: tuple[Frame, ...]) -> int:
+    """Number of frames without the innermost ones of a lock or poll, which vary while it waits."""
+    count = len(frames)
+    while count > 1 and _primitive(short_file(frames[count - 1].file)) in (Wait.LOCK, Wait.NONE):
+        count -= 1
+    return count
+
+
+@lru_cache(maxsize=32768)
+def _match(table: tuple[tuple[Kind, str, str], ...], file: str, function: str) -> Kind | None:
+    if function in STARTUP_CALLS and file.startswith("torch/distributed/"):
+        return Kind.STARTUP
+    for kind, start, functions in table:
+        if file.startswith(start) and re.fullmatch(functions, function):
+            return kind
+    return None
+
+
+@lru_cache(maxsize=16384)
+def _primitive(file: str) -> Wait | None:
+    for wait, starts in PRIMITIVES:
+        if file.startswith(starts):
+            return wait
+    return None

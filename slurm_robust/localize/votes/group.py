@@ -1,0 +1,119 @@
+"""All ranks wait, but not for each other in a circle: the waiting ends in one group, which is held by one of its own.
+
+Python stacks alone cannot say which member it is, nor whether it is the machine or the link between them; so the nodes
+of that group are named together, with a confidence that says as much, and never acted on before the action limit.
+"""
+
+from __future__ import annotations
+
+from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
+from slurm_robust.localize.layout import Groups, known_groups
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.frames import main_thread, own_frames
+from slurm_robust.localize.stacks.motion import BUSY_SHARE, moving
+from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
+from slurm_robust.localize.votes.dominant import outliers
+from slurm_robust.localize.votes.group_scopes import Scope, scope_of
+from slurm_robust.localize.votes.wait_graph import Sink, WaitGraph
+from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.text import shortened
+
+CONFIDENCE_SINK = 0.5
+"""Shared by the nodes of the group in which the waiting ends."""
+CONFIDENCE_BESIDE = 0.1
+"""Of a node that only shares a larger group with those."""
+
+
+def wait_graph(capture: Capture, groups: Groups) -> WaitGraph:
+    """The graph of one capture."""
+    scopes: dict[int, Scope | None] = {}
+    for rank in capture.ranks:
+        if rank_place(rank).waits_for_peers:
+            scopes[rank.rank] = _scope(rank)
+    return WaitGraph(scopes, (r.rank for r in capture.ranks), groups)
+
+
+def _scope(rank: RankCapture) -> Scope | None:
+    process = rank_process(rank)
+    thread = main_thread(process.threads) if process is not None else None
+    return scope_of(own_frames(thread.frames)) if thread is not None else None
+
+
+def judge_groups(evidence: Evidence) -> Verdict | None:
+    """A verdict where all ranks wait and the waiting ends in one group; None where it does not, or nobody can tell."""
+    if len(evidence.captures) < 2:
+        return None
+    before, last = evidence.captures[-2:]
+    groups, _ = known_groups(evidence)
+    if not groups or len(last.ranks) < evidence.world_size:
+        return None
+    if not all(rank_place(rank).waits_for_peers for rank in last.ranks):
+        return None
+    if _ahead_of_devices(before, last):
+        return None
+    sink = _only_sink(last, groups)
+    if sink is None or _only_sink(before, groups) != sink or moving((before, last), (r.rank for r in last.ranks)):
+        return None
+    return _named(last, sink, groups)
+
+
+def _ahead_of_devices(before: Capture, last: Capture) -> bool:
+    """Most of the waiting ranks use a processor: hosts that wait for their GPU, wherever their next need of it is.
+
+    What their devices wait in lies before that, in another group perhaps; the code that they stand in does not tell it.
+    """
+    elapsed_s = last.at_s - before.at_s
+    old = {r.rank: rank_process(r) for r in before.ranks}
+    busy = 0
+    for rank in last.ranks:
+        was, now = old.get(rank.rank), rank_process(rank)
+        if was is not None and now is not None and was.pid == now.pid and min(was.cpu_s, now.cpu_s) >= 0:
+            busy += now.cpu_s - was.cpu_s > BUSY_SHARE * elapsed_s
+    return busy > len(last.ranks) / 2
+
+
+def _only_sink(capture: Capture, groups: Groups) -> Sink | None:
+    """Where all the waiting ends; several ends on the same nodes (pipelines side by side) are one."""
+    graph = wait_graph(capture, groups)
+    sinks = graph.sinks()
+    ranks = tuple(sorted(rank for sink in sinks for rank in sink.ranks))
+    node_of = {r.rank: r.node for r in capture.ranks}
+    if len({frozenset(node_of.get(rank, "") for rank in sink.ranks) for sink in sinks}) != 1:
+        return None
+    if set(graph.unknown) & set(ranks):
+        return None
+    return Sink(
+        ranks, sinks[0].group if len(sinks) == 1 else None, frozenset().union(*(sink.waiters for sink in sinks))
+    )
+
+
+def _named(capture: Capture, sink: Sink, groups: Groups) -> Verdict | None:
+    node_of = {r.rank: r.node for r in capture.ranks}
+    nodes = sorted({node_of[rank] for rank in sink.ranks})
+    if len(nodes) > len(set(node_of.values())) / 2:
+        return None
+    told_nodes = shortened(", ".join(nodes), 60)
+    what = sink.group.told if sink.group is not None else name(sink.ranks)
+    why = f"{len(sink.waiters)} ranks wait, over whatever steps, for the {what}, which waits within itself"
+    suspects = [
+        Suspect(node, _ranks(sink.ranks, node, node_of), round(CONFIDENCE_SINK / len(nodes), 3), f"{node}: {why}")
+        for node in nodes
+    ]
+    told = [f"leaving {told_nodes} is the least that takes the {what} apart"] if len(nodes) > 1 else []
+    odd = outliers(capture, groups)
+    if odd is not None and odd.group is not None and set(sink.ranks) < set(odd.group.ranks):
+        # The rule of dominant stacks agrees, and sees more: its nodes are named, and left only if it comes again.
+        beside = [node for node in odd.nodes if node not in nodes]
+        shared = f"the stacks of {name(odd.ranks)} stand apart; they share the {odd.group.told}"
+        suspects += [
+            Suspect(node, _ranks(odd.group.ranks, node, node_of), CONFIDENCE_BESIDE, f"{node}: {shared}", False)
+            for node in beside
+        ]
+        if beside:
+            told.append(f"{shared}: leaving all of it costs {len(beside)} nodes more")
+    missing = ("flight recorder or NCCL RAS: which of them", f"pairwise tests of {told_nodes}")
+    return Verdict(Conclusion.CULPRIT, why, tuple(suspects), missing=missing, detail="; ".join(told))
+
+
+def _ranks(ranks: tuple[int, ...], node: str, node_of: dict[int, str]) -> tuple[int, ...]:
+    return tuple(rank for rank in ranks if node_of.get(rank) == node)

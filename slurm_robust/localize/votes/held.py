@@ -1,0 +1,66 @@
+"""Ranks that something is seen to hold, wherever in the program they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_robust.localize.evidence import Capture, RankCapture
+from slurm_robust.localize.stacks.frames import label, labels
+from slurm_robust.localize.stacks.known_names import Kind
+from slurm_robust.localize.stacks.motion import QUIET_FLOOR_S, QUIET_SHARE
+from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, rank_process
+from slurm_robust.localize.stillness import blocking
+
+_AWAKE = frozenset({"S", "R"})
+GIL_LOOKS = 3
+"""Captures that must show a thread with the GIL at one place, where it uses a processor meanwhile."""
+
+
+def seen_held(rank: RankCapture) -> bool:
+    """Something is seen to hold it that its node may be the reason of: stopped, dead, D state, a loader that hangs."""
+    if _plainly_awake(rank):
+        return False  # most of many thousands
+    what = blocking(rank)
+    return what.patience is not None and what.infrastructure
+
+
+def _plainly_awake(rank: RankCapture) -> bool:
+    """Nothing that `blocking` holds against its node: no process is in an odd state, and it waits for no loader."""
+    for process in rank.processes:
+        if process.state not in _AWAKE or "fr" in process.wchan:  # freezers: do_freezer_trap, refrigerator
+            return False
+    return bool(rank.processes) and rank_place(rank).kind is not Kind.LOADER
+
+
+def gone_for_good(captures: Sequence[Capture]) -> frozenset[int]:
+    """Ranks of which the last two captures found their node, and no process."""
+    gone = [{r.rank for r in capture.ranks if not r.processes} for capture in captures[-2:]]
+    return frozenset(set.intersection(*gone)) if len(gone) == 2 else frozenset()
+
+
+def gil_held(captures: Sequence[Capture]) -> frozenset[int]:
+    """Ranks of which one side thread held the GIL in every capture, with the same stack.
+
+    Two captures may meet a thread at work twice at one place; not one that used no processor in between. Of thousands
+    of ranks some are met so every time: a function in which others have the GIL too tells nothing. All threads of all
+    ranks are looked at for it: ask once.
+    """
+    looks: dict[int, list[tuple[tuple[str, ...], float]]] = {}
+    functions: dict[str, set[int]] = {}
+    for capture in captures:
+        for rank in capture.ranks:
+            holder, process = gil_holder(rank), rank_process(rank)
+            if holder is not None and process is not None:
+                looks.setdefault(rank.rank, []).append((labels(holder.frames), process.cpu_s))
+                functions.setdefault(label(holder.frames[-1], lines=False), set()).add(rank.rank)
+    elapsed_s = captures[-1].at_s - captures[0].at_s if captures else 0.0
+    found = {number for number, seen in looks.items() if _keeps(seen, len(captures), elapsed_s)}
+    return frozenset().union(*(ranks & found for ranks in functions.values() if len(ranks & found) > len(ranks) / 2))
+
+
+def _keeps(seen: Sequence[tuple[tuple[str, ...], float]], captures: int, elapsed_s: float) -> bool:
+    """Seen with the GIL in all captures (there are two or more), at one place, and not by chance."""
+    if captures < 2 or len(seen) < captures or len({stack for stack, _ in seen}) > 1:
+        return False
+    used_s = seen[-1][1] - seen[0][1]
+    return captures >= GIL_LOOKS or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S)

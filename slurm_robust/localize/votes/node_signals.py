@@ -1,0 +1,109 @@
+"""Nodes that fell silent, and nodes that report a fault of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from slurm_robust.localize.evidence import Evidence
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.motion import moving, spinning
+from slurm_robust.localize.stillness import CONFIDENCE_FIRST_LOOK
+from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.text import joined, shortened
+
+CONFIDENCE_SILENT = 0.95
+"""Slurm, or two rounds of silence, say that the node is gone."""
+CONFIDENCE_FAULT = 0.9
+CONFIDENCE_FAULT_SPIN = 0.85
+"""The same where hosts use a processor at one place: they may wait for their GPUs, or compute."""
+
+
+def judge_silence(evidence: Evidence) -> Verdict | None:
+    """A verdict where Slurm calls nodes down or their agents do not answer; None where all speak.
+
+    An agent may die alone: while other ranks move, its silence names nobody.
+    """
+    nodes = set(evidence.rank_nodes.values())
+    silent = _silent(evidence)
+    if not silent:
+        return None
+    if len(silent) > max(1, len(nodes) // 2):
+        told = shortened(", ".join(sorted(silent)), 60)
+        reason = f"{len(silent)} of {len(nodes)} nodes are silent ({told}): a cause that they share, or ours"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("what the silent nodes share",))
+    certain = all(sure for _, sure in silent.values())
+    down = {s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN}
+    on_the_move, spin = _moving_ranks(evidence)
+    wanted = "an answer from " + ", ".join(sorted(silent))
+    whys = {node: f"node {node} is silent: {why}" for node, (why, _) in silent.items()}
+    if on_the_move and not set(silent) <= down:
+        reason = f"{'; '.join(whys.values())}; but {name(on_the_move)} move, so an agent may be lost, not a node"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
+    confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_FIRST_LOOK for node, (_, sure) in silent.items()}
+    suspects = _suspects(evidence, whys, confidence)
+    missing = (*_spin_told(spin), *(() if certain else (wanted,)))
+    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=not missing)
+
+
+def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
+    """Silent nodes, how they are known to be, and whether that is certain."""
+    signals = evidence.node_signals
+    down = {s.node: s.detail or "down" for s in signals if s.kind is SignalKind.NODE_DOWN}
+    # An agent's silence is what `missing_nodes` says too; only Slurm's own trouble with the node adds to it.
+    hints = {s.node: s.detail or s.kind.value for s in signals if s.kind is SignalKind.NODE_NOT_RESPONDING}
+    quiet = {s.node: s.detail or s.kind.value for s in signals if s.kind is SignalKind.AGENT_SILENT}
+    absent: Counter[str] = Counter()
+    for capture in evidence.captures[-2:]:
+        absent.update(set(capture.missing_nodes))
+    now = set(evidence.captures[-1].missing_nodes) if evidence.captures else set()
+    silent: dict[str, tuple[str, bool]] = {}
+    for node in sorted(set(evidence.rank_nodes.values())):
+        if node in down:
+            silent[node] = (f"Slurm says: {down[node]}", True)
+        elif node in now and (absent[node] >= 2 or node in hints):
+            also = f", and {hints[node]}" if node in hints else ""
+            silent[node] = (f"its agent did not answer in {absent[node]} of the last captures{also}", True)
+        elif node in now:
+            silent[node] = ("its agent did not answer once", False)
+        elif not evidence.captures and (node in hints or node in quiet):
+            silent[node] = (hints.get(node) or quiet[node], False)
+    return silent
+
+
+def judge_faults(evidence: Evidence) -> Verdict | None:
+    """A verdict where a node reports a fault of its own while nothing moves; None otherwise."""
+    nodes = set(evidence.rank_nodes.values())
+    faults = {s.node: s.detail for s in evidence.node_signals if s.kind is SignalKind.NODE_FAULT and s.node in nodes}
+    on_the_move, spin = _moving_ranks(evidence)
+    if not faults or len(faults) > max(1, len(nodes) // 2) or on_the_move:
+        return None
+    sure = len(evidence.captures) > 1 and not spin
+    whys = {node: f"node {node} reports {faults[node][:160]}{', and no rank moves' if sure else ''}" for node in faults}
+    confidence = CONFIDENCE_FAULT if sure else CONFIDENCE_FAULT_SPIN if spin else CONFIDENCE_FIRST_LOOK
+    suspects = _suspects(evidence, whys, dict.fromkeys(faults, confidence))
+    missing = () if sure else _spin_told(spin) or ("a second capture: does nothing move?",)
+    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
+
+
+def _suspects(evidence: Evidence, whys: Mapping[str, str], confidence: Mapping[str, float]) -> tuple[Suspect, ...]:
+    ranks: dict[str, list[int]] = {}
+    for rank, node in evidence.rank_nodes.items():
+        ranks.setdefault(node, []).append(rank)
+    return tuple(
+        Suspect(node, tuple(sorted(ranks.get(node, ()))), confidence[node], whys[node]) for node in sorted(whys)
+    )
+
+
+def _moving_ranks(evidence: Evidence) -> tuple[list[int], list[int]]:
+    """Ranks that moved between the last two captures, and those that only used a processor, at one place."""
+    if len(evidence.captures) < 2:
+        return [], []
+    ranks = [r.rank for r in evidence.captures[-1].ranks]
+    moved = moving(evidence.captures, ranks)
+    spin = spinning(evidence.captures, moved)
+    return [rank for rank in moved if rank not in spin], sorted(spin)
+
+
+def _spin_told(spin: list[int]) -> tuple[str, ...]:
+    return (f"whether {name(spin)} wait: they use a processor, at one place",) if spin else ()

@@ -1,0 +1,273 @@
+"""Who is not in the collective that all others wait in? Does what it does there explain their waiting?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.known_names import Kind
+from slurm_robust.localize.stacks.motion import BUSY_SHARE, Motion, Stillness, moving, spinning, stillness
+from slurm_robust.localize.stacks.place import Place
+from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
+from slurm_robust.localize.stillness import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
+from slurm_robust.localize.votes.busy_ranks import Look, verdict_at_work, verdict_unsure
+from slurm_robust.localize.votes.held import gil_held, gone_for_good, seen_held
+from slurm_robust.localize.votes.lagging import left_behind
+from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.text import joined
+
+MAX_UNSEEN_SHARE = 0.1
+"""More ranks than this without a stack: one of them may be the source, so nothing is corroborated."""
+MAX_UNREAD_SHARE = 0.2
+"""With more than this not even a rank that is seen to be held is looked for."""
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """The last capture, by what the ranks do."""
+
+    places: dict[int, Place]
+    waiting: tuple[int, ...]
+    outside: tuple[RankCapture, ...]
+    unseen: tuple[int, ...]
+    firm: bool
+    """Those that wait are known to wait for peers: not at work in the backward pass, not only at the device."""
+    spin: tuple[int, ...] = ()
+    """Those of them that use a processor where they stand: hosts that wait for a GPU do, and hosts that compute."""
+
+
+def judge_waiting(evidence: Evidence) -> Verdict | None:
+    """The verdict from who waits and who does not; None where the last capture shows none."""
+    if not evidence.captures or not evidence.captures[-1].ranks:
+        return None
+    last = evidence.captures[-1]
+    scene = _scene(evidence.captures, last)
+    gil = gil_held(evidence.captures)
+    held = _one_is_held(evidence.captures, last, scene, gil)
+    scene = held or scene
+    if not scene.waiting:
+        return _nobody_waits(evidence, scene)
+    if not scene.outside:
+        return _all_wait(last, scene)
+    scene = _without_spinners(evidence.captures, scene, gil)
+    if _outnumbered(last, scene):
+        outside_nodes = {r.node for r in scene.outside}
+        who = name(r.rank for r in scene.outside)
+        where = Counter(scene.places[r.rank].label for r in scene.outside).most_common(1)[0][0]
+        reason = (
+            f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where}): no node explains it"
+        )
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those ranks share: storage, input, code",))
+    return _minority(evidence, scene, gil)
+
+
+def others_wait(evidence: Evidence, without: set[int], span_s: float = BLOCKED.span_s) -> bool:
+    """The last capture and one at least `span_s` before it show all others in a collective, none of them moving."""
+    last = evidence.captures[-1] if evidence.captures else None
+    before = next((c for c in reversed(evidence.captures) if last and last.at_s - c.at_s >= span_s), None)
+    if last is None or before is None:
+        return False
+    others = [r for r in last.ranks if r.rank not in without]
+    earlier = {r.rank: rank_place(r) for r in before.ranks}
+    return (
+        bool(others)
+        and _waits_firmly((before, last), others)
+        and all(r.rank in earlier and earlier[r.rank].waits_for_peers for r in others)
+        and not moving((before, last), (r.rank for r in others))
+    )
+
+
+def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
+    places = {r.rank: rank_place(r) for r in last.ranks}
+    waiting = [r for r in last.ranks if places[r.rank].waits_for_peers]
+    firm = _waits_firmly(captures, waiting)
+    spin: set[int] = set()
+    if not waiting:
+        waiting, firm = _at_common_place(last, places), False
+        spin = spinning(captures, (r.rank for r in waiting))
+    members = {r.rank for r in waiting}
+    # A rank without a stack is still outside where something else tells what holds it (stopped, dead, gone).
+    unseen = tuple(r.rank for r in last.ranks if places[r.rank].kind is Kind.UNKNOWN and blocking(r).patience is None)
+    outside = tuple(r for r in last.ranks if r.rank not in members and r.rank not in unseen)
+    return _Scene(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
+
+
+def _without_spinners(captures: Sequence[Capture], scene: _Scene, gil: frozenset[int]) -> _Scene:
+    """Hosts that wait for their GPU use a processor wherever they stand: where others outside sleep, these wait too."""
+    moved = set(moving(captures, (r.rank for r in scene.outside))) - gil
+    busy = spinning(captures, moved)
+    if busy != moved or not 0 < len(busy) < len(scene.outside):
+        return scene
+    outside = tuple(r for r in scene.outside if r.rank not in busy)
+    return replace(scene, outside=outside, spin=tuple(sorted({*scene.spin, *busy})))
+
+
+def _outnumbered(last: Capture, scene: _Scene) -> bool:
+    """More are outside than wait, or they are on most nodes."""
+    nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in scene.outside}
+    return len(scene.outside) > len(scene.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
+
+
+def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene, gil: frozenset[int]) -> _Scene | None:
+    """Ranks that something is seen to hold, while all others stand in the step, each where it stood before.
+
+    Under CUDA the others wait wherever they next need their device, which is not one line of the program.
+    """
+    if len(captures) < 2 or len(scene.unseen) > max(1, MAX_UNREAD_SHARE * len(last.ranks)):
+        return None
+    gone = gone_for_good(captures)
+    held = tuple(r for r in last.ranks if r.rank in gil | gone or seen_held(r))
+    if {r.rank for r in held} == {r.rank for r in scene.outside}:
+        return None  # who waits tells the same, without a look at each of many thousands
+    others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(scene.unseen)
+    before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
+    at_rest = all(
+        before.get(rank) == (where := scene.places[rank]).label and not where.slow_by_nature for rank in others
+    )
+    if not held or not at_rest:
+        return None
+    moved = set(moving(captures, others))
+    spin = spinning(captures, moved)
+    if moved - spin:
+        return None
+    found = _Scene(scene.places, tuple(sorted(others)), held, scene.unseen, False, tuple(sorted(spin)))
+    return None if not others or _outnumbered(last, found) else found
+
+
+def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> bool:
+    """All of these are known to wait for peers: in a collective, or in the backward pass without computing."""
+    earlier = {r.rank: r for r in captures[-2].ranks} if len(captures) > 1 else {}
+    for rank in ranks:
+        where, process = rank_place(rank), rank_process(rank)
+        if where.kind is Kind.COLLECTIVE:
+            continue
+        if where.kind is not Kind.BACKWARD or process is None:
+            return False
+        before = rank_process(earlier[rank.rank]) if rank.rank in earlier else None
+        if before is None or before.pid != process.pid or min(before.cpu_s, process.cpu_s) < 0:
+            if process.state != "S":
+                return False
+        elif process.cpu_s - before.cpu_s >= BUSY_SHARE * (captures[-1].at_s - captures[-2].at_s):
+            return False
+    return True
+
+
+def _at_common_place(last: Capture, places: dict[int, Place]) -> list[RankCapture]:
+    """Ranks at one line of the program, where they are more than half: `.item()` and its like wait in native code."""
+    in_step = [p for p in places.values() if p.kind is Kind.USER and not p.slow_by_nature]
+    labels = Counter(place.label for place in in_step)
+    if not labels:
+        return []
+    label, count = labels.most_common(1)[0]
+    return [r for r in last.ranks if places[r.rank].label == label] if count > len(last.ranks) / 2 else []
+
+
+def _nobody_waits(evidence: Evidence, scene: _Scene) -> Verdict:
+    kinds = Counter(place.slow_by_nature or place.kind.value for place in scene.places.values())
+    what, count = kinds.most_common(1)[0]
+    on_the_move = moving(evidence.captures, scene.places)
+    if on_the_move:
+        return Verdict(Conclusion.NONE, f"no rank waits for another, and {name(on_the_move)} move (most ranks: {what})")
+    reason = f"no rank waits in a collective: {count} of {len(scene.places)} are in {what}"
+    if len(evidence.captures) < 2:
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture: do they move?",))
+    return Verdict(
+        Conclusion.UNDETERMINED, f"{reason}, and none moves", missing=("what all ranks share: storage, input",)
+    )
+
+
+def _all_wait(last: Capture, scene: _Scene) -> Verdict:
+    if scene.unseen:
+        reason = f"every rank that was seen waits; {name(scene.unseen)} could not be seen"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(scene.unseen)}",))
+    behind = left_behind(last)
+    if behind is not None:
+        return behind
+    labels = Counter(place.label for place in scene.places.values())
+    missing = ("flight recorder or NCCL RAS: who did not join", "pairwise tests of the nodes")
+    if len(labels) == 1:
+        reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot tell who holds them"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
+    told = joined(
+        (f"{name(r for r, p in scene.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common()),
+        most=4,
+    )
+    reason = "all ranks wait, at different places: a wrong order of collectives in the program, or a lost message"
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=told)
+
+
+def _minority(evidence: Evidence, scene: _Scene, gil: frozenset[int]) -> Verdict:
+    captures = evidence.captures
+    still_for = stillness(captures, [r.rank for r in scene.outside])
+    looks: dict[int, Look] = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
+    peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
+    at_work = [r for r in scene.outside if looks[r.rank][1].moves and r.rank not in gil]
+    if at_work:
+        return verdict_at_work(at_work, scene.places, looks, peers)
+    unsure = verdict_unsure(scene.outside, scene.places, looks, peers, captures=len(captures), gil=gil)
+    if unsure is not None:
+        return unsure
+    missing = [] if _peers_explained(captures, scene) else ["captures in which all others wait, one after the other"]
+    if scene.spin:
+        missing.append(f"whether {name(scene.spin)} wait: they use a processor, at one place")
+    suspects = []
+    for node in sorted({r.node for r in scene.outside}):
+        here = [r for r in scene.outside if r.node == node]
+        surest = max(here, key=lambda r: _trust(*looks[r.rank], scene))
+        blocked, still = looks[surest.rank]
+        if not _trust(blocked, still, scene)[0]:
+            missing.append(_wanted(_needed(blocked, scene), still))
+        confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_FIRST_LOOK)
+        seen = f"unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
+        ranks = tuple(sorted(r.rank for r in here))
+        why, detail = f"{name(ranks)} on {node}: {blocked.what}", ", ".join(filter(None, (blocked.detail, seen)))
+        suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure, detail))
+    reason = joined(s.why for s in suspects)
+    detail = ", ".join(filter(None, (joined(filter(None, (s.detail for s in suspects))), peers)))
+    wanted = tuple(dict.fromkeys(missing))
+    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
+
+
+def _where(scene: _Scene) -> str:
+    return Counter(scene.places[r].label for r in scene.waiting).most_common(1)[0][0]
+
+
+def _needed(what: Blocking, scene: _Scene) -> Patience | None:
+    """How long this must last; longer where the others are only known to stand at a common place."""
+    if what.patience is None or scene.firm:
+        return what.patience
+    return max(what.patience, LIKELY, key=lambda p: p.span_s)
+
+
+def _trust(what: Blocking, still: Stillness, scene: _Scene) -> tuple[bool, int, float]:
+    needed = _needed(what, scene)
+    enough = needed is not None and still.captures >= needed.captures and still.span_s >= needed.span_s
+    return enough, still.captures, still.span_s
+
+
+def _wanted(needed: Patience | None, still: Stillness) -> str:
+    if needed is None:
+        return "anything beyond its stack that says that it will not go on by itself"
+    if still.last is not None and still.last.motion is Motion.UNSURE:
+        return f"certainty that it stands still ({still.last.why})"
+    so_far = f"so far {still.captures} over {still.span_s:.0f} s"
+    return f"{needed.captures} still captures over {needed.span_s:.0f} s ({so_far})"
+
+
+def _peers_explained(captures: tuple[Capture, ...], scene: _Scene) -> bool:
+    """All others waited in the last two captures already, and hardly any rank is unseen."""
+    if len(captures) < 2 or len(scene.unseen) > MAX_UNSEEN_SHARE * len(scene.places):
+        return False
+    before = {r.rank: rank_place(r) for r in captures[-2].ranks}
+    now = scene.places
+    for rank in scene.waiting:
+        if rank not in before:
+            return False
+        if scene.firm and not before[rank].waits_for_peers:
+            return False
+        if not scene.firm and before[rank].label != now[rank].label:
+            return False
+    return True

@@ -1,0 +1,151 @@
+"""Recorder and stacks together: the recorder says who never joined, its stack says why.
+
+The two are independent witnesses. Where they name the same node, the verdict is surer than either, and is acted on as
+soon as the stacks alone would be; where they do not, the recorder's word stands and what the stack shows is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from slurm_robust.localize.evidence import Evidence, Frame, RankCapture
+from slurm_robust.localize.stacks.frames import main_thread, own_frames, short_function
+from slurm_robust.localize.stacks.known_names import Kind
+from slurm_robust.localize.stacks.motion import Motion, RankMotion, stillness
+from slurm_robust.localize.stacks.place import slow_around
+from slurm_robust.localize.stacks.process_tree import rank_place, rank_process, stopped
+from slurm_robust.localize.stillness import blocking
+from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.text import joined
+
+MAX_CONFIDENCE = 0.97
+"""Two witnesses are not certainty: both may see the victim of a third."""
+_HOST_BACKENDS = frozenset({"gloo", "mpi"})
+"""Operations that no device takes part in."""
+
+
+def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -> Verdict:
+    """The recorder's verdict with what the stacks know.
+
+    Args:
+        recorded: A verdict of `judge_dumps`.
+        stacks: What the votes on stacks say, None where they say nothing.
+        evidence: With the captures.
+    """
+    if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
+        return recorded
+    seen = {r.rank: r for r in evidence.captures[-1].ranks}
+    named = {s.node: s for s in stacks.suspects} if stacks is not None else {}
+    suspects = tuple(_joined(s, named.get(s.node), seen) for s in recorded.suspects)
+    suspects += tuple(named[node] for node in sorted(_more(suspects, named)))
+    agreed = stacks is not None and {s.node for s in suspects if s.node} == {n for n in named if n}
+    if stacks is None or not agreed or not named:
+        return replace(recorded, suspects=suspects)
+    detail = "; ".join(filter(None, (recorded.detail, "the stacks agree", stacks.detail)))
+    missing = tuple(dict.fromkeys((*recorded.missing, *stacks.missing)))
+    return replace(recorded, suspects=suspects, detail=detail, missing=missing, corroborated=stacks.corroborated)
+
+
+def with_recorded(stopped: Verdict, recorded: Verdict | None) -> Verdict:
+    """The verdict on stopped processes, and who else is waited for by the recorder's word, where that agrees with it.
+
+    What is stopped is acted on as before; the others are named, and their nodes are left when it comes again.
+    """
+    if recorded is None or recorded.conclusion is not Conclusion.CULPRIT:
+        return stopped
+    held = {s.node for s in stopped.suspects}
+    if not held < {s.node for s in recorded.suspects}:
+        return stopped
+    more = tuple(replace(s, infrastructure=False) for s in recorded.suspects if s.node not in held)
+    detail = "; ".join(filter(None, (stopped.detail, f"the recorder names {joined(s.why for s in more)} too")))
+    return replace(stopped, suspects=(*stopped.suspects, *more), detail=detail)
+
+
+def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
+    """The recorder's verdict without suspects that are at work elsewhere; None where nobody is left.
+
+    All wait at a barrier for the rank that evaluates or saves: the recorder cannot tell that from a hang. A rank whose
+    stack is not there counts as at work where others that the recorder names are, and where the peers wait in a barrier
+    or at the end of such work.
+    """
+    if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
+        return recorded
+    seen = {r.rank: r for r in evidence.captures[-1].ranks}
+    ranks = {rank for suspect in recorded.suspects for rank in suspect.ranks}
+    looks = stillness(evidence.captures[-2:], ranks)
+    # One that only uses a processor where it stands may be a host that waits for its device, unless there is none.
+    by_hosts = _carried_by_hosts(evidence)
+    moved = {r for r, still in looks.items() if still.last is not None and _moved(still.last, by_hosts=by_hosts)}
+    at_work = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
+    if at_work or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
+        at_work |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
+    left = tuple(s for s in recorded.suspects if not s.ranks or not at_work >= set(s.ranks))
+    if len(left) == len(recorded.suspects):
+        return recorded
+    return replace(recorded, suspects=left, reason=joined(s.why for s in left)) if left else None
+
+
+def _moved(last: RankMotion, *, by_hosts: bool) -> bool:
+    return by_hosts if last.busy else last.motion is Motion.MOVING
+
+
+def _carried_by_hosts(evidence: Evidence) -> bool:
+    backends = {op.backend for dump in evidence.recorder.values() for op in dump.pending}
+    return bool(backends) and backends <= _HOST_BACKENDS
+
+
+def _slow_by_nature(rank: RankCapture) -> bool:
+    announced = rank.progress is not None and rank.progress.phase != "train"
+    return (announced or bool(rank_place(rank).slow_by_nature)) and stopped(rank) is None
+
+
+def _unread(rank: RankCapture) -> bool:
+    """Its process is there, and runs for all that is known, and its stack could not be read."""
+    return bool(rank.processes) and rank_place(rank).kind is Kind.UNKNOWN and blocking(rank).patience is None
+
+
+def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
+    """Most of those whose stack is there wait at the end of a checkpoint, an evaluation and the like, or in a barrier.
+
+    A program that calls a barrier lets all wait until somebody's work is done, mostly rank 0's.
+    """
+    stacks = [main_thread(p.threads) for p in map(rank_process, peers) if p is not None]
+    frames = [thread.frames for thread in stacks if thread is not None]
+    around = [bool(slow_around(found, "")) or _in_barrier(found) for found in frames]
+    return sum(around) > len(around) / 2
+
+
+def _in_barrier(frames: tuple[Frame, ...]) -> bool:
+    own = own_frames(frames)
+    return bool(own) and short_function(own[-1].function) in ("barrier", "monitored_barrier")
+
+
+def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:
+    """Nodes that only the stacks name, where they name all of the recorder's too, and for no weaker sort of reason.
+
+    Of two ranks that are held at once the recorder knows only the one that the other waits for.
+    """
+    recorded = {s.node for s in suspects}
+    if not recorded <= set(named):
+        return set()
+    weakest = all(named[node].infrastructure for node in recorded)
+    return {node for node, suspect in named.items() if node not in recorded and suspect.infrastructure >= weakest}
+
+
+def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture]) -> Suspect:
+    """The suspect with what its rank's stack shows; surer where the stacks name its node too."""
+    rank = next((seen[r] for r in suspect.ranks if r in seen), None)
+    told = [suspect.detail]
+    confidence, infrastructure = suspect.confidence, suspect.infrastructure
+    if by_stacks is not None:
+        told += [by_stacks.why, by_stacks.detail]
+        confidence = 1 - (1 - suspect.confidence) * (1 - by_stacks.confidence)
+        infrastructure = by_stacks.infrastructure
+    elif rank is not None:
+        where = rank_place(rank)
+        told.append(f"its stack waits at {where.label}" if where.waits_for_peers else blocking(rank).what)
+    detail = "; ".join(filter(None, told))
+    return replace(
+        suspect, confidence=round(min(confidence, MAX_CONFIDENCE), 3), infrastructure=infrastructure, detail=detail
+    )

@@ -1,0 +1,73 @@
+"""Processes that a signal, a debugger or a cgroup freezer holds: they cannot go on by themselves."""
+
+from __future__ import annotations
+
+from slurm_robust.localize.evidence import Evidence, RankCapture
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.process_tree import stopped
+from slurm_robust.localize.stillness import CONFIDENCE_FIRST_LOOK, SURE, blocking
+from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.text import joined
+
+
+def judge_stops(evidence: Evidence) -> Verdict | None:
+    """A verdict where the last capture shows stopped processes; None where it does not.
+
+    Stopped on most nodes is a suspended job, not a fault. A debugger's stop is left to the votes that follow.
+    """
+    if not evidence.captures:
+        return None
+    held: dict[str, list[RankCapture]] = {}
+    for rank in evidence.captures[-1].ranks:
+        process = stopped(rank)
+        if process is not None and process.state != "t":
+            held.setdefault(rank.node, []).append(rank)
+    if not held:
+        return None
+    who = name(r.rank for members in held.values() for r in members)
+    nodes = set(evidence.rank_nodes.values()) | set(held)
+    if len(nodes) > 1 and len(held) > len(nodes) / 2:
+        reason = f"{who} are stopped, on most nodes: suspended by Slurm or by a person, no node at fault"
+        return Verdict(Conclusion.NONE, reason)
+    suspects, sure = [], True
+    for node, members in sorted(held.items()):
+        times = _rounds_stopped(evidence, members[0].rank)
+        span_s = times[-1] - times[0]
+        enough = len(times) >= SURE.captures and span_s >= SURE.span_s
+        sure = sure and enough
+        what = blocking(members[0])
+        seen = f"in {len(times)} captures over {span_s:.0f} s" if len(times) > 1 else ""
+        ranks = tuple(sorted(r.rank for r in members))
+        why = f"{name(ranks)} on {node}: {what.what}"
+        confidence = what.confidence if enough else CONFIDENCE_FIRST_LOOK
+        suspects.append(Suspect(node, ranks, confidence, why, detail=seen))
+    reason, detail = joined(s.why for s in suspects), joined(filter(None, (s.detail for s in suspects)))
+    missing = () if sure else ("a second capture of the stopped process",)
+    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=missing, corroborated=sure, detail=detail)
+
+
+def _rounds_stopped(evidence: Evidence, rank: int) -> list[float]:
+    """Times of the captures, back from the last without a gap, in which this rank had a stopped process.
+
+    Its other processes may move meanwhile: a stopped one does not go on for that.
+    """
+    times: list[float] = []
+    for capture in reversed(evidence.captures):
+        seen = next((r for r in capture.ranks if r.rank == rank), None)
+        if seen is None or stopped(seen) is None:
+            break
+        times.insert(0, capture.at_s)
+    return times
+
+
+def judge_stop_signals(evidence: Evidence) -> Verdict | None:
+    """Where nothing was captured: an agent's own report of a stopped rank, on one node only."""
+    if evidence.captures:
+        return None
+    held = [s for s in evidence.node_signals if s.kind is SignalKind.RANK_STOPPED and s.node]
+    if len({s.node for s in held}) != 1:
+        return None
+    ranks = tuple(sorted({s.rank for s in held if s.rank is not None}))
+    why = held[0].detail or f"{name(ranks)} on {held[0].node} is stopped"
+    suspect = Suspect(held[0].node, ranks, CONFIDENCE_FIRST_LOOK, why)
+    return Verdict(Conclusion.CULPRIT, why, (suspect,), missing=("stacks of the ranks",))

@@ -1,0 +1,139 @@
+"""Who waits for whom: a graph of ranks from their stacks and their parallel groups, followed to where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_robust.localize.layout import Groups, ParallelGroup
+from slurm_robust.localize.votes.group_scopes import Scope
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Ranks that wait for nobody but each other, and that others wait for.
+
+    Attributes:
+        ranks: One rank outside any collective, or ranks that wait in a circle: all members of a group, a pair.
+        group: The group in which all of its members wait, where the circle is one.
+        waiters: Ranks outside that wait for them, over however many steps.
+    """
+
+    ranks: tuple[int, ...]
+    group: ParallelGroup | None
+    waiters: frozenset[int]
+
+
+class WaitGraph:
+    """Edges from who waits to who is waited for. A collective is a point of its own between the two.
+
+    Args:
+        scopes: What each rank that waits waits in; None where its code does not tell.
+        others: Ranks that do not wait, or of which nothing is known.
+        groups: The job's parallel groups.
+    """
+
+    def __init__(self, scopes: Mapping[int, Scope | None], others: Iterable[int], groups: Groups) -> None:
+        self._edges: dict[int, list[int]] = {rank: [] for rank in sorted({*scopes, *others})}
+        self._closed: dict[frozenset[int], ParallelGroup] = {}
+        self._points: dict[ParallelGroup, int] = {}
+        unknown = []
+        for rank, scope in scopes.items():
+            group = groups.of(scope.kind, rank) if scope is not None else None
+            if scope is None or group is None:
+                unknown.append(rank)
+            elif scope.toward:
+                self._edges[rank] += _neighbours(group, rank, scope.toward)
+            else:
+                self._edges[rank].append(self._point(group, scopes))
+        self.unknown = tuple(unknown)
+        """Ranks that wait for somebody, and nobody knows for whom."""
+        for targets in tuple(self._edges.values()):
+            for target in targets:
+                self._edges.setdefault(target, [])
+
+    def _point(self, group: ParallelGroup, scopes: Mapping[int, Scope | None]) -> int:
+        known = self._points.get(group)
+        if known is not None:
+            return known
+        point = self._points[group] = -1 - len(self._points)
+        absent = [m for m in group.ranks if (s := scopes.get(m)) is None or s.toward or s.kind != group.kind]
+        self._edges[point] = absent or list(group.ranks)
+        if not absent:
+            self._closed[frozenset(group.ranks)] = group
+        return point
+
+    def sinks(self) -> tuple[Sink, ...]:
+        """Where the waiting ends, the most waited for first. Ranks that nobody waits for are none."""
+        parts = _strong_parts(self._edges)
+        part_of = {member: number for number, part in enumerate(parts) for member in part}
+        before: dict[int, set[int]] = {}
+        ends = set(range(len(parts)))
+        for member, targets in self._edges.items():
+            for target in targets:
+                if part_of[target] != part_of[member]:
+                    before.setdefault(part_of[target], set()).add(part_of[member])
+                    ends.discard(part_of[member])
+        found = []
+        for end in ends:
+            ranks = tuple(sorted(member for member in parts[end] if member >= 0))
+            waiters = frozenset(m for part in _reaching(end, before) for m in parts[part] if m >= 0)
+            if waiters and ranks:
+                found.append(Sink(ranks, self._closed.get(frozenset(ranks)), waiters))
+        return tuple(sorted(found, key=lambda sink: (-len(sink.waiters), sink.ranks)))
+
+
+def _neighbours(group: ParallelGroup, rank: int, toward: Sequence[int]) -> list[int]:
+    at = group.ranks.index(rank)
+    if len(toward) == 1:
+        # The first stage's "before" is the last one: so it is with interleaved pipelines; others do not wait there.
+        return [group.ranks[(at + toward[0]) % len(group.ranks)]]
+    return [group.ranks[at + step] for step in toward if 0 <= at + step < len(group.ranks)]
+
+
+def _reaching(end: int, before: Mapping[int, set[int]]) -> set[int]:
+    seen: set[int] = set()
+    todo = list(before.get(end, ()))
+    while todo:
+        part = todo.pop()
+        if part not in seen:
+            seen.add(part)
+            todo.extend(before.get(part, ()))
+    return seen
+
+
+def _strong_parts(edges: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    """Parts whose members all reach each other (Tarjan's algorithm, without recursion)."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    open_: set[int] = set()
+    parts: list[list[int]] = []
+    for start in edges:
+        if start in order:
+            continue
+        work = [(start, iter(edges[start]))]
+        order[start] = low[start] = len(order)
+        stack.append(start)
+        open_.add(start)
+        while work:
+            member, targets = work[-1]
+            step = next((t for t in targets if t not in order or t in open_), None)
+            if step is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[member])
+                if low[member] == order[member]:
+                    part = [stack.pop()]
+                    while part[-1] != member:
+                        part.append(stack.pop())
+                    open_.difference_update(part)
+                    parts.append(part)
+            elif step in order:
+                low[member] = min(low[member], order[step])
+            else:
+                order[step] = low[step] = len(order)
+                stack.append(step)
+                open_.add(step)
+                work.append((step, iter(edges[step])))
+    return parts

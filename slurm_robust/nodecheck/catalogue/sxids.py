@@ -1,0 +1,109 @@
+"""NVSwitch errors (SXIDs): what each means and what it makes of the node.
+
+Codes and their classes are those of NVIDIA's Fabric Manager guide (DU-09883-001, appendix D), names of further codes
+those of NVIDIA's open driver. It has three classes: *non-fatal*; *fatal* for one port, where the GPU behind it logs
+XID 74 itself; and *always fatal*, where GPUs and switches must all be reset. Only the last, and only where the driver's
+own line says `Fatal`, makes a node unfit by itself: an uncoordinated reset of one GPU gives fatal port errors too.
+"""
+
+from __future__ import annotations
+
+from slurm_robust.nodecheck.catalogue.xids import Act, Fault, Grade, Xid
+
+FIRST_CODE = 10_000
+"""NVIDIA's driver numbers switch errors from here on, so that none is taken for an XID."""
+
+_ALWAYS_FATAL = {
+    12020: "egress sequence id error",
+    22003: "link micro-controller halted",
+    22011: "link micro-controller error",
+    **dict.fromkeys((23001, 23010), "ingress buffer overflow"),
+    **dict.fromkeys((23002, 23011), "ingress buffer underflow"),
+    **dict.fromkeys((23003, 23012), "egress credit overflow"),
+    **dict.fromkeys((23004, 23013), "egress credit underflow"),
+    **dict.fromkeys((23005, 23014), "ingress packet burst error"),
+    **dict.fromkeys((23006, 23015), "ingress packet sticky error"),
+    **dict.fromkeys((23007, 23016), "bubbles at ingress"),
+    23008: "ingress packet to an invalid destination",
+    23009: "ingress packet parity error",
+    23017: "ingress credit parity error",
+}
+_FATAL_PORT = {
+    11001: "ingress invalid command",
+    11009: "ingress invalid virtual channel",
+    11013: "ingress header double-bit error",
+    11018: "ingress routing table double-bit error",
+    11019: "ingress LAN table double-bit error",
+    11020: "ingress control parity error",
+    12001: "egress crossbar overflow",
+    12002: "egress packet route error",
+    12022: "egress input double-bit error",
+    12024: "egress output double-bit error",
+    12025: "egress credit overflow",
+    12026: "egress request to the wrong destination",
+    12027: "egress response to the wrong destination",
+    12030: "egress control parity error",
+    12031: "egress credit parity error",
+    12032: "egress packet type mismatch",
+    14017: "transaction timeout",
+    15001: "route buffer over- or underflow",
+    15006: "route transfer over- or underflow",
+    15009: "route table double-bit error",
+    15010: "route parity error",
+    15012: "route input double-bit error",
+    15013: "route credit parity error",
+    **dict.fromkeys((19047, 19048, 19054, 19056, 19058), "link transport double-bit error"),
+    **dict.fromkeys((19060, 19061, 19063, 19064, 19066, 19067, 19069, 19070), "link memory double-bit error"),
+    20034: "link fault (training state machine)",
+    22012: "link micro-controller interrupt",
+    **dict.fromkeys((24004, 24005, 24006), "source tracking double-bit error"),
+    24007: "source tracking timeout",
+}
+_LOOK = {
+    10001: "switch privileged access error",
+    10002: "switch privileged access timeout",
+    10003: "switch interrupt that nothing handled",
+    10004: "switch is too hot",
+    10006: "switch shut down for heat",
+    10007: "switch does not answer",
+    11004: "packet outside the fabric's partition",
+    12028: "egress privileged access error",
+    19084: "link heartbeat timeout",
+    20012: "broken or inconsistent link",
+}
+_HARMLESS = {
+    10005: "switch cooled down again",
+    **dict.fromkeys((11012, 11021, 11022, 11023, 12021, 12023, 15008, 15011), "corrected single-bit errors"),
+    **dict.fromkeys((19049, 19055, 19057, 19059, 19062, 19065, 19068, 19071), "corrected single-bit errors"),
+    **dict.fromkeys((24001, 24002, 24003), "corrected single-bit errors"),
+    20001: "replayed transmission",
+    20009: "short error rate of a receiver",
+    22013: "link state request",
+}
+
+
+def _entries(names: dict[int, str], act: Act, grade: Grade) -> dict[int, Xid]:
+    return {code: Xid(code, name, Fault.HARDWARE, act, grade) for code, name in names.items()}
+
+
+CATALOGUE: dict[int, Xid] = {
+    **_entries(_ALWAYS_FATAL, Act.RESET_FABRIC, Grade.FAIL),
+    **_entries(_FATAL_PORT, Act.LOOK, Grade.WARN),
+    **_entries(_LOOK, Act.LOOK, Grade.WARN),
+    **_entries(_HARMLESS, Act.NONE, Grade.NOTE),
+}
+"""Every code whose class NVIDIA documents, and some whose name says it."""
+
+
+def lookup(code: int) -> Xid:
+    """The code's entry; one that is not documented accuses nobody."""
+    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's guide", Fault.NONE, Act.LOOK, Grade.WARN)
+
+
+def grade(code: int, *, fatal: bool) -> Grade:
+    """What a line makes of the node, given whether it calls itself fatal."""
+    entry = lookup(code)
+    if fatal:
+        # A line that calls itself fatal is told, whatever the guide says of its code.
+        return Grade.WARN if entry.grade is Grade.NOTE else entry.grade
+    return entry.grade if code in _LOOK else Grade.NOTE

@@ -1,0 +1,174 @@
+"""What the site chose for the node checks, for scripts that count milliseconds.
+
+To load YAML and the typed configuration takes longer than most looks. So what they came to is kept in
+`nodecheck.cache_dir`, with the identity of the file that it came from, and read from there as long as that is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine.context import Context, job_gpus_of, job_instances_of, job_of
+from slurm_robust.nodecheck.stages import fast_path
+from slurm_robust.nodecheck.stages.cache_conditions import Stale
+
+if TYPE_CHECKING:
+    from slurm_robust.config import Config
+
+NAME = "choices"
+
+
+class Wrong(Exception):  # noqa: N818 (what is wrong is the site's file; the words say where)
+    """The configuration cannot be used, or is not to be believed."""
+
+
+class Choices(NamedTuple):
+    """The part of the configuration that decides which checks run; names and units are `NodecheckConfig`'s."""
+
+    act: bool
+    enabled: bool
+    disable: tuple[str, ...]
+    deadline_s: float
+    kmsg: str
+    root: str
+    cache_dir: str
+    fresh_s: float
+    options: Mapping[str, Mapping[str, Any]]
+    nvml_library: str = ""
+    gpu_profiles: Mapping[str, Mapping[str, Any]] = {}
+
+    def context(self, node: str, stage: str, env: Mapping[str, str]) -> Context:
+        """What a probe is told, with `%n` filled in."""
+        return Context(
+            node=node,
+            stage=stage,
+            root=Path(self.root.replace("%n", node)),
+            kmsg=Path(self.kmsg.replace("%n", node)),
+            cache_dir=Path(self.cache_dir.replace("%n", node)),
+            job_id=job_of(env),
+            job_gpus=job_gpus_of(env),
+            job_instances=job_instances_of(env),
+            nvml_library=self.nvml_library.replace("%n", node),
+            gpu_profiles=self.gpu_profiles,
+        )
+
+
+def of(config: Config) -> Choices:
+    """The choices of a whole configuration."""
+    part = config.nodecheck
+    return Choices(
+        act=config.mode.value == "act",
+        enabled=part.enabled,
+        disable=tuple(part.disable),
+        deadline_s=part.deadline_s,
+        kmsg=part.kmsg,
+        root=part.root,
+        cache_dir=part.cache_dir,
+        fresh_s=part.fresh_s,
+        options=part.options,
+        nvml_library=part.nvml_library,
+        gpu_profiles=part.gpu_profiles,
+    )
+
+
+def load(path: str, node: str) -> Choices:
+    """The choices of this file, kept or read anew; the defaults where there is no file at the usual place.
+
+    Raises:
+        Wrong: the file cannot be used, or, for root, others may write it; says file, line and key.
+        CheckError: `gpu_profiles` has a key or a value that no profile has.
+    """
+    distrust(path)
+    identity = fast_path.identity(path)
+    try:
+        folder = Path(fast_path.cache_dir_of(path, node))
+        kept = check_state.load(folder, NAME)
+        if (kept.get("of"), kept.get("identity")) == (f"{fast_path.FORMAT}\t{path}", identity):
+            return Choices(**{**kept["choices"], "disable": tuple(kept["choices"]["disable"])})
+    except (OSError, Stale, TypeError, KeyError):
+        pass
+    made = of(read(path))
+    if made.gpu_profiles:
+        from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own pays for it)
+
+        profiles.validate(made.gpu_profiles)
+    kept = {"of": f"{fast_path.FORMAT}\t{path}", "identity": identity, "choices": made._asdict()}
+    check_state.save(Path(made.cache_dir.replace("%n", node)), NAME, kept)
+    return made
+
+
+def read(path: str) -> Config:
+    """The whole configuration.
+
+    Raises:
+        Wrong: as `load`.
+    """
+    need_packages()
+    from slurm_robust.config import Config, ConfigError, parse  # noqa: PLC0415 (only where nothing is kept)
+
+    if path == fast_path.DEFAULT_CONFIG and fast_path.identity(path) == "none":
+        return Config()
+    try:
+        with open(path, "rb") as file:
+            _own(path, os.fstat(file.fileno()))
+            text = file.read().decode("utf-8")
+        return parse(text, path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Wrong(f"{path}: cannot be read: {error}") from error
+    except ConfigError as error:
+        raise Wrong(str(error)) from None
+
+
+def distrust(path: str) -> None:
+    """Refuse, as root, a configuration that others may write or replace: it names files that root then uses.
+
+    Raises:
+        Wrong: it is not root's own, or a folder on the way to it is not.
+    """
+    if os.geteuid() != 0:
+        return
+    real = os.path.realpath(path)
+    try:
+        _own(path, os.stat(real))
+        # The folders of a link, too: whoever may replace it chooses where it leads.
+        for folder in dict.fromkeys((*_above(real), *_above(os.path.abspath(path)))):
+            info = os.stat(folder)
+            # In a sticky folder (/tmp) nobody can put something else in the place of root's file.
+            if info.st_uid != 0 or (fast_path.others_may_write(info) and not info.st_mode & stat.S_ISVTX):
+                raise Wrong(f"{folder}: others may write it, and {path} lies below; chown root:root and chmod go-w it")
+    except OSError:
+        return  # not there: whoever reads it says so
+
+
+def _above(path: str) -> list[str]:
+    """The folders on the way to it, up to `/`."""
+    folders = [os.path.dirname(path)]
+    while folders[-1] != os.path.dirname(folders[-1]):
+        folders.append(os.path.dirname(folders[-1]))
+    return folders
+
+
+def _own(path: str, info: os.stat_result) -> None:
+    if os.geteuid() == 0 and (info.st_uid != 0 or fast_path.others_may_write(info)):
+        raise Wrong(f"{path}: others may write it; chown root:root and chmod go-w it")
+
+
+def need_packages() -> None:
+    """Make installed packages importable: the scripts start Python without them, since looking for them is slow."""
+    if not sys.flags.no_site:
+        return
+    home = os.path.dirname(os.path.dirname(sys.executable))
+    folder = f"{home}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    if os.path.isfile(f"{home}/pyvenv.cfg") and os.path.isdir(f"{folder}/msgspec"):
+        if folder not in sys.path:
+            sys.path.append(folder)
+        return
+    import site  # noqa: PLC0415 (the slow way, which knows every place)
+
+    site.main()

@@ -1,0 +1,41 @@
+"""Several things wrong at once, brought to one finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+
+_ORDER = (Status.FAIL, Status.UNKNOWN, Status.WARN)
+_MAX_NAMED = 4
+
+
+class Fault(NamedTuple):
+    """One thing wrong; the fields are those of a `Finding`."""
+
+    status: Status
+    reason: str
+    sentence: str
+    remedy: str
+
+
+def conclude(faults: Iterable[Fault], healthy: Finding, evidence: Mapping[str, Any]) -> Finding:
+    """The worst fault with the sentences of all as bad as it; `healthy` where there is none.
+
+    The sentence names each fault once, in the order in which they came.
+    """
+    found = list(faults)
+    if not found:
+        return healthy
+    status = min((fault.status for fault in found), key=_ORDER.index)
+    worst = [fault for fault in found if fault.status is status]
+    sentence = "; ".join(dict.fromkeys(fault.sentence for fault in worst))
+    return Finding(status, worst[0].reason, sentence, worst[0].remedy, evidence)
+
+
+def some(names: Iterable[str]) -> str:
+    """`a, b, c, d and 3 more`."""
+    every = list(names)
+    more = len(every) - _MAX_NAMED
+    return ", ".join(every) if more <= 0 else f"{', '.join(every[:_MAX_NAMED])} and {more} more"

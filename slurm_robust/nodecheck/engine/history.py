@@ -1,0 +1,100 @@
+"""What earlier looks saw: how often a fault was seen in a row, and which job brought it about.
+
+One file for all checks, `looks.json` in `nodecheck.cache_dir`. Times are seconds since boot; a new boot forgets all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status
+
+NAME = "looks"
+STRIKES, WINDOW = "strikes", "window_s"
+"""The options that every check of the periodic stage has."""
+
+_MOST = 1 << 53
+_BAD = (Status.FAIL, Status.WARN)
+
+
+def weigh(
+    report: Report,
+    kept: Mapping[str, Any],
+    settings: Mapping[str, Mapping[str, Any]],
+    *,
+    boot_id: str,
+    now_s: float,
+    job_id: int | None = None,
+) -> tuple[Report, dict[str, Any]]:
+    """Judge a look by those before it.
+
+    In the periodic stage a fault of a check with two or more strikes only warns until so many looks in a row had it,
+    each within the window of the one before. A look that could not see changes nothing. A finding that an epilog is
+    the first to have belongs to the job that ends; whoever sees it later is told so.
+
+    Args:
+        report: What the checks found.
+        kept: What this function gave before; anything else is no look at all.
+        settings: `strikes` and `window_s` by check; a check that is not in it has one strike.
+        boot_id: Of this boot.
+        now_s: Seconds since boot.
+        job_id: The job that ends, in an epilog.
+
+    Returns:
+        The report to act on, and what to keep.
+    """
+    before = kept.get("checks") if kept.get("boot_id") == boot_id else None
+    before = before if isinstance(before, Mapping) else {}
+    looks: dict[str, Any] = {name: entry for name, entry in before.items() if isinstance(entry, Mapping)}
+    results = []
+    for result in report.results:
+        entry = looks.get(result.name, {})
+        status = result.finding.status
+        if status is Status.UNKNOWN:
+            results.append(result)
+            continue
+        if status not in _BAD:
+            looks.pop(result.name, None)
+            results.append(result)
+            continue
+        known = entry if entry.get("reason") == result.finding.reason else {}
+        chosen = settings.get(result.name, {})
+        count, last_s = _number(entry, "looks"), _number(entry, "last_s")
+        if status is not Status.FAIL:
+            count = 0
+        elif report.stage == "periodic":
+            count = int(count) + 1 if 0 <= now_s - last_s <= chosen.get(WINDOW, 0.0) else 1
+        job = known.get("job") if known else (job_id if report.stage == "epilog" else None)
+        looks[result.name] = {"reason": result.finding.reason, "looks": count, "last_s": now_s, "job": job}
+        finding = _told(result.finding, job, now=not known)
+        strikes = int(chosen.get(STRIKES, 1))
+        if status is Status.FAIL and report.stage == "periodic" and count < strikes:
+            finding = _not_yet(finding, int(count), strikes)
+        results.append(Result(result.name, finding, result.duration_ms))
+    return replace(report, results=tuple(results)), {"boot_id": boot_id, "checks": looks}
+
+
+def _number(entry: Mapping[str, Any], name: str) -> float:
+    value = entry.get(name)
+    # Not more than a float counts exactly, and no NaN: what is kept may be damaged.
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MOST else 0
+
+
+def _told(finding: Finding, job: Any, *, now: bool) -> Finding:
+    if not isinstance(job, int):
+        return finding
+    words = f"seen as job {job} ended" if now else f"since job {job}"
+    evidence = {**finding.evidence, "seen_by_job": job}
+    return replace(finding, sentence=f"{finding.sentence} ({words})", evidence=evidence)
+
+
+def _not_yet(finding: Finding, count: int, strikes: int) -> Finding:
+    evidence = {**finding.evidence, "look": count, "strikes": strikes}
+    return replace(
+        finding,
+        status=Status.WARN,
+        sentence=f"{finding.sentence} (look {count} of {strikes})",
+        evidence=evidence,
+    )

@@ -1,0 +1,98 @@
+"""Run checks and bring their findings together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status, shorten
+from slurm_robust.nodecheck.engine.isolate import Outcome, Task, run_all, tell_nobody
+from slurm_robust.nodecheck.engine.registry import Check
+
+_MAX_CHARS = 2000
+_ASK = "run `srobust check --only {name} --json` on the node; if it stays, report it as a bug of slurm_robust"
+
+
+def run(
+    checks: Sequence[Check],
+    context: Context,
+    chosen: Mapping[str, Mapping[str, Any]],
+    deadline_s: float,
+    progress: Callable[[Sequence[str]], None] = tell_nobody,
+) -> Report:
+    """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
+
+    Args:
+        checks: What `registry.select` gave.
+        context: Where and what to look at.
+        chosen: The site's options, by check.
+        deadline_s: For each check that has none of its own.
+        progress: Called with the names that have not answered yet, whenever one has.
+
+    Raises:
+        CheckError: an option that does not exist or has the wrong type; nothing was run then.
+    """
+    settings = {check.name: check.settings(chosen.get(check.name, {})) for check in checks}
+    tasks = {}
+    shared: dict[str, Any] = {}  # filled in the lanes' own processes; empty here
+    for check in checks:
+        seconds = check.deadline_s or deadline_s
+        own = replace(context, deadline_s=seconds, shared=shared)
+        tasks[check.name] = Task(partial(check.probe, own, settings[check.name]), seconds, check.lane)
+    outcomes = run_all(tasks, progress)
+    results = []
+    for check in checks:
+        outcome = outcomes[check.name]
+        finding = _finding(check, outcome, settings[check.name], tasks[check.name].deadline_s)
+        watches = _watches(check, outcome, settings[check.name])
+        results.append(Result(check.name, finding, outcome.duration_s * 1000, watches))
+        if check.remember is not None and not outcome.error and context.cache_dir is not None:
+            _remember(check, outcome.value, settings[check.name], context)
+    return Report(context.node, context.stage, tuple(results))
+
+
+def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], seconds: float) -> Finding:
+    if outcome.timed_out:
+        sentence = f"{check.name} did not answer within {seconds:g} s"
+        return Finding(
+            Status.UNKNOWN, "probe_timeout", sentence, f"look for a dead mount or a hung driver: {check.reads}"
+        )
+    if outcome.error:
+        sentence = shorten(f"{check.name} could not look: {outcome.error}")
+        return Finding(Status.UNKNOWN, "probe_error", sentence, _ASK.format(name=check.name))
+    try:
+        return _printable(check.judge(outcome.value, settings))
+    except Exception as error:  # noqa: BLE001 (a fault of ours is never a verdict on the node)
+        sentence = shorten(f"{check.name} could not judge: {type(error).__name__}: {error}")
+        return Finding(Status.UNKNOWN, "judge_error", sentence, _ASK.format(name=check.name), {"facts": outcome.value})
+
+
+def _printable(finding: Finding) -> Finding:
+    """In words that a terminal and a log take as words: processes and files have names of any kind."""
+    sentence, remedy = (shorten(text, _MAX_CHARS) for text in (finding.sentence, finding.remedy))
+    same = (sentence, remedy) == (finding.sentence, finding.remedy)
+    return finding if same else replace(finding, sentence=sentence, remedy=remedy)
+
+
+def _watches(check: Check, outcome: Outcome, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    if check.watch is None or outcome.error:
+        return ()
+    try:
+        return tuple(check.watch(outcome.value, settings))
+    except Exception:  # noqa: BLE001 (then no verdict is believed for longer than this look)
+        return (("never",),)
+
+
+def _remember(check: Check, facts: Any, settings: Mapping[str, Any], context: Context) -> None:
+    assert check.remember is not None
+    assert context.cache_dir is not None
+    try:
+        kept = check.remember(facts, settings)
+    except Exception:  # noqa: BLE001 (the finding already says what is wrong with these facts)
+        return
+    if kept is not None:
+        check_state.save(context.cache_dir, check.name, kept)

@@ -1,0 +1,204 @@
+"""The kernel log: `/dev/kmsg` or a saved one in any usual shape, the lines of this boot only.
+
+Reading never blocks: the device is read until it has no more, a plain file to its end. The last 8 MiB count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_robust.nodecheck.sources.kmsg_line import Record, parse
+
+_MAX_BYTES = 8 << 20
+_MAX_RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg
+_BOOT_LINE = ("Linux version ", "-- Reboot --", "-- Boot ")
+_CLOCK_STEP_S = 60.0
+_PLAIN = re.compile(rb"\[ *([0-9]{1,12}\.[0-9]{1,9})\](?! ?-- )")
+
+
+@dataclass(frozen=True)
+class Log:
+    """What one reading gave.
+
+    Attributes:
+        records: The wanted records after the cursor, oldest first.
+        cursor: Where the next reading may go on; plain JSON.
+        error: Why nothing could be read; empty where all is well.
+        errno: The same as a number, 0 where all is well.
+    """
+
+    records: tuple[Record, ...] = ()
+    cursor: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    errno: int = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """A log as it was read, for several that look for different things in it.
+
+    Attributes:
+        data: A plain file's last bytes; the device's records, each ended by a NUL.
+        start: Where in the file `data` begins.
+        name: `device:inode` of a plain file; empty for the device.
+        error: As in `Log`.
+        errno: As in `Log`.
+    """
+
+    data: bytes = b""
+    start: int = 0
+    name: str = ""
+    error: str = ""
+    errno: int = 0
+
+    @functools.cached_property
+    def boot(self) -> int:
+        """Where in `data` the last boot begins; the device holds no other."""
+        return _last_boot(self.data) if self.name else 0
+
+    def since(
+        self,
+        wanted: Callable[[str], object],
+        cursor: Mapping[str, Any],
+        booted_at_s: float | None = None,
+        words: Iterable[str] = (),
+    ) -> Log:
+        """The wanted records after the cursor.
+
+        Args:
+            wanted: Says whether to keep a record, by its text.
+            cursor: Of an earlier reading of the same boot; empty takes the whole boot.
+            booted_at_s: When this boot began, for files that hold several and name dates.
+            words: Only a record with one of these words can be wanted; saves a closer look at the others. None named:
+                any can.
+        """
+        if self.error:
+            return Log(error=self.error, errno=self.errno)
+        if not self.name:
+            return self._of_device(wanted, cursor, words)
+        size = self.start + len(self.data)
+        after = cursor.get("at") if cursor.get("file") == self.name else 0
+        # A file that shrank was rotated in place.
+        after = after if isinstance(after, int) and 0 <= after <= size else 0
+        # A line that ends behind the cursor is new as a whole.
+        begin = self.data.rfind(b"\n", 0, max(0, after - self.start)) + 1
+        records = []
+        for line in _lines(self.data, max(self.boot, begin), b"\n", words):
+            record = parse(line.decode("utf-8", "replace"))
+            if record is None or not wanted(record.text):
+                continue
+            if booted_at_s is None or record.wall_s is None or record.wall_s + 2 * _CLOCK_STEP_S >= booted_at_s:
+                records.append(record)
+        end = self.start + self.data.rfind(b"\n") + 1  # a line still being written is read again
+        return Log(tuple(records), {"file": self.name, "at": end})
+
+    def _of_device(self, wanted: Callable[[str], object], cursor: Mapping[str, Any], words: Iterable[str]) -> Log:
+        after = cursor.get("seq")
+        after = after if isinstance(after, int) else -1
+        records = []
+        for data in _lines(self.data, 0, b"\0", words):
+            record = parse(data.decode("utf-8", "replace"))
+            if record is not None and record.seq is not None and record.seq > after and wanted(record.text):
+                records.append(record)
+        newest = parse(self.data[:-1].rpartition(b"\0")[2].decode("utf-8", "replace"))
+        return Log(tuple(records), {"seq": max(after, newest.seq if newest and newest.seq is not None else -1)})
+
+
+def _lines(data: bytes, begin: int, end: bytes, words: Iterable[str]) -> list[bytes]:
+    """The lines behind `begin` with one of these words, or all, in their order.
+
+    A word is looked for in the whole at once: line by line that takes ten times as long.
+    """
+    wanted = [word.encode() for word in words]
+    if not wanted:
+        return data[begin:].split(end)
+    found = {}
+    for word in wanted:
+        at = data.find(word, begin)
+        while at >= 0:
+            first = data.rfind(end, begin, at) + 1 or begin
+            last = data.find(end, at)
+            last = len(data) if last < 0 else last
+            found[first] = last
+            at = data.find(word, last)
+    return [data[first:last] for first, last in sorted(found.items())]
+
+
+def _last_boot(data: bytes) -> int:
+    """Where the lines begin that came after the last start of the kernel.
+
+    A new boot shows as its first line, as journalctl's separator, or as an uptime that falls by a minute or more.
+    """
+    boot = position = 0
+    before_s = 0.0
+    for line in data.split(b"\n"):
+        # By far the most lines are of dmesg's plain shape and say only when.
+        plain = _PLAIN.match(line) if b"Linux version " not in line else None
+        record = None if plain else parse(line.decode("utf-8", "replace"))
+        uptime_s = float(plain[1]) if plain else record.uptime_s if record else None
+        if uptime_s is not None:
+            if uptime_s + _CLOCK_STEP_S < before_s:
+                boot = position
+            before_s = uptime_s
+        if record is not None and record.text.startswith(_BOOT_LINE):
+            boot = position
+        position += len(line) + 1
+    return boot
+
+
+def load(path: Path) -> Source:
+    """Read the log once: `/dev/kmsg` or a plain file; anything else is refused, since it could block."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return Source(error=f"{path}: {error.strerror}", errno=error.errno or 1)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISCHR(mode):
+            return Source(_device(fd))
+        if stat.S_ISREG(mode):
+            return _file(fd)
+        return Source(error=f"{path}: neither a device nor a plain file", errno=22)
+    except OSError as error:
+        return Source(error=f"{path}: {error.strerror}", errno=error.errno or 1)
+    finally:
+        os.close(fd)
+
+
+def read(
+    path: Path, wanted: Callable[[str], object], cursor: Mapping[str, Any], booted_at_s: float | None = None
+) -> Log:
+    """Read the log for one alone; arguments as `load` and `Source.since` have them."""
+    return load(path).since(wanted, cursor, booted_at_s)
+
+
+def _device(fd: int) -> bytes:
+    records = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            try:
+                data = os.read(fd, _MAX_RECORD_BYTES)
+            except BrokenPipeError:
+                continue  # overwritten while we read: the next read goes on at the oldest that is left
+            if not data:
+                break
+            records.append(data)
+    return b"".join(record.replace(b"\0", b" ") + b"\0" for record in records)
+
+
+def _file(fd: int) -> Source:
+    info = os.fstat(fd)
+    start = max(0, info.st_size - _MAX_BYTES)
+    os.lseek(fd, start, os.SEEK_SET)
+    pieces = []
+    while piece := os.read(fd, 1 << 20):
+        pieces.append(piece)
+    return Source(b"".join(pieces), start, f"{info.st_dev}:{info.st_ino}")

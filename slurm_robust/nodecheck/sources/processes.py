@@ -1,0 +1,109 @@
+"""The processes, read once a lane: one small file each (`/proc/<pid>/stat`, proc_pid_stat(5))."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+
+from slurm_robust.nodecheck.engine.context import Context
+
+_KERNEL_THREAD = 0x0020_0000
+_MAX_PROCESSES = 50_000
+_STEPD = re.compile(rb"slurmstepd: \[(\d{1,10})[.\]]")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process.
+
+    Attributes:
+        command: Its name, at most 15 characters, as it calls itself.
+        state: `R`, `S`, `D`, `Z`, `T`, ….
+        started: Clock ticks since boot; with the pid it names one process for good.
+        kernel: True for the kernel's own threads.
+    """
+
+    pid: int
+    command: str
+    state: str
+    parent: int
+    threads: int
+    started: int
+    kernel: bool
+
+
+def parse(data: bytes) -> Process | None:
+    """Read one stat file; None where it is cut short or of another shape."""
+    before, opened, rest = data.partition(b"(")
+    command, closed, behind = rest.rpartition(b")")
+    fields = behind.split()
+    if not opened or not closed or len(fields) < 20:
+        return None
+    try:
+        return Process(
+            pid=int(before),
+            command=command.decode("utf-8", "replace")[:64],
+            state=fields[0].decode("ascii", "replace")[:1],
+            parent=int(fields[1]),
+            threads=int(fields[17]),
+            started=int(fields[19]),
+            kernel=bool(int(fields[6]) & _KERNEL_THREAD),
+        )
+    except ValueError:
+        return None
+
+
+def read(path: str, limit: int) -> bytes:
+    """A small file's bytes; empty where it is missing or may not be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, limit)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def scan(context: Context) -> list[Process]:
+    """Every process there is; one that ends meanwhile is passed over."""
+
+    def every() -> list[Process]:
+        folder = str(context.path("/proc"))
+        try:
+            names = [name for name in os.listdir(folder) if name.isdecimal() and name.isascii()]  # noqa: PTH208
+        except OSError:
+            return []
+        found = (parse(read(f"{folder}/{name}/stat", 4096)) for name in names[:_MAX_PROCESSES])
+        return [process for process in found if process is not None]
+
+    return context.once("processes", every)
+
+
+def job_managers(context: Context) -> dict[int, int]:
+    """Pid of each slurmstepd → the job it manages."""
+
+    def managers() -> dict[int, int]:
+        found = {}
+        for process in scan(context):
+            if process.command.startswith("slurm"):
+                match = _STEPD.match(read(str(context.path(f"/proc/{process.pid}/cmdline")), 4096))
+                if match:
+                    found[process.pid] = int(match[1])
+        return found
+
+    return context.once("job_managers", managers)
+
+
+def owners(context: Context) -> set[int]:
+    """Who runs something here, by uid; root always does."""
+    uids = {0}
+    for process in scan(context):
+        if not process.kernel:
+            with contextlib.suppress(OSError):  # each may end between being seen and being asked
+                uids.add(context.path(f"/proc/{process.pid}").stat(follow_symlinks=False).st_uid)
+    return uids

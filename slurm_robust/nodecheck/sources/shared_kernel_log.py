@@ -1,0 +1,73 @@
+"""What checks of the kernel log share: it is read once for all of them, and each goes on where it stood."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.finding import Finding, Status
+
+if TYPE_CHECKING:
+    from slurm_robust.nodecheck.sources import kmsg
+
+LANE = "kernel_log"
+
+
+class News(NamedTuple):
+    """What is new to one check.
+
+    Attributes:
+        log: The records, and where the log ends.
+        boot_id: The kernel's name of this boot.
+        kept: What the check kept in this boot; empty where it kept nothing.
+        cursor: From where on these records are new.
+    """
+
+    log: kmsg.Log
+    boot_id: str
+    kept: Mapping[str, Any]
+    cursor: Mapping[str, Any]
+
+
+def news(context: Context, name: str, wanted: Callable[[str], object], words: Iterable[str] = ()) -> News:
+    """The wanted records since this check's last look that counted; arguments as `kmsg.Source.since`."""
+    from slurm_robust.nodecheck.sources import kmsg  # noqa: PLC0415 (only the lane's own process pays for it)
+
+    boot_id = context.boot_id()
+    kept = check_state.load(context.cache_dir, name)
+    same_boot = kept.get("boot_id") == boot_id
+    cursor = kept.get("cursor")
+    cursor = cursor if isinstance(cursor, dict) else {}
+    if not same_boot:
+        # The kernel counts its records anew; a plain file goes on.
+        cursor = {key: value for key, value in cursor.items() if key != "seq"}
+    source = context.once("kernel_log", lambda: kmsg.load(context.kmsg))
+    log = source.since(wanted, cursor, booted_at_s(context), words)
+    return News(log, boot_id, kept if same_boot else {}, cursor)
+
+
+def counts(context: Context) -> bool:
+    """True where what is seen counts as seen: what a periodic look sees, the next of them sees too."""
+    return context.stage in ("prolog", "epilog")
+
+
+def booted_at_s(context: Context) -> float | None:
+    """When this boot began, where the log is this machine's own; None for a saved one."""
+    if not context.real_root or context.cache_dir is None:
+        return None
+    match = re.search(r"^btime (\d+)$", read_text(context.path("/proc/stat")), re.MULTILINE)
+    return float(match[1]) if match else None
+
+
+def unreadable(facts: Mapping[str, Any], *, needed: bool) -> Finding:
+    """The finding for a log that cannot be read: unknown where it is needed, else nothing to look at."""
+    status = Status.UNKNOWN if needed else Status.SKIP
+    if facts["errno"] in (errno.EPERM, errno.EACCES):
+        remedy = "run it as root, or name another log in nodecheck.kmsg" if needed else ""
+        return Finding(status, "no_permission", f"the kernel log may not be read: {facts['error']}", remedy)
+    remedy = "name the kernel log in nodecheck.kmsg" if needed else ""
+    return Finding(status, "no_kernel_log", f"no kernel log to read: {facts['error']}", remedy)

@@ -1,0 +1,33 @@
+"""Jobs that Slurm holds because a node refused to start them: which of these are ours to let go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_robust.model import job_tag
+from slurm_robust.policy.cluster.node_states import drained_by_us
+from slurm_robust.slurm.client import Job, Node
+
+BEFORE_S, AFTER_S = 120.0, 10.0
+"""So long before and after a job was put back can the drain of the node that refused it lie; Slurm counts seconds."""
+
+
+def launch_failed(job: Job) -> bool:
+    """True where Slurm itself holds the job because it could not be started, and no person does."""
+    words = job.reason.lower().replace("_", " ")
+    return job.state == "PENDING" and not job.priority and words.startswith("launch failed")
+
+
+def refused_by(job: Job, nodes: Mapping[str, Node]) -> Node | None:
+    """The node whose check, by this project's prolog, is why the job is held; None where that is not certain.
+
+    The reason of the drain names the job, and was written when the job was put back. Slurm uses the same words for a
+    job that failed to start too often, for any cause: such a hold is left to a person.
+    """
+    if not launch_failed(job) or job.hetjob_id or job.ref.het_offset is not None:
+        return None
+    for node in nodes.values():
+        fits = -BEFORE_S <= node.reason_at_s - job.submit_at_s <= AFTER_S
+        if fits and drained_by_us(node) and node.reason.endswith(job_tag(job.ref.job_id)):
+            return node
+    return None

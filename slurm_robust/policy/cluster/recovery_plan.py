@@ -1,0 +1,303 @@
+"""From a claim, or a node failure that we saw, to the list of actions that brings the job back. Pure.
+
+The order is Slurm's seat protocol: suspects aside, seats reserved, the job told, requeued plainly (Slurm's own delay of
+about two minutes is the dead man's switch), pointed at its seats, and let go once it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from slurm_robust.claim import Claim
+from slurm_robust.config import Config
+from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef, Road
+from slurm_robust.policy.cluster.node_states import (
+    OURS,
+    QUARANTINE_PREFIX,
+    Cluster,
+    candidates,
+    foreign,
+    in_reservations,
+    merge,
+    quarantine_name,
+)
+from slurm_robust.slurm.client import Job, Reservation
+from slurm_robust.slurm.values import expand, fold
+from slurm_robust.text import first_sentence, shortened
+
+SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
+QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
+"""Its end must not leave a recheck held: without a daemon nobody would release or cancel it."""
+SEAT_LASTS_MIN = 3
+"""Seats are made this short, a bit longer than Slurm's own delay after a requeue, and renewed while they are needed."""
+MAX_DRAIN_REASON_CHARS = 200
+"""Of a node's reason: `sinfo -R` and Slurm's own mails show no more."""
+MIN_RUN_S = 600.0
+"""Before a maintenance window, a job is only started again where it can run this long."""
+WINDOW_MARGIN_S = 60.0
+"""Kept free between the job's new end and a coming window."""
+
+CLAIM = "claim"
+NODE_LOST = "node_lost"
+OWNER = "owner"
+REPORT = "report"
+"""Of an incident, beside these kinds of recovery: the job's own plan, which asks nothing of the daemon."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Seats given so far: active now, and to this user and this job within the last day.
+
+    `job_fruitless` are those of the job after which it came no further, up to now and one after the other.
+    """
+
+    active: int = 0
+    user_day: int = 0
+    job_day: int = 0
+    job_fruitless: int = 0
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Nothing is done, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One job's way back, decided; all that is needed to carry it on after the daemon was killed.
+
+    Attributes:
+        kind: `claim` (the job asked), `node_lost` (we saw its node fail), `owner` (the user's own daemon).
+        restart: Restart count of the attempt that failed; a higher one means that the job was requeued.
+        bad: Nodes that the next attempt must not use.
+        kept: Survivors.
+        standby: Nodes taken in for the bad ones.
+        seat: Name of the reservation, empty where there is none.
+        exclude: The job's exclusions, the user's own and ours, folded.
+        own_exclude: The user's own.
+        own_reservation: The job's own reservation, given back when the seat is left.
+        time_limit_min: The time limit to set (what was left), None to leave it.
+    """
+
+    kind: str
+    job: JobRef
+    user: str
+    restart: int
+    bad: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    standby: tuple[str, ...] = ()
+    seat: str = ""
+    seat_min: int = 10
+    exclude: str = ""
+    own_exclude: str = ""
+    own_reservation: str = ""
+    time_limit_min: int | None = None
+    reason: str = ""
+    actions: tuple[Action, ...] = ()
+
+    @property
+    def seat_nodes(self) -> tuple[str, ...]:
+        """Every node that the seat holds, sorted."""
+        return tuple(sorted({*self.kept, *self.standby}))
+
+    @property
+    def road(self) -> Road:
+        """The road taken."""
+        return Road.SEAT if self.seat else Road.OWNER_REQUEUE
+
+
+def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal | None:
+    """Who may say what: refuse a claim that says more than its job may, or more often. None where it may stand."""
+    foreign_nodes = sorted(set(claim.evict) - set(job.nodes))
+    if job.state != "RUNNING" or job.completing:
+        return Refusal(f"job {job.ref.address} is not running")
+    if claim.restart != job.restart_count:
+        return Refusal(f"the claim speaks of attempt {claim.restart}, and attempt {job.restart_count} is running")
+    if job.hetjob_id or job.ref.het_offset is not None:
+        return Refusal("het jobs are only alerted on: a component cannot be requeued by itself")
+    if not job.requeueable:
+        return Refusal("Slurm requeues batch jobs only, and none that was submitted with --no-requeue")
+    if foreign_nodes:
+        return Refusal(f"the claim names nodes that are not the job's own: {shortened(', '.join(foreign_nodes), 100)}")
+    return _check_fruitless(usage.job_fruitless, config.supervise.fruitless_attempts) or check_caps(usage, config)
+
+
+def _check_fruitless(seats: int, limit: int) -> Refusal | None:
+    """A job that crashes again and again leaves the user's seats to the user's other jobs."""
+    if seats < limit:
+        return None
+    return Refusal(f"{seats} seats in a row brought the job no new step (limit {limit}, supervise.fruitless_attempts)")
+
+
+def check_caps(usage: Usage, config: Config) -> Refusal | None:
+    """Refuse where the site's caps on seats are reached."""
+    seat = config.seat
+    if usage.active >= seat.max_active:
+        return Refusal(f"{usage.active} seats are active, and seat.max_active is {seat.max_active}")
+    if usage.user_day >= seat.max_per_user_day:
+        return Refusal(f"the user had {usage.user_day} seats in a day, and seat.max_per_user_day is that many")
+    if usage.job_day >= seat.max_per_job_day:
+        return Refusal(f"the job had {usage.job_day} seats in a day, and seat.max_per_job_day is that many")
+    return None
+
+
+def plan(
+    kind: str,
+    job: Job,
+    evict: Sequence[str],
+    why: str,
+    *,
+    cluster: Cluster,
+    config: Config,
+    now_s: float,
+    room: str = "quarantine",
+    incident: str = "",
+    earlier: frozenset[str] = frozenset(),
+) -> Recovery | Refusal:
+    """Decide a job's way back, and every action of it, before anything is touched.
+
+    Args:
+        kind: `claim` or `node_lost`.
+        job: The job as slurmctld shows it.
+        evict: Its nodes that the next attempt must not use, already checked to be its own.
+        why: In words; goes into reasons.
+        cluster: What slurmctld showed.
+        config: The site's choices.
+        now_s: The time.
+        room: Where the evicted go: `quarantine`, `drain`, or empty for nowhere.
+        incident: The job's own name for what happened; the answer names it.
+        earlier: Nodes that earlier recoveries of this job left out. They are not the user's own, and come back once
+            they are neither quarantined nor out of service; as a stand-in, after all others.
+    """
+    left_s = None if job.time_limit_s is None else job.time_limit_s - max(0.0, now_s - job.start_at_s)
+    if left_s is not None and left_s < WINDOW_MARGIN_S:
+        return Refusal("less than a minute of the job's time limit is left")
+    unfit = {n for n in job.nodes if n in cluster.nodes and not cluster.nodes[n].usable}
+    under_maintenance = in_reservations(r for r in cluster.reservations if "MAINT" in r.flags and r.start_at_s <= now_s)
+    bad = tuple(sorted(set(evict)))
+    kept = tuple(sorted(set(job.nodes) - set(bad) - unfit - under_maintenance))
+    need = max(job.num_nodes, len(job.nodes)) - len(kept)
+    until_s = now_s + (left_s if left_s is not None else 365 * 86400.0)
+    lost = [n for n in job.nodes if n not in kept]
+    own, excluded = exclusions(job, cluster, earlier)
+    free = candidates(replace(job, exclude=excluded), lost, cluster, config, until_s)
+    standby = tuple(sorted(sorted(free, key=earlier.__contains__)[:need])) if need > 0 else ()
+    if not kept and not standby:
+        return Refusal("no node is left for the job, and none of the same kind is free")
+    fits_s, window = _window(job, (*kept, *standby), cluster.reservations, now_s, until_s)
+    if window is not None and fits_s < MIN_RUN_S:
+        return Refusal(
+            f"reservation {window.name} begins in {max(0, window.start_at_s - now_s) / 60:.0f} min on its nodes"
+        )
+    seat_min = min(config.seat.duration_min, SEAT_LASTS_MIN)
+    limit_min = None if left_s is None else max(1, math.ceil(left_s / 60))
+    words = why
+    if window is not None:
+        limit_min = int(fits_s // 60)
+        seat_min = max(1, min(seat_min, limit_min))
+        words = f"{why}; time limit lowered to {limit_min} min before reservation {window.name}"
+    if need > len(standby):
+        words = f"{words}; {need - len(standby)} node(s) of the same kind are missing, the job waits for them"
+    recovery = Recovery(
+        kind=kind,
+        job=job.ref,
+        user=job.user,
+        restart=job.restart_count,
+        bad=bad,
+        kept=kept,
+        standby=standby,
+        seat=f"{config.seat.prefix}-{job.ref.job_id}",
+        seat_min=seat_min,
+        exclude=merge(excluded, bad),
+        own_exclude=own,
+        own_reservation="" if job.reservation.startswith(OURS) else job.reservation,
+        time_limit_min=limit_min,
+        reason=words,
+    )
+    return _with_actions(recovery, cluster, room, incident)
+
+
+def exclusions(job: Job, cluster: Cluster, earlier: frozenset[str]) -> tuple[str, str]:
+    """The job's exclusions that are the user's own, and these with ours that still stand; both folded."""
+    now, quarantined = frozenset(expand(job.exclude or "")), in_reservations(cluster.reservations, QUARANTINE_PREFIX)
+    back = {n for n in earlier - quarantined if n in cluster.nodes and cluster.nodes[n].usable}
+    return fold(sorted(now - earlier)), fold(sorted(now - back))
+
+
+def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:
+    """The way that the job's owner can go alone: requeue, exclude, start now. No drain, no reservation."""
+    address = job.ref.address
+    exclude = merge(job.exclude or "", evict)
+    actions = (
+        Action(ActionKind.REQUEUE, address, why),
+        Action(ActionKind.POINT_JOB_AT_SEAT, address, "leave the suspects out and start now", {"exclude": exclude}),
+        Action(ActionKind.WAIT_RUNNING, address, "until Slurm starts it"),
+    )
+    return Recovery(
+        OWNER,
+        job.ref,
+        job.user,
+        job.restart_count,
+        bad=tuple(sorted(evict)),
+        kept=tuple(sorted(set(job.nodes) - set(evict))),
+        exclude=exclude,
+        own_exclude=job.exclude or "",
+        own_reservation=job.reservation,
+        reason=why,
+        actions=actions,
+    )
+
+
+def _window(
+    job: Job, nodes: Sequence[str], reservations: Sequence[Reservation], now_s: float, until_s: float
+) -> tuple[float, Reservation | None]:
+    """The first coming reservation of others on these nodes that the job would reach into, and what fits before it."""
+    coming = [
+        r
+        for r in reservations
+        if now_s < r.start_at_s < until_s + WINDOW_MARGIN_S
+        and not r.name.startswith(OURS)
+        and r.name != job.reservation
+        and set(expand(r.nodes)) & set(nodes)
+    ]
+    if not coming:
+        return math.inf, None
+    first = min(coming, key=lambda r: r.start_at_s)
+    return first.start_at_s - now_s - WINDOW_MARGIN_S, first
+
+
+def _with_actions(r: Recovery, cluster: Cluster, room: str, incident: str) -> Recovery:
+    address, actions = r.job.address, list[Action]()
+    for name in r.bad:
+        node = cluster.nodes.get(name)
+        if node is None or foreign(node) or not room:
+            continue
+        reason = shortened(f"{REASON_PREFIX} {first_sentence(r.reason)}", MAX_DRAIN_REASON_CHARS)
+        if room == "drain":
+            actions.append(Action(ActionKind.DRAIN, name, reason))
+        else:
+            args = {"reservation": quarantine_name(name)}
+            actions.append(Action(ActionKind.QUARANTINE, name, f"{REASON_PREFIX} suspect of job {address}", args))
+    aside = [a.target for a in actions]
+    seat = {"nodes": fold(r.seat_nodes), "user": r.user, "minutes": r.seat_min}
+    actions.append(Action(ActionKind.CREATE_SEAT, r.seat, "hold the job's nodes", seat))
+    if r.kind == CLAIM:
+        told = {"state": "accepted", "incident": incident, "road": r.road.value, "standby": list(r.standby)}
+        actions += [
+            Action(ActionKind.ANSWER, address, r.reason, told),
+            Action(ActionKind.REQUEUE, address, r.reason),
+        ]
+    point = {"exclude": r.exclude, "reservation": r.seat, "time_limit_min": r.time_limit_min}
+    actions += [
+        Action(ActionKind.POINT_JOB_AT_SEAT, address, "exclusions, seat and start time in one update", point),
+        Action(ActionKind.WAIT_RUNNING, address, "until Slurm starts it"),
+        Action(ActionKind.LEAVE_SEAT, address, "back to the job's own", {"reservation": r.own_reservation}),
+        Action(ActionKind.DELETE_SEAT, r.seat, "the job runs"),
+    ]
+    if room == "quarantine":
+        actions += [Action(ActionKind.RECHECK, name, "only suspected so far: a full check decides") for name in aside]
+    return replace(r, actions=tuple(actions))

@@ -1,0 +1,346 @@
+"""The next step of a recovery, from what Slurm shows now. Pure, and looking at levels, not at edges.
+
+Nothing here remembers how far a recovery came: each call looks at Slurm anew, so a daemon that was killed, or a
+controller that forgot what it had agreed to, only means that the missing step is taken (again).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from slurm_robust.model import REASON_PREFIX, Action, ActionKind
+from slurm_robust.policy.cluster.launch_failed import refused_by
+from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
+from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, OWNER, Recovery
+from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.values import expand, fold
+
+ENDED = frozenset(
+    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")
+)
+HELD_UP_AFTER_S = 1.5
+"""A suspect that alone holds up the job's end this long, when all survivors have let go, is set DOWN."""
+HELD_UP_BY_ALL_AFTER_S = 45.0
+"""The same where no survivor shows how long an end takes here, Slurm's default KillWait (30 s) and an epilog, and for a
+survivor that fell silent."""
+RENEW_BELOW_S = 60.0
+"""A seat that is still needed is renewed when less than this is left of it, or than a third where it is short."""
+GIVE_UP_AFTER_S = 3600.0
+STAYS_UP_AFTER_DOWN_S = 15.0
+"""A job still running this long after its node went DOWN was submitted with --no-kill."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What Slurm shows now, and how long it has.
+
+    Attributes:
+        job: None where Slurm does not know it (any more).
+        occupied: Nodes on which other jobs run or end.
+        called: Actions that were called at least once, by kind.
+        abort: Why the recovery is given up, in words; empty while it is not.
+        told: The answer's state that the job's AdminComment shows for this incident, or empty.
+        completing_s: Since when the job is ending; `alone_s`: since when only suspects hold that up.
+        pointed_s: Since when the pending job is pointed at its seat.
+        lost_s: Since when all lost nodes are DOWN while the job still runs.
+        age_s: Of the recovery.
+        start_timeout_s: A seat whose job does not start in this time is let go.
+        may_take_out: False while the breaker is open.
+        withdrawn: The job said something later than its claim: it has helped itself. (That the claim is gone means
+            nothing by itself: a killed slurmctld forgets comments too.)
+        in_quarantine: Suspects that still are; those that passed their check meanwhile are not put back.
+        settled: A whole second passed since the job was seen ended: credentials have that resolution, and one issued
+            in the second of the old one's revocation is refused by slurmd. And `credential_pause_s` since its last
+            node let go.
+    """
+
+    job: Job | None
+    reservations: Mapping[str, Reservation]
+    nodes: Mapping[str, Node]
+    occupied: frozenset[str] = frozenset()
+    called: frozenset[ActionKind] = frozenset()
+    abort: str = ""
+    told: str = ""
+    completing_s: float = 0.0
+    alone_s: float = 0.0
+    pointed_s: float = 0.0
+    lost_s: float = 0.0
+    age_s: float = 0.0
+    settled: bool = True
+    start_timeout_s: float = 120.0
+    may_take_out: bool = True
+    withdrawn: bool = False
+    in_quarantine: frozenset[str] = frozenset()
+    now_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Do:
+    """Carry out this action, then look again."""
+
+    action: Action
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until Slurm moves."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Stop trying, and tidy up; the recovery is then stepped on with `abort` set."""
+
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Over, with nothing of ours left behind: `running`, `ended`, `came_back`, `went_on` or `aborted`."""
+
+    outcome: str
+    reason: str
+
+
+Step = Do | Wait | GiveUp | Finish
+
+
+def credential_pause_s(settings: Mapping[str, str]) -> int:
+    """Whole seconds that must lie between a job's end and its start on the same nodes.
+
+    slurmd up to 22.05 looks through its expired jobs at most every two seconds (`_clear_expired_job_states`). A job
+    that is back sooner can find its old record at the prolog and a new one at the launch: with PrologFlags=Alloc the
+    launch then waits ten seconds for a prolog that never comes, and slurmctld drains the node with `Prolog error`.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
+    old = numbers is None or (int(numbers[1]), int(numbers[2])) < (23, 2)
+    waits_for_prolog = {"alloc", "contain", "x11"} & set(settings.get("PrologFlags", "").lower().split(","))
+    return 2 if old and waits_for_prolog else 0
+
+
+def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: frozenset[str]) -> frozenset[str]:
+    """Of the nodes that a job was to leave out, those with nothing against them any more."""
+    known = (nodes[n] for n in bad if n in nodes and n not in in_quarantine)
+    return frozenset(n.name for n in known if n.usable)
+
+
+def given_back(r: Recovery, view: View) -> frozenset[str]:
+    """Suspects that the waiting job may use again, because its seat has fewer nodes than it needs."""
+    short = view.job is not None and r.seat and len(r.seat_nodes) < view.job.num_nodes
+    return fit_again(r.bad, view.nodes, view.in_quarantine) - {*expand(r.own_exclude)} if short else frozenset()
+
+
+def left_out(r: Recovery, view: View) -> frozenset[str]:
+    """What the job is to leave out now."""
+    return frozenset(expand(r.exclude)) - given_back(r, view)
+
+
+def pointed(r: Recovery, view: View) -> bool:
+    """True where the pending job has its exclusions and its seat, and no old request for nodes."""
+    job = view.job
+    there = job is not None and job.reservation == r.seat and not job.req_nodes
+    return there and job is not None and left_out(r, view) <= set(expand(job.exclude or ""))
+
+
+def forgotten(r: Recovery, job: Job) -> bool:
+    """True where Slurm shows a time before the recovery's end, though the job was seen running again."""
+    earlier = job.state == "RUNNING" and job.restart_count <= r.restart
+    halfway = job.state == "PENDING" and job.restart_count == r.restart + 1
+    return earlier or halfway or bool(r.seat and job.reservation == r.seat)
+
+
+def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one rung, one answer)
+    """What to do now for this recovery."""
+    job = view.job
+    if job is None or job.state in ENDED:
+        state = job.state if job is not None else "gone"
+        return _tidy(r, view) or Finish("ended", f"the job ended by itself ({state})")
+    if view.abort:
+        return _abandon(r, view, job)
+    if view.age_s > GIVE_UP_AFTER_S:
+        return GiveUp("aborted", f"not back after {GIVE_UP_AFTER_S / 60:.0f} min")
+    if job.completing or job.state == "COMPLETING":
+        return _while_completing(r, view, job)
+    if job.state == "PENDING":
+        return _while_pending(r, view, job)
+    if job.state != "RUNNING":
+        return Wait(f"the job is {job.state}")
+    if job.restart_count > r.restart:
+        return _tidy(r, view) or Finish("running", f"the job runs again, on {fold(job.nodes)}")
+    if r.kind == NODE_LOST:
+        return _while_node_is_silent(r, view)
+    if view.withdrawn:
+        return GiveUp("aborted", "the job does not ask any more")
+    return _rooms(r, view) or _seat(r, view) or _answer(r, view) or _do(r, ActionKind.REQUEUE)
+
+
+def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
+    for action in r.actions:
+        if action.kind == kind and (not target or action.target == target):
+            return Do(action)
+    return Do(Action(kind, target or r.job.address, r.reason))
+
+
+def _rooms(r: Recovery, view: View) -> Step | None:
+    for action in r.actions:
+        node = view.nodes.get(action.target)
+        if action.kind not in (ActionKind.QUARANTINE, ActionKind.DRAIN) or node is None or foreign(node):
+            continue
+        if not view.may_take_out or node.drained:
+            continue
+        missing = node.name in view.in_quarantine and quarantine_name(node.name) not in view.reservations
+        if action.kind == ActionKind.DRAIN or missing:
+            return Do(action)
+    return None
+
+
+def _seat(r: Recovery, view: View) -> Step | None:
+    if not r.seat:
+        return None
+    seat = view.reservations.get(r.seat)
+    # A seat of the same job with other nodes is left over from an earlier decision, and is changed; one that ends soon
+    # is made to last: seats are short, so that the nodes are free again soon after a daemon that died for good.
+    lasts = seat is not None and seat.end_at_s - view.now_s > min(RENEW_BELOW_S, r.seat_min * 20.0)
+    if lasts and _holds(r, seat):
+        return None
+    return _do(r, ActionKind.CREATE_SEAT)
+
+
+def _holds(r: Recovery, seat: Reservation | None) -> bool:
+    return seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes)
+
+
+def _answer(r: Recovery, view: View) -> Step | None:
+    return _do(r, ActionKind.ANSWER) if r.kind == CLAIM and view.told != "accepted" else None
+
+
+def _tidy(r: Recovery, view: View) -> Step | None:
+    """Nothing of ours may stay: the job out of its seat, the seat deleted."""
+    if not r.seat:
+        return None
+    if view.job is not None and view.job.state not in ENDED and view.job.reservation == r.seat:
+        return _do(r, ActionKind.LEAVE_SEAT)
+    return _do(r, ActionKind.DELETE_SEAT) if r.seat in view.reservations else None
+
+
+def _abandon(r: Recovery, view: View, job: Job) -> Step:
+    if tidy := _tidy(r, view):
+        return tidy
+    waits = job.state == "RUNNING" and not job.completing and job.restart_count == r.restart
+    if r.kind == CLAIM and waits and not view.withdrawn and view.told != "refused":
+        # It waits for us; now it must help itself.
+        incident = _do(r, ActionKind.ANSWER).action.args.get("incident", "")
+        return Do(Action(ActionKind.ANSWER, r.job.address, view.abort, {"state": "refused", "incident": incident}))
+    return Finish("aborted", view.abort)
+
+
+def _while_completing(r: Recovery, view: View, job: Job) -> Step:
+    holding = set(job.nodes)  # of a job that ends, Slurm shows the nodes that have not let go
+    suspects = {n for n in holding if n in r.bad or (n in view.nodes and "NOT_RESPONDING" in view.nodes[n].flags)}
+    if seat := _seat(r, view):
+        return seat
+    if not holding or suspects != holding:
+        return Wait(f"ending on {len(holding)} node(s)")
+    for name in sorted(holding):
+        node = view.nodes.get(name)
+        if node is None or foreign(node) or node.state == "DOWN" or name in view.occupied or not view.may_take_out:
+            continue
+        silent = "NOT_RESPONDING" in node.flags
+        # A survivor is only silent: its slurmd may be starting anew, and come back within seconds.
+        soon = name in r.bad and (r.kept or silent)
+        limit_s = HELD_UP_AFTER_S if soon else HELD_UP_BY_ALL_AFTER_S
+        if view.alone_s >= limit_s and r.kind != OWNER:
+            reason = f"{REASON_PREFIX} held up the end of job {r.job.address} for {view.completing_s:.0f} s"
+            return Do(Action(ActionKind.SET_DOWN, name, reason))
+    return Wait(f"only the suspects {', '.join(sorted(holding))} hold up the job's end")
+
+
+def _while_pending(r: Recovery, view: View, job: Job) -> Step:
+    if wrong := _not_ours(r, view, job):
+        return wrong
+    if r.kind == OWNER:
+        missing = not set(expand(r.exclude)) <= set(expand(job.exclude or "")) or bool(job.req_nodes)
+        again = missing or job.reason == "BeginTime"
+    else:
+        if step := _drain_lost(r, view) or _rooms(r, view) or _seat(r, view):
+            return step
+        again = not pointed(r, view) or job.reason == "BeginTime"
+    if again and view.settled:
+        point = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
+        args = {**point.args, "exclude": fold(sorted(left_out(r, view)))} if given_back(r, view) else point.args
+        return Do(replace(point, args=args))
+    if back := given_back(r, view) & set(expand(job.exclude or "")):
+        return Do(lift(r.job.address, back, job))
+    return Wait(f"waiting to start: {job.reason}")
+
+
+def lift(address: str, back: Iterable[str], job: Job) -> Action:
+    """Take these nodes out of a waiting job's exclusions."""
+    names, now = sorted(back), expand(job.exclude or "")
+    why = f"{fold(names)} may be used again: otherwise the job could wait for ever"
+    return Action(ActionKind.LIFT_EXCLUDE, address, why, {"exclude": fold(sorted({*now} - {*names}))})
+
+
+def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
+    """A job that somebody else has put where it is; the hold that a refusing node of ours cost it is ended, once."""
+    if r.kind != NODE_LOST and ActionKind.REQUEUE not in view.called:
+        return GiveUp("aborted", "somebody else requeued the job: its delay is theirs")
+    if r.kind == NODE_LOST and not any(view.nodes[n].drained for n in r.bad if n in view.nodes):
+        return GiveUp("aborted", "the job was requeued, and not because of its node")
+    node = refused_by(job, view.nodes)
+    if node is not None and ActionKind.RELEASE_JOB not in view.called:
+        why = f"held because {node.name} refused to start it, which is drained ({node.reason})"
+        return Do(Action(ActionKind.RELEASE_JOB, r.job.address, why))
+    if job.reason.startswith(("JobHeld", "launch_failed")) or "held" in job.reason.lower():
+        return GiveUp("aborted", f"the job is held ({job.reason}): a person releases it (scontrol release)")
+    if view.pointed_s > view.start_timeout_s:
+        return GiveUp("not_started", f"no start within {view.start_timeout_s:.0f} s; Slurm says: {job.reason}")
+    return None
+
+
+def _drain_lost(r: Recovery, view: View) -> Step | None:
+    """A node that died before our eyes does not come back unasked."""
+    if r.kind != NODE_LOST or not view.may_take_out:
+        return None
+    for node in (view.nodes[n] for n in r.bad if n in view.nodes):
+        if node.state == "DOWN" and not foreign(node) and not drained_by_us(node):
+            reason = f"{REASON_PREFIX} stopped responding while job {r.job.address} ran on it"
+            return Do(Action(ActionKind.DRAIN, node.name, reason))
+    return None
+
+
+def _while_node_is_silent(r: Recovery, view: View) -> Step:
+    lost = [view.nodes[n] for n in r.bad if n in view.nodes]
+    if not any(n.drained or "NOT_RESPONDING" in n.flags for n in lost):
+        return _tidy(r, view) or Finish("came_back", "its node answers again")
+    if view.lost_s > STAYS_UP_AFTER_DOWN_S:
+        return _tidy(r, view) or Finish("went_on", "the job went on without the node (--no-kill)")
+    return _seat(r, view) or Wait("waiting for Slurm to give the node up")
+
+
+def shown(r: Recovery, action: Action, view: View) -> bool:
+    """True where Slurm shows that the action took effect."""
+    job, node = view.job, view.nodes.get(action.target)
+    running = job is not None and job.state == "RUNNING" and not job.completing and job.restart_count > r.restart
+    checks = {
+        ActionKind.QUARANTINE: lambda: quarantine_name(action.target) in view.reservations,
+        ActionKind.DRAIN: lambda: node is not None and node.drained,
+        ActionKind.SET_DOWN: lambda: node is not None and node.state == "DOWN",
+        ActionKind.CREATE_SEAT: lambda: _holds(r, view.reservations.get(r.seat)),
+        ActionKind.ANSWER: lambda: view.told == action.args.get("state"),
+        ActionKind.REQUEUE: lambda: job is not None and job.restart_count > r.restart,
+        ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, view)),
+        ActionKind.LIFT_EXCLUDE: lambda: (
+            running or (job is not None and not given_back(r, view) & set(expand(job.exclude or "")))
+        ),
+        ActionKind.WAIT_RUNNING: lambda: running,
+        ActionKind.LEAVE_SEAT: lambda: job is None or job.reservation != r.seat,
+        ActionKind.RELEASE_JOB: lambda: job is not None and (running or job.priority > 0),
+        ActionKind.DELETE_SEAT: lambda: r.seat not in view.reservations,
+    }
+    check = checks.get(action.kind)
+    return check is not None and check()

@@ -1,0 +1,81 @@
+"""Which standby nodes are known to be fit, and which are checked next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_robust.policy.cluster.node_states import idle
+from slurm_robust.slurm.client import Node
+
+AHEAD_S = 60.0
+"""A check that passed further ahead than this was noted before the clock was set back: nobody knows when."""
+
+
+@dataclass(frozen=True)
+class StandbyCheck:
+    """What is known of a member's full check.
+
+    Attributes:
+        job_id: Of the check under way, None where there is none.
+        begun_at_s: When that was submitted; `ended_at_s`: when the last one ended, 0 for never.
+        passed_at_s: When one last passed, 0 for never.
+        tries: Checks in a row that could not tell.
+        word: What the last one said.
+    """
+
+    node: str
+    job_id: int | None = None
+    begun_at_s: float = 0.0
+    ended_at_s: float = 0.0
+    passed_at_s: float = 0.0
+    tries: int = 0
+    next_try_at_s: float = 0.0
+    word: str = ""
+
+
+@dataclass(frozen=True)
+class Due:
+    """Of one pool: members whose check is missing or too old, and those whose check begins now."""
+
+    unchecked: tuple[str, ...]
+    begin: tuple[str, ...]
+
+
+def wants_check(node: Node, known: StandbyCheck | None, now_s: float, max_age_s: float) -> bool:
+    """True where the member never passed, did so too long ago, or has booted since."""
+    if known is None or not known.passed_at_s:
+        return True
+    age_s = now_s - known.passed_at_s
+    return age_s > max_age_s or age_s < -AHEAD_S or node.boot_at_s > known.passed_at_s
+
+
+def due(
+    members: Sequence[Node],
+    known: Mapping[str, StandbyCheck],
+    *,
+    busy: frozenset[str],
+    now_s: float,
+    max_age_s: float,
+) -> Due:
+    """Choose. Half of a pool stays ready at any time; those that never passed come first.
+
+    Args:
+        members: Of one pool.
+        known: By node.
+        busy: Nodes with a job or a seat.
+        now_s: The time.
+        max_age_s: 0 checks nobody.
+    """
+    if not max_age_s:
+        return Due((), ())
+    rows = {n.name: known.get(n.name, StandbyCheck(n.name)) for n in members}
+    wanting = [n for n in members if wants_check(n, known.get(n.name), now_s, max_age_s)]
+    free = max(1, len(members) // 2) - sum(1 for row in rows.values() if row.job_id is not None)
+    able = [
+        n.name
+        for n in wanting
+        if idle(n) and n.name not in busy and rows[n.name].job_id is None and now_s >= rows[n.name].next_try_at_s
+    ]
+    able.sort(key=lambda name: (rows[name].passed_at_s, name))
+    return Due(tuple(sorted(n.name for n in wanting)), tuple(able[: max(0, free)]))

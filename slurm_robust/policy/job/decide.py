@@ -1,0 +1,396 @@
+"""What should be done? A situation in, a plan out: no I/O, no clock, no randomness.
+
+The wrapper asks it for each incident; what the daemon does about a claim is decided in `recover`. Its rules, in order:
+
+1. A job that cannot be addressed (het jobs) is only alerted on.
+2. While nothing ended, and neither a corroborated verdict nor the action limit calls for an action: wait.
+3. Slurm could not start the step: requeue a restarted job, a few times; stop any other with its own exit code.
+4. A full disk ended it, and is full still: stop with its own exit code.
+5. Attempts without a new step, or launches of the job that came to nothing, reached their limit: stop, exit 93.
+6. A training that ended with a bad loss, for no node's fault, goes back to a checkpoint from before it; bounded.
+7. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
+8. Somebody else's step is over without a new step, and all that is known is an exit code: stop with that code, since
+   the script that started the step may be waiting for it.
+9. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
+10. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
+11. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
+
+Where a restart by the same command may begin from zero and overwrite what was saved, the job is requeued instead of
+restarted inside its allocation, if it may be: a requeue runs the script again.
+
+Whichever road leads to another attempt, that one goes back, too, where the loss is bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, Failure, FailureCause, Mode, Plan, Road, Verdict
+from slurm_robust.policy.job.bad_loss import BadLoss
+from slurm_robust.text import joined, shortened
+
+_LAUNCHES_BY_REQUEUE = 2
+"""So often a requeue is tried where Slurm cannot start the step; it is the site's to see to after that."""
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What Slurm lets be done with this job.
+
+    Attributes:
+        requeueable: Slurm would requeue it: a batch job with the Requeue flag.
+        addressable: Exactly this job can be named to Slurm (an array task by its `ARRAY_TASK` name).
+        het_job: A component of a het job: never acted on.
+        survives_node_failure: `--no-kill`: the allocation outlives a dead node.
+        requeued: It was requeued at least once.
+    """
+
+    requeueable: bool = True
+    addressable: bool = True
+    het_job: bool = False
+    survives_node_failure: bool = False
+    requeued: bool = False
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that a decision depends on.
+
+    Attributes:
+        verdict: What localisation came to.
+        allocation_nodes: All nodes of the job.
+        training_node_count: Nodes that an attempt needs.
+        training_nodes: Those of this attempt; empty means all but the healthy spares.
+        healthy_spares: Nodes of the allocation that are unused and answer.
+        dead_nodes: Nodes that Slurm calls down, or that did not get clean after SIGKILL.
+        batch_node: Where the batch script runs; when it is dead, nothing inside the allocation goes on.
+        excluded_named: Nodes that the command or the environment names: left out, the program would miss them.
+        ended: The attempt is known to have ended by itself: a rank failed, or the program returned. Ranks that merely
+            vanish may be finishing: that is the verdict's to say.
+        exit_code: The program's own, None while unknown.
+        failure: This failure's signature and place, None where there is none to compare.
+        earlier_failures: Those of this lineage since its last new step, oldest first.
+        restarts_in_place: Since the last new step.
+        fruitless: Attempts in a row without a new step, this one included where it made none.
+        fruitless_limit: `supervise.fruitless_attempts`.
+        daemon: The site's daemon answers: True, False, or None while that is not known.
+        user_daemon: The owner runs one for this job.
+        action_limit_reached: Silence lasted longer than the site allows without an explanation.
+        bad_loss: None where nothing is known to be wrong with it.
+        failed_launches: Of the job, within an hour, that ended badly without a new step, this one included.
+        failed_launches_limit: `supervise.fruitless_launches_per_hour`, 0 for none.
+        resumes: A restart by the same command goes on from where training was, or loses no more than a requeue would;
+            False where it is known to start from zero, None where nobody knows.
+        at_stake: There is something that a start from zero could lose.
+        mode: Changes nothing in the plan: in `observe`, whoever receives it does nothing.
+        outside: The watch is not the step's own: it starts no step anew, and a requeue is all that it can ask for.
+        older_failures: Error messages from before the last new step: they count against the node that they came from.
+        full_disk: Which disk it is, where a full one ended the attempt and is full still, and what to do; else empty.
+        over: Nothing of an attempt that ended is left: no rank lives that would wait for others.
+    """
+
+    verdict: Verdict
+    allocation_nodes: tuple[str, ...]
+    training_node_count: int
+    training_nodes: tuple[str, ...] = ()
+    healthy_spares: tuple[str, ...] = ()
+    dead_nodes: tuple[str, ...] = ()
+    batch_node: str = ""
+    excluded_named: frozenset[str] = frozenset()
+    ended: bool = False
+    exit_code: int | None = None
+    failure: Failure | None = None
+    earlier_failures: tuple[Failure, ...] = ()
+    restarts_in_place: int = 0
+    fruitless: int = 0
+    fruitless_limit: int = 3
+    daemon: bool | None = None
+    user_daemon: bool = False
+    action_limit_reached: bool = False
+    job: JobFacts = field(default_factory=JobFacts)
+    bad_loss: BadLoss | None = None
+    failed_launches: int = 0
+    failed_launches_limit: int = 0
+    resumes: bool | None = True
+    at_stake: bool = True
+    mode: Mode = Mode.ACT
+    outside: bool = False
+    older_failures: tuple[Failure, ...] = ()
+    full_disk: str = ""
+    over: bool = False
+
+    @property
+    def used_nodes(self) -> frozenset[str]:
+        """Nodes that this attempt trains on."""
+        return frozenset(self.training_nodes or self.allocation_nodes) - frozenset(self.healthy_spares)
+
+
+def decide(situation: Situation) -> Plan:
+    """Choose the road. `ALERT_ONLY` means: tell, and go on watching."""
+    if situation.job.het_job or not situation.job.addressable:
+        what = "a het job" if situation.job.het_job else "not addressable as one job"
+        return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_told(situation)}")
+    if not _due(situation):
+        return Plan(Road.ALERT_ONLY, f"waiting: {_told(situation)}{_wanted(situation)}")
+    for rule in (_no_launch, _full_disk, _fruitless, _bad_loss, _own_end, _scripts_own, _repeated_elsewhere):
+        plan = rule(situation)
+        if plan is not None:
+            return plan
+    plan = _leave_nodes(situation) or _no_node(situation)
+    bad = situation.bad_loss
+    if bad is None or bad.why_not or plan.road is Road.STOP:
+        return plan
+    return replace(plan, reason=f"{plan.reason}; {bad.back}", roll_back=True)
+
+
+def _due(s: Situation) -> bool:
+    """Something ended, a node that trains is dead, or the verdict or the limit calls for an action.
+
+    The limit counts whatever the stacks say: an endless loop moves all the time and trains nothing.
+    """
+    if s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes:
+        return True
+    return s.verdict.conclusion is Conclusion.CULPRIT and s.verdict.corroborated
+
+
+def _no_launch(s: Situation) -> Plan | None:
+    """Slurm 22.05 can lose a requeued job's GRES with a node that dies meanwhile; another allocation has its own.
+
+    Not by a seat: it would hold the nodes whose GRES Slurm now counts as used.
+    """
+    if s.failure is None or s.failure.cause is not FailureCause.SLURM or not s.ended:
+        return None
+    tried = sum(earlier.cause is FailureCause.SLURM for earlier in s.earlier_failures)
+    if s.job.requeueable and s.job.requeued and tried < _LAUNCHES_BY_REQUEUE:
+        return Plan(Road.PLAIN_REQUEUE, f"{_told(s)}. The job has lost its GRES: plain requeue, for another allocation")
+    hint = "a step cannot have GRES that its job does not have (scontrol -d show job tells)"
+    return Plan(Road.STOP, f"{_told(s)}; {hint}", exit_code=_own_code(s))
+
+
+def _full_disk(s: Situation) -> Plan | None:
+    """The next attempt would end where this one did, wherever it runs."""
+    if not s.full_disk or not s.ended:
+        return None
+    return Plan(Road.STOP, f"{_told(s)}. No restart and no requeue helps: {s.full_disk}", exit_code=_own_code(s))
+
+
+def _fruitless(s: Situation) -> Plan | None:
+    if s.fruitless >= s.fruitless_limit:
+        reason = f"{s.fruitless} attempts in a row without a new step (limit {s.fruitless_limit})"
+    elif 0 < s.failed_launches_limit <= s.failed_launches:
+        reason = f"{s.failed_launches} launches of this job ended without a new step within an hour"
+        reason += f" (limit {s.failed_launches_limit}, supervise.fruitless_launches_per_hour)"
+    else:
+        return None
+    reason += f"; last: {_told(s)}"
+    return Plan(Road.STOP, reason, exit_code=EXIT_STOPPED_FOR_GOOD)
+
+
+def _bad_loss(s: Situation) -> Plan | None:
+    """The loss itself ended it, as far as anybody knows: the same start would lead there again."""
+    bad = s.bad_loss
+    if bad is None or not s.ended or _at_fault(s):
+        return None
+    if not bad.why_not:
+        return Plan(Road.RESTART_IN_PLACE, f"{_told(s)}; {bad.back}", roll_back=True)
+    if bad.spent:
+        return Plan(Road.STOP, f"{_told(s)}; {bad.why}, and {bad.why_not}", exit_code=_own_code(s))
+    return None
+
+
+def _own_end(s: Situation) -> Plan | None:
+    if s.verdict.conclusion is Conclusion.USER_CODE:
+        return Plan(Road.STOP, f"{_told(s)}; no node is blamed", exit_code=_own_code(s))
+    if s.ended and s.verdict.conclusion is Conclusion.NONE and not _at_fault(s):
+        code = EXIT_STOPPED_FOR_GOOD if s.exit_code is None else s.exit_code
+        return Plan(Road.STOP, f"{_told(s)}; nothing to recover from", exit_code=code)
+    return None
+
+
+def _scripts_own(s: Situation) -> Plan | None:
+    """A step that prepares something may fail by design: a requeue would run the whole script again, and again."""
+    bare = s.failure is not None and s.failure.bare_exit
+    if not (s.outside and s.over and s.fruitless and bare and s.exit_code) or _at_fault(s):
+        return None
+    reason = f"{_told(s)}; the step never got to a new step of training, and its exit code may mean something"
+    return Plan(Road.STOP, f"{reason} to the script: it is left to the script", exit_code=s.exit_code)
+
+
+def _repeated_elsewhere(s: Situation) -> Plan | None:
+    """The same failure on other nodes is the program's (or the data's), whatever the single verdict says."""
+    if s.failure is None or not s.failure.nodes or s.failure.cause is FailureCause.NODE:
+        return None
+    if set(s.failure.nodes) & set(s.dead_nodes):
+        return None
+    for earlier in s.earlier_failures:
+        same = earlier.signature == s.failure.signature
+        if same and earlier.nodes and not set(earlier.nodes) & set(s.failure.nodes):
+            there, here = ", ".join(sorted(earlier.nodes)[:4]), ", ".join(sorted(s.failure.nodes)[:4])
+            reason = (
+                f"the same failure ({s.failure.signature}) came on {there} and now on {here}: the program's, no node's"
+            )
+            return Plan(Road.STOP, f"{reason}; {_told(s)}", exit_code=_own_code(s))
+    return None
+
+
+def _at_fault(s: Situation) -> dict[str, str]:
+    """Nodes of the allocation to leave, each with its reason."""
+    nodes: dict[str, str] = {}
+    for node in s.dead_nodes:
+        nodes[node] = f"{node} is dead or does not get clean"
+    if s.verdict.conclusion is Conclusion.CULPRIT:
+        for suspect in s.verdict.suspects:
+            again = _failed_there_before(s, suspect.node)
+            if suspect.infrastructure:
+                nodes.setdefault(suspect.node, suspect.why)
+            elif again:
+                nodes.setdefault(suspect.node, f"{suspect.why}; the same failure again on {suspect.node}")
+    return {node: why for node, why in nodes.items() if node in s.allocation_nodes}
+
+
+def _failed_there_before(s: Situation, node: str) -> bool:
+    failure = s.failure
+    if failure is None or failure.cause is FailureCause.PROGRAM:
+        return False
+    same = [e for e in (*s.earlier_failures, *s.older_failures) if e.signature == failure.signature and e.nodes]
+    return bool(same) and all(node in earlier.nodes for earlier in same)
+
+
+def max_evictions(nodes: int) -> int:
+    """Never more than half of the nodes (and one at least): what spans more is a cause that they share."""
+    return max(1, nodes // 2)
+
+
+def with_dirty(evict: Sequence[str], dirty: Collection[str], nodes: int) -> tuple[str, ...] | None:
+    """The nodes to leave, those included that did not get clean; None where that is too many to be their own fault."""
+    leave = tuple(sorted({*evict, *dirty}))
+    return leave if not dirty or len(leave) <= max_evictions(nodes) else None
+
+
+def _leave_nodes(s: Situation) -> Plan | None:
+    faults = _at_fault(s)
+    if not faults:
+        return None
+    if len(faults) > max_evictions(len(s.allocation_nodes)):
+        return _too_many(s, faults)
+    evict = tuple(sorted(faults))
+    why = joined(faults[node] for node in evict)
+    names = shortened(", ".join(evict), 60)
+    inside = _why_not_inside(s, set(evict))
+    if not inside:
+        spares = ", ".join(sorted(set(s.healthy_spares) - set(evict))[:8])
+        reason = f"{why}. Restart in the allocation without {names}" + (
+            f": spares are there ({spares})" if spares else ""
+        )
+        return Plan(Road.SPARE_IN_ALLOCATION, reason, evict)
+    if not s.job.requeueable:
+        return _cannot_requeue(s, why, names, inside)
+    road, how = _requeue_road(s)
+    return Plan(road, f"{why}. {how} without {names} (not inside the allocation: {inside})", evict)
+
+
+def _why_not_inside(s: Situation, evict: set[str]) -> str:
+    """Why the next attempt cannot run in this allocation without these nodes; empty where it can."""
+    dead = set(s.dead_nodes) & set(s.allocation_nodes)
+    if s.batch_node in dead:
+        return f"the batch script's own node {s.batch_node} is dead"
+    if dead and not s.job.survives_node_failure:
+        return f"Slurm ends the job with its dead node {min(dead)} (no --no-kill)"
+    named = evict & s.excluded_named
+    if named:
+        return f"the command or the environment names {min(named)}"
+    # Nodes neither in use nor healthy may hide among the used ones where those were not given: they do not count.
+    left = s.training_node_count - len(evict & s.used_nodes) + len(set(s.healthy_spares) - evict)
+    left = min(left, len(set(s.allocation_nodes) - evict))
+    return _lost_inside(s) if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
+
+
+def _lost_inside(s: Situation) -> str:
+    """Why the script should be run again, not its command alone; empty where that makes no difference."""
+    if s.resumes or not s.at_stake or not s.job.requeueable or s.outside:
+        return ""
+    if s.resumes is None:
+        return "nothing shows that the command alone resumes, and a requeue runs the script again"
+    return "the command alone started from zero before, and a requeue runs the script again"
+
+
+def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
+    told = (
+        f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({shortened(', '.join(sorted(faults)), 60)})"
+    )
+    reason = f"{told}, more than half: a cause that they share, so none is evicted; {_told(s)}"
+    if not s.dead_nodes and s.restarts_in_place == 0 and not s.outside and not _lost_inside(s):
+        return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")
+    if s.outside and not s.job.requeueable:
+        return _words_alone(reason)
+    if s.job.requeueable:
+        road, how = _requeue_road(s)
+        return Plan(road, f"{reason}. {how}; Slurm itself leaves out the nodes that are down")
+    return Plan(Road.STOP, f"{reason}. The job may not be requeued", exit_code=_own_code(s))
+
+
+def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
+    if s.outside:
+        return _words_alone(why)
+    dead = set(s.dead_nodes) & set(s.allocation_nodes)
+    if not dead and s.restarts_in_place == 0:
+        reason = f"{why}. The job may not be requeued and has no place for it inside ({inside}): restart in place once"
+        return Plan(Road.RESTART_IN_PLACE, reason)
+    reason = f"{why}. No road without {names}: the job may not be requeued, and {inside}. Submit it with --requeue"
+    return Plan(Road.STOP, reason, exit_code=_own_code(s))
+
+
+def _words_alone(why: str) -> Plan:
+    return Plan(
+        Road.ALERT_ONLY, f"{why}. Nothing is done: the job may not be requeued, and the step is not ours to start"
+    )
+
+
+def _requeue_road(s: Situation) -> tuple[Road, str]:
+    if s.daemon or (s.daemon is None and not s.user_daemon):
+        if s.daemon:
+            return Road.SEAT, "Requeue into a seat that the site's daemon holds"
+        return Road.SEAT, "Requeue (into a seat, if the site's daemon answers)"
+    if s.user_daemon:
+        return Road.OWNER_REQUEUE, "Requeue by the owner's own daemon"
+    return Road.PLAIN_REQUEUE, "Plain requeue (about two minutes, and its nodes may be taken)"
+
+
+def _no_node(s: Situation) -> Plan:
+    why = _told(s)
+    if s.verdict.conclusion is not Conclusion.CULPRIT:
+        why = f"{why}; no node is known to be at fault"
+    elif "node is at fault" not in why:
+        why = f"{why}; nothing says that a node is at fault"
+    if s.outside and s.restarts_in_place == 0:
+        if not s.job.requeueable:
+            return _words_alone(why)
+        road, how = _requeue_road(s)
+        return Plan(road, f"{why}. {how}, no node named")
+    if s.restarts_in_place < 2 and (lost := _lost_inside(s)):
+        road, how = _requeue_road(s)
+        return Plan(road, f"{why}. {how}, no node named: {lost}")
+    if s.restarts_in_place == 0:
+        return Plan(Road.RESTART_IN_PLACE, f"{why}: restart in place on the same nodes")
+    if s.job.requeueable and s.restarts_in_place == 1:
+        road, how = _requeue_road(s)
+        return Plan(road, f"{why}, and a restart in place did not help. {how}, no node named")
+    reason = f"{why}, and {s.restarts_in_place} restarts in place did not help"
+    return Plan(Road.STOP, reason, exit_code=_own_code(s))
+
+
+def _own_code(s: Situation) -> int:
+    """The program's own exit code; where it has none (it hung, or left with 0), the one that forbids a requeue."""
+    return s.exit_code or EXIT_STOPPED_FOR_GOOD
+
+
+def _told(s: Situation) -> str:
+    return s.verdict.reason or s.verdict.conclusion.value
+
+
+def _wanted(s: Situation) -> str:
+    if s.action_limit_reached:
+        return " (the action limit is reached, but what moves is not ended)"
+    missing = s.verdict.missing
+    return f" (acting needs {'; '.join(missing)}, or the action limit)" if missing else " (or until the action limit)"

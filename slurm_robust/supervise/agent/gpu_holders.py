@@ -1,0 +1,49 @@
+"""Who of an ended step still holds a GPU of this node open, also where its environment no longer says whose it is."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+
+from slurm_robust.supervise.agent import procfs
+from slurm_robust.supervise.agent.ranks import Member, Target
+
+DEVICES = "/dev/nvidia"
+_CGROUP = re.compile(r"/job_(\d+)/step_(\d+)(?:/|$)", re.MULTILINE)
+
+
+def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[Member]:
+    """Processes of these steps that hold a device file open; none where there is no such file, or nothing is seen.
+
+    Args:
+        target: Job and node.
+        steps: Ids of the ended steps.
+        devices: How the device files' paths begin.
+    """
+    if not steps or not glob.glob(glob.escape(devices) + "*"):
+        return []
+    me, own, out = os.getuid(), os.getpid(), []
+    for pid in procfs.pids():
+        if pid == own or (me != 0 and procfs.owner(pid) != me) or not _holds(pid, devices):
+            continue
+        step = _step_of(pid, target)
+        stat = procfs.stat(pid)
+        if step in steps and stat is not None and stat.state not in ("Z", "X"):
+            out.append(Member(pid, stat.ppid, stat.start_ticks, stat.command, -1, -1, step, 0, -1, ""))
+    return out
+
+
+def _holds(pid: int, devices: str) -> bool:
+    return any(link.startswith(devices) for link in procfs.open_links(pid))
+
+
+def _step_of(pid: int, target: Target) -> str:
+    """The step of this job and node that a process belongs to, by its environment or its cgroup; else empty."""
+    env = procfs.environ(pid)
+    if env.get("SLURMD_NODENAME", target.node) != target.node or env.get("SROBUST_WATCH"):
+        return ""
+    if "SLURM_JOB_ID" in env:
+        return env.get("SLURM_STEP_ID", "") if env["SLURM_JOB_ID"] == target.job_id else ""
+    match = _CGROUP.search(procfs.cgroup(pid))
+    return match[2] if match and match[1] == target.job_id else ""

@@ -1,0 +1,5 @@
+"""How is the training step started?
+
+`options` and `srun_command` read the command line, `launcher` starts srun, `channel` connects it to the supervisor, and
+`attempt_settings` decides what each launch is given. `attached_step` is a step that somebody else started.
+"""

@@ -1,0 +1,192 @@
+"""What each launch of the training is given: a name, a checkpoint, fresh rendezvous values. Decides; starts nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.health import rollback_log
+from slurm_robust.checkpoint.store.demotion import demote as mark_demoted
+from slurm_robust.checkpoint.store.find import latest
+from slurm_robust.supervise.launch.srun_command import SrunCommand
+
+_PORTS = range(20000, 32000)
+"""Below Linux's ephemeral ports, above what services use."""
+_FLIGHT_RECORDER_EVENTS = "2000"
+_NEW_NAMES_SINCE = (2, 9)
+"""From this torch on the old names alone cost a warning on every rank, and the new ones are known for sure."""
+_TORCH = ("lib*/python3*/site-packages", "lib/python3*/dist-packages", "local/lib/python3*/dist-packages")
+"""Where torch may lie below a Python's prefix."""
+_SHEBANG_BYTES = 512
+_SCRIPT_BYTES = 1 << 16
+_SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+_LAUNCHERS = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed))(?=\s|$)")
+_CHANGES_PYTHON = re.compile(
+    r"\bactivate\b|\bmodule\s|\bconda\b|\bmamba\b|\bPATH=|\b(?:apptainer|singularity|docker|podman|enroot)\b"
+)
+"""In a shell's words: behind these, a name may mean another program than it means to us."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where an attempt starts from.
+
+    Attributes:
+        path: The checkpoint, None to start anew.
+        step: Its step, -1 for none.
+        notes: Why newer checkpoints were passed over, or why none could be looked up.
+        looked: False where no checkpoint folder was named.
+        skipped: Batches that the data loader is to leave out, `3-5,9-9`.
+    """
+
+    path: Path | None = None
+    step: int = -1
+    notes: tuple[str, ...] = ()
+    looked: bool = False
+    skipped: str = ""
+
+
+def look_up(directory: str) -> Start:
+    """The newest verified checkpoint; a folder that cannot be read is a note, not an error."""
+    if not directory:
+        return Start()
+    try:
+        found = latest(directory)
+        skipped = str(rollback_log.skipped(rollback_log.read(directory)))
+    except CheckpointError as error:
+        return Start(notes=(str(error),))
+    notes = tuple(f"{path.name} was passed over: {why}" for path, why in found.passed_over)
+    return Start(found.path, found.step, notes, looked=True, skipped=skipped)
+
+
+def demote(start: Start, why: str) -> str:
+    """Pass this checkpoint over from now on; a sentence about it."""
+    if start.path is None:
+        return ""
+    try:
+        mark_demoted(start.path, why)
+    except (CheckpointError, OSError) as error:
+        return f"checkpoint {start.path.name} should be demoted ({why}), but: {error}"
+    return f"checkpoint {start.path.name} is demoted: {why}"
+
+
+def environment(
+    base: Mapping[str, str],
+    attempt: str,
+    lineage: str,
+    start: Start,
+    dumps: Path,
+    *,
+    command: SrunCommand | None = None,
+) -> dict[str, str]:
+    """Variables for the ranks; what the user set is never overridden.
+
+    Args:
+        base: The environment that srun starts from.
+        attempt: Name of this launch; agents tell ranks of different launches apart by it.
+        lineage: Name of the training across requeues.
+        start: Its checkpoint.
+        dumps: Folder for flight-recorder dumps.
+        command: What is launched: it tells which PyTorch the ranks load.
+    """
+    # Slurm's own prefix is carried to the ranks whatever `--export` says.
+    env = {"SROBUST_ATTEMPT": attempt, "SLURM_SROBUST_ATTEMPT": attempt, "SROBUST_LINEAGE": lineage}
+    if start.looked:
+        env["SROBUST_RESUME_PATH"] = str(start.path) if start.path is not None else ""
+        env["SROBUST_RESUME_STEP"] = str(start.step)
+        env[rollback_log.SKIP_VARIABLE] = start.skipped
+    stem = str(dumps / f"{attempt}-rank-")
+    wanted = {
+        "TORCH_FR_BUFFER_SIZE": _FLIGHT_RECORDER_EVENTS,
+        "TORCH_FR_DUMP_TEMP_FILE": stem,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        # Python's stacks come from py-spy; here they need the GIL, which a hung rank may hold for ever.
+        "TORCH_INCLUDE_STACK_TRACE": "0",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/tmp/srobust-{attempt}-",  # noqa: S108 (a pipe, on the rank's own node)
+    }
+    # PyTorch renamed these. Newer versions warn on every rank where the old name is set; older ones know nothing else.
+    if not only_new_names(command, base):
+        wanted["TORCH_NCCL_TRACE_BUFFER_SIZE"] = _FLIGHT_RECORDER_EVENTS
+        wanted["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = stem
+    env.update({k: v for k, v in wanted.items() if k not in base})
+    return env
+
+
+def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
+    """Whether every PyTorch that this command can load is a new one; False where that cannot be told.
+
+    It is the one of the command's own Python, which is seldom ours, so its files are looked at.
+    """
+    if command is None or any(option.startswith("--container") for option in command.options):
+        return False
+    programs = [shutil.which(word, path=env.get("PATH")) for word in _programs_of(command.command)]
+    pythons = [_python_of(Path(program)) if program is not None else None for program in programs]
+    folders = [Path(folder) for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    prefixes = []
+    for python in pythons:
+        if python is None:
+            return False
+        prefixes += [python.parent.parent, python.resolve().parent.parent]
+    prefixes.append(Path(env.get("PYTHONUSERBASE") or f"{env.get('HOME', '/nonexistent')}/.local"))
+    folders += [found for prefix in prefixes for pattern in _TORCH for found in prefix.glob(pattern)]
+    versions = [version for folder in folders if (version := _torch_in(folder)) is not None]
+    return bool(pythons and versions) and min(versions) >= _NEW_NAMES_SINCE
+
+
+def _programs_of(command: Sequence[str]) -> list[str]:
+    """What may load PyTorch: the command's first word, or what a shell starts; nothing where that cannot be told."""
+    if not command or Path(command[0]).name not in _SHELLS:
+        return list(command[:1])
+    text = " ".join(command[1:])
+    if "-c" not in command:
+        script = next((word for word in command[1:] if not word.startswith("-")), "")
+        text = os.fsdecode(_head(Path(script), _SCRIPT_BYTES))
+    return [] if _CHANGES_PYTHON.search(text) else _LAUNCHERS.findall(text)
+
+
+def _python_of(program: Path) -> Path | None:
+    """The Python that a program is, or that its first line names (torchrun, accelerate); None for anything else."""
+    if program.name.startswith("python"):
+        # A script of this name (pyenv's) chooses a Python by rules of its own.
+        return program if _head(program)[:2] != b"#!" else None
+    named = _head(program).partition(b"\n")[0].split()
+    named = [named[0][2:], *named[1:]] if named and named[0].startswith(b"#!") else []
+    python = Path(os.fsdecode(named[0])) if named and named[0] else None
+    return python if python is not None and python.name.startswith("python") else None
+
+
+def _head(path: Path, size_bytes: int = _SHEBANG_BYTES) -> bytes:
+    try:
+        with path.open("rb") as f:
+            return f.read(size_bytes)
+    except OSError:
+        return b""
+
+
+def _torch_in(folder: Path) -> tuple[int, int] | None:
+    try:
+        text = (folder / "torch" / "version.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^__version__ = ['\"](\d+)\.(\d+)", text, re.MULTILINE)
+    return (int(found[1]), int(found[2])) if found is not None else None
+
+
+def fresh_rendezvous(base: Mapping[str, str], attempt: str, nodes: Sequence[str]) -> dict[str, str]:
+    """MASTER_ADDR and MASTER_PORT for a relaunch, where the script set them.
+
+    An address that is none of Slurm's node names (an IP address, an alias) is the script's own knowledge and stays.
+    """
+    out: dict[str, str] = {}
+    address = base.get("MASTER_ADDR", "")
+    if address and nodes and re.split(r"[.]", address)[0] in nodes:
+        out["MASTER_ADDR"] = nodes[0]
+    if base.get("MASTER_PORT"):
+        out["MASTER_PORT"] = str(_PORTS[zlib.crc32(attempt.encode()) % len(_PORTS)])
+    return out

@@ -1,0 +1,120 @@
+"""The `--robust…` options of `srobust run`, as typed values. The SPANK plugin offers the same under the same names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from slurm_robust.config import Config
+from slurm_robust.localize.layout import LayoutError
+from slurm_robust.localize.layout import parse as parse_layout
+from slurm_robust.model import Mode
+from slurm_robust.supervise.launch.srun_command import UsageError
+
+USAGE = """\
+usage: srobust run [srun options] [--robust[=on|observe|off]] [--robust-…=…] [--] CMD [ARG…]
+
+  --robust=MODE                 on: act; observe: watch and report only; off: plain srun (default: the site's)
+  --robust-checkpoint-dir=DIR   look up the latest verified checkpoint here, and give every rank the same
+  --robust-hang-timeout=SECONDS silence after which the job is acted on without a pattern that explains it
+  --robust-layout=tp=2,pp=4     parallel sizes, for the localisation (and order=tp-pp-dp)
+  --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
+  --robust-config=FILE          robust.yaml to use
+
+SROBUST_MODE, SROBUST_CHECKPOINT_DIR, SROBUST_HANG_TIMEOUT and SROBUST_LAYOUT stand in for an option that is not typed.
+Everything else is srun's own. srobust run --help tells more.
+"""
+NAMES = ("checkpoint-dir", "hang-timeout", "layout", "folder", "config")
+"""What may follow `--robust-`."""
+_KNOWN = frozenset({"mode", *NAMES})
+VARIABLES = {"mode": "SROBUST_MODE", "hang-timeout": "SROBUST_HANG_TIMEOUT", "layout": "SROBUST_LAYOUT"}
+"""What stands in for an option that is not typed: the SPANK plugin puts there what sbatch was given."""
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """What was asked of us. `mode` is None where the site's holds; `off` never comes this far."""
+
+    mode: Mode | None = None
+    off: bool = False
+    checkpoint_dir: str = ""
+    hang_timeout_s: float | None = None
+    layout: Mapping[str, int] = field(default_factory=dict)
+    layout_order: str = ""
+    folder: str = ""
+    config: str = ""
+
+    def applied(self, config: Config) -> Config:
+        """The site's configuration with these options over it."""
+        if self.mode is not None:
+            config = msgspec.structs.replace(config, mode=self.mode)
+        if self.hang_timeout_s is not None:
+            changed = msgspec.structs.replace(config.supervise, action_limit_s=self.hang_timeout_s)
+            config = msgspec.structs.replace(config, supervise=changed)
+        return config
+
+
+def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
+    """Check the options, and the variables that stand in for them: of those a wrong one is passed over (`mistakes`).
+
+    Raises:
+        UsageError: an unknown option, or a value that is not allowed; says what is.
+    """
+    for name in own:
+        if name not in _KNOWN:
+            known = difflib.get_close_matches(name, NAMES, n=1)
+            meant = f"; did you mean --robust-{known[0]}?" if known else ""
+            raise UsageError(f"--robust-{name}: there is no such option{meant}")
+    found = _checked({**own, **{name: env[VARIABLES[name]] for name in _stand_ins(own, env) if not _wrong(name, env)}})
+    return replace(found, checkpoint_dir=found.checkpoint_dir or env.get("SROBUST_CHECKPOINT_DIR", ""))
+
+
+def mistakes(own: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
+    """Each variable that would stand in for an option and is not allowed, in words. It may have been set far away."""
+    return [f"{why}; passed over" for name in _stand_ins(own, env) if (why := _wrong(name, env))]
+
+
+def _stand_ins(own: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
+    return [name for name, variable in VARIABLES.items() if name not in own and env.get(variable)]
+
+
+def _wrong(name: str, env: Mapping[str, str]) -> str:
+    try:
+        _checked({name: env[VARIABLES[name]]})
+    except UsageError as error:
+        option = "--robust" if name == "mode" else f"--robust-{name}"
+        said = str(error).replace(option, VARIABLES[name], 1)
+        return "".join(c if c.isprintable() else "?" for c in said)
+    return ""
+
+
+def _checked(own: Mapping[str, str]) -> OwnOptions:
+    mode_text = own.get("mode", "")
+    modes = {"": None, "on": Mode.ACT, "act": Mode.ACT, "observe": Mode.OBSERVE, "off": None}
+    if mode_text not in modes:
+        raise UsageError(f"--robust={mode_text[:80]}: expected on, observe or off")
+    hang_s: float | None = None
+    if "hang-timeout" in own:
+        try:
+            hang_s = float(own["hang-timeout"])
+        except ValueError:
+            hang_s = 0.0
+        if not 1.0 <= hang_s <= 7 * 86400.0:
+            raise UsageError(f"--robust-hang-timeout={own['hang-timeout'][:80]}: expected seconds, 1 to 604800")
+    try:
+        layout, order = parse_layout(own["layout"]) if own.get("layout") else ({}, "")
+    except LayoutError as error:
+        raise UsageError(f"--robust-layout={own['layout'][:80]}: {error}") from None
+    return OwnOptions(
+        mode=Mode.ACT if "mode" in own and not mode_text else modes[mode_text],
+        off=mode_text == "off",
+        checkpoint_dir=own.get("checkpoint-dir", ""),
+        hang_timeout_s=hang_s,
+        layout=layout,
+        layout_order=order,
+        folder=own.get("folder", ""),
+        config=own.get("config", ""),
+    )

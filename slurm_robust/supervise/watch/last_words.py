@@ -1,0 +1,137 @@
+"""Who said what at the end: the last lines of the job's output, given to the ranks that ended.
+
+srun tells of tasks. A task of torchrun's stands for several ranks: its table, or the labels of the lines, say which of
+them ended and how.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import replace
+
+from slurm_robust.localize.evidence import RankExit
+from slurm_robust.localize.torchrun_table import WorkerEnd, read_tables
+from slurm_robust.supervise.watch.fleet import Fleet
+
+_LABEL = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]:")
+_TASK_LABEL = re.compile(r"^\s*(\d{1,7}): ")
+_OOM_STEP = re.compile(r"^slurmstepd(?:-(\S+?))?: .*StepId=(\d+\.\d+)")
+
+
+class LastWords:
+    """Of one attempt.
+
+    Args:
+        fleet: Its ranks.
+        job_id: The job's raw id, as Slurm's messages name it.
+        labelled: `srun --label` puts each task's number before its lines.
+    """
+
+    def __init__(self, fleet: Fleet, job_id: int, *, labelled: bool) -> None:
+        self._fleet = fleet
+        self._job_id = job_id
+        self._labelled = labelled
+        self._split: dict[int, tuple[str, ...]] = {}
+        """Ranks whose end was a task's, with the words that torchrun's table has of them."""
+        self._whole: dict[int, tuple[RankExit, set[int]]] = {}
+        """The tasks' ends, by the rank that stood for each, with the ranks that stand there instead."""
+        self._oom: set[tuple[str, str]] = set()
+
+    def forget(self) -> None:
+        """What was said belongs to ranks that were started anew."""
+        self._split.clear()
+        self._whole.clear()
+
+    def killed_for_memory(self, line: str) -> None:
+        """Take in slurmstepd's word of a kill for memory: a node, where it names one, and a step."""
+        if (told := _OOM_STEP.match(line)) is not None:
+            self._oom.add((told[1] or "", told[2]))
+
+    def give(self, exits: dict[int, RankExit], lines: list[str]) -> None:
+        """Complete these ends: one for each rank that ended, with its own lines and those that name no rank."""
+        tasks = self._tasks()
+        said, shared = self._by_speaker(lines, tasks)
+        self._split_tasks(exits, lines, set(said), tasks)
+        for rank, e in exits.items():
+            if rank < 0:  # it stands for the whole step, whose words they all are
+                exits[rank] = replace(e, last_lines=tuple(lines))
+                continue
+            members = [rank] if rank in self._split else self._members(rank, tasks)
+            own = tuple(line for _, line in sorted({item for m in members for item in said.get(m, ())}))
+            own += self._split.get(rank, ())
+            oom = e.oom_killed or (e.signal == signal.SIGKILL and self._was_killed_for_memory(e.node))
+            exits[rank] = replace(e, last_lines=own, shared_lines=shared, oom_killed=oom)
+
+    def _by_speaker(
+        self, lines: list[str], tasks: dict[int, list[int]]
+    ) -> tuple[dict[int, list[tuple[int, str]]], tuple[str, ...]]:
+        """Rank → its lines, numbered; and the lines that name none."""
+        said: dict[int, list[tuple[int, str]]] = {}
+        shared = []
+        for item in enumerate(lines):
+            speakers = self._speakers(item[1], tasks)
+            for rank in speakers or ():
+                said.setdefault(rank, []).append(item)
+            if speakers is None:
+                shared.append(item[1])
+        return said, tuple(shared)
+
+    def _split_tasks(
+        self, exits: dict[int, RankExit], lines: list[str], speaking: set[int], tasks: dict[int, list[int]]
+    ) -> None:
+        self._make_whole(exits)  # more may have been said since
+        tables = {w.rank: w for w in read_tables(lines) if w.rank in self._fleet.ranks}
+        for rank, e in list(exits.items()):
+            members = self._members(rank, tasks) if rank >= 0 else sorted(tables)
+            workers = [tables[r] for r in members if r in tables]
+            ended = {w.rank: self._worker_exit(w, e, min(x.at_s for x in workers)) for w in workers}
+            if not ended and len(members) > 1 and rank >= 0:
+                ended = {r: replace(e, rank=r) for r in members if r in speaking}
+            if ended:
+                self._whole[rank] = exits.pop(rank), set(ended)
+                exits.update(ended)
+                self._split.update({r: tables[r].words if r in tables else () for r in ended})
+
+    def _make_whole(self, exits: dict[int, RankExit]) -> None:
+        for rank, (task, instead) in self._whole.items():
+            if instead & exits.keys():
+                for number in instead:
+                    exits.pop(number, None)
+                exits[rank] = task
+        self.forget()
+
+    def _tasks(self) -> dict[int, list[int]]:
+        """Task → its ranks."""
+        tasks: dict[int, list[int]] = {}
+        for info in self._fleet.ranks.values():
+            tasks.setdefault(info.task, []).append(info.rank)
+        return tasks
+
+    def _members(self, rank: int, tasks: dict[int, list[int]]) -> list[int]:
+        """The ranks of the same task."""
+        task = self._fleet.ranks[rank].task if rank in self._fleet.ranks else rank
+        return tasks.get(task) or [rank]
+
+    def _was_killed_for_memory(self, node: str) -> bool:
+        told = [step for where, step in self._oom if where in ("", node)]
+        if not told:
+            return False
+        ours = {f"{self._job_id}.{step}" for step in self._fleet.step_ids}
+        return any(step in ours for step in told)
+
+    def _speakers(self, line: str, tasks: dict[int, list[int]]) -> list[int] | None:
+        """The ranks whose line this may be; None where it names none."""
+        if (rank := _LABEL.search(line)) is not None:
+            return [int(rank[1])]
+        task = _TASK_LABEL.match(line) if self._labelled else None
+        if task is None:
+            return None
+        return tasks.get(int(task[1])) or [int(task[1])]
+
+    def _worker_exit(self, worker: WorkerEnd, task: RankExit, first_s: float) -> RankExit:
+        """A worker's end as torchrun's table has it, in the order of that table."""
+        at_s = task.at_s + worker.at_s - first_s + (0.0 if worker.first else 0.001)
+        killed = task.oom_killed and worker.signal == signal.SIGKILL
+        node = self._fleet.ranks[worker.rank].node
+        return RankExit(worker.rank, node, at_s, worker.code, worker.signal, oom_killed=killed)

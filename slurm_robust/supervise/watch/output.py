@@ -1,0 +1,188 @@
+"""What the job's own output files say: progress lines, exits of tasks, the program's last words. Never intercepted.
+
+Files are read from where they stood when the attempt began; a file that is not there, or is no file, says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_robust.localize.exit_causes import is_frame
+from slurm_robust.supervise.watch.log_steps import Counters
+
+_CHUNK_BYTES = 1 << 20
+_KEEP_LINES = 4000
+"""Two or three lines a rank, where stack frames are left out: the last words of a thousand ranks."""
+_LINE_MAX = 2000
+
+_OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: |slurm_robust(?:\.\w+)*: |\{\"at_s\": [\d.]+, \"kind\": ")
+"""Where a line of ours begins: the story, what our other commands say, and `story.jsonl`.
+
+It may stand anywhere in a line: a progress bar ends without a newline, and labels or times may be put before it.
+"""
+_SLURMS = re.compile(r"(?:srun|slurmstepd\S*): ")
+"""Where a line of Slurm's begins; `Job step 5.0 aborted` is no step of the training."""
+
+_EXIT = re.compile(r"srun: error: (?P<host>[A-Za-z0-9._\[\],-]+): tasks? (?P<tasks>[0-9,\-\[\]]+): (?P<how>.+?)\s*$")
+_OOM = re.compile(r"Detected \d+ oom[-_ ]kill|oom[-_]kill event|srun: error: \S+: tasks? \S+: Out Of Memory")
+"""The kernel's or cgroup's kill for memory, in Slurm's words; CUDA's own error text is another thing."""
+_CANCELLED = re.compile(r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON \S+ CANCELLED AT \S+(?P<why>.*)")
+_SIGNALS = {
+    "Killed": 9,
+    "Terminated": 15,
+    "Segmentation fault": 11,
+    "Aborted": 6,
+    "Bus error": 7,
+    "Floating point exception": 8,
+    "Illegal instruction": 4,
+    "Hangup": 1,
+    "Interrupt": 2,
+    "Trace/breakpoint trap": 5,
+    "User defined signal 1": 10,
+    "User defined signal 2": 12,
+    "Broken pipe": 13,
+    "Alarm clock": 14,
+    "Out Of Memory": 9,
+}
+
+
+@dataclass(frozen=True)
+class TaskExit:
+    """A task that srun said ended badly. `code` is None where a signal ended it."""
+
+    task: int
+    host: str
+    code: int | None
+    signal: int
+    text: str
+
+
+@dataclass
+class Findings:
+    """What new lines told."""
+
+    step: int | None = None
+    """The training's step, where any counter of the log has gone on: a number that is only said again is no news."""
+    exits: list[TaskExit] = field(default_factory=list)
+    oom: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    """Steps (`5.0`) and jobs (`5`) that somebody ended: a person, a time limit, a preemption."""
+
+
+def tasks(text: str) -> list[int]:
+    """The numbers in srun's folded list `0-2,5` (at most 65,536 of them)."""
+    out: list[int] = []
+    for part in text.strip("[]").split(","):
+        low, _, high = part.partition("-")
+        if low.isdecimal() and (not high or high.isdecimal()):
+            out.extend(range(int(low), min(int(high or low), int(low) + 65535) + 1))
+    return out[:65536]
+
+
+def read_exit(line: str) -> list[TaskExit]:
+    """The exits that one line of srun's tells of."""
+    match = _EXIT.search(line)
+    if match is None:
+        return []
+    how = match["how"]
+    code_match = re.match(r"Exited with exit code (\d+)", how)
+    code = int(code_match[1]) if code_match else None
+    signal = 0
+    if code is None:
+        for name, number in _SIGNALS.items():
+            if how.startswith(name):
+                signal = number
+                break
+        else:
+            return []
+    return [TaskExit(t, match["host"], code, signal, how) for t in tasks(match["tasks"])]
+
+
+class OutputFile:
+    """One output file, read as it grows.
+
+    Args:
+        path: The file.
+        own_pattern: The site's own pattern of progress lines.
+        counters: What the files of this attempt have said so far.
+    """
+
+    def __init__(
+        self, path: Path, own_pattern: re.Pattern[str] | None = None, counters: Counters | None = None
+    ) -> None:
+        self.path = path
+        self._own = own_pattern
+        self._counters = counters or Counters()
+        self._rest = b""
+        self.lines: deque[tuple[float, str]] = deque(maxlen=_KEEP_LINES)
+        """The last lines and when they were read; stack frames are left out."""
+        try:
+            self._offset = path.stat().st_size
+        except OSError:
+            self._offset = 0
+
+    def poll(self) -> Findings:
+        """Read what is new."""
+        found, now = Findings(), time.time()
+        try:
+            with self.path.open("rb") as f:
+                size = os.fstat(f.fileno()).st_size
+                if size < self._offset:  # truncated: a new file under the old name
+                    self._offset, self._rest = 0, b""
+                f.seek(max(self._offset, size - _CHUNK_BYTES))
+                data = f.read(_CHUNK_BYTES)
+                self._offset = f.tell()
+        except OSError:
+            return found
+        if not data:
+            return found
+        # A carriage return ends a progress bar's line.
+        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        self._rest = self._rest[-_LINE_MAX:]
+        for raw in lines:
+            line = _programs(raw)
+            if not line.strip():
+                continue
+            if not is_frame(line):
+                self.lines.append((now, line))
+            self._note_step(found, line)
+            found.exits.extend(read_exit(line))
+            gone = _CANCELLED.search(line)
+            if gone is not None and "NODE FAILURE" not in gone["why"]:
+                found.cancelled.append(gone["id"])
+            if _OOM.search(line):
+                found.oom.append(line)
+        # A bar's line ends when the next one is drawn; were it read then only, whatever is printed after a bar that
+        # stands still would seem to move it.
+        self._note_step(found, _programs(self._rest), whole=False)
+        return found
+
+    def _note_step(self, found: Findings, line: str, *, whole: bool = True) -> None:
+        if self._counters.news(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole) is not None:
+            found.step = self._counters.step
+
+
+def _programs(raw: bytes) -> str:
+    """A line as others than we have written it; ours often hangs on the end of a progress bar."""
+    return _OURS.split(raw[:_LINE_MAX].decode("utf-8", "replace"), maxsplit=1)[0]
+
+
+def own_output_files(process: int | str = "self") -> list[Path]:
+    """The files that a process's stdout and stderr go to (in a batch job: the job's own output files)."""
+    out: list[Path] = []
+    for fd in (1, 2):
+        try:
+            link = Path(f"/proc/{process}/fd/{fd}")
+            if stat.S_ISREG(link.stat().st_mode):
+                path = link.readlink()
+                if path not in out:
+                    out.append(path)
+        except OSError:
+            continue
+    return out
