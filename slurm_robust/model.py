@@ -80,30 +80,25 @@ class JobRef:
 
 
 @dataclass(frozen=True)
-class AttemptId:
-    """One run of a job: job ids are reused and survive requeues, so more than the id is needed."""
+class Attempt:
+    """One run of a job: job ids are reused and survive requeues, so more than the id is needed.
+
+    Attributes:
+        cluster: Slurm's name of the cluster.
+        job: The job's address (`JobRef.address`).
+        restart_count: How often Slurm had requeued the job before this run.
+        start_at_s: When Slurm started this run, seconds since the epoch.
+    """
 
     cluster: str
     job: str
     restart_count: int
     start_at_s: int
-    sluid: str = ""
 
     @property
     def key(self) -> str:
         """One word, fit for file names and database keys."""
         return f"{self.cluster}.{self.job}.r{self.restart_count}.{self.start_at_s}"
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A run of a job: its name, where it runs, and (once known) how far it came."""
-
-    id: AttemptId
-    nodes: tuple[str, ...]
-    lineage: str = ""
-    first_step: int | None = None
-    last_step: int | None = None
 
 
 class SignalKind(str, enum.Enum):
@@ -132,21 +127,6 @@ class Signal:
     node: str = ""
     rank: int | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Incident:
-    """Facts that belong together: one fault of one attempt.
-
-    Attributes:
-        times: Stamps of the product's scoreboard, seconds since the epoch. Keys, in order: see `TIME_KEYS`.
-    """
-
-    id: str
-    attempt: AttemptId
-    opened_at_s: float
-    signals: tuple[Signal, ...] = ()
-    times: Mapping[str, float] = field(default_factory=dict)
 
 
 TIME_KEYS = (
@@ -319,3 +299,36 @@ class Action:
     target: str
     reason: str
     args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One fault of one attempt: what was seen, who is at fault, what was decided, how it ended.
+
+    Wrapper, journal, JSON and report share this value; `incident.json` is exactly its fields.
+
+    Attributes:
+        id: The incident's name, unique within its job.
+        job: The job's address (`JobRef.address`).
+        attempt: Name of the launch, or `Attempt.key` where the step was not launched by us.
+        opened_at_s: When it was suspected, seconds since the epoch.
+        signals: What was seen, in order of time.
+        times: The scoreboard: seconds since the epoch by the keys of `TIME_KEYS`.
+        verdict: Who is at fault; None before it was judged.
+        plan: What was decided; None before that.
+        outcome: How it ended, as a sentence; empty while it is open.
+        notes: Sentences worth knowing beside all this.
+        tree: The merged stacks of the last capture, as text.
+    """
+
+    id: str
+    job: str
+    attempt: str
+    opened_at_s: float
+    signals: tuple[Signal, ...] = ()
+    times: Mapping[str, float] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    plan: Plan | None = None
+    outcome: str = ""
+    notes: tuple[str, ...] = ()
+    tree: str = ""

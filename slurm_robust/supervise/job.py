@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_robust import claim
 from slurm_robust.claim import Claim, ClaimError
-from slurm_robust.model import AttemptId, JobRef, Mode, Plan, Road, Verdict
+from slurm_robust.model import Attempt, JobRef, Mode, Plan, Road, Verdict
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 
@@ -85,9 +85,9 @@ class JobContext:
         return self.job.ref
 
     @property
-    def attempt_id(self) -> AttemptId:
+    def attempt_id(self) -> Attempt:
         """This run of it."""
-        return AttemptId(self.cluster, self.ref.address, self.job.restart_count, self.job.start_at_s)
+        return Attempt(self.cluster, self.ref.address, self.job.restart_count, self.job.start_at_s)
 
     @property
     def name(self) -> str:

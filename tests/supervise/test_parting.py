@@ -126,7 +126,10 @@ def test_the_wait_travels_as_text() -> None:
     assert msgspec.json.decode(ASKED.argv[-1], type=Wait) == ASKED
 
 
-NAP = "import sys; from slurm_robust.supervise.recover import waiting_shell as w; sys.exit(w.nap(float(sys.argv[1]), sys.argv[2:]))"
+NAP = (
+    "import sys; from slurm_robust.supervise.recover import waiting_shell as w; "
+    "sys.exit(w.nap(float(sys.argv[1]), sys.argv[2:]))"
+)
 
 
 def napping(seconds: float, *argv: str, before: str = "") -> subprocess.Popen[str]:
@@ -257,7 +260,10 @@ def test_a_blocked_or_ignored_alarm_wakes_it_all_the_same() -> None:
 def test_it_dies_with_its_parent_only_where_it_is_told() -> None:
     """Killed with the script's shell; a process of this test is no batch script."""
     assert not waiting_shell.is_batch_script(os.getpid())
-    inner = f"import os; from slurm_robust.supervise.recover import waiting_shell as w; w.die_with_parent(os.getppid())\n{NAP}"
+    inner = (
+        "import os; from slurm_robust.supervise.recover import waiting_shell as w; "
+        f"w.die_with_parent(os.getppid())\n{NAP}"
+    )
     shell = subprocess.Popen(
         ["/bin/sh", "-c", '"$0" -c "$1" 60 /bin/true & echo $!; wait; true', sys.executable, inner],
         stdout=subprocess.PIPE,

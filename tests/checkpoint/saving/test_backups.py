@@ -88,7 +88,10 @@ def test_any_whole_group_is_lost(nodes: Nodes) -> None:
         before = now
 
 
-DEAF = "from slurm_robust.checkpoint.saving.backup import receiver; receiver.Listener._serve = lambda _, sock: sock.close()"
+DEAF = (
+    "from slurm_robust.checkpoint.saving.backup import receiver; "
+    "receiver.Listener._serve = lambda _, sock: sock.close()"
+)
 HASTY = "from slurm_robust.checkpoint.saving.backup import sender; sender._SUCCESSOR_S = 0.2"
 
 
