@@ -13,7 +13,7 @@ Shows what slurm_robust does when a training job hangs, on a real Slurm that run
   2. starts six slurmds, slurmctld and the control daemon srobustd in a folder of their own; one node is the standby
   3. submits examples/train.sbatch, a small GPT on four nodes, and makes a data loader of one rank hang
   4. shows the story as it happens: suspicion, stacks of all ranks, suspect, quarantine, seat, requeue, resumption;
-     the suspect's kernel log holds a scripted XID 79, so the recheck of the node drains it
+     the suspect's kernel log holds a scripted XID 79, so the checks of its node drain it
   5. prints the incident's times and where its report is, and takes the cluster down
 
 It takes about a minute once everything is installed. It touches no other Slurm of this machine, ends only processes

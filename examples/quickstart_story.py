@@ -57,7 +57,7 @@ STAGES = (
     Stage("requeued", 30, "the requeue", "srobustd"),
     Stage("running", 60, "the job's second start", "srobustd"),
     Stage("resumed", 120, "the first new step"),
-    Stage("drained", 90, "the drain of the suspect's node by its recheck", "srobustd"),
+    Stage("drained", 90, "the drain of the suspect's node", "srobustd"),
     Stage("finished", 120, "the training's end"),
     Stage("closed", 30, "the end of the incident in the daemon's journal", "srobustd"),
 )
@@ -212,7 +212,7 @@ class Story:
         shown = self.cluster.run(["sinfo", "-hN", "-n", self._suspect, "-o", "%T|%E"], check=False).stdout
         state, _, reason = shown.strip().partition("|")
         if state.startswith("drain") and self._reach("drained"):
-            yield Event(time.time(), "drained", f"the recheck of {self._suspect} drains it: {reason}")
+            yield Event(time.time(), "drained", f"node {self._suspect} is drained: {reason}")
 
     def _nodes_by_rank(self) -> list[str]:
         listed = self.cluster.run(["squeue", "-h", "-j", self.job, "-o", "%N"]).stdout.strip()

@@ -26,8 +26,8 @@ def uses(pattern: str, *parts: str) -> bool:
 MISSING: dict[str, Callable[[], bool]] = {
     "Nothing is done about it": lambda: uses(r"claim|decide\(|relaunch|requeue", "supervise/watch/slowness.py"),
     "Native stacks and GPU kernels are not looked at": lambda: uses(r'"--native"|cuda-gdb', "supervise"),
-    "No pairwise test of nodes": (PACKAGE / "stoptime").exists,
-    "The GPU's memory\n  itself is looked at between jobs only": lambda: uses(r"nvml", "supervise"),
+    "No\n  pairwise test of nodes": (PACKAGE / "stoptime").exists,
+    "The GPU's memory itself is looked at between jobs only": lambda: uses(r"nvml", "supervise"),
     "DCGM, switches and the\n  board's event log (IPMI) are not asked": lambda: uses(
         r"import (?:pydcgm|dcgm)|\[\"(?:dcgmi|ipmitool|ibnetdiscover)\"", "nodecheck"
     ),
@@ -60,7 +60,7 @@ def test_what_the_readme_says_is_there_is_there() -> None:
         "`srobust stacks --rounds`": "--rounds" in options_of(["stacks"]),
         "PyTorch's flight recorder": (PACKAGE / "localize/recorder/vote.py").exists(),
         "NCCL's RAS": (PACKAGE / "localize/ras.py").exists(),
-        "told by slurmstepd where the SPANK plugin is installed": (PACKAGE / "supervise/agent/exits.py").exists(),
+        "reported by slurmstepd where the SPANK plugin is installed": (PACKAGE / "supervise/agent/exits.py").exists(),
         "that still hold a GPU": (PACKAGE / "supervise/agent/gpu_holders.py").exists(),
         "the full stage also computes on the GPUs": bool(registry.GROUPS["torch"]),
         "checked in full when they join": (PACKAGE / "daemon/controllers/standby_check.py").exists(),
