@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from documents import ROOT, text_of
+
 from slurm_robust.model import TIME_KEYS
 
 PICTURES = ROOT / "docs" / "pictures"
@@ -22,7 +23,7 @@ def test_the_picture_of_the_story_is_what_the_program_draws(tmp_path: Path) -> N
     subprocess.run([sys.executable, "-I", str(tmp_path / "draw_story.py")], check=True, timeout=30)
     drawn = (tmp_path / "story.svg").read_text("utf-8")
     assert drawn == (PICTURES / "story.svg").read_text("utf-8"), "python docs/pictures/draw_story.py"
-    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert ET.fromstring(drawn).tag.endswith("svg")
 
 
 def test_the_storys_times_are_an_incidents_times() -> None:

@@ -167,9 +167,9 @@ def draw(story: dict[str, Any]) -> str:
     height = bottom + 56
     seconds = story["incident_s"]["first_new_step"]
     title = f"One hang: {seconds:.1f} s from the fault to the first new step, with nobody awake"
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        'role="img" aria-labelledby="title">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">',
         f'<title id="title">{escape(title)}</title>',
         styles(),
         f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>',
