@@ -6,14 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from documents import (
-    DOCUMENTS,
-    IDS,
-    PARTS,
-    ROOT,
-    code_lines,
-    without_code,
-)
+from documents import DOCUMENTS, IDS, PARTS, ROOT, code_lines, section, text_of, without_code
 
 
 def anchors(path: Path) -> set[str]:
@@ -33,6 +26,16 @@ def test_links_between_documents_resolve(path: Path) -> None:
         assert there.exists(), f"{path.name}: {target}"
         assert there.is_relative_to(ROOT), f"{path.name}: {target} leads out of the repository"
         assert not anchor or anchor in anchors(there), f"{path.name}: {target}: no such heading"
+
+
+def test_functions_that_the_architecture_names_are_there() -> None:
+    """`Where is it decided?` names a function behind a file: it is defined there."""
+    rows = section("docs/architecture.md", "Where is it decided?")
+    named = re.findall(r"\]\(\.\./([^)]+)\), `(\w+)`(?:[^|]*`(_\w+)`)?", rows)
+    assert len(named) >= 3
+    for path, *functions in named:
+        for name in filter(None, functions):
+            assert re.search(rf"^def {name}\(", text_of(path), re.MULTILINE), f"{path}: {name}"
 
 
 def test_every_document_can_be_reached_from_the_readme() -> None:
