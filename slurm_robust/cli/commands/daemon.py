@@ -64,7 +64,7 @@ def command(context: click.Context, /, **options: str | bool | None) -> None:
     as_user = bool(options["user"])
     try:
         config = configuration.load(str(options["config"]) if options["config"] else None)
-        # A user who starts a daemon wants it to act: `observe` is a first step for sites.
+        # Whoever starts a daemon for the own jobs means it: `observe` is a site's first step, not a user's.
         mode = Mode(options["mode"]) if options["mode"] else (Mode.ACT if as_user else config.mode)
         folder = options["state_dir"] or (_user_state_dir() if as_user else config.daemon.state_dir)
         account = pwd.getpwuid(os.geteuid()).pw_name
