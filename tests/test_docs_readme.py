@@ -58,7 +58,7 @@ def test_what_the_readme_says_is_there_is_there() -> None:
         "`progress.timing` in a live job": (PACKAGE / "supervise/watch/slowness.py").exists(),
         "`srobust localize --timings`": "--timings" in options_of(["localize"]),
         "`srobust stacks --rounds`": "--rounds" in options_of(["stacks"]),
-        "PyTorch's flight recorder": (PACKAGE / "localize/recorder/vote.py").exists(),
+        "PyTorch's flight recorder": (PACKAGE / "localize/recorder/align.py").exists(),
         "NCCL's RAS": (PACKAGE / "localize/ras.py").exists(),
         "reported by slurmstepd where the SPANK plugin is installed": (PACKAGE / "supervise/agent/exits.py").exists(),
         "that still hold a GPU": (PACKAGE / "supervise/agent/gpu_holders.py").exists(),
