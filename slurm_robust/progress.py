@@ -98,7 +98,7 @@ class StepTiming(NamedTuple):
     communication_s: float
 
 
-class Record(NamedTuple):
+class ProgressRecord(NamedTuple):
     """What a process said of itself.
 
     `…_monotonic_s` are CLOCK_MONOTONIC of its machine, `…_at_s` seconds since the epoch; 0.0 where it has not happened.
@@ -390,7 +390,7 @@ def find(pid: int, proc: str = "/proc") -> str | None:
     return None
 
 
-def read(source: int | bytes) -> Record | None:
+def read(source: int | bytes) -> ProgressRecord | None:
     """Read a page, from an open descriptor of it or from a copy of its bytes.
 
     None where it is no such page, or was being written each time it was looked at. From a descriptor the record is
@@ -415,7 +415,7 @@ def read(source: int | bytes) -> Record | None:
     return None
 
 
-def _decode(page: bytes) -> Record | None:
+def _decode(page: bytes) -> ProgressRecord | None:
     if len(page) < SIZE_BYTES or page[:8] != MAGIC:
         return None
     _, version, _, pid = _HEAD.unpack_from(page, 0)
@@ -439,7 +439,7 @@ def _decode(page: bytes) -> Record | None:
         sizes = {str(k): v for k, v in raw.items() if type(v) is int and v > 0}
     except (ValueError, AttributeError):
         sizes = {}
-    return Record(
+    return ProgressRecord(
         pid=pid,
         version=version,
         sequence=sequence,

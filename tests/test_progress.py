@@ -40,9 +40,9 @@ def progress(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         os.close(module._page.fd)
 
 
-def own_record(progress: ModuleType) -> original.Record:
+def own_record(progress: ModuleType) -> original.ProgressRecord:
     """What a reader sees of this process."""
-    record: original.Record | None = progress.read(progress._page.fd)
+    record: original.ProgressRecord | None = progress.read(progress._page.fd)
     assert record is not None
     return record
 

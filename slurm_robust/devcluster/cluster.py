@@ -21,8 +21,8 @@ from pathlib import Path
 from slurm_robust.devcluster import conf, daemons, files, machine, members, process, record
 from slurm_robust.devcluster.command import CommandError, run_as
 from slurm_robust.devcluster.conf import Settings
-from slurm_robust.devcluster.record import Record
-from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+from slurm_robust.devcluster.record import ClusterRecord
+from slurm_robust.devcluster.spec import DevClusterError, ClusterPaths, Spec
 
 __all__ = ["CommandError", "DevCluster", "DevClusterError", "Spec"]
 
@@ -79,7 +79,7 @@ class DevCluster:
         auth, proctrack, notices = daemons.choose(spec, name)
         settings = Settings(name, pwd.getpwuid(os.geteuid()).pw_name, auth, proctrack, port, machine.slurm_version())
         spec = dataclasses.replace(spec, directory=self.directory)
-        record.create(Record(self.directory, spec, settings, {}, tuple(notices), record.boot_id()))
+        record.create(ClusterRecord(self.directory, spec, settings, {}, tuple(notices), record.boot_id()))
         return settings
 
     def _prepare(self, spec: Spec, settings: Settings) -> None:
@@ -93,7 +93,7 @@ class DevCluster:
             (self.layout.slurm_conf).write_text(conf.slurm_conf(spec, settings, self.layout), encoding="utf-8")
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ClusterRecord:
         """What stands in `cluster.json` now."""
         return record.read(self.directory)
 
@@ -103,9 +103,9 @@ class DevCluster:
         return self.record.spec
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ClusterPaths:
         """Where its files lie."""
-        return Layout(self.directory)
+        return ClusterPaths(self.directory)
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from slurm_robust.devcluster.spec import Layout, Spec
+from slurm_robust.devcluster.spec import ClusterPaths, Spec
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def folded(count: int) -> str:
     return f"n[1-{count}]" if count > 1 else "n1"
 
 
-def slurm_conf(spec: Spec, settings: Settings, layout: Layout) -> str:
+def slurm_conf(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
     """The whole slurm.conf."""
     root, last = layout.root, settings.ctld_port + spec.nodes
     ports = f"[{settings.ctld_port + 1}-{last}]" if spec.nodes > 1 else str(last)
@@ -113,7 +113,7 @@ def slurm_conf(spec: Spec, settings: Settings, layout: Layout) -> str:
     return "\n".join([*text, spec.slurm_conf_extra.rstrip(), ""])
 
 
-def gres_conf(spec: Spec, layout: Layout) -> str:
+def gres_conf(spec: Spec, layout: ClusterPaths) -> str:
     """Which devices are the nodes' GPUs; all nodes share them, as no two jobs of different nodes ever meet."""
     if not spec.gpus_per_node:
         return ""
@@ -121,14 +121,14 @@ def gres_conf(spec: Spec, layout: Layout) -> str:
     return f"NodeName={folded(spec.nodes)} Name=gpu Type=fake File={layout.root}/dev/{files}\n"
 
 
-def cgroup_conf(settings: Settings, layout: Layout) -> str:
+def cgroup_conf(settings: Settings, layout: ClusterPaths) -> str:
     """Which cgroups: the cluster's own, or none, which newer Slurms want to be told."""
     if settings.proctrack != "cgroup":
         return "CgroupPlugin=disabled\n" if settings.version >= (24, 5) else ""
     return f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={layout.cgroup}\n"
 
 
-def robust_yaml(spec: Spec, settings: Settings, layout: Layout) -> str:
+def robust_yaml(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
     """The site's configuration of this cluster."""
     base: dict[str, Any] = {
         "mode": spec.mode,
@@ -157,7 +157,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def task_prolog(layout: Layout) -> str:
+def task_prolog(layout: ClusterPaths) -> str:
     """`etc/taskprolog`: a TMPDIR for the tasks of steps that have none of their own.
 
     A killed rank cleans nothing up, and what Python's multiprocessing leaves in TMPDIR has no name that tells whose it

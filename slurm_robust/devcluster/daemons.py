@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from slurm_robust import config
 from slurm_robust.devcluster import conf, files, machine, members, process, record
 from slurm_robust.devcluster.process import Command
-from slurm_robust.devcluster.record import Record
-from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+from slurm_robust.devcluster.record import ClusterRecord
+from slurm_robust.devcluster.spec import DevClusterError, ClusterPaths, Spec
 
 if TYPE_CHECKING:
     from slurm_robust.devcluster.cluster import DevCluster
@@ -26,7 +26,7 @@ POLL_S = 0.05
 
 
 @dataclass(frozen=True)
-class Role:
+class DaemonRole:
     """A daemon: its name in the record, and how it is started."""
 
     name: str
@@ -56,29 +56,29 @@ def choose(spec: Spec, name: str) -> tuple[str, str, list[str]]:
     return auth, proctrack, notices
 
 
-def _role(now: Record, name: str, argv: tuple[str, ...], log: str, cwd: Path) -> Role:
+def _role(now: ClusterRecord, name: str, argv: tuple[str, ...], log: str, cwd: Path) -> DaemonRole:
     values = clean_environment() | files.exports(now.layout) | {members.MARK: str(now.directory)}
-    return Role(name, Command(argv, values, now.layout.log / log, cwd))
+    return DaemonRole(name, Command(argv, values, now.layout.log / log, cwd))
 
 
-def slurmctld(now: Record) -> Role:
+def slurmctld(now: ClusterRecord) -> DaemonRole:
     """The controller."""
     return _role(now, "slurmctld", (machine.command("slurmctld"), "-D"), "slurmctld.out", now.layout.run)
 
 
-def slurmd(now: Record, node: str) -> Role:
+def slurmd(now: ClusterRecord, node: str) -> DaemonRole:
     """A node."""
     argv = (machine.command("slurmd"), "-D", "-N", node)
     return _role(now, f"slurmd.{node}", argv, f"slurmd.{node}.out", now.layout.spool(node))
 
 
-def srobustd(now: Record) -> Role:
+def srobustd(now: ClusterRecord) -> DaemonRole:
     """The project's own daemon."""
     argv = (sys.executable, "-m", "slurm_robust.cli.main", "daemon", "--config", str(now.layout.robust_yaml))
     return _role(now, "srobustd", argv, "srobustd.log", now.layout.run)
 
 
-def start(now: Record, roles: list[Role]) -> None:
+def start(now: ClusterRecord, roles: list[DaemonRole]) -> None:
     """Start daemons and put them on record.
 
     Raises:
@@ -92,7 +92,7 @@ def start(now: Record, roles: list[Role]) -> None:
             table[role.name] = started
 
 
-def start_slurm(now: Record, *, timeout_s: float = 10) -> None:
+def start_slurm(now: ClusterRecord, *, timeout_s: float = 10) -> None:
     """Start slurmctld, then every slurmd: one that finds no controller tries again only after a second."""
     start(now, [slurmctld(now)])
     deadline_s = time.monotonic() + timeout_s
@@ -103,7 +103,7 @@ def start_slurm(now: Record, *, timeout_s: float = 10) -> None:
     start(now, [slurmd(now, node) for node in conf.node_names(now.spec.nodes)])
 
 
-def start_munged(now: Record, *, timeout_s: float = 5) -> str:
+def start_munged(now: ClusterRecord, *, timeout_s: float = 5) -> str:
     """Start the cluster's own munged; why it does not run, or nothing where it does."""
     layout = now.layout
     argv = (
@@ -130,7 +130,7 @@ def start_munged(now: Record, *, timeout_s: float = 5) -> str:
     return ""
 
 
-def start_srobustd(now: Record, *, timeout_s: float = 10) -> None:
+def start_srobustd(now: ClusterRecord, *, timeout_s: float = 10) -> None:
     """As `DevCluster.start_daemon`; one that takes longer than this is left to itself."""
     start(now, [srobustd(now)])
     state = Path(config.load(now.layout.robust_yaml).daemon.state_dir)
@@ -141,7 +141,7 @@ def start_srobustd(now: Record, *, timeout_s: float = 10) -> None:
         time.sleep(POLL_S)
 
 
-def kill(now: Record, name: str, number: int, *, timeout_s: float = 10) -> None:
+def kill(now: ClusterRecord, name: str, number: int, *, timeout_s: float = 10) -> None:
     """Signal a daemon and wait until it has gone.
 
     Raises:
@@ -198,7 +198,7 @@ def node_states(cluster: DevCluster, timeout_s: float) -> dict[str, str]:
 def down(directory: Path, *, keep: bool) -> None:
     """As `DevCluster.down`."""
     settings = None
-    if Layout(directory).record.exists():
+    if ClusterPaths(directory).record.exists():
         now = record.read(directory)
         settings = now.settings
         left = process.end(lambda: members.everything(now))

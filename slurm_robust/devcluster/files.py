@@ -13,7 +13,7 @@ from pathlib import Path
 import slurm_robust
 from slurm_robust.devcluster import conf, machine, record
 from slurm_robust.devcluster.conf import Settings
-from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+from slurm_robust.devcluster.spec import DevClusterError, ClusterPaths, Spec
 
 # Slurm and munge make sockets below the folder, and a socket's path ends at 107 characters.
 MAX_PATH = 70
@@ -37,7 +37,7 @@ def make_directory(spec: Spec) -> Path:
         directory.chmod(0o755)
     except OSError as error:
         raise DevClusterError(f"cannot make {spec.directory or tempfile.gettempdir()}: {error}") from error
-    if Layout(directory).record.exists():
+    if ClusterPaths(directory).record.exists():
         raise DevClusterError(record.taken(directory))
     problem = ""
     if len(str(directory)) > MAX_PATH:
@@ -54,7 +54,7 @@ def make_directory(spec: Spec) -> Path:
     return directory
 
 
-def write(spec: Spec, settings: Settings, layout: Layout) -> None:
+def write(spec: Spec, settings: Settings, layout: ClusterPaths) -> None:
     """Every file and folder that the daemons want to find."""
     names = conf.node_names(spec.nodes)
     for folder in (layout.etc, layout.log, layout.run, layout.munge, layout.work, layout.tmp, layout.cgroup):
@@ -111,7 +111,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def exports(layout: Layout) -> dict[str, str]:
+def exports(layout: ClusterPaths) -> dict[str, str]:
     """The variables that make a shell, a prolog or a daemon speak with this cluster."""
     values = {
         "SLURM_CONF": str(layout.slurm_conf),
@@ -148,7 +148,7 @@ def cgroup_top(settings: Settings) -> Path:
 
 def is_left_over(directory: Path) -> bool:
     """Whether a folder without a record holds only what a devcluster makes, and belongs to us."""
-    layout = Layout(directory)
+    layout = ClusterPaths(directory)
     own = {
         "etc",
         "spool",
@@ -181,7 +181,7 @@ def _cgroup_of(directory: Path, settings: Settings | None) -> Path | None:
     if settings is not None:
         return cgroup_top(settings) if settings.proctrack == "cgroup" else None
     try:
-        target = (Layout(directory).cgroup / "freezer").readlink()
+        target = (ClusterPaths(directory).cgroup / "freezer").readlink()
     except OSError:
         return None
     return target if target.parent == machine.FREEZER and target.name.startswith("srobust-dev") else None
@@ -203,7 +203,7 @@ def remove(directory: Path, settings: Settings | None, *, timeout_s: float = 5) 
                 break
             time.sleep(0.02)
     # The record goes last: whoever is killed on the way leaves a folder that `down` still knows.
-    keep = Layout(directory).record.name
+    keep = ClusterPaths(directory).record.name
     for entry in list(directory.iterdir()) if directory.is_dir() else []:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

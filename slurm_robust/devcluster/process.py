@@ -38,7 +38,7 @@ for item in json.load(sys.stdin):
 
 
 @dataclass(frozen=True)
-class Process:
+class ClusterProcess:
     """One process, told apart from a later one with the same pid by when it started.
 
     Attributes:
@@ -73,7 +73,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Stat:
+class StatFields:
     """What is needed of /proc/PID/stat."""
 
     name: str
@@ -82,7 +82,7 @@ class Stat:
     start_ticks: int
 
 
-def read_stat(pid: int) -> Stat | None:
+def read_stat(pid: int) -> StatFields | None:
     """A process's stat, or None where there is none."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
@@ -91,13 +91,13 @@ def read_stat(pid: int) -> Stat | None:
     # The name may hold blanks and parentheses: it ends at the last one.
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
-    return Stat(name, fields[0], int(fields[1]), int(fields[19]))
+    return StatFields(name, fields[0], int(fields[1]), int(fields[19]))
 
 
-def identify(pid: int) -> Process | None:
+def identify(pid: int) -> ClusterProcess | None:
     """The process that has this pid now, or None."""
     stat = read_stat(pid)
-    return None if stat is None else Process(pid, stat.start_ticks)
+    return None if stat is None else ClusterProcess(pid, stat.start_ticks)
 
 
 def environ(pid: int) -> dict[str, str]:
@@ -159,7 +159,7 @@ class Command:
     cwd: Path
 
 
-def launch(commands: list[Command]) -> list[Process]:
+def launch(commands: list[Command]) -> list[ClusterProcess]:
     """Start daemons that outlive us, each in its own session.
 
     Raises:
@@ -182,10 +182,12 @@ def launch(commands: list[Command]) -> list[Process]:
     if len(pids) != len(commands):
         raise DevClusterError(f"cannot start processes: {done.stderr.strip() or done.returncode}")
     # One that has ended by now, and is even reaped, gets a start time that no process has.
-    return [identify(pid) or Process(pid, -1) for pid in pids]
+    return [identify(pid) or ClusterProcess(pid, -1) for pid in pids]
 
 
-def end(find: Callable[[], Iterable[Process]], *, grace_s: float = 0, timeout_s: float = 10) -> list[Process]:
+def end(
+    find: Callable[[], Iterable[ClusterProcess]], *, grace_s: float = 0, timeout_s: float = 10
+) -> list[ClusterProcess]:
     """End what `find` finds, and looks again until it finds nothing: jobs fork while they are being killed.
 
     Args:
@@ -197,8 +199,8 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float = 0, timeout_s:
         What still lives (in an uninterruptible sleep, or not ours to signal).
     """
     began_s = time.monotonic()
-    asked: set[Process] = set()
-    seen: set[Process] = set()
+    asked: set[ClusterProcess] = set()
+    seen: set[ClusterProcess] = set()
     while True:
         # What was seen once stays wanted: an orphan with a wiped environment is found only while its parent lives.
         seen |= set(find())

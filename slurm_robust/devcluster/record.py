@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.devcluster.conf import Settings
-from slurm_robust.devcluster.process import Process
-from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+from slurm_robust.devcluster.process import ClusterProcess
+from slurm_robust.devcluster.spec import DevClusterError, ClusterPaths, Spec
 
 VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class ClusterRecord:
     """What stands in `cluster.json`.
 
     Attributes:
@@ -31,16 +31,16 @@ class Record:
     directory: Path
     spec: Spec
     settings: Settings
-    processes: dict[str, Process]
+    processes: dict[str, ClusterProcess]
     notices: tuple[str, ...]
     boot_id: str
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ClusterPaths:
         """Where its files lie."""
-        return Layout(self.directory)
+        return ClusterPaths(self.directory)
 
-    def live(self) -> dict[str, Process]:
+    def live(self) -> dict[str, ClusterProcess]:
         """The processes that still run."""
         if self.boot_id != boot_id():
             return {}
@@ -52,7 +52,7 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def create(record: Record) -> None:
+def create(record: ClusterRecord) -> None:
     """Write the first record of a directory: from here on the folder is this cluster's, and no one else's.
 
     Raises:
@@ -83,13 +83,13 @@ def change_settings(directory: Path, settings: Settings, notice: str) -> None:
         put(dataclasses.replace(now, settings=settings, notices=(*now.notices, notice)))
 
 
-def read(directory: Path) -> Record:
+def read(directory: Path) -> ClusterRecord:
     """The record of a directory.
 
     Raises:
         DevClusterError: there is none, or it is not one that this version understands.
     """
-    path = Layout(directory).record
+    path = ClusterPaths(directory).record
     try:
         with path.open(encoding="utf-8") as file:
             # The record says which pids are to be killed: root must not take that from anybody else.
@@ -105,7 +105,7 @@ def read(directory: Path) -> Record:
 
 
 @contextlib.contextmanager
-def changed(directory: Path) -> Iterator[dict[str, Process]]:
+def changed(directory: Path) -> Iterator[dict[str, ClusterProcess]]:
     """The table of processes, to be changed in place; written back when the block ends, one writer at a time."""
     with _rewritten(directory) as (record, put):
         try:
@@ -115,10 +115,10 @@ def changed(directory: Path) -> Iterator[dict[str, Process]]:
 
 
 @contextlib.contextmanager
-def _rewritten(directory: Path) -> Iterator[tuple[Record, Callable[[Record], None]]]:
-    layout = Layout(directory)
+def _rewritten(directory: Path) -> Iterator[tuple[ClusterRecord, Callable[[ClusterRecord], None]]]:
+    layout = ClusterPaths(directory)
 
-    def put(record: Record) -> None:
+    def put(record: ClusterRecord) -> None:
         fresh = layout.record.with_suffix(".new")
         fresh.write_text(_encode(record), encoding="utf-8")
         fresh.replace(layout.record)
@@ -128,7 +128,7 @@ def _rewritten(directory: Path) -> Iterator[tuple[Record, Callable[[Record], Non
         yield read(directory), put
 
 
-def _encode(record: Record) -> str:
+def _encode(record: ClusterRecord) -> str:
     raw: dict[str, Any] = {
         "version": VERSION,
         "directory": str(record.directory),
@@ -141,15 +141,15 @@ def _encode(record: Record) -> str:
     return json.dumps(raw, indent=1, default=os.fspath) + "\n"
 
 
-def _decode(raw: dict[str, Any]) -> Record:
+def _decode(raw: dict[str, Any]) -> ClusterRecord:
     if raw["version"] != VERSION:
         raise ValueError(f"version {raw['version']}, expected {VERSION}")
     directory = Path(raw["directory"])
-    return Record(
+    return ClusterRecord(
         directory=directory,
         spec=Spec(**(raw["spec"] | {"directory": directory})),
         settings=Settings(**(raw["settings"] | {"version": tuple(raw["settings"]["version"])})),
-        processes={role: Process(int(pid), int(ticks)) for role, (pid, ticks) in raw["processes"].items()},
+        processes={role: ClusterProcess(int(pid), int(ticks)) for role, (pid, ticks) in raw["processes"].items()},
         notices=tuple(raw["notices"]),
         boot_id=raw["boot_id"],
     )

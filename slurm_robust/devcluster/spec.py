@@ -77,7 +77,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ClusterPaths:
     """The paths of one devcluster. Slurm itself is told about them in slurm.conf."""
 
     root: Path

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Level(str, enum.Enum):
+class Severity(str, enum.Enum):
     """How much it matters."""
 
     WRONG = "wrong"
@@ -26,7 +26,7 @@ class Advice:
         fix: The line for slurm.conf, or the command to type; empty where nothing is to be done.
     """
 
-    level: Level
+    level: Severity
     about: str
     sentence: str
     fix: str = ""

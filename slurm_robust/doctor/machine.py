@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurm_robust.doctor.advice import Advice, Level
+from slurm_robust.doctor.advice import Advice, Severity
 from slurm_robust.doctor.settings import value
 
 ENV_FILE = "/etc/slurm_robust/env"
@@ -61,12 +61,14 @@ def owned(root: Path, path: str, *, run: bool) -> Advice:
             if problem := _loose(part.stat(), folder=part != file):
                 name = path if part == file else str(part)
                 sentence = f"{name} {problem}, and root {'runs' if run else 'believes'} {path}"
-                return Advice(Level.WRONG, path, sentence, f"chown root:root {name}; chmod go-w {name}")
+                return Advice(Severity.WRONG, path, sentence, f"chown root:root {name}; chmod go-w {name}")
     except OSError as error:
-        return Advice(Level.UNKNOWN, path, f"cannot be seen from here: {error.strerror}", "srobust doctor  # on a node")
+        return Advice(
+            Severity.UNKNOWN, path, f"cannot be seen from here: {error.strerror}", "srobust doctor  # on a node"
+        )
     if run and not info.st_mode & 0o111:
-        return Advice(Level.WRONG, path, "is not executable: Slurm takes that for a failure", f"chmod 755 {path}")
-    return Advice(Level.OK, path, "root's own")
+        return Advice(Severity.WRONG, path, "is not executable: Slurm takes that for a failure", f"chmod 755 {path}")
+    return Advice(Severity.OK, path, "root's own")
 
 
 def _loose(info: os.stat_result, *, folder: bool) -> str:
@@ -114,18 +116,18 @@ def ptrace(scope: int | None, granted: bool) -> Advice:
     grant = "setcap cap_sys_ptrace+ep $(readlink -f $(command -v py-spy))"
     open_ = "sysctl -w kernel.yama.ptrace_scope=0"
     if scope is None:
-        return Advice(Level.UNKNOWN, about, "cannot be read")
+        return Advice(Severity.UNKNOWN, about, "cannot be read")
     if scope == 0:
-        return Advice(Level.OK, about, "0: py-spy reads the stacks of every process of the same user")
+        return Advice(Severity.OK, about, "0: py-spy reads the stacks of every process of the same user")
     if scope >= 3:
         sentence = f"{scope}: nobody may read stacks, and only a reboot changes that; who hangs is told by exits alone"
-        return Advice(Level.WRONG, about, sentence, "kernel.yama.ptrace_scope=1 in /etc/sysctl.d, then reboot")
+        return Advice(Severity.WRONG, about, sentence, "kernel.yama.ptrace_scope=1 in /etc/sysctl.d, then reboot")
     if granted:
-        return Advice(Level.OK, about, f"{scope}, and py-spy has cap_sys_ptrace")
+        return Advice(Severity.OK, about, f"{scope}, and py-spy has cap_sys_ptrace")
     if scope == 2:
         sentence = "2: py-spy needs cap_sys_ptrace to read stacks"
-        return Advice(Level.WRONG, about, sentence, f"{grant}   (or: {open_})")
+        return Advice(Severity.WRONG, about, sentence, f"{grant}   (or: {open_})")
     sentence = (
         "1: only ranks that import slurm_robust.progress, or run under its SPANK plugin, let py-spy read their stacks"
     )
-    return Advice(Level.ADVICE, about, sentence, f"{open_}   (or: {grant})")
+    return Advice(Severity.ADVICE, about, sentence, f"{open_}   (or: {grant})")

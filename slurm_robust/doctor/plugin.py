@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_robust.doctor.advice import Advice, Level
+from slurm_robust.doctor.advice import Advice, Severity
 from slurm_robust.doctor.settings import value, version_of
 
 PLUGIN = "spank_robust.so"
@@ -62,7 +62,7 @@ def look(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
     except FileNotFoundError:
         lines = []
     except OSError as error:
-        return [Advice(Level.UNKNOWN, conf, f"cannot be read: {error.strerror}")]
+        return [Advice(Severity.UNKNOWN, conf, f"cannot be read: {error.strerror}")]
     ours = [line for line in lines if line.path.rsplit("/", 1)[-1] == PLUGIN]
     if not ours:
         return [_absent(conf, folders, root)]
@@ -92,34 +92,34 @@ def _absent(conf: str, folders: list[str], root: Path) -> Advice:
     for folder in folders:
         if (root / folder.lstrip("/") / PLUGIN).exists():
             sentence = f"does not name {folder}/{PLUGIN}, which is installed: `sbatch --robust` is an unknown option"
-            return Advice(Level.WRONG, conf, sentence, _INCLUDE)
+            return Advice(Severity.WRONG, conf, sentence, _INCLUDE)
     sentence = "no SPANK plugin of ours: jobs need `srobust run` in their script, `sbatch --robust` is unknown"
-    return Advice(Level.ADVICE, conf, sentence, _INSTALL)
+    return Advice(Severity.ADVICE, conf, sentence, _INSTALL)
 
 
 def _judged(line: Line, settings: Mapping[str, str], folders: list[str], root: Path) -> list[Advice]:
     found = _arguments(line)
     if line.word == "required":
         sentence = f"{PLUGIN} is required: after an update of Slurm no job would start"
-        found.append(Advice(Level.WRONG, line.file, sentence, " ".join(("optional", line.path, *line.arguments))))
+        found.append(Advice(Severity.WRONG, line.file, sentence, " ".join(("optional", line.path, *line.arguments))))
     places = [line.path] if line.path.startswith("/") else [f"{folder}/{line.path}" for folder in folders]
     path = next((place for place in places if (root / place.lstrip("/")).exists()), None)
     if path is None:
         sentence = f"names {line.path}, which is not on this machine: `sbatch --robust` is an unknown option here"
-        return [*found, Advice(Level.WRONG, line.file, sentence, _INSTALL)]
+        return [*found, Advice(Severity.WRONG, line.file, sentence, _INSTALL)]
     try:
         library = (root / path.lstrip("/")).read_bytes()
     except OSError as error:
-        return [*found, Advice(Level.UNKNOWN, path, f"cannot be read: {error.strerror}")]
+        return [*found, Advice(Severity.UNKNOWN, path, f"cannot be read: {error.strerror}")]
     found += [*_command(line, library, root), *_python(line, library, root)]
     built, running = built_for(library), version_of(settings)
     if built is None or running == (0, 0):
-        return [*found, Advice(Level.UNKNOWN, path, "for which Slurm it was built cannot be told")]
+        return [*found, Advice(Severity.UNKNOWN, path, "for which Slurm it was built cannot be told")]
     if built != running:
         names = f"{built[0]}.{built[1]:02d}", f"{running[0]}.{running[1]:02d}"
         sentence = f"was built for Slurm {names[0]}; this is {names[1]}, which leaves it out"
-        return [*found, Advice(Level.WRONG, path, sentence, _INSTALL)]
-    return found or [Advice(Level.OK, path, f"built for this Slurm, {line.word}")]
+        return [*found, Advice(Severity.WRONG, path, sentence, _INSTALL)]
+    return found or [Advice(Severity.OK, path, f"built for this Slurm, {line.word}")]
 
 
 def _arguments(line: Line) -> list[Advice]:
@@ -133,7 +133,7 @@ def _arguments(line: Line) -> list[Advice]:
         elif re.fullmatch(shape, text):
             continue
         sentence = f"{argument} behind {PLUGIN} has no effect: {why}"
-        found.append(Advice(Level.WRONG, line.file, sentence, "see docs/spank.md, Install"))
+        found.append(Advice(Severity.WRONG, line.file, sentence, "see docs/spank.md, Install"))
     return found
 
 
@@ -143,7 +143,7 @@ def _command(line: Line, library: bytes, root: Path) -> list[Advice]:
     if not path or os.access(root / path.lstrip("/"), os.X_OK):
         return []
     sentence = f"there is no srobust at {path} on this machine: jobs with --robust run unsupervised from here"
-    return [Advice(Level.WRONG, line.file, sentence, f"optional {line.path} command=PATH of srobust")]
+    return [Advice(Severity.WRONG, line.file, sentence, f"optional {line.path} command=PATH of srobust")]
 
 
 def _python(line: Line, library: bytes, root: Path) -> list[Advice]:
@@ -155,7 +155,7 @@ def _python(line: Line, library: bytes, root: Path) -> list[Advice]:
         f"there is no sitecustomize.py in {folder} on this machine, where {PLUGIN} looks for it: "
         "the stacks of ranks' child processes cannot be read where kernel.yama.ptrace_scope is 1"
     )
-    return [Advice(Level.WRONG, line.file, sentence, _INSTALL)]
+    return [Advice(Severity.WRONG, line.file, sentence, _INSTALL)]
 
 
 def _chosen(name: str, line: Line, library: bytes) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from slurm_robust.config import Config
-from slurm_robust.doctor.advice import Advice, Level
+from slurm_robust.doctor.advice import Advice, Severity
 from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE
 
 Settings = Mapping[str, str]
@@ -65,15 +65,15 @@ def seconds(settings: Settings, key: str) -> int | None:
 
 
 def _ok(about: str, sentence: str) -> Advice:
-    return Advice(Level.OK, about, sentence)
+    return Advice(Severity.OK, about, sentence)
 
 
 def _version(settings: Settings, version: tuple[int, int]) -> Advice:
     said = value(settings, "SLURM_VERSION")
     if version == (0, 0):
-        return Advice(Level.UNKNOWN, "SLURM_VERSION", f"Slurm's version cannot be told from {said!r}")
+        return Advice(Severity.UNKNOWN, "SLURM_VERSION", f"Slurm's version cannot be told from {said!r}")
     if version < (22, 5):
-        return Advice(Level.WRONG, "SLURM_VERSION", f"Slurm {said} is older than 22.05, which is the oldest tried")
+        return Advice(Severity.WRONG, "SLURM_VERSION", f"Slurm {said} is older than 22.05, which is the oldest tried")
     return _ok("SLURM_VERSION", f"Slurm {said}")
 
 
@@ -82,10 +82,10 @@ def _script(settings: Settings, key: str, name: str, loss: str) -> Advice:
     folder = "epilog" if name.endswith("epilog") else "prolog"
     fix = f"{key}=/usr/share/slurm_robust/{folder}/{name}"
     if not path:
-        return Advice(Level.ADVICE, key, f"not set: {loss}", fix)
+        return Advice(Severity.ADVICE, key, f"not set: {loss}", fix)
     if path.endswith("*"):
         sentence = f"{path} runs all its scripts, the last name first: one that fails hides those after it"
-        return Advice(Level.ADVICE, key, sentence)
+        return Advice(Severity.ADVICE, key, sentence)
     return _ok(key, path)
 
 
@@ -101,7 +101,7 @@ def _prolog_flags(settings: Settings) -> Advice:
         "DeferBatch": "without DeferBatch the batch script begins when the first node's prolog has ended",
     }
     sentence = "; ".join(lines[flag] for flag in missing)
-    return Advice(Level.WRONG, "PrologFlags", sentence, f"PrologFlags={','.join([*missing, *others])}")
+    return Advice(Severity.WRONG, "PrologFlags", sentence, f"PrologFlags={','.join([*missing, *others])}")
 
 
 def _timeout(settings: Settings) -> Advice:
@@ -109,10 +109,10 @@ def _timeout(settings: Settings) -> Advice:
     fix = "PrologEpilogTimeout=60"
     if limit_s is None:
         sentence = "no limit: a prolog of anybody's that hangs holds its node for ever"
-        return Advice(Level.ADVICE, "PrologEpilogTimeout", sentence, fix)
+        return Advice(Severity.ADVICE, "PrologEpilogTimeout", sentence, fix)
     if limit_s <= SCRIPT_ENDS_S:
         sentence = f"{limit_s} s: Slurm ends our scripts before they end themselves, and drains the node for it"
-        return Advice(Level.WRONG, "PrologEpilogTimeout", sentence, fix)
+        return Advice(Severity.WRONG, "PrologEpilogTimeout", sentence, fix)
     return _ok("PrologEpilogTimeout", f"{limit_s} s")
 
 
@@ -122,7 +122,7 @@ def _held(settings: Settings) -> Advice:
     sentence = "without nohold_on_prolog_fail a job whose prolog failed is held until a person releases it"
     there = value(settings, "SchedulerParameters")
     fix = f"SchedulerParameters={there + ',' if there else ''}nohold_on_prolog_fail"
-    level = Level.WRONG if value(settings, "Prolog") else Level.ADVICE
+    level = Severity.WRONG if value(settings, "Prolog") else Severity.ADVICE
     return Advice(level, "SchedulerParameters", sentence, fix)
 
 
@@ -132,7 +132,7 @@ def _health_check(settings: Settings, config: Config) -> list[Advice]:
         sentence = "not set: idle nodes that break are found by the next job, and each prolog looks at everything"
         return [
             Advice(
-                Level.ADVICE,
+                Severity.ADVICE,
                 "HealthCheckProgram",
                 sentence,
                 "HealthCheckProgram=/usr/share/slurm_robust/prolog/srobust-healthcheck",
@@ -142,21 +142,21 @@ def _health_check(settings: Settings, config: Config) -> list[Advice]:
     every_s = seconds(settings, "HealthCheckInterval") or 0
     fresh_s = config.nodecheck.fresh_s
     if not every_s:
-        found.append(Advice(Level.WRONG, "HealthCheckInterval", "0: it never runs", "HealthCheckInterval=300"))
+        found.append(Advice(Severity.WRONG, "HealthCheckInterval", "0: it never runs", "HealthCheckInterval=300"))
     elif fresh_s and every_s >= fresh_s:
         sentence = (
             f"{every_s} s, and nodecheck.fresh_s is {fresh_s:g}: prologs find no fresh verdict for part of the time"
         )
-        found.append(Advice(Level.ADVICE, "HealthCheckInterval", sentence, "HealthCheckInterval=300"))
+        found.append(Advice(Severity.ADVICE, "HealthCheckInterval", sentence, "HealthCheckInterval=300"))
     else:
         found.append(_ok("HealthCheckInterval", f"{every_s} s"))
     states = words(settings, "HealthCheckNodeState")
     if "any" not in states:
         sentence = f"{value(settings, 'HealthCheckNodeState') or 'not set'}: nodes in other states are not looked at"
-        found.append(Advice(Level.ADVICE, "HealthCheckNodeState", sentence, "HealthCheckNodeState=ANY,CYCLE"))
+        found.append(Advice(Severity.ADVICE, "HealthCheckNodeState", sentence, "HealthCheckNodeState=ANY,CYCLE"))
     elif "cycle" not in states:
         sentence = "without CYCLE all nodes look in the same second, and ask file servers together"
-        found.append(Advice(Level.ADVICE, "HealthCheckNodeState", sentence, "HealthCheckNodeState=ANY,CYCLE"))
+        found.append(Advice(Severity.ADVICE, "HealthCheckNodeState", sentence, "HealthCheckNodeState=ANY,CYCLE"))
     else:
         found.append(_ok("HealthCheckNodeState", value(settings, "HealthCheckNodeState")))
     return found
@@ -165,7 +165,7 @@ def _health_check(settings: Settings, config: Config) -> list[Advice]:
 def _requeue(settings: Settings) -> list[Advice]:
     if value(settings, "JobRequeue") == "0":
         sentence = "0: only jobs that ask for it (`sbatch --requeue`) can be brought back"
-        return [Advice(Level.ADVICE, "JobRequeue", sentence, "JobRequeue=1")]
+        return [Advice(Severity.ADVICE, "JobRequeue", sentence, "JobRequeue=1")]
     return [_ok("JobRequeue", "jobs may be requeued")]
 
 
@@ -192,10 +192,10 @@ def _exit_codes(settings: Settings) -> list[Advice]:
     for code, (meaning, harm) in _OURS.items():
         if code in requeued and harm:
             sentence = f"has {code} ({meaning}): {harm}"
-            found.append(Advice(Level.WRONG, "RequeueExit", sentence, f"RequeueExit={_without(requeued, code)}"))
+            found.append(Advice(Severity.WRONG, "RequeueExit", sentence, f"RequeueExit={_without(requeued, code)}"))
         if code in held:
             sentence = f"has {code} ({meaning}): such a job is held until a person releases it"
-            found.append(Advice(Level.WRONG, "RequeueExitHold", sentence, f"RequeueExitHold={_without(held, code)}"))
+            found.append(Advice(Severity.WRONG, "RequeueExitHold", sentence, f"RequeueExitHold={_without(held, code)}"))
     return found or [_ok("RequeueExit", "catches no exit code of ours that it should not")]
 
 
@@ -216,21 +216,21 @@ def _times(settings: Settings, config: Config) -> list[Advice]:
             f"take longer than a seat is kept (seat.duration_min: {config.seat.duration_min})"
         )
         fix = f"robust.yaml: seat: {{duration_min: {whole_s // 60 + 1}}}"
-        found.append(Advice(Level.WRONG, "UnkillableStepTimeout", sentence, fix))
+        found.append(Advice(Severity.WRONG, "UnkillableStepTimeout", sentence, fix))
     else:
         found.append(_ok("UnkillableStepTimeout", f"a job ends within {whole_s} s at worst, a seat is kept {seat_s} s"))
     message_s = seconds(settings, "MessageTimeout") or 10
     # The rule is slurm.conf(5)'s, at UnkillableStepTimeout.
     if 0 < stuck_s < 5 * message_s:
         sentence = f"UnkillableStepTimeout {stuck_s} s is less than five times MessageTimeout ({message_s} s)"
-        found.append(Advice(Level.ADVICE, "MessageTimeout", sentence, f"UnkillableStepTimeout={5 * message_s}"))
+        found.append(Advice(Severity.ADVICE, "MessageTimeout", sentence, f"UnkillableStepTimeout={5 * message_s}"))
     silent_s = seconds(settings, "SlurmdTimeout")
     if not silent_s:
         sentence = "0: a node that died keeps its job for ever"
-        found.append(Advice(Level.WRONG, "SlurmdTimeout", sentence, "SlurmdTimeout=60"))
+        found.append(Advice(Severity.WRONG, "SlurmdTimeout", sentence, "SlurmdTimeout=60"))
     elif silent_s > 300:
         sentence = f"{silent_s} s: so long a job keeps a node that died"
-        found.append(Advice(Level.ADVICE, "SlurmdTimeout", sentence, "SlurmdTimeout=60"))
+        found.append(Advice(Severity.ADVICE, "SlurmdTimeout", sentence, "SlurmdTimeout=60"))
     else:
         found.append(_ok("SlurmdTimeout", f"{silent_s} s"))
     return found
@@ -244,9 +244,9 @@ def _suspend(settings: Settings, config: Config, version: tuple[int, int]) -> Ad
         return _ok(about, value(settings, about))
     sentence = "standby nodes are powered down while they wait, and a job waits for their boot"
     if version < (23, 2):
-        return Advice(Level.WRONG, "SuspendExcNodes", sentence, "SuspendExcNodes=<the standby nodes>")
+        return Advice(Severity.WRONG, "SuspendExcNodes", sentence, "SuspendExcNodes=<the standby nodes>")
     others = [state for state in value(settings, about).split(",") if state]
-    return Advice(Level.WRONG, about, sentence, f"SuspendExcStates={','.join([*others, 'RESERVED'])}")
+    return Advice(Severity.WRONG, about, sentence, f"SuspendExcStates={','.join([*others, 'RESERVED'])}")
 
 
 def _gres(settings: Settings, version: tuple[int, int]) -> list[Advice]:
@@ -258,7 +258,9 @@ def _gres(settings: Settings, version: tuple[int, int]) -> list[Advice]:
         "such nodes, and `scontrol reconfigure` cures them"
     )
     return [
-        Advice(Level.ADVICE, "GresTypes", sentence, "upgrade Slurm; until then, when it happens: scontrol reconfigure")
+        Advice(
+            Severity.ADVICE, "GresTypes", sentence, "upgrade Slurm; until then, when it happens: scontrol reconfigure"
+        )
     ]
 
 
@@ -270,10 +272,10 @@ def _newer(settings: Settings, version: tuple[int, int]) -> list[Advice]:
         there = value(settings, "SlurmctldParameters")
         sentence = "Slurm can bring a job back at once and on top: `sbatch --requeue=expedite`, not enabled here"
         fix = f"SlurmctldParameters={there + ',' if there else ''}enable_expedited_requeue"
-        found.append(Advice(Level.ADVICE, "SlurmctldParameters", sentence, fix))
+        found.append(Advice(Severity.ADVICE, "SlurmctldParameters", sentence, fix))
     if "requeue_delay" not in words(settings, "SchedulerParameters"):
         there = value(settings, "SchedulerParameters")
         sentence = "a requeue waits 120 s where nobody shortens it; this version can wait less"
         fix = f"SchedulerParameters={there + ',' if there else ''}requeue_delay=1"
-        found.append(Advice(Level.ADVICE, "requeue_delay", sentence, fix))
+        found.append(Advice(Severity.ADVICE, "requeue_delay", sentence, fix))
     return found

@@ -13,7 +13,7 @@ from helpers import wait_until
 
 from slurm_robust.devcluster import daemons, files, members, process, record
 from slurm_robust.devcluster.cluster import DevCluster, DevClusterError, Spec
-from slurm_robust.devcluster.process import Process
+from slurm_robust.devcluster.process import ClusterProcess
 
 pytestmark = pytest.mark.slurm
 
@@ -160,7 +160,7 @@ def test_down_never_kills_a_stranger(short_dir: Path) -> None:
         found = process.identify(stranger.pid)
         assert found is not None
         with record.changed(cluster.directory) as table:
-            table["srobustd"] = Process(found.pid, found.start_ticks - 100)
+            table["srobustd"] = ClusterProcess(found.pid, found.start_ticks - 100)
         assert cluster.daemon_pid is None
         cluster.down()
         assert stranger.poll() is None

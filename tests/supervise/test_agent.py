@@ -21,7 +21,7 @@ import pytest
 from helpers import wait_until
 
 from slurm_robust.supervise.agent import wire
-from slurm_robust.supervise.agent.ranks import Member, group
+from slurm_robust.supervise.agent.ranks import StepProcess, group
 from slurm_robust.supervise.watch.watch_step import py_spy_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -323,9 +323,9 @@ def test_the_agent_imports_nothing_but_the_standard_library(stage: Stage) -> Non
     stage.hear("hello")
 
 
-def member(pid: int, ppid: int, procid: int, rank: int = -1, command: str = "python") -> Member:
+def member(pid: int, ppid: int, procid: int, rank: int = -1, command: str = "python") -> StepProcess:
     """A process of the step, for the pure part."""
-    return Member(pid, ppid, pid, command, procid, rank, "0", 8, 2, "")
+    return StepProcess(pid, ppid, pid, command, procid, rank, "0", 8, 2, "")
 
 
 def test_torchrun_workers_are_the_ranks() -> None:

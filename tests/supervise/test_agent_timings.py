@@ -9,15 +9,15 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.progress import Record, StepTiming
+from slurm_robust.progress import ProgressRecord, StepTiming
 from slurm_robust.supervise.agent import wire
-from slurm_robust.supervise.agent.timings import MOST_STEPS, SEND_EVERY_S, Timings, thinned
+from slurm_robust.supervise.agent.timings import MOST_STEPS, SEND_EVERY_S, TimingsQueue, thinned
 from slurm_robust.supervise.watch.fleet import KEPT_STEPS, Fleet
 
-BLANK = Record(9, 2, 0, 0, -1, 0.0, 0.0, None, None, 0, "train", 0.0, 0.0, None, 0, 0.0, 0.0, {}, {})
+BLANK = ProgressRecord(9, 2, 0, 0, -1, 0.0, 0.0, None, None, 0, "train", 0.0, 0.0, None, 0, 0.0, 0.0, {}, {})
 
 
-def record(steps: range, pid: int = 9) -> Record:
+def record(steps: range, pid: int = 9) -> ProgressRecord:
     """A rank that has timed these steps from its first on, of which the page holds the last 48."""
     timings = tuple(StepTiming(n, 1.5, 1.0 + n / 1000, math.nan) for n in steps)
     return BLANK._replace(pid=pid, timed=len(timings), timings=timings[-48:])
@@ -25,7 +25,7 @@ def record(steps: range, pid: int = 9) -> Record:
 
 def test_each_timing_is_sent_once() -> None:
     """Nothing before it is due; then what is new, and nothing twice."""
-    timings = Timings(0.0)
+    timings = TimingsQueue(0.0)
     timings.take(3, record(range(4)))
     assert list(timings.due(1.0)) == []
     timings.take(3, record(range(5)))
@@ -39,7 +39,7 @@ def test_each_timing_is_sent_once() -> None:
 
 def test_another_process_begins_anew() -> None:
     """A rank that was started anew counts from nothing."""
-    timings = Timings(0.0)
+    timings = TimingsQueue(0.0)
     timings.take(3, record(range(6)))
     timings.take(3, record(range(2), pid=10))
     (entries,) = timings.due(SEND_EVERY_S)
@@ -58,7 +58,7 @@ def test_fast_steps_are_thinned_alike(numbers: list[int], begin: int) -> None:
 
 def test_messages_fit_into_a_line_and_the_book_takes_them() -> None:
     """Sixteen ranks of eight steps: whole lines, and the table that the judge reads."""
-    timings, fleet = Timings(0.0), Fleet("a")
+    timings, fleet = TimingsQueue(0.0), Fleet("a")
     for rank in range(16):
         told = {"t": "rank", "n": "n1", "rank": rank, "pid": 9, "step_id": "0", "world": 16, "at": 1.0}
         fleet.feed(told, time.time())

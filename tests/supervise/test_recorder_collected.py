@@ -23,15 +23,15 @@ from slurm_robust.localize.recorder.align import align
 from slurm_robust.localize.recorder.dump import read_dump
 from slurm_robust.localize.stacks.archive import decode
 from slurm_robust.supervise.agent import recorder
-from slurm_robust.supervise.agent.ranks import Member, Rank
+from slurm_robust.supervise.agent.ranks import StepProcess, Rank
 from slurm_robust.supervise.agent.recorder import ask, reduced, take
 
 GROUPS = {WORLD: range(64), TENSOR: (3, 1, 2)}
 
 
-def member(folder: Path, **changed: Any) -> Member:
+def member(folder: Path, **changed: Any) -> StepProcess:
     """This very process as rank 3, with PyTorch's files in a folder."""
-    told = Member(os.getpid(), os.getppid(), 1, "python", 3, 3, "0", 64, 8, f"{folder}/ask-", f"{folder}/dump-")
+    told = StepProcess(os.getpid(), os.getppid(), 1, "python", 3, 3, "0", 64, 8, f"{folder}/ask-", f"{folder}/dump-")
     return told._replace(**changed)
 
 

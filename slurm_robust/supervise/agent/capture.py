@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 from slurm_robust.supervise.agent import procfs, recorder
-from slurm_robust.supervise.agent.ranks import Member, Rank
+from slurm_robust.supervise.agent.ranks import StepProcess, Rank
 
 _ONE_DUMP_S = 5.0
 _MAX_THREADS = 64
@@ -70,7 +70,7 @@ def threads_of(dump: Any, pid: int) -> list[dict[str, Any]]:
     return out
 
 
-def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> dict[str, Any]:
+def _process(m: StepProcess, dump: Callable[[int], Any], stacks: dict[str, Any]) -> dict[str, Any]:
     before = procfs.stat(m.pid)
     result = dump(m.pid)
     after = procfs.stat(m.pid)

@@ -31,7 +31,7 @@ class Ended(NamedTuple):
     age_s: float
 
 
-class _File:
+class _ExitsFile:
     def __init__(self, fd: int, step_id: str) -> None:
         self.fd = fd
         self.step_id = step_id
@@ -42,7 +42,7 @@ class Exits:
     """The files of the steps that are watched."""
 
     def __init__(self) -> None:
-        self._files: dict[str, _File | None] = {}
+        self._files: dict[str, _ExitsFile | None] = {}
 
     def follow(self, path: str, step_id: str) -> None:
         """Read this file from now on; one that cannot be read is not tried again."""
@@ -55,7 +55,7 @@ class Exits:
         except (OSError, ValueError):
             return
         if stat.S_ISREG(os.fstat(fd).st_mode):
-            self._files[path] = _File(fd, step_id)
+            self._files[path] = _ExitsFile(fd, step_id)
         else:
             os.close(fd)
 

@@ -7,13 +7,13 @@ import os
 import re
 
 from slurm_robust.supervise.agent import procfs
-from slurm_robust.supervise.agent.ranks import Member, Target
+from slurm_robust.supervise.agent.ranks import StepProcess, Target
 
 DEVICES = "/dev/nvidia"
 _CGROUP = re.compile(r"/job_(\d+)/step_(\d+)(?:/|$)", re.MULTILINE)
 
 
-def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[Member]:
+def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[StepProcess]:
     """Processes of these steps that hold a device file open; none where there is no such file, or nothing is seen.
 
     Args:
@@ -30,7 +30,7 @@ def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[Mem
         step = _step_of(pid, target)
         stat = procfs.stat(pid)
         if step in steps and stat is not None and stat.state not in ("Z", "X"):
-            out.append(Member(pid, stat.ppid, stat.start_ticks, stat.command, -1, -1, step, 0, -1, ""))
+            out.append(StepProcess(pid, stat.ppid, stat.start_ticks, stat.command, -1, -1, step, 0, -1, ""))
     return out
 
 

@@ -7,13 +7,13 @@ import signal
 import time
 
 from slurm_robust.supervise.agent import procfs
-from slurm_robust.supervise.agent.ranks import Member
+from slurm_robust.supervise.agent.ranks import StepProcess
 
 _OTHERS_FIRST_S = 0.4
 _DEATH_POLL_S = 0.005
 
 
-def kill(members: list[Member]) -> None:
+def kill(members: list[StepProcess]) -> None:
     """SIGKILL for all of them, the tasks themselves last.
 
     A slurmstepd that finds processes left when its task has ended looks again a whole second later; where they went

@@ -26,10 +26,10 @@ from slurm_robust.supervise.agent.capture import capture
 from slurm_robust.supervise.agent.exits import Exits
 from slurm_robust.supervise.agent.gpu_holders import holders
 from slurm_robust.supervise.agent.kill import kill
-from slurm_robust.supervise.agent.persisters import Persist
-from slurm_robust.supervise.agent.ranks import Finder, Member, Rank, Target, group, identity, left_behind
-from slurm_robust.supervise.agent.sigterm import POLL_S, Leaving
-from slurm_robust.supervise.agent.timings import Timings
+from slurm_robust.supervise.agent.persisters import PersisterHost
+from slurm_robust.supervise.agent.ranks import ProcessFinder, StepProcess, Rank, Target, group, identity, left_behind
+from slurm_robust.supervise.agent.sigterm import POLL_S, SigtermState
+from slurm_robust.supervise.agent.timings import TimingsQueue
 
 _RESCAN_S = 1.0
 _HEARTBEAT_S = 2.0
@@ -42,7 +42,7 @@ class Agent:
 
     def __init__(self, target: Target, tick_s: float, py_spy: str) -> None:
         self.node = target.node
-        self.finder = Finder(target)
+        self.finder = ProcessFinder(target)
         self.tick_s = tick_s
         self.py_spy = py_spy
         self.ranks: dict[int, Rank] = {}
@@ -55,11 +55,11 @@ class Agent:
         self._exits = Exits()
         self._cleaned: set[object] = set()  # ids of `clean` that were begun: it is told again and again
         self._number = 0
-        self._timings = Timings(time.monotonic())
+        self._timings = TimingsQueue(time.monotonic())
         self._write_lock = threading.Lock()
         self._said_at = 0.0
-        self._persist = Persist(target)
-        self._leaving = Leaving()
+        self._persist = PersisterHost(target)
+        self._leaving = SigtermState()
         self._knocking = -1
 
     # -- saying ------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Agent:
             self._states.pop(number, None)
         self.ranks = found
 
-    def _ranks_among(self, members: list[Member]) -> dict[int, Rank]:
+    def _ranks_among(self, members: list[StepProcess]) -> dict[int, Rank]:
         return {r.rank: r for r in group([m for m in members if identity(m) not in self._orphans])}
 
     def _close(self, number: int) -> None:
@@ -127,7 +127,7 @@ class Agent:
         self._told.pop(number, None)
         self._timings.forget(number)
 
-    def _record(self, rank: Rank) -> progress.Record | None:
+    def _record(self, rank: Rank) -> progress.ProgressRecord | None:
         held = self._records.get(rank.rank)
         if held is not None:
             return progress.read(held[1])
@@ -243,7 +243,7 @@ class Agent:
         """Wait until no process of an ended attempt is left; what outlives its step is killed, being an orphan."""
         deadline = time.monotonic() + float(message.get("timeout_s", 10.0))
         steps = {str(step) for step in message.get("steps", [])}
-        finder = Finder(self.finder.target._replace(attempt=str(message.get("attempt", ""))))
+        finder = ProcessFinder(self.finder.target._replace(attempt=str(message.get("attempt", ""))))
         while True:
             # A process whose environment no longer says whose it is (a server, a container) may hold a GPU yet.
             left = finder.members() or holders(self.finder.target, steps)
@@ -325,7 +325,7 @@ class Agent:
                         return
 
 
-def progress_entry(record: progress.Record) -> list[Any]:
+def progress_entry(record: progress.ProgressRecord) -> list[Any]:
     """What goes over the channel: step, phase, time of the last sign of life, calls, loss, grad norm, phase limit."""
     return [
         record.step,

@@ -34,7 +34,7 @@ def name(target: Target, uid: int) -> str:
     return f"srobust-ckpt{PROTOCOL}-{uid}-{target.cluster}-{target.job_id}-{target.node}"
 
 
-class Persist:
+class PersisterHost:
     """The socket, and the process behind it once a rank has come."""
 
     def __init__(self, target: Target) -> None:

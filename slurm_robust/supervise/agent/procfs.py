@@ -10,7 +10,7 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _ENVIRON_MAX_BYTES = 1 << 20
 
 
-class Stat(NamedTuple):
+class ProcessStat(NamedTuple):
     """Fields of /proc/PID/stat that matter here. `start_ticks` tells a reused pid from the old process."""
 
     command: str
@@ -39,7 +39,7 @@ def _read(path: str, size: int = 4096) -> bytes | None:
         os.close(fd)
 
 
-def stat(pid: int) -> Stat | None:
+def stat(pid: int) -> ProcessStat | None:
     """Command, state, parent, processor time and start of a process."""
     raw = _read(f"/proc/{pid}/stat")
     if not raw:
@@ -51,7 +51,7 @@ def stat(pid: int) -> Stat | None:
         return None
     command = raw[raw.find(b"(") + 1 : close].decode("utf-8", "replace")
     cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
-    return Stat(command, fields[0].decode(), int(fields[1]), cpu_s, int(fields[19]), int(fields[17]))
+    return ProcessStat(command, fields[0].decode(), int(fields[1]), cpu_s, int(fields[19]), int(fields[17]))
 
 
 def owner(pid: int) -> int:

@@ -38,7 +38,7 @@ class Target(NamedTuple):
     cluster: str = ""
 
 
-class Member(NamedTuple):
+class StepProcess(NamedTuple):
     """A process of the watched step."""
 
     pid: int
@@ -66,8 +66,8 @@ class Rank(NamedTuple):
     rank: int
     step_id: str
     world: int
-    main: Member
-    tree: tuple[Member, ...]
+    main: StepProcess
+    tree: tuple[StepProcess, ...]
 
 
 def _number(text: str | None, default: int = -1) -> int:
@@ -77,13 +77,13 @@ def _number(text: str | None, default: int = -1) -> int:
         return default
 
 
-class Finder:
+class ProcessFinder:
     """Looks through /proc, reading each process's environment once."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self._foreign: dict[int, int] = {}
-        self._mine: dict[int, Member] = {}
+        self._mine: dict[int, StepProcess] = {}
 
     def watch(self, attempt: str) -> None:
         """Turn to another attempt of the same job."""
@@ -91,11 +91,11 @@ class Finder:
         self._foreign.clear()
         self._mine.clear()
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[StepProcess]:
         """Every process of the watched step on this node, now."""
         me = os.getuid()
         seen: set[int] = set()
-        out: list[Member] = []
+        out: list[StepProcess] = []
         uptime_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
         young_ticks = _YOUNG_S * os.sysconf("SC_CLK_TCK")
         for pid in procfs.pids():
@@ -124,7 +124,7 @@ class Finder:
                 del table[pid]
         return out
 
-    def _read(self, pid: int, stat: procfs.Stat) -> Member | None:
+    def _read(self, pid: int, stat: procfs.ProcessStat) -> StepProcess | None:
         env = procfs.environ(pid)
         target = self.target
         step_id = env.get("SLURM_STEP_ID", "")
@@ -139,7 +139,7 @@ class Finder:
             or not _is_of(target.attempt, env, step_id)
         ):
             return None
-        return Member(
+        return StepProcess(
             pid=pid,
             ppid=stat.ppid,
             start_ticks=stat.start_ticks,
@@ -167,7 +167,7 @@ def _is_of(attempt: str, env: dict[str, str], step_id: str) -> bool:
     return not attempt or attempt in (env.get("SLURM_SROBUST_ATTEMPT"), env.get("SROBUST_ATTEMPT"))
 
 
-def group(members: list[Member]) -> list[Rank]:
+def group(members: list[StepProcess]) -> list[Rank]:
     """Sort the step's processes into ranks.
 
     A process whose environment has RANK (torchrun's workers, or a script that sets it) roots a rank where its parent
@@ -175,7 +175,7 @@ def group(members: list[Member]) -> list[Rank]:
     """
     by_pid = {m.pid: m for m in members}
     with_rank = {m.procid for m in members if m.rank >= 0}
-    roots: list[tuple[int, Member]] = []
+    roots: list[tuple[int, StepProcess]] = []
     for m in members:
         parent = by_pid.get(m.ppid)
         if m.procid in with_rank:
@@ -194,7 +194,7 @@ def group(members: list[Member]) -> list[Rank]:
     return [ranks[n] for n in sorted(ranks)]
 
 
-def identity(member: Member) -> tuple[int, int]:
+def identity(member: StepProcess) -> tuple[int, int]:
     """Tells a process from a later one of the same pid."""
     return member.pid, member.start_ticks
 
@@ -214,8 +214,8 @@ def left_behind(before: dict[int, Rank], now: dict[int, Rank]) -> set[tuple[int,
     return left
 
 
-def _descend(root: Member, members: list[Member]) -> list[Member]:
-    children: dict[int, list[Member]] = {}
+def _descend(root: StepProcess, members: list[StepProcess]) -> list[StepProcess]:
+    children: dict[int, list[StepProcess]] = {}
     for m in members:
         children.setdefault(m.ppid, []).append(m)
     out, queue = [], [root]
@@ -226,7 +226,7 @@ def _descend(root: Member, members: list[Member]) -> list[Member]:
     return out
 
 
-def _main(tree: tuple[Member, ...]) -> Member:
+def _main(tree: tuple[StepProcess, ...]) -> StepProcess:
     """The rank's own process: the first Python in the tree (a shell may stand above it), else the root."""
     for m in tree:
         if m.command.startswith(("python", "pt_main_thread")):

@@ -28,7 +28,7 @@ _PROTOCOL = b"CLIENT PROTOCOL 2\n"
 _LISTEN = "0A"
 
 
-class Answer(NamedTuple):
+class RasReply(NamedTuple):
     """What RAS said: `json` (reduced) or `text`, or why there is nothing; all empty where nobody listens."""
 
     json: Any = None
@@ -61,7 +61,7 @@ def listens(pids: list[int], port: int) -> bool:
     return bool(inodes) and any(not inodes.isdisjoint(procfs.open_links(pid)) for pid in pids)
 
 
-def ask(pids: list[int], environ: dict[str, str], timeout_s: float) -> Answer:
+def ask(pids: list[int], environ: dict[str, str], timeout_s: float) -> RasReply:
     """Ask the RAS service of these ranks' node.
 
     Args:
@@ -71,16 +71,16 @@ def ask(pids: list[int], environ: dict[str, str], timeout_s: float) -> Answer:
     """
     host, port = address(environ)
     if not listens(pids, port):
-        return Answer()
+        return RasReply()
     deadline = time.monotonic() + timeout_s
     try:
         with socket.create_connection((host, port), timeout_s) as connection:
             return _talk(connection, deadline)
     except (OSError, ValueError) as error:
-        return Answer(error=f"NCCL RAS at {host}:{port}: {error or type(error).__name__}"[:200])
+        return RasReply(error=f"NCCL RAS at {host}:{port}: {error or type(error).__name__}"[:200])
 
 
-def _talk(connection: socket.socket, deadline: float) -> Answer:
+def _talk(connection: socket.socket, deadline: float) -> RasReply:
     hello = _command(connection, _PROTOCOL, deadline)
     if not hello.upper().startswith("SERVER PROTOCOL "):
         raise ValueError(f"not NCCL's: {hello[:60]!r}")
@@ -90,8 +90,8 @@ def _talk(connection: socket.socket, deadline: float) -> Answer:
     connection.sendall(b"VERBOSE STATUS\n")
     body = _rest(connection, deadline)
     if knows_json:
-        return Answer(json=reduced(json.loads(body)))
-    return Answer(text=body[-MAX_TEXT_BYTES:].decode("utf-8", "replace"))
+        return RasReply(json=reduced(json.loads(body)))
+    return RasReply(text=body[-MAX_TEXT_BYTES:].decode("utf-8", "replace"))
 
 
 def _left(deadline: float) -> float:

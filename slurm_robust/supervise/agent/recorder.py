@@ -19,7 +19,7 @@ import sys
 import time
 from typing import IO, Any, NamedTuple
 
-from slurm_robust.supervise.agent.ranks import Member
+from slurm_robust.supervise.agent.ranks import StepProcess
 
 MAX_FILE_BYTES = 64 << 20
 MAX_SENT_BYTES = 256 << 10
@@ -58,7 +58,7 @@ def _open(pid: int, path: str, flags: int, kind: int) -> int:
     return fd
 
 
-def ask(member: Member, rank: int) -> None:
+def ask(member: StepProcess, rank: int) -> None:
     """Ask a rank for a dump: PyTorch writes one when its pipe is written to."""
     if not member.dump_pipe:
         return
@@ -74,7 +74,7 @@ def ask(member: Member, rank: int) -> None:
         os.close(fd)
 
 
-def remove_pipe(member: Member, rank: int) -> None:
+def remove_pipe(member: StepProcess, rank: int) -> None:
     """Remove the pipe of a rank that has ended: PyTorch leaves it where it is, and our name for it lies in /tmp."""
     path = f"{member.dump_pipe}{rank}.pipe"
     if not os.path.basename(path).startswith(OURS):
@@ -87,7 +87,7 @@ def remove_pipe(member: Member, rank: int) -> None:
         pass  # none was made, or it lay in the rank's own container
 
 
-def take(member: Member, rank: int, since_s: float) -> Reading:
+def take(member: StepProcess, rank: int, since_s: float) -> Reading:
     """The rank's dump, if it wrote one since then.
 
     Args:

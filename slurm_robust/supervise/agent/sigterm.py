@@ -22,7 +22,7 @@ _FOR_RANKS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Sent to all steps of a job (`--signal`, scancel), and meant for its program."""
 
 
-class Leaving:
+class SigtermState:
     """Whether SIGTERM has come, and whether anybody needs the agent yet."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ _A_MESSAGE = 16
 """Entries that fit into one line."""
 
 
-class Timings:
+class TimingsQueue:
     """What was not sent yet.
 
     Args:
@@ -25,7 +25,7 @@ class Timings:
         self._kept: dict[int, list[progress.StepTiming]] = {}
         self._due_s = now_s + SEND_EVERY_S
 
-    def take(self, rank: int, record: progress.Record) -> None:
+    def take(self, rank: int, record: progress.ProgressRecord) -> None:
         """Take what a rank told since the last look."""
         pid, timed = self._seen.get(rank, (record.pid, 0))
         if pid != record.pid or record.timed < timed:
