@@ -22,7 +22,7 @@ from slurm_robust.devcluster import conf, daemons, files, machine, members, proc
 from slurm_robust.devcluster.command import CommandError, run_as
 from slurm_robust.devcluster.conf import Settings
 from slurm_robust.devcluster.record import ClusterRecord
-from slurm_robust.devcluster.spec import DevClusterError, ClusterPaths, Spec
+from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
 __all__ = ["CommandError", "DevCluster", "DevClusterError", "Spec"]
 

@@ -15,7 +15,7 @@ from slurm_robust import config
 from slurm_robust.devcluster import conf, files, machine, members, process, record
 from slurm_robust.devcluster.process import Command
 from slurm_robust.devcluster.record import ClusterRecord
-from slurm_robust.devcluster.spec import DevClusterError, ClusterPaths, Spec
+from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
 if TYPE_CHECKING:
     from slurm_robust.devcluster.cluster import DevCluster

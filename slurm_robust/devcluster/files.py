@@ -13,7 +13,7 @@ from pathlib import Path
 import slurm_robust
 from slurm_robust.devcluster import conf, machine, record
 from slurm_robust.devcluster.conf import Settings
-from slurm_robust.devcluster.spec import DevClusterError, ClusterPaths, Spec
+from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
 # Slurm and munge make sockets below the folder, and a socket's path ends at 107 characters.
 MAX_PATH = 70

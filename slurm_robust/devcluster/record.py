@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_robust.devcluster.conf import Settings
 from slurm_robust.devcluster.process import ClusterProcess
-from slurm_robust.devcluster.spec import DevClusterError, ClusterPaths, Spec
+from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
 VERSION = 1
 

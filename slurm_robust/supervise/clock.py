@@ -1,20 +1,19 @@
-"""Where the supervisor's parts take their time from: one clock, which a test replaces."""
+"""The clock of the supervisor's parts; a test replaces it."""
+
+from __future__ import annotations
 
 import asyncio
-import time
+
+from slurm_robust.supervise.agent.clock import SystemClock
 
 
-class Clock:
-    """The machine's own clocks."""
-
-    def now_s(self) -> float:
-        """Seconds since the epoch; may jump when the machine's clock is set."""
-        return time.time()
-
-    def monotonic_s(self) -> float:
-        """Seconds since an arbitrary start; never jumps."""
-        return time.monotonic()
+class Clock(SystemClock):
+    """The clocks of this machine, and asyncio's sleep."""
 
     async def sleep(self, seconds: float) -> None:
         """Let other tasks run for this long."""
         await asyncio.sleep(seconds)
+
+
+CLOCK = Clock()
+"""The default wherever a clock is a parameter."""

@@ -11,7 +11,7 @@ import pytest
 from helpers import wait_until
 
 from slurm_robust.devcluster import machine, process
-from slurm_robust.devcluster.process import Command, ClusterProcess
+from slurm_robust.devcluster.process import ClusterProcess, Command
 
 
 @pytest.fixture

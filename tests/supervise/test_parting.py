@@ -128,7 +128,7 @@ def test_the_wait_travels_as_text() -> None:
 
 NAP = (
     "import sys; from slurm_robust.supervise.recover import waiting_shell as w; "
-    "sys.exit(w.nap(float(sys.argv[1]), sys.argv[2:]))"
+    "sys.exit(w.become(float(sys.argv[1]), sys.argv[2:]))"
 )
 
 

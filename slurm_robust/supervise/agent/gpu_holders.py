@@ -1,4 +1,4 @@
-"""Who of an ended step still holds a GPU of this node open, also where its environment no longer says whose it is."""
+"""Which processes of an ended step still hold a GPU of this node, also where their environment names no job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CGROUP = re.compile(r"/job_(\d+)/step_(\d+)(?:/|$)", re.MULTILINE)
 
 
 def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[StepProcess]:
-    """Processes of these steps that hold a device file open; none where there is no such file, or nothing is seen.
+    """Processes of these steps that hold a device file open; none where there is no such file.
 
     Args:
         target: Job and node.
@@ -29,7 +29,7 @@ def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[Ste
             continue
         step = _step_of(pid, target)
         stat = procfs.stat(pid)
-        if step in steps and stat is not None and stat.state not in ("Z", "X"):
+        if step in steps and stat is not None and stat.alive:
             out.append(StepProcess(pid, stat.ppid, stat.start_ticks, stat.command, -1, -1, step, 0, -1, ""))
     return out
 

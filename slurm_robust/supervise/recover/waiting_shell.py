@@ -100,7 +100,7 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def nap(seconds: float, argv: Sequence[str]) -> int:
+def become(seconds: float, argv: Sequence[str]) -> int:
     """Become a shell that runs `argv` every so many seconds. Its pid stays, so that whoever waits for us goes on.
 
     `argv` prints `NEXT` and the last argument of the next run, or `EXIT` and the code to end with. A run that says
