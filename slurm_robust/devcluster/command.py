@@ -1,4 +1,4 @@
-"""Runs one command, as any account, and says what it wrote where it fails."""
+"""Runs one command, as any account, whose output becomes part of the error where it fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_robust.devcluster.spec import DevClusterError
 
 
 class CommandError(subprocess.CalledProcessError):
-    """A command in the devcluster failed; says what it wrote."""
+    """A command in the devcluster failed; the text contains its output."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self.stdout or ''}{self.stderr or ''}"

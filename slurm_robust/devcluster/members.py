@@ -11,7 +11,7 @@ from slurm_robust.devcluster.process import ClusterProcess
 from slurm_robust.devcluster.record import ClusterRecord
 
 MARK = "SROBUST_DEVCLUSTER_MEMBER"
-"""Stands in the environment of every daemon that a devcluster starts, with its folder as the value."""
+"""A variable of every daemon that a devcluster starts; its value is the cluster's folder."""
 
 
 def stepds(record: ClusterRecord, node: str | None = None) -> list[ClusterProcess]:
@@ -29,10 +29,10 @@ def stepds(record: ClusterRecord, node: str | None = None) -> list[ClusterProces
 
 
 def jobs(record: ClusterRecord, job_id: int | None = None, node: str | None = None) -> list[ClusterProcess]:
-    """What jobs run on a node, or on all: batch scripts, ranks, prologs, and what those started.
+    """Jobs' processes on a node, or on all: batch scripts, ranks, prologs, and what those started.
 
-    Found by their environment: the cluster's slurm.conf or name, and SLURMD_NODENAME, which only a process that slurmd
-    started has (a shell that merely talks to the cluster has none).
+    Found by their environment: the cluster's slurm.conf or name, and SLURMD_NODENAME, which only processes that slurmd
+    started have (a shell that uses the cluster has none).
     """
     found = []
     for pid in process.every_pid():
@@ -50,7 +50,7 @@ def jobs(record: ClusterRecord, job_id: int | None = None, node: str | None = No
 
 
 def of_node(record: ClusterRecord, node: str) -> set[ClusterProcess]:
-    """Everything that would vanish with a node's power, its slurmd included."""
+    """Everything that ends when a node loses power, its slurmd included."""
     roots = {*stepds(record, node), *jobs(record, node=node)}
     if slurmd := record.live().get(f"slurmd.{node}"):
         roots.add(slurmd)
@@ -64,7 +64,7 @@ def everything(record: ClusterRecord) -> set[ClusterProcess]:
 
 
 def marked(directory: Path) -> set[ClusterProcess]:
-    """What was started as a part of the cluster in a folder, and what that started, by the mark alone."""
+    """Processes with the mark of a folder's cluster, and what they started."""
     return _with_descendants(set(_marked(directory)))
 
 
@@ -73,7 +73,7 @@ def _marked(directory: Path) -> list[ClusterProcess]:
 
 
 def _grouped(record: ClusterRecord) -> list[ClusterProcess]:
-    """What sits in the cluster's cgroups, whatever it did to its environment; thawed, so that it can be ended."""
+    """Processes in the cluster's cgroups, whatever their environment; thawed, so that they can be ended."""
     if record.settings.proctrack != "cgroup":
         return []
     pids: set[int] = set()

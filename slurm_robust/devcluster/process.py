@@ -1,4 +1,4 @@
-"""Processes of a devcluster: started so that they outlive us, found again, and never mistaken for another's."""
+"""Processes of a devcluster: started so that they outlive us, found again, and not confused with others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_robust.devcluster.spec import DevClusterError
 
 PROC = Path("/proc")
 
-# Runs in a bare interpreter: one fork and exec for each daemon, in a session of its own, all of them left to init.
+# Runs in a bare interpreter: one fork and exec for each daemon, in a session of its own, adopted by init.
 _LAUNCHER = """
 import json, os, sys
 for item in json.load(sys.stdin):
@@ -39,7 +39,7 @@ for item in json.load(sys.stdin):
 
 @dataclass(frozen=True)
 class ClusterProcess:
-    """One process, told apart from a later one with the same pid by when it started.
+    """One process, distinguished from a later one with the same pid by its start.
 
     Attributes:
         start_ticks: Field 22 of /proc/PID/stat: clock ticks since boot.
@@ -55,13 +55,13 @@ class ClusterProcess:
         return stat is not None and stat.start_ticks == self.start_ticks and stat.state not in "ZX"
 
     def signal(self, number: int) -> bool:
-        """Send a signal to this very process; False where it is gone or is not ours to signal."""
+        """Send a signal to this very process; False where it has ended or we may not signal it."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except OSError:
             return False
         try:
-            # Checked after the descriptor is open: from here on it cannot come to mean another process.
+            # Checked after the descriptor is open: from here on it cannot refer to another process.
             if not self.alive:
                 return False
             signal.pidfd_send_signal(descriptor, number)
@@ -74,7 +74,7 @@ class ClusterProcess:
 
 @dataclass(frozen=True)
 class StatFields:
-    """What is needed of /proc/PID/stat."""
+    """Fields of /proc/PID/stat."""
 
     name: str
     state: str
@@ -111,7 +111,7 @@ def environ(pid: int) -> dict[str, str]:
 
 
 def working_directory(pid: int) -> str:
-    """Where a process works; empty where it cannot be told."""
+    """A process's working directory; empty where it cannot be read."""
     try:
         return str((PROC / str(pid) / "cwd").readlink())
     except OSError:
@@ -119,7 +119,7 @@ def working_directory(pid: int) -> str:
 
 
 def every_pid() -> Iterator[int]:
-    """The pids of this machine, our own and our ancestors' left out: those are never part of a cluster."""
+    """The pids of this machine without our own and our ancestors': those are never part of a cluster."""
     ours = set(_lineage(os.getpid()))
     for entry in os.scandir(PROC):
         if entry.name.isdigit() and int(entry.name) not in ours:
@@ -151,7 +151,7 @@ def descendants(roots: Iterable[int]) -> set[int]:
 
 @dataclass(frozen=True)
 class Command:
-    """A daemon to be started: its words, environment, log and working directory."""
+    """A daemon to be started: its arguments, environment, log and working directory."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -171,7 +171,7 @@ def launch(commands: list[Command]) -> list[ClusterProcess]:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _LAUNCHER],
         input=json.dumps(items),
-        # Should we be killed now, the launcher itself is found by the mark that it carries like its children.
+        # Where we are killed now, the launcher itself is found by the mark in its environment, as its children are.
         env=dict(commands[0].env),
         capture_output=True,
         text=True,
@@ -181,14 +181,14 @@ def launch(commands: list[Command]) -> list[ClusterProcess]:
     pids = [int(line) for line in done.stdout.split()]
     if len(pids) != len(commands):
         raise DevClusterError(f"cannot start processes: {done.stderr.strip() or done.returncode}")
-    # One that has ended by now, and is even reaped, gets a start time that no process has.
+    # One that has ended and is already reaped gets a start time that no process has.
     return [identify(pid) or ClusterProcess(pid, -1) for pid in pids]
 
 
 def end(
     find: Callable[[], Iterable[ClusterProcess]], *, grace_s: float = 0, timeout_s: float = 10
 ) -> list[ClusterProcess]:
-    """End what `find` finds, and looks again until it finds nothing: jobs fork while they are being killed.
+    """End the processes that `find` returns, until it returns none: jobs fork while they are being killed.
 
     Args:
         find: The processes to end; called again and again.
@@ -196,13 +196,13 @@ def end(
         timeout_s: When to give up.
 
     Returns:
-        What still lives (in an uninterruptible sleep, or not ours to signal).
+        Those that still live (uninterruptible, or we may not signal them).
     """
     began_s = time.monotonic()
     asked: set[ClusterProcess] = set()
     seen: set[ClusterProcess] = set()
     while True:
-        # What was seen once stays wanted: an orphan with a wiped environment is found only while its parent lives.
+        # A process seen once stays in the set: an orphan with a wiped environment is found only while its parent lives.
         seen |= set(find())
         left = [process for process in seen if process.alive]
         spent_s = time.monotonic() - began_s

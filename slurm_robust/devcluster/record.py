@@ -1,4 +1,4 @@
-"""`cluster.json`: what a devcluster is and which processes it started, kept true while it lives."""
+"""`cluster.json`: what a devcluster is and which processes it started, updated while it lives."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class ClusterRecord:
-    """What stands in `cluster.json`.
+    """The content of `cluster.json`.
 
     Attributes:
         processes: role → process; roles are `munged`, `slurmctld`, `slurmd.NODE`, `srobustd`.
-        notices: What is missing here and why, in words for people.
-        boot_id: Of the kernel that ran the processes: after a reboot none of them is ours.
+        notices: Sentences about what is missing here and why.
+        boot_id: Of the boot in which the processes were started: after a reboot none of them exists.
     """
 
     directory: Path
@@ -37,7 +37,7 @@ class ClusterRecord:
 
     @property
     def layout(self) -> ClusterPaths:
-        """Where its files lie."""
+        """The paths of its files."""
         return ClusterPaths(self.directory)
 
     def live(self) -> dict[str, ClusterProcess]:
@@ -53,14 +53,14 @@ def boot_id() -> str:
 
 
 def create(record: ClusterRecord) -> None:
-    """Write the first record of a directory: from here on the folder is this cluster's, and no one else's.
+    """Write the first record of a directory: from then on the folder belongs to this cluster alone.
 
     Raises:
         DevClusterError: another cluster has the directory.
     """
     whole = record.directory / f".{record.settings.name}.new"
     try:
-        # A link appears with all that stands in the file, or not at all: whoever is killed here leaves no half record.
+        # The link appears with the whole content or not at all: where we are killed here, no half record is left.
         whole.write_text(_encode(record), encoding="utf-8")
         os.link(whole, record.layout.record)
     except FileExistsError:
@@ -70,7 +70,7 @@ def create(record: ClusterRecord) -> None:
 
 
 def taken(directory: Path) -> str:
-    """What to say where a cluster has the directory already."""
+    """The error text where a cluster has the directory already."""
     return (
         f"{directory}: a devcluster is there already, running or left by an `up` that was interrupted; "
         f"end it with: srobust devcluster down --dir {directory}"
@@ -78,7 +78,7 @@ def taken(directory: Path) -> str:
 
 
 def change_settings(directory: Path, settings: Settings, notice: str) -> None:
-    """Another way was found to run it: keep the settings, and say why."""
+    """Store changed settings, and a notice that gives the reason."""
     with _rewritten(directory) as (now, put):
         put(dataclasses.replace(now, settings=settings, notices=(*now.notices, notice)))
 
@@ -87,14 +87,14 @@ def read(directory: Path) -> ClusterRecord:
     """The record of a directory.
 
     Raises:
-        DevClusterError: there is none, or it is not one that this version understands.
+        DevClusterError: there is none, or this version does not understand it.
     """
     path = ClusterPaths(directory).record
     try:
         with path.open(encoding="utf-8") as file:
-            # The record says which pids are to be killed: root must not take that from anybody else.
+            # The record says which pids are to be killed: root must not believe another user's.
             if os.fstat(file.fileno()).st_uid != os.geteuid():
-                raise DevClusterError(f"{directory}: this devcluster belongs to another user; speak to it as that user")
+                raise DevClusterError(f"{directory}: this devcluster belongs to another user; use it as that user")
             return _decode(json.load(file))
     except FileNotFoundError:
         raise DevClusterError(

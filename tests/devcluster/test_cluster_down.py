@@ -108,7 +108,7 @@ def test_down_leaves_what_only_looks_like_a_devcluster(short_dir: Path) -> None:
     kept.parent.mkdir(parents=True)
     kept.write_text("years of work\n")
     (short_dir / "mine" / "work").mkdir()
-    with pytest.raises(DevClusterError, match="nothing in it was touched"):
+    with pytest.raises(DevClusterError, match="nothing in it was changed"):
         DevCluster(short_dir / "mine").down()
     assert kept.read_text() == "years of work\n"
 
