@@ -1,8 +1,8 @@
 """The part of the SPANK plugin that must run in the program's own Python; the plugin puts it in front of PYTHONPATH.
 
-It lets py-spy attach to this Python and its forked children where Yama allows only ancestors: each process needs its own
-permission, and fork does not inherit it, so data loaders and torchrun's workers need it, too. And it removes the old
-variables of PyTorch's flight recorder where this PyTorch knows the new ones: it would warn on each rank.
+It lets py-spy attach to this Python and its forked children where Yama allows only ancestors: each process needs its
+own permission, and fork does not inherit it, so data loaders and torchrun's workers need it, too. And it removes the
+old variables of PyTorch's flight recorder where this PyTorch knows the new ones: it would warn on each rank.
 
 Whatever fails here, the program starts; then the site's or the user's own sitecustomize is loaded.
 """

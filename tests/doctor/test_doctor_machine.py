@@ -21,7 +21,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="files of root can only
 @pytest.mark.parametrize(
     ("owner", "mode", "level", "words"),
     [
-        (0, 0o755, Severity.OK, "root's own"),
+        (0, 0o755, Severity.OK, "only root can change it"),
         (1000, 0o755, Severity.WRONG, "belongs to user 1000"),
         (0, 0o757, Severity.WRONG, "may be written by others"),
         (0, 0o644, Severity.WRONG, "is not executable"),
@@ -74,7 +74,7 @@ def test_the_python_that_root_runs_is_root_s(tmp_path: Path) -> None:
     os.chown(tmp_path / "usr/mine", 1000, -1)
 
     def levels() -> dict[str, Severity]:
-        return {advice.about: advice.level for advice in machine.look({}, None, tmp_path)}
+        return {advice.about: advice.level for advice in machine.check({}, None, tmp_path)}
 
     assert levels()["/opt/slurm_robust/bin/python"] is Severity.OK
     (tmp_path / "etc/slurm_robust/env").write_text('SROBUST_PYTHON="/usr/mine"\nSROBUST_CODE=/opt/slurm_robust\n')
@@ -84,7 +84,7 @@ def test_the_python_that_root_runs_is_root_s(tmp_path: Path) -> None:
 
 def test_a_script_that_is_not_here_is_looked_at_elsewhere(tmp_path: Path) -> None:
     """The controller need not have the nodes' scripts."""
-    found = machine.look({"Prolog": "/opt/none"}, None, tmp_path)
+    found = machine.check({"Prolog": "/opt/none"}, None, tmp_path)
     assert (found[0].level, found[0].about) == (Severity.UNKNOWN, "/opt/none")
 
 
