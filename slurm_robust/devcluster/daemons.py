@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_robust import config
 from slurm_robust.devcluster import conf, files, machine, members, process, record
-from slurm_robust.devcluster.command import run_as
+from slurm_robust.devcluster.command import RunOptions, run
 from slurm_robust.devcluster.process import Command
 from slurm_robust.devcluster.record import ClusterRecord
 from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
@@ -186,9 +186,9 @@ def node_states(now: ClusterRecord, timeout_s: float) -> dict[str, str]:
     if not machine.listens(now.settings.ctld_port):
         return {}
     sinfo = ["sinfo", "-h", "-N", "-o", "%N %T"]
-    env, cwd = environment(now.layout), now.layout.work
+    options = RunOptions(environment(now.layout), now.layout.work, timeout_s, check=False)
     try:
-        shown = run_as(sinfo, user=None, env=env, cwd=cwd, timeout_s=timeout_s, check=False, text=None)
+        shown = run(sinfo, options)
     except subprocess.TimeoutExpired:
         return {}
     return dict(line.split() for line in shown.stdout.splitlines()) if shown.returncode == 0 else {}

@@ -143,8 +143,8 @@ def _health_check(settings: Settings, config: Config) -> list[Advice]:
         found.append(Advice(Severity.WRONG, "HealthCheckInterval", "0: it never runs", "HealthCheckInterval=300"))
     elif fresh_s and every_s >= fresh_s:
         sentence = (
-            f"{every_s} s, and nodecheck.fresh_s is {fresh_s:g}: for part of the time prologs have no fresh verdict, and "
-            "run all checks"
+            f"{every_s} s, and nodecheck.fresh_s is {fresh_s:g}: for part of the time prologs have no fresh "
+            "verdict, and run all checks"
         )
         found.append(Advice(Severity.ADVICE, "HealthCheckInterval", sentence, "HealthCheckInterval=300"))
     else:

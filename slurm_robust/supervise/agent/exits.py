@@ -9,7 +9,7 @@ import os
 import stat
 
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
-from slurm_robust.supervise.agent.messages import TaskExit
+from slurm_robust.supervise.agent.messages import TaskEnded
 
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 16
@@ -52,9 +52,9 @@ class Exits:
                 os.close(file.fd)
         self._files.clear()
 
-    def read_new(self) -> list[TaskExit]:
+    def read_new(self) -> list[TaskEnded]:
         """Tasks that ended since the last call."""
-        out: list[TaskExit] = []
+        out: list[TaskEnded] = []
         for path, file in list(self._files.items()):
             if file is None:
                 continue
@@ -76,7 +76,7 @@ class Exits:
         return out
 
 
-def parse(line: bytes, node: str, step_id: str, now_s: float) -> TaskExit | None:
+def parse(line: bytes, node: str, step_id: str, now_s: float) -> TaskEnded | None:
     """One line; None where it is malformed."""
     words = line.decode("ascii", "replace").split(" ")
     try:
@@ -86,4 +86,4 @@ def parse(line: bytes, node: str, step_id: str, now_s: float) -> TaskExit | None
         return None
     if len(words) != 4 or task < 0 or not 0 <= code <= 255 or not 0 <= number <= 64 or at_s - at_s != 0:
         return None
-    return TaskExit(node, step_id, task, code, number, round(max(0.0, now_s - at_s), 3))
+    return TaskEnded(node, step_id, task, code, number, round(max(0.0, now_s - at_s), 3))

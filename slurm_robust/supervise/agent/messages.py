@@ -124,7 +124,7 @@ class RankState(NamedTuple):
     pid: int
 
 
-class TaskExit(NamedTuple):
+class TaskEnded(NamedTuple):
     """How a task ended, as slurmstepd told the SPANK plugin.
 
     Attributes:
@@ -184,7 +184,7 @@ class Malformed(NamedTuple):
 
 
 FromAgent = Union[
-    Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskExit, CaptureTaken,
+    Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
     RasTaken, Cleaned, Flushing, Flushed, Malformed,
 ]  # fmt: skip
 
@@ -287,7 +287,7 @@ _FROM_AGENT = Codec(
         "t": TimingReport,
         "marks": RankStart,
         "state": RankState,
-        "exit": TaskExit,
+        "exit": TaskEnded,
         "cap": CaptureTaken,
         "ras": RasTaken,
         "clean": Cleaned,

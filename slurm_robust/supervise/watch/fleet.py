@@ -101,7 +101,7 @@ class Fleet:
             messages.TimingReport: self._take_timings,
             messages.RankStart: self._take_start,
             messages.RankState: self._take_state,
-            messages.TaskExit: self._take_exit,
+            messages.TaskEnded: self._take_exit,
             messages.CaptureTaken: self._take_capture,
             messages.RasTaken: self._take_ras,
             messages.Cleaned: self._take_cleaned,
@@ -200,7 +200,7 @@ class Fleet:
         info = self.ranks[message.rank]
         info.state, info.state_pid = message.state, message.pid
 
-    def _take_exit(self, ended: messages.TaskExit, now_s: float) -> None:
+    def _take_exit(self, ended: messages.TaskEnded, now_s: float) -> None:
         at_s = now_s - max(0.0, ended.age_s)
         end = TaskEnd(ended.task, ended.node, ended.code, ended.signal, at_s)
         self.ends.setdefault((ended.step_id, ended.task), end)  # an agent that was started anew reports all of them

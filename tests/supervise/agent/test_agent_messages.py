@@ -22,7 +22,7 @@ SENT: list[m.FromAgent] = [
     m.TimingReport("n1", (m.TimingEntry(3, 9, 1.0, None, None), m.TimingEntry(4, 9, 1.0, 0.5, 0.5))),
     m.RankStart("n1", 3, {"imports_done": 1.0}, {"dp": 8}, m.FirstStep(-1, 0.0)),
     m.RankState("n1", 3, "T", 101),
-    m.TaskExit("n1", "0", 3, 0, 9, 0.25),
+    m.TaskEnded("n1", "0", 3, 0, 9, 0.25),
     m.CaptureTaken("n1", 4, m.pack({"v": 1})),
     m.RasTaken("n1", 4, m.pack({"json": None})),
     m.Cleaned("n1", 5, (7, 8)),
