@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping
 
+_REQUIRED = object()
+
 
 class Codec:
     """Knows the messages that travel in one direction.
@@ -20,7 +22,7 @@ class Codec:
         self._tag = tag
         self._kind_of = {cls: kind for kind, cls in kinds.items()}
         self._readers = {
-            kind: (cls, [(name, *fields[name], name in cls._field_defaults) for name in cls._fields])
+            kind: (cls, [(*fields[name], cls._field_defaults.get(name, _REQUIRED)) for name in cls._fields])
             for kind, cls in kinds.items()
         }
         self._keys = {cls: [(fields[name][0], name) for name in cls._fields] for cls in kinds.values()}
@@ -43,7 +45,9 @@ class Codec:
         """
         try:
             cls, readers = self._readers[raw[self._tag]]
-            values = {name: read(raw[key]) for name, key, read, optional in readers if not optional or key in raw}
+            values = [
+                read(raw[key]) if default is _REQUIRED or key in raw else default for key, read, default in readers
+            ]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"not a message ({type(error).__name__}: {error})") from None
-        return cls(**values)
+        return cls._make(values)

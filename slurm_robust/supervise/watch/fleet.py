@@ -109,7 +109,7 @@ class Fleet:
 
     def feed(self, message: messages.FromAgent | Mapping[str, Any], now_s: float) -> None:
         """Take one agent's message, decoded or as it arrived; one that makes no sense is counted and skipped."""
-        if isinstance(message, Mapping):
+        if not isinstance(message, tuple):
             message = messages.from_agent(message)
         if message.node:
             self.heard_at_s[message.node] = now_s
