@@ -21,6 +21,7 @@ from lib import wait_for
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.supervise.agent.messages import TakeCapture
 from slurm_robust.supervise.watch.fleet import Fleet
 from slurm_robust.supervise.watch.watch_step import WatchStep
 
@@ -118,7 +119,7 @@ async def _measure(cluster: DevCluster, job_id: int, ranks_each: int, repeats: i
             known.append(time.monotonic() - began)
             await asyncio.sleep(_SETTLE_S)
             fleet.expect(1)
-            watch.tell("capture", id=1, round=1, timeout_s=60.0)
+            watch.send(TakeCapture(1, 1, 60.0))
             captures.append(
                 await _until(lambda fleet=fleet: len(fleet.archives.get(1, {})) == len(nodes), 90, "all stacks")
             )

@@ -129,7 +129,7 @@ class Round:
 
         def agent_lives(_: int) -> None:
             kill_point.here("agent")
-            made = persisters.Persist(Target(JOB, node, "", "", self.cluster))
+            made = persisters.PersisterHost(Target(JOB, node, "", "", self.cluster))
             while not (self.folder / "over").exists():
                 fd = made.listening()
                 if fd < 0:

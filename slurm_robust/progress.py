@@ -1,4 +1,4 @@
-"""How far a rank came, told by the training loop in a few stores: no lock, no system call, no socket, never an error.
+"""Progress of a rank, reported by the training loop in a few stores: no lock, no system call, no socket, no error.
 
     from slurm_robust import progress
 
@@ -11,23 +11,23 @@
             evaluate()
 
 This is one file, Python >= 3.8, standard library only; it may be copied into any environment. Importing it opens
-nothing. The first call makes one page of anonymous memory (a memfd called `srobust-progress`, allocated before it is
-mapped, so that a full or read-only /dev/shm, a container's own mounts and left-over files do not matter). Whoever may
-look into the process (its owner, root) finds it as `/proc/PID/fd/N -> /memfd:srobust-progress (deleted)` and reads it
-with `read`; where it cannot be made, every call does nothing.
+nothing. The first call makes one page of anonymous memory: a memfd named `srobust-progress`, allocated before it is
+mapped, so that a full or read-only /dev/shm, a container's own mounts and left-over files do not matter. The owner of
+the process, and root, find it as `/proc/PID/fd/N -> /memfd:srobust-progress (deleted)` and read it with `read`. Where
+it cannot be made, every call does nothing.
 
-What is not an `int` or `float` is ignored without being touched: a CUDA tensor is never synchronised. NaN and
-infinity are passed on. One thread is meant to report; two at once can mix up one record and harm nothing else.
-Forked children (data loaders) of a process that reports are silent. `SROBUST_PROGRESS=0` switches all of it off.
+A value that is not an `int` or `float` is ignored and not touched: a CUDA tensor is never synchronised. NaN and
+infinity are reported. One thread should report; two at once can mix up one record and do no other harm. Forked
+children (data loaders) of a process that reports do not report. `SROBUST_PROGRESS=0` switches everything off.
 
 Where Yama lets only ancestors attach (`kernel.yama.ptrace_scope=1`, Ubuntu's default), importing this also allows
 processes of the same user to trace this one and its forked children (`prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)`),
-so that the node's agent can take its stack when it hangs; that is what scope 0 allows everywhere.
+so that the node's agent can take its stack when it hangs. Scope 0 allows that everywhere.
 
 The page, native byte order, read by `read`:
 
-    offset  type     what
-    0       8 bytes  b"SROBPRG1"; a layout that old readers could not read gets another name
+    offset  type     content
+    0       8 bytes  b"SROBPRG1"; a layout that old readers cannot read gets another name
     8       u32      version; fields are only ever added
     12      u32      size of the page, bytes
     16      i64      pid, as the process sees it
@@ -40,10 +40,10 @@ The page, native byte order, read by `read`:
     96      u64      calls whose loss was NaN or infinite
     104     u64      phase, an index into PHASES
     112     f64 x2   when the phase began: CLOCK_MONOTONIC, CLOCK_REALTIME
-    128     f64      seconds that the phase may take, NaN where it was not said
+    128     f64      seconds that the phase may take, NaN where not announced
     136     u64      changes of phase
     144     f64 x2   when the page was made: CLOCK_MONOTONIC, CLOCK_REALTIME
-    160     i64 f64  the first step that was told, and when: CLOCK_REALTIME; 0.0 before it
+    160     i64 f64  the first step that was reported, and when: CLOCK_REALTIME; 0.0 before it
     256     u32 text length in bytes and JSON of the parallel layout, {"tp": 2, "pp": 4}
     768     u64      number of marks, 40 bytes each from 776 on: name (24 bytes, zero-padded), CLOCK_MONOTONIC,
                      CLOCK_REALTIME
@@ -66,7 +66,7 @@ from typing import Any, NamedTuple
 PHASES = ("startup", "train", "evaluate", "checkpoint", "idle")
 MEMFD_NAME = "srobust-progress"
 LINK_NAME = "/memfd:" + MEMFD_NAME
-"""How the descriptor's link in /proc/PID/fd begins."""
+"""The beginning of the descriptor's link in /proc/PID/fd."""
 MAGIC = b"SROBPRG1"
 VERSION = 2
 SIZE_BYTES = 4096
@@ -90,7 +90,7 @@ _READ_TRIES = 50
 
 
 class StepTiming(NamedTuple):
-    """How long a step took, seconds; NaN where it was not told. `total_s` is from the end of the step before."""
+    """How long a step took, seconds; NaN where unknown. `total_s` is from the end of the step before."""
 
     step: int
     total_s: float
@@ -98,12 +98,12 @@ class StepTiming(NamedTuple):
     communication_s: float
 
 
-class Record(NamedTuple):
-    """What a process said of itself.
+class ProgressRecord(NamedTuple):
+    """What a process has reported.
 
     `…_monotonic_s` are CLOCK_MONOTONIC of its machine, `…_at_s` seconds since the epoch; 0.0 where it has not happened.
     `step` is -1 before the first; `loss` and `grad_norm` are the last given, None where never given.
-    `phase_timeout_s` is None where it was not said. `marks` gives each mark's seconds since the epoch.
+    `phase_timeout_s` is None where it was not announced. `marks` gives each mark's seconds since the epoch.
     """
 
     pid: int
@@ -128,7 +128,7 @@ class Record(NamedTuple):
     first_step: int = -1
     first_step_at_s: float = 0.0
     timed: int = 0
-    """Timings told so far."""
+    """Timings reported so far."""
     timings: tuple[StepTiming, ...] = ()
     """The last 48 of them, oldest first."""
 
@@ -147,13 +147,13 @@ class _Page:
         self.depth = 0  # of `with phase(…)` blocks
         self.nonfinite = 0
         self.timed = 0
-        self.before = (-1, 0.0)  # step that timing() was last called after, and its end: CLOCK_MONOTONIC
+        self.before = (-1, 0.0)  # the step of the last timing(), and its end: CLOCK_MONOTONIC
         self.phase = 0
         self.timeout_s = math.nan
         self.marks: set[str] = set()
         fd = _memfd()
         try:
-            # Allocated now: a page that cannot be had must fail here and not as SIGBUS at a store.
+            # Allocated now: missing memory must fail here, and not as SIGBUS at a store.
             os.posix_fallocate(fd, 0, SIZE_BYTES)
             self.memory = mmap.mmap(fd, SIZE_BYTES)
             self.inode = os.fstat(fd).st_ino
@@ -168,7 +168,7 @@ class _Page:
         _HEAD.pack_into(self.memory, 0, MAGIC, VERSION, SIZE_BYTES, os.getpid())
 
     def begin(self) -> int:
-        """Make the sequence odd, whatever an interrupted writer left."""
+        """Make the sequence odd, also after an interrupted writer."""
         sequence: int = _SEQ.unpack_from(self.memory, _SEQ_AT)[0] | 1
         _SEQ.pack_into(self.memory, _SEQ_AT, sequence)
         return sequence
@@ -196,12 +196,12 @@ _complained = False
 
 
 def _memfd() -> int:
-    """A memfd, also with a Python that was built against an old C library (conda, uv) and lacks the call.
+    """Make a memfd, also with a Python that was built against an old C library (conda, uv) and lacks the call.
 
     Raises:
-        OSError: it cannot be had.
+        OSError: it failed.
     """
-    # Sites may forbid executable memfds (vm.memfd_noexec=2); kernels before 6.3 do not know the flag that obeys.
+    # Sites may forbid executable memfds (vm.memfd_noexec=2); kernels before 6.3 do not know the flag for that.
     for flags in (_MFD_CLOEXEC | _MFD_NOEXEC_SEAL, _MFD_CLOEXEC):
         try:
             if hasattr(os, "memfd_create"):
@@ -217,7 +217,7 @@ def _memfd() -> int:
 
 
 def _enable() -> _Page | None:
-    """Make the page at the first call; None, for good, where it cannot be made."""
+    """Make the page at the first call; None, from then on, where it cannot be made."""
     global _page, _off  # noqa: PLW0603 (one page a process)
     if _off:
         return None
@@ -232,9 +232,9 @@ def _enable() -> _Page | None:
 
 
 def step(n: int, loss: float | None = None, grad_norm: float | None = None) -> None:
-    """Say that training step `n` is complete, with its loss and gradient norm where the loop has them as numbers.
+    """Report that training step `n` is complete, with its loss and gradient norm where the loop has them as numbers.
 
-    Ends `startup`, `idle` and any phase set by `set_phase`; not one that a `with phase(…)` block is still in.
+    This ends `startup`, `idle` and any phase set by `set_phase`, but not the phase of an open `with phase(…)` block.
     """
     page = _page
     if page is None:
@@ -246,12 +246,12 @@ def step(n: int, loss: float | None = None, grad_norm: float | None = None) -> N
         page.calls = calls = page.calls + 1
         sequence: int = _SEQ.unpack_from(memory, _SEQ_AT)[0] | 1
         _SEQ.pack_into(memory, _SEQ_AT, sequence)
-        if not issubclass(type(n), int):  # still a sign of life, but of no known step
+        if not issubclass(type(n), int):  # still a sign of life, of an unknown step
             n = _STEP.unpack_from(memory, _STEP_AT)[1]
         _STEP.pack_into(memory, _STEP_AT, calls, n, time.monotonic(), time.time())
-        if calls == 1:  # whoever looks in from outside may come some steps later
+        if calls == 1:  # a reader may attach some steps later
             _FIRST.pack_into(memory, _FIRST_AT, n, time.time())
-        # type() and not isinstance(): nothing of the object itself runs. NaN - NaN and inf - inf are not 0.
+        # type() and not isinstance(): no code of the object runs. NaN - NaN and inf - inf are not 0.
         if loss is not None and issubclass(type(loss), (int, float)):
             _VALUE.pack_into(memory, _LOSS_AT, loss, calls)
             if loss - loss != 0:
@@ -267,10 +267,10 @@ def step(n: int, loss: float | None = None, grad_norm: float | None = None) -> N
 
 
 def timing(compute_s: float | None = None, communication_s: float | None = None) -> None:
-    """Say what the step last told by `step` was spent on, in seconds; call it after `step`.
+    """Report the seconds that the last step took; call it after `step`.
 
     `compute_s` is this rank's own work (forward, backward, optimiser) without waiting for others, `communication_s`
-    the rest; either will do. On a GPU take them from events of steps before, never by a synchronisation of its own.
+    the rest; one of them is enough. On a GPU take them from events of earlier steps, and do not synchronise for them.
     """
     page = _page or _enable()
     if page is None:
@@ -291,7 +291,7 @@ def timing(compute_s: float | None = None, communication_s: float | None = None)
 
 
 def set_phase(name: str, timeout_s: float | None = None) -> None:
-    """Say what the program is doing from now on, one of PHASES, and how long that may take where it is known."""
+    """Report what the program does from now on, one of PHASES, and how long that may take where it is known."""
     page = _page or _enable()
     if page is None:
         return
@@ -305,9 +305,9 @@ def set_phase(name: str, timeout_s: float | None = None) -> None:
 
 
 class phase:  # noqa: N801 (used as `with phase(…)`, like a function)
-    """`with phase("evaluate", timeout_s=900): …`: in that phase inside the block, and back in the one before after it.
+    """`with phase("evaluate", timeout_s=900): …`: that phase inside the block, and the one before after it.
 
-    A limit that is announced replaces the supervisor's own for this phase. An unknown name changes nothing.
+    An announced limit replaces the supervisor's own for this phase. An unknown name changes nothing.
     """
 
     __slots__ = ("_before", "_name", "_timeout_s")
@@ -336,7 +336,7 @@ class phase:  # noqa: N801 (used as `with phase(…)`, like a function)
 
 
 def layout(**sizes: int) -> None:
-    """Say how the ranks are grouped: `layout(tp=2, pp=4, dp=4)`. Only positive whole numbers count."""
+    """Report how the ranks are grouped: `layout(tp=2, pp=4, dp=4)`. Only positive whole numbers count."""
     page = _page or _enable()
     if page is None:
         return
@@ -353,9 +353,9 @@ def layout(**sizes: int) -> None:
 
 
 def mark(name: str) -> None:
-    """Stamp the time of a start-up event, once: imports_done, process_groups_ready, checkpoint_loaded.
+    """Report the time of a start-up event, once: imports_done, process_groups_ready, checkpoint_loaded.
 
-    The first of a name stands; at most 32, names of at most 24 bytes.
+    The first one of a name counts; at most 32 marks, names of at most 24 bytes.
     """
     page = _page or _enable()
     if page is None:
@@ -374,7 +374,7 @@ def mark(name: str) -> None:
 
 
 def find(pid: int, proc: str = "/proc") -> str | None:
-    """The path of a process's page, to be opened for reading; None where it has none or may not be looked into."""
+    """The path of a process's page, to be opened for reading; None where it has none or we may not read its /proc."""
     folder = f"{proc}/{pid}/fd"
     try:
         names = os.listdir(folder)  # noqa: PTH208 (pathlib costs time on each tick of an agent)
@@ -390,12 +390,11 @@ def find(pid: int, proc: str = "/proc") -> str | None:
     return None
 
 
-def read(source: int | bytes) -> Record | None:
+def read(source: int | bytes) -> ProgressRecord | None:
     """Read a page, from an open descriptor of it or from a copy of its bytes.
 
-    None where it is no such page, or was being written each time it was looked at. From a descriptor the record is
-    never torn: the sequence is read before and after, and two readings agree (stores of some processors may arrive in
-    another order than they were made).
+    None where it is no such page, or was being written at each try. From a descriptor the record is never torn: the
+    sequence is read before and after, and two readings must agree (some processors reorder stores).
     """
     if isinstance(source, bytes):
         return _decode(source)
@@ -415,7 +414,7 @@ def read(source: int | bytes) -> Record | None:
     return None
 
 
-def _decode(page: bytes) -> Record | None:
+def _decode(page: bytes) -> ProgressRecord | None:
     if len(page) < SIZE_BYTES or page[:8] != MAGIC:
         return None
     _, version, _, pid = _HEAD.unpack_from(page, 0)
@@ -439,7 +438,7 @@ def _decode(page: bytes) -> Record | None:
         sizes = {str(k): v for k, v in raw.items() if type(v) is int and v > 0}
     except (ValueError, AttributeError):
         sizes = {}
-    return Record(
+    return ProgressRecord(
         pid=pid,
         version=version,
         sequence=sequence,
@@ -450,7 +449,7 @@ def _decode(page: bytes) -> Record | None:
         loss=loss if loss_call > 0 else None,
         grad_norm=grad_norm if grad_call > 0 else None,
         nonfinite_losses=_SEQ.unpack_from(page, _NONFINITE_AT)[0],
-        # A later version may know more phases: what is not known is taken for training, the strictest.
+        # A later version may know more phases: an unknown one counts as training, the strictest.
         phase=PHASES[phase_index] if phase_index < len(PHASES) else "train",
         phase_monotonic_s=phase_monotonic_s,
         phase_at_s=phase_at_s,
@@ -472,21 +471,21 @@ def _seconds(value: object) -> float:
 
 
 def _complain(name: object) -> None:
-    """A phase that does not exist is a slip of the pen: one line, once, and training goes on."""
+    """Report a phase that does not exist, once; training continues."""
     global _complained  # noqa: PLW0603 (once a process)
     if not _complained:
         _complained = True
-        sys.stderr.write(f"slurm_robust.progress: phase {name!r:.40} is ignored; there are {', '.join(PHASES)}\n")
+        sys.stderr.write(f"slurm_robust.progress: phase {name!r:.40} is ignored; known phases: {', '.join(PHASES)}\n")
 
 
 def _after_fork_in_child() -> None:
-    """A child must neither write to its parent's page nor be taken for its parent."""
+    """Give up the page: a child must neither write to its parent's nor be taken for its parent."""
     global _page, _off  # noqa: PLW0603 (as in _enable)
     page, _page = _page, None
     if page is not None:
         _off = True
         try:
-            if os.fstat(page.fd).st_ino == page.inode:  # somebody may have closed it, and the number serves another
+            if os.fstat(page.fd).st_ino == page.inode:  # the program may have closed it, and reuse the number
                 os.close(page.fd)
         except OSError:
             pass

@@ -20,7 +20,7 @@ from lib import ROOT
 
 from ckpt.ways import training
 from slurm_robust.checkpoint import Checkpointer
-from slurm_robust.supervise.agent.persisters import Persist
+from slurm_robust.supervise.agent.persisters import PersisterHost
 from slurm_robust.supervise.agent.ranks import Target
 
 SOURCES = ("memory", "files")
@@ -36,7 +36,7 @@ def measure(size_bytes: int, rounds: int, where: Path, say: Callable[[str], None
     }
     found: dict[str, list[float]] = {source: [] for source in SOURCES}
     with tempfile.TemporaryDirectory(prefix="srobust-restart-", dir=where, ignore_cleanup_errors=True) as folder:
-        keeper = Persist(Target(env["SLURM_JOB_ID"], "bench", "", "", "b"))
+        keeper = PersisterHost(Target(env["SLURM_JOB_ID"], "bench", "", "", "b"))
         keeper.listening()
         keeper.start()
         try:

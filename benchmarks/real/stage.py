@@ -23,7 +23,7 @@ from real.cases import Case
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Conclusion, Verdict
-from slurm_robust.supervise.agent import wire
+from slurm_robust.supervise.agent import messages, wire
 from slurm_robust.supervise.incident.incident_folder import Folder
 from slurm_robust.supervise.incident.incident_page import Record
 from slurm_robust.supervise.incident.investigation import Investigator, Scene
@@ -142,7 +142,7 @@ class Stage:
         while line := await agent.stdout.readline():
             message = decoder.feed(line.decode("utf-8", "replace"))
             if message is not None:
-                self.fleet.feed(message, time.time())
+                self.fleet.feed(messages.from_agent(message), time.time())
 
     def _tell(self, kind: str, **fields: Any) -> None:
         self._told += 1

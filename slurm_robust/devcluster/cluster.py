@@ -1,4 +1,4 @@
-"""A devcluster: a private, real, multi-node Slurm on this machine, to be hurt at will.
+"""A devcluster: a private, real, multi-node Slurm on this machine, whose parts can be killed at will.
 
 cluster = DevCluster.up(Spec(nodes=4))
 cluster.run(["srun", "--immediate=10", "-N4", "hostname"])
@@ -19,26 +19,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slurm_robust.devcluster import conf, daemons, files, machine, members, process, record
-from slurm_robust.devcluster.command import CommandError, run_as
+from slurm_robust.devcluster.command import CommandError, RunOptions, run
 from slurm_robust.devcluster.conf import Settings
-from slurm_robust.devcluster.record import Record
-from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+from slurm_robust.devcluster.record import ClusterRecord
+from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
 __all__ = ["CommandError", "DevCluster", "DevClusterError", "Spec"]
 
 
 class DevCluster:
-    """A devcluster that is up, seen from any process of its user."""
+    """A devcluster that is up, used from any process of its user."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     @classmethod
     def up(cls, spec: Spec, *, timeout_s: float = 30) -> DevCluster:
-        """Start a cluster; returns when every node is ready for jobs. Nothing is left behind where it fails.
+        """Start a cluster; returns when every node is ready for jobs. Where it fails, nothing is left behind.
 
         Raises:
-            DevClusterError: it did not come up in `timeout_s`; carries the end of the log that says why.
+            DevClusterError: it is not up after `timeout_s`; with the end of the log that shows why.
         """
         spec.check()
         for name in ("slurmctld", "slurmd", "srun"):
@@ -50,7 +50,7 @@ class DevCluster:
                 settings = cluster._claim(spec, port)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    directory.rmdir()  # only where it is empty: it may be another's by now
+                    directory.rmdir()  # only where it is empty: another cluster may use it by now
                 raise
             try:
                 cluster._prepare(cluster.spec, settings)
@@ -65,7 +65,7 @@ class DevCluster:
 
     @classmethod
     def attach(cls, directory: str | os.PathLike[str]) -> DevCluster:
-        """The cluster that lives in a folder.
+        """The cluster of a folder.
 
         Raises:
             DevClusterError: there is none.
@@ -74,12 +74,12 @@ class DevCluster:
         return cls(found.directory)
 
     def _claim(self, spec: Spec, port: int) -> Settings:
-        """Make the folder ours; until this has succeeded nothing in it may be ended or removed by us."""
+        """Make the folder ours; before this has succeeded we must not end or remove anything in it."""
         name = f"dev{secrets.token_hex(4)}"
         auth, proctrack, notices = daemons.choose(spec, name)
         settings = Settings(name, pwd.getpwuid(os.geteuid()).pw_name, auth, proctrack, port, machine.slurm_version())
         spec = dataclasses.replace(spec, directory=self.directory)
-        record.create(Record(self.directory, spec, settings, {}, tuple(notices), record.boot_id()))
+        record.create(ClusterRecord(self.directory, spec, settings, {}, tuple(notices), record.boot_id()))
         return settings
 
     def _prepare(self, spec: Spec, settings: Settings) -> None:
@@ -93,19 +93,19 @@ class DevCluster:
             (self.layout.slurm_conf).write_text(conf.slurm_conf(spec, settings, self.layout), encoding="utf-8")
 
     @property
-    def record(self) -> Record:
-        """What stands in `cluster.json` now."""
+    def record(self) -> ClusterRecord:
+        """The present content of `cluster.json`."""
         return record.read(self.directory)
 
     @property
     def spec(self) -> Spec:
-        """What was asked for, its directory filled in."""
+        """The specification, with its directory filled in."""
         return self.record.spec
 
     @property
-    def layout(self) -> Layout:
-        """Where its files lie."""
-        return Layout(self.directory)
+    def layout(self) -> ClusterPaths:
+        """The paths of its files."""
+        return ClusterPaths(self.directory)
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ class DevCluster:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What is missing on this machine or for this user, in words."""
+        """Sentences about what is missing on this machine or for this user."""
         return self.record.notices
 
     @property
@@ -124,13 +124,13 @@ class DevCluster:
 
     @property
     def exports(self) -> dict[str, str]:
-        """The variables that make a shell speak with this cluster."""
+        """The variables with which a shell uses this cluster."""
         return files.exports(self.layout)
 
     @property
     def env(self) -> dict[str, str]:
-        """A whole environment for processes that speak with this cluster: ours without any Slurm of the outside."""
-        return daemons.clean_environment() | self.exports
+        """A whole environment for processes that use this cluster: ours without the variables of any other Slurm."""
+        return daemons.environment(self.layout)
 
     def run(
         self,
@@ -146,7 +146,7 @@ class DevCluster:
         """Run a command in the cluster's environment, with its output captured as text.
 
         Args:
-            args: The command and its words.
+            args: The command and its arguments.
             timeout_s: After this it is killed.
             user: Account to run it as; only root can name another.
             check: Raise where it does not exit 0.
@@ -158,21 +158,20 @@ class DevCluster:
             CommandError: it failed, and `check` is set.
             subprocess.TimeoutExpired: it took too long.
         """
-        values = self.env | dict(env or {})
-        where = cwd or self.layout.work
-        return run_as(args, user=user, env=values, cwd=where, timeout_s=timeout_s, check=check, text=input)
+        options = RunOptions(self.env | dict(env or {}), cwd or self.layout.work, timeout_s, user, check, input)
+        return run(args, options)
 
     def wait_ready(self, nodes: Iterable[str] | None = None, *, timeout_s: float = 30) -> None:
         """Wait until slurmctld answers and nodes are up and respond; a drained node counts as up.
 
         Args:
-            nodes: Which; every node whose slurmd runs if not given.
+            nodes: These; every node whose slurmd runs if not given.
             timeout_s: How long.
 
         Raises:
-            DevClusterError: they are not, in this time, or a daemon has ended; carries the end of its log.
+            DevClusterError: they are not ready in this time, or a daemon has ended; with the end of its log.
         """
-        daemons.wait_ready(self, None if nodes is None else set(nodes), timeout_s)
+        daemons.wait_ready(self.directory, None if nodes is None else set(nodes), timeout_s)
 
     def slurmd_pid(self, node: str) -> int | None:
         """Pid of a node's slurmd, or None where it does not run."""
@@ -193,18 +192,18 @@ class DevCluster:
         return found.pid if found else None
 
     def processes(self, job_id: int | None = None, node: str | None = None) -> list[int]:
-        """Pids of what jobs run here, found by their environment; of one job, of one node, or all."""
+        """Pids of jobs' processes, found by their environment; of one job, of one node, or all."""
         return sorted(found.pid for found in members.jobs(self.record, job_id, node))
 
     def kill_slurmd(self, node: str, processes: bool = True) -> None:
-        """A node loses power: SIGKILL for its slurmd, its slurmstepds and all that its jobs run.
+        """A node loses power: SIGKILL for its slurmd, its slurmstepds and its jobs' processes.
 
         Args:
-            node: Which.
+            node: Its name.
             processes: False kills its slurmd alone, as when only that crashes.
 
         Raises:
-            DevClusterError: no such node, or something would not go.
+            DevClusterError: no such node, or a process did not end.
         """
         self._known(node)
         now = self.record
@@ -219,11 +218,11 @@ class DevCluster:
             raise DevClusterError(f"{node}: still there after SIGKILL: {[p.pid for p in left]}")
 
     def freeze_slurmd(self, node: str, *, tasks: bool = False) -> None:
-        """Stop a node's slurmd and slurmstepds, as a node that no longer answers; with `tasks` its jobs too."""
+        """Stop a node's slurmd and slurmstepds, as if the node no longer answered; with `tasks` its jobs too."""
         self._signal_node(node, signal.SIGSTOP, tasks=tasks)
 
     def thaw_slurmd(self, node: str, *, tasks: bool = False) -> None:
-        """Let a frozen node go on; with `tasks` its jobs too."""
+        """Let a frozen node continue; with `tasks` its jobs too."""
         self._signal_node(node, signal.SIGCONT, tasks=tasks)
 
     def _signal_node(self, node: str, number: int, *, tasks: bool) -> None:
@@ -237,28 +236,28 @@ class DevCluster:
             found.signal(number)
 
     def start_slurmd(self, node: str) -> None:
-        """Start a node again; `wait_ready` tells when it is there."""
+        """Start a node again; `wait_ready` waits until it is up."""
         self._known(node)
         daemons.start(self.record, [daemons.slurmd(self.record, node)])
 
     def kill_slurmctld(self) -> None:
-        """SIGKILL for slurmctld, without a word."""
+        """Send SIGKILL to slurmctld."""
         daemons.kill(self.record, "slurmctld", signal.SIGKILL)
 
     def start_slurmctld(self) -> None:
-        """Start slurmctld again, from the state it saved; `wait_ready` tells when it answers."""
+        """Start slurmctld again, from the state it saved; `wait_ready` waits until it answers."""
         daemons.start(self.record, [daemons.slurmctld(self.record)])
 
     def start_daemon(self) -> None:
         """Start srobustd, and wait until it has its state folder; its log is `log/srobustd.log`.
 
         Raises:
-            DevClusterError: it runs already, or ended at once; carries the end of its log.
+            DevClusterError: it runs already, or ended at once; with the end of its log.
         """
         daemons.start_srobustd(self.record)
 
     def kill_daemon(self, sig: int = signal.SIGKILL, *, timeout_s: float = 10) -> None:
-        """End srobustd by a signal, and wait until it has gone."""
+        """End srobustd by a signal, and wait until it has ended."""
         daemons.kill(self.record, "srobustd", sig, timeout_s=timeout_s)
 
     def kmsg(self, node: str) -> Path:
@@ -267,7 +266,7 @@ class DevCluster:
         return self.layout.kmsg(node)
 
     def add_kmsg(self, node: str, text: str) -> None:
-        """Let a node's kernel say something: one message a line, as /dev/kmsg would show it now."""
+        """Add to a node's kernel log: one message a line, as /dev/kmsg would show it now."""
         files.append_kmsg(self.kmsg(node), text)
 
     def _known(self, node: str) -> None:
@@ -275,12 +274,12 @@ class DevCluster:
             raise DevClusterError(f"{node}: no such node; there are {conf.folded(self.spec.nodes)}")
 
     def down(self, *, keep: bool = False) -> None:
-        """End what the cluster started and what its jobs started, and remove its folder; again and again is fine.
+        """End what the cluster and its jobs started, and remove its folder; may be called repeatedly.
 
         Args:
             keep: Leave the folder with logs and configuration.
 
         Raises:
-            DevClusterError: something would not go; says what.
+            DevClusterError: something did not end or could not be removed; says what.
         """
         daemons.down(self.directory, keep=keep)

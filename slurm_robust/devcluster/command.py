@@ -1,4 +1,4 @@
-"""Runs one command, as any account, and says what it wrote where it fails."""
+"""Runs one command, as any account, whose output becomes part of the error where it fails."""
 
 from __future__ import annotations
 
@@ -6,37 +6,50 @@ import os
 import pwd
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from slurm_robust.devcluster.spec import DevClusterError
 
 
 class CommandError(subprocess.CalledProcessError):
-    """A command in the devcluster failed; says what it wrote."""
+    """A command in the devcluster failed; the text contains its output."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self.stdout or ''}{self.stderr or ''}"
 
 
-def run_as(
-    args: Sequence[str | os.PathLike[str]],
-    *,
-    user: str | None,
-    env: Mapping[str, str],
-    cwd: str | os.PathLike[str],
-    timeout_s: float,
-    check: bool,
-    text: str | None,
-) -> subprocess.CompletedProcess[str]:
-    """As `DevCluster.run`, with the whole environment given; `text` is the command's stdin.
+@dataclass(frozen=True)
+class RunOptions:
+    """How a command runs.
+
+    Attributes:
+        env: Its whole environment.
+        cwd: Its working directory.
+        timeout_s: After this it is killed.
+        user: Account to run it as; only root can name another.
+        check: Raise where it does not exit 0.
+        stdin: Text for its stdin; None for no input.
+    """
+
+    env: Mapping[str, str]
+    cwd: str | os.PathLike[str]
+    timeout_s: float = 30
+    user: str | None = None
+    check: bool = True
+    stdin: str | None = None
+
+
+def run(args: Sequence[str | os.PathLike[str]], options: RunOptions) -> subprocess.CompletedProcess[str]:
+    """Run a command, with its output captured as text.
 
     Raises:
         CommandError: it failed, and `check` is set.
         DevClusterError: there is no such account.
         subprocess.TimeoutExpired: it took too long.
     """
-    values = dict(env)
-    more: dict[str, Any] = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
+    values, user = dict(options.env), options.user
+    more: dict[str, Any] = {"stdin": subprocess.DEVNULL} if options.stdin is None else {"input": options.stdin}
     if user is not None:
         try:
             account = pwd.getpwnam(user)
@@ -48,13 +61,13 @@ def run_as(
     done = subprocess.run(
         [os.fspath(word) for word in args],
         env=values,
-        cwd=cwd,
-        timeout=timeout_s,
+        cwd=options.cwd,
+        timeout=options.timeout_s,
         capture_output=True,
         text=True,
         check=False,
         **more,
     )
-    if check and done.returncode:
+    if options.check and done.returncode:
         raise CommandError(done.returncode, done.args, done.stdout, done.stderr)
     return done

@@ -1,4 +1,4 @@
-"""The files that make a devcluster, as text: slurm.conf and company, robust.yaml, prolog and epilog."""
+"""The text of a devcluster's files: slurm.conf and those beside it, robust.yaml, prolog and epilog."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from slurm_robust.devcluster.spec import Layout, Spec
+from slurm_robust.devcluster.spec import ClusterPaths, Spec
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What was found out or chosen for this machine.
+    """Settings that were detected or chosen for this machine.
 
     Attributes:
         name: Slurm's ClusterName, different for every devcluster of this machine.
@@ -49,7 +49,7 @@ def folded(count: int) -> str:
     return f"n[1-{count}]" if count > 1 else "n1"
 
 
-def slurm_conf(spec: Spec, settings: Settings, layout: Layout) -> str:
+def slurm_conf(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
     """The whole slurm.conf."""
     root, last = layout.root, settings.ctld_port + spec.nodes
     ports = f"[{settings.ctld_port + 1}-{last}]" if spec.nodes > 1 else str(last)
@@ -74,20 +74,20 @@ def slurm_conf(spec: Spec, settings: Settings, layout: Layout) -> str:
         "JobAcctGatherType": "jobacct_gather/none",
         "AccountingStorageType": "accounting_storage/none",
         "SelectType": "select/cons_tres",
-        # Memory is not allotted: the nodes claim more than this machine has.
+        # Memory is not allocated: the nodes claim more than this machine has.
         "SelectTypeParameters": "CR_CPU",
         "SlurmdParameters": "config_overrides",
         "ReturnToService": "2",
         "SlurmdTimeout": str(spec.slurmd_timeout_s),
-        # A ping of a dead slurmd is tried again for this long before the node's silence counts: with Slurm's own 10 s
-        # a node with SlurmdTimeout 10 is DOWN after 28 s, with 5 s after 18.
+        # slurmctld repeats the ping of a dead slurmd for this long before the node's silence counts: with Slurm's own
+        # 10 s a node with SlurmdTimeout 10 is DOWN after 28 s, with 5 s after 18.
         "MessageTimeout": str(min(10, max(3, spec.slurmd_timeout_s // 2))),
         "TaskProlog": f"{layout.etc}/taskprolog",
         "KillWait": str(spec.kill_wait_s),
         "JobRequeue": "1",
-        # nohold_on_prolog_fail: a failed prolog drains its node, so the job can simply wait for another one. Without
-        # it the job is held until a person comes, and nobody is awake.
-        # The intervals are short so that what a test waits for is the thing it tests, not the next backfill pass.
+        # nohold_on_prolog_fail: a failed prolog drains its node, and the job waits for another one; without it the
+        # job is held until a person releases it.
+        # The intervals are short, so that tests do not wait for the next backfill pass.
         "SchedulerParameters": "nohold_on_prolog_fail,bf_interval=2,sched_interval=2,batch_sched_delay=1",
     }
     if settings.auth == "munge":
@@ -113,22 +113,22 @@ def slurm_conf(spec: Spec, settings: Settings, layout: Layout) -> str:
     return "\n".join([*text, spec.slurm_conf_extra.rstrip(), ""])
 
 
-def gres_conf(spec: Spec, layout: Layout) -> str:
-    """Which devices are the nodes' GPUs; all nodes share them, as no two jobs of different nodes ever meet."""
+def gres_conf(spec: Spec, layout: ClusterPaths) -> str:
+    """Which devices are the nodes' GPUs; all nodes share them, as jobs of different nodes do not interfere."""
     if not spec.gpus_per_node:
         return ""
     files = f"gpu[0-{spec.gpus_per_node - 1}]" if spec.gpus_per_node > 1 else "gpu0"
     return f"NodeName={folded(spec.nodes)} Name=gpu Type=fake File={layout.root}/dev/{files}\n"
 
 
-def cgroup_conf(settings: Settings, layout: Layout) -> str:
-    """Which cgroups: the cluster's own, or none, which newer Slurms want to be told."""
+def cgroup_conf(settings: Settings, layout: ClusterPaths) -> str:
+    """Which cgroups: the cluster's own, or none, which newer versions of Slurm need in writing."""
     if settings.proctrack != "cgroup":
         return "CgroupPlugin=disabled\n" if settings.version >= (24, 5) else ""
     return f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={layout.cgroup}\n"
 
 
-def robust_yaml(spec: Spec, settings: Settings, layout: Layout) -> str:
+def robust_yaml(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
     """The site's configuration of this cluster."""
     base: dict[str, Any] = {
         "mode": spec.mode,
@@ -141,7 +141,7 @@ def robust_yaml(spec: Spec, settings: Settings, layout: Layout) -> str:
         "nodecheck": {
             "kmsg": f"{layout.root}/kmsg/%n",
             "cache_dir": f"{layout.root}/cache/%n",
-            # All nodes are this machine: to have each compute would only say that it is slow.
+            # All nodes are this machine: if each computed, the checks would find it slow.
             "disable": ["matmul", "bandwidth", "collective"],
         },
     }
@@ -157,14 +157,14 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def task_prolog(layout: Layout) -> str:
+def task_prolog(layout: ClusterPaths) -> str:
     """`etc/taskprolog`: a TMPDIR for the tasks of steps that have none of their own.
 
-    A killed rank cleans nothing up, and what Python's multiprocessing leaves in TMPDIR has no name that tells whose it
-    was. Batch scripts keep theirs: the wrapper in them meets those outside of the job there.
+    A killed rank removes nothing, and the files that Python's multiprocessing leaves in TMPDIR do not name their owner.
+    Batch scripts keep their TMPDIR: the wrapper in them meets processes outside of the job there.
     """
     return f"""#!/bin/sh
-# Written by `srobust devcluster up`: what it prints is taken into the task's environment.
+# Written by `srobust devcluster up`: Slurm adds what it prints to the task's environment.
 case ${{SLURM_STEP_ID:-batch}} in
     batch | 42949672?? | -*) exit 0 ;;
 esac
@@ -173,21 +173,21 @@ esac
 
 
 def env_file(values: Mapping[str, str]) -> str:
-    """`etc/env`, what prolog and epilog are told: one `KEY=value` a line, read as it stands."""
+    """`etc/env`, the settings of prolog and epilog: one `KEY=value` a line, without quoting."""
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
 def script(
     which: str, exports: Mapping[str, str], candidates: list[Path], settings: Path, *, log: Path, sleep_s: float = 0
 ) -> str:
-    """`etc/prolog` or `etc/epilog`: slurmd gives no PATH, so everything is set here; no script there, nothing done.
+    """`etc/prolog` or `etc/epilog`: slurmd passes no PATH, so all is set here; does nothing without a script.
 
     Args:
         which: `prolog` or `epilog`.
         exports: Environment for the project's script.
-        candidates: Where the project's script may lie, best first; looked up when it runs.
-        settings: The script's own settings (`env_file`); it believes no variable.
-        log: What it says goes to `<log>.<node>.log` too.
+        candidates: Paths of the project's script, best first; searched when it runs.
+        settings: The script's own settings (`env_file`); it ignores variables.
+        log: Its output is added to `<log>.<node>.log`, too.
         sleep_s: Wait this long first.
     """
     lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and runs it."]
@@ -195,12 +195,12 @@ def script(
     if sleep_s:
         lines.append(f"sleep {sleep_s:g}")
     for path in map(str, candidates):
-        # slurmd's log has what a script said only where it failed: a file has it all.
-        words = f"said=$({shlex.quote(path)} {shlex.quote(str(settings))} 2>&1); code=$?"
+        # slurmd logs a script's output only where it failed: the file contains all of it.
+        words = f"out=$({shlex.quote(path)} {shlex.quote(str(settings))} 2>&1); code=$?"
         lines += [
             f"if [ -x {shlex.quote(path)} ]; then",
             f"    {words}",
-            f'    [ -n "$said" ] && echo "$said" | tee -a {shlex.quote(str(log))}.${{SLURMD_NODENAME:-none}}.log >&2',
+            f'    [ -n "$out" ] && echo "$out" | tee -a {shlex.quote(str(log))}.${{SLURMD_NODENAME:-none}}.log >&2',
             "    exit $code",
             "fi",
         ]

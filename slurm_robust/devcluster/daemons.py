@@ -1,4 +1,4 @@
-"""Starts, awaits and ends the daemons of a devcluster."""
+"""Starts the daemons of a devcluster, waits for them, and ends them."""
 
 from __future__ import annotations
 
@@ -9,37 +9,35 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slurm_robust import config
 from slurm_robust.devcluster import conf, files, machine, members, process, record
+from slurm_robust.devcluster.command import RunOptions, run
 from slurm_robust.devcluster.process import Command
-from slurm_robust.devcluster.record import Record
-from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+from slurm_robust.devcluster.record import ClusterRecord
+from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
-if TYPE_CHECKING:
-    from slurm_robust.devcluster.cluster import DevCluster
-
-OUTSIDE = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SROBUST_", "MUNGE_")
-UP = frozenset({"idle", "allocated", "mixed", "completing", "reserved", "drained", "draining", "planned", "maint"})
-POLL_S = 0.05
+_FOREIGN = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SROBUST_", "MUNGE_")
+_UP = frozenset({"idle", "allocated", "mixed", "completing", "reserved", "drained", "draining", "planned", "maint"})
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
-class Role:
-    """A daemon: its name in the record, and how it is started."""
+class DaemonRole:
+    """A daemon: its name in the record, and its command."""
 
     name: str
     command: Command
 
 
-def clean_environment() -> dict[str, str]:
-    """Our environment without what belongs to any other Slurm or site."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(OUTSIDE)}
+def environment(paths: ClusterPaths) -> dict[str, str]:
+    """Our environment without the variables of any other Slurm or site, and with those of this cluster."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+    return kept | files.exports(paths)
 
 
 def choose(spec: Spec, name: str) -> tuple[str, str, list[str]]:
-    """Authentication, process tracking, and what is missing, in words."""
+    """Authentication, process tracking, and notices about what is missing."""
     notices = []
     auth: str = spec.auth or ("munge" if machine.munge_here() else "none")
     if spec.auth is None and auth == "none":
@@ -56,30 +54,30 @@ def choose(spec: Spec, name: str) -> tuple[str, str, list[str]]:
     return auth, proctrack, notices
 
 
-def _role(now: Record, name: str, argv: tuple[str, ...], log: str, cwd: Path) -> Role:
-    values = clean_environment() | files.exports(now.layout) | {members.MARK: str(now.directory)}
-    return Role(name, Command(argv, values, now.layout.log / log, cwd))
+def _role(now: ClusterRecord, name: str, argv: tuple[str, ...], log: str, cwd: Path) -> DaemonRole:
+    values = environment(now.layout) | {members.MARK: str(now.directory)}
+    return DaemonRole(name, Command(argv, values, now.layout.log / log, cwd))
 
 
-def slurmctld(now: Record) -> Role:
+def slurmctld(now: ClusterRecord) -> DaemonRole:
     """The controller."""
     return _role(now, "slurmctld", (machine.command("slurmctld"), "-D"), "slurmctld.out", now.layout.run)
 
 
-def slurmd(now: Record, node: str) -> Role:
+def slurmd(now: ClusterRecord, node: str) -> DaemonRole:
     """A node."""
     argv = (machine.command("slurmd"), "-D", "-N", node)
     return _role(now, f"slurmd.{node}", argv, f"slurmd.{node}.out", now.layout.spool(node))
 
 
-def srobustd(now: Record) -> Role:
+def srobustd(now: ClusterRecord) -> DaemonRole:
     """The project's own daemon."""
     argv = (sys.executable, "-m", "slurm_robust.cli.main", "daemon", "--config", str(now.layout.robust_yaml))
     return _role(now, "srobustd", argv, "srobustd.log", now.layout.run)
 
 
-def start(now: Record, roles: list[Role]) -> None:
-    """Start daemons and put them on record.
+def start(now: ClusterRecord, roles: list[DaemonRole]) -> None:
+    """Start daemons and add them to the record.
 
     Raises:
         DevClusterError: one of them runs already.
@@ -92,19 +90,19 @@ def start(now: Record, roles: list[Role]) -> None:
             table[role.name] = started
 
 
-def start_slurm(now: Record, *, timeout_s: float = 10) -> None:
-    """Start slurmctld, then every slurmd: one that finds no controller tries again only after a second."""
+def start_slurm(now: ClusterRecord, *, timeout_s: float = 10) -> None:
+    """Start slurmctld, then every slurmd: a slurmd that finds no controller tries again only after a second."""
     start(now, [slurmctld(now)])
     deadline_s = time.monotonic() + timeout_s
     while not machine.listens(now.settings.ctld_port) and time.monotonic() < deadline_s:
         if "slurmctld" not in record.read(now.directory).live():
-            return  # `wait_ready` says why
-        time.sleep(POLL_S / 5)
+            return  # `wait_ready` reports why
+        time.sleep(_POLL_S / 5)
     start(now, [slurmd(now, node) for node in conf.node_names(now.spec.nodes)])
 
 
-def start_munged(now: Record, *, timeout_s: float = 5) -> str:
-    """Start the cluster's own munged; why it does not run, or nothing where it does."""
+def start_munged(now: ClusterRecord, *, timeout_s: float = 5) -> str:
+    """Start the cluster's own munged; returns why it does not run, empty where it does."""
     layout = now.layout
     argv = (
         machine.command("munged"),
@@ -120,32 +118,31 @@ def start_munged(now: Record, *, timeout_s: float = 5) -> str:
     deadline_s = time.monotonic() + timeout_s
     while not (layout.munge / "socket").exists():
         if "munged" not in record.read(now.directory).live():
-            said = _tail(role.command.log, 3)
-            # What ended it; the lines about its start say nothing to whoever reads this.
-            return f"munged ended: {said.rpartition('Error: ')[2].strip() or said}"
+            end = _tail(role.command.log, 3)
+            return f"munged ended: {end.rpartition('Error: ')[2].strip() or end}"  # without the lines of its start
         if time.monotonic() > deadline_s:
             kill(now, "munged", signal.SIGKILL)
             return f"munged made no socket in {timeout_s:g} s"
-        time.sleep(POLL_S)
+        time.sleep(_POLL_S)
     return ""
 
 
-def start_srobustd(now: Record, *, timeout_s: float = 10) -> None:
-    """As `DevCluster.start_daemon`; one that takes longer than this is left to itself."""
+def start_srobustd(now: ClusterRecord, *, timeout_s: float = 10) -> None:
+    """As `DevCluster.start_daemon`; returns after this time even if it is not up."""
     start(now, [srobustd(now)])
     state = Path(config.load(now.layout.robust_yaml).daemon.state_dir)
     deadline_s = time.monotonic() + timeout_s
     while not (state.is_dir() and any(state.iterdir())) and time.monotonic() < deadline_s:
         if "srobustd" not in record.read(now.directory).live():
             raise DevClusterError(f"srobustd ended at once:\n{_tail(now.layout.log / 'srobustd.log', 12)}")
-        time.sleep(POLL_S)
+        time.sleep(_POLL_S)
 
 
-def kill(now: Record, name: str, number: int, *, timeout_s: float = 10) -> None:
-    """Signal a daemon and wait until it has gone.
+def kill(now: ClusterRecord, name: str, number: int, *, timeout_s: float = 10) -> None:
+    """Signal a daemon and wait until it has ended.
 
     Raises:
-        DevClusterError: it does not run, or does not go.
+        DevClusterError: it does not run, or does not end.
     """
     found = now.live().get(name)
     if found is None:
@@ -155,24 +152,24 @@ def kill(now: Record, name: str, number: int, *, timeout_s: float = 10) -> None:
     while found.alive:
         if time.monotonic() > deadline_s:
             raise DevClusterError(f"{name} (pid {found.pid}) is still there {timeout_s:g} s after signal {number}")
-        time.sleep(POLL_S / 5)
+        time.sleep(_POLL_S / 5)
 
 
-def wait_ready(cluster: DevCluster, nodes: set[str] | None, timeout_s: float) -> None:
+def wait_ready(directory: Path, nodes: set[str] | None, timeout_s: float) -> None:
     """As `DevCluster.wait_ready`."""
     deadline_s = time.monotonic() + timeout_s
     awaited = "slurmctld"
     while True:
-        now = cluster.record
+        now = record.read(directory)
         live = now.live()
         wanted = nodes if nodes is not None else {role.partition(".")[2] for role in live if role.startswith("slurmd.")}
         for role in ("slurmctld", *(f"slurmd.{node}" for node in sorted(wanted))):
             if role not in live:
                 out, log = (_tail(now.layout.log / f"{role}.{kind}", 6) for kind in ("out", "log"))
                 raise DevClusterError(f"{role} has ended:\n{out or log}")
-        states = node_states(cluster, timeout_s)
+        states = node_states(now, timeout_s)
         if states:
-            late = sorted(node for node in wanted if states.get(node) not in UP)
+            late = sorted(node for node in wanted if states.get(node) not in _UP)
             if not late:
                 return
             awaited = ", ".join(f"{node} is {states.get(node, 'unknown')}" for node in late[:4])
@@ -180,16 +177,18 @@ def wait_ready(cluster: DevCluster, nodes: set[str] | None, timeout_s: float) ->
             raise DevClusterError(
                 f"not ready after {timeout_s:g} s: {awaited}\n{_tail(now.layout.log / 'slurmctld.log', 6)}"
             )
-        time.sleep(POLL_S)
+        time.sleep(_POLL_S)
 
 
-def node_states(cluster: DevCluster, timeout_s: float) -> dict[str, str]:
-    """What slurmctld says of each node; nothing where it does not answer."""
-    # A command that finds nobody there tries again after a whole second.
-    if not machine.listens(cluster.record.settings.ctld_port):
+def node_states(now: ClusterRecord, timeout_s: float) -> dict[str, str]:
+    """Slurm's state of each node; empty where slurmctld does not answer."""
+    # Slurm's commands try again only after a second where nobody listens.
+    if not machine.listens(now.settings.ctld_port):
         return {}
+    sinfo = ["sinfo", "-h", "-N", "-o", "%N %T"]
+    options = RunOptions(environment(now.layout), now.layout.work, timeout_s, check=False)
     try:
-        shown = cluster.run(["sinfo", "-h", "-N", "-o", "%N %T"], check=False, timeout_s=timeout_s)
+        shown = run(sinfo, options)
     except subprocess.TimeoutExpired:
         return {}
     return dict(line.split() for line in shown.stdout.splitlines()) if shown.returncode == 0 else {}
@@ -198,17 +197,17 @@ def node_states(cluster: DevCluster, timeout_s: float) -> dict[str, str]:
 def down(directory: Path, *, keep: bool) -> None:
     """As `DevCluster.down`."""
     settings = None
-    if Layout(directory).record.exists():
+    if ClusterPaths(directory).record.exists():
         now = record.read(directory)
         settings = now.settings
         left = process.end(lambda: members.everything(now))
     elif not directory.is_dir():
         return
     elif files.is_left_over(directory):
-        # Something took the record away. What still runs carries our mark.
+        # Somebody removed the record. What still runs has our mark in its environment.
         left = process.end(lambda: members.marked(directory))
     else:
-        raise DevClusterError(f"{directory}: no devcluster's folder; nothing in it was touched")
+        raise DevClusterError(f"{directory}: not a devcluster's folder; nothing in it was changed")
     if left:
         raise DevClusterError(f"{directory}: still running after SIGKILL: {[p.pid for p in left]}; try again")
     if keep:

@@ -13,14 +13,14 @@ from pathlib import Path
 import slurm_robust
 from slurm_robust.devcluster import conf, machine, record
 from slurm_robust.devcluster.conf import Settings
-from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
-# Slurm and munge make sockets below the folder, and a socket's path ends at 107 characters.
 MAX_PATH = 70
+"""Characters: Slurm and munge make sockets below the folder, and a socket's path has 107 at most."""
 
 
 def make_directory(spec: Spec) -> Path:
-    """The empty folder that a cluster will live in.
+    """The empty folder of a new cluster.
 
     Raises:
         DevClusterError: it is not empty, cannot be made, or its path is too long for a socket.
@@ -37,7 +37,7 @@ def make_directory(spec: Spec) -> Path:
         directory.chmod(0o755)
     except OSError as error:
         raise DevClusterError(f"cannot make {spec.directory or tempfile.gettempdir()}: {error}") from error
-    if Layout(directory).record.exists():
+    if ClusterPaths(directory).record.exists():
         raise DevClusterError(record.taken(directory))
     problem = ""
     if len(str(directory)) > MAX_PATH:
@@ -54,17 +54,13 @@ def make_directory(spec: Spec) -> Path:
     return directory
 
 
-def write(spec: Spec, settings: Settings, layout: Layout) -> None:
-    """Every file and folder that the daemons want to find."""
+def write(spec: Spec, settings: Settings, layout: ClusterPaths) -> None:
+    """Write every file and folder that the daemons need."""
     names = conf.node_names(spec.nodes)
     for folder in (layout.etc, layout.log, layout.run, layout.munge, layout.work, layout.tmp, layout.cgroup):
         folder.mkdir(exist_ok=True)
-    for folder in (
-        layout.gpu(0).parent,
-        layout.kmsg("n1").parent,
-        *map(layout.spool, names),
-        *map(layout.cache, names),
-    ):
+    node_folders = (*map(layout.spool, names), *map(layout.cache, names))
+    for folder in (layout.gpu(0).parent, layout.kmsg("n1").parent, *node_folders):
         folder.mkdir(parents=True, exist_ok=True)
     (layout.state / "slurmctld").mkdir(parents=True, mode=0o700)
     layout.work.chmod(0o1777)
@@ -74,11 +70,11 @@ def write(spec: Spec, settings: Settings, layout: Layout) -> None:
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
     for index in range(spec.gpus_per_node):
-        # slurmd looks through the link and sees a character device, as with `mknod … c 1 3`, which only root may do.
+        # slurmd follows the link to a character device; `mknod … c 1 3` would need root.
         layout.gpu(index).symlink_to("/dev/null")
     if settings.proctrack == "cgroup":
-        # Slurm names its cgroups after nodes alone, so two clusters would share them, and kill each other's job 1:
-        # each gets a group of its own, and is told that the hierarchy begins there.
+        # Slurm names its cgroups after nodes alone, so two clusters would share them and kill each other's job 1:
+        # each cluster has a group of its own, and cgroup.conf names it as the top of the hierarchy.
         cgroup_top(settings).mkdir()
         (layout.cgroup / "freezer").symlink_to(cgroup_top(settings))
 
@@ -95,8 +91,8 @@ def write(spec: Spec, settings: Settings, layout: Layout) -> None:
         log = layout.log / "checks"
         lines = conf.script(which, exports(layout), candidates, layout.env, log=log, sleep_s=sleep_s)
         _write(layout.etc / which, lines, mode=0o755)
-    told = {"SROBUST_PYTHON": sys.executable, "SROBUST_CODE": str(home.parent), "SROBUST_VERBOSE": "1"}
-    _write(layout.env, conf.env_file(told | {"SROBUST_CONFIG": str(layout.robust_yaml)}))
+    values = {"SROBUST_PYTHON": sys.executable, "SROBUST_CODE": str(home.parent), "SROBUST_VERBOSE": "1"}
+    _write(layout.env, conf.env_file(values | {"SROBUST_CONFIG": str(layout.robust_yaml)}))
     for name in names:
         for text in (
             f"Linux version 6.1.0 (devcluster) node {name}",
@@ -111,8 +107,8 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def exports(layout: Layout) -> dict[str, str]:
-    """The variables that make a shell, a prolog or a daemon speak with this cluster."""
+def exports(layout: ClusterPaths) -> dict[str, str]:
+    """The variables with which a shell, a prolog or a daemon uses this cluster."""
     values = {
         "SLURM_CONF": str(layout.slurm_conf),
         "SROBUST_CONFIG": str(layout.robust_yaml),
@@ -129,7 +125,7 @@ def append_kmsg(path: Path, text: str, *, priority: int = 4) -> None:
 
     Args:
         path: The node's log.
-        text: One message a line; a line that has the whole form already is taken as it is.
+        text: One message a line; a line that already has the whole form is written unchanged.
         priority: 3 error, 4 warning (what NVIDIA's driver uses for an XID), 6 information.
     """
     number = len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
@@ -147,28 +143,16 @@ def cgroup_top(settings: Settings) -> Path:
 
 
 def is_left_over(directory: Path) -> bool:
-    """Whether a folder without a record holds only what a devcluster makes, and belongs to us."""
-    layout = Layout(directory)
+    """Whether a folder without a record contains only what a devcluster makes, and belongs to us."""
+    layout = ClusterPaths(directory)
     own = {
-        "etc",
-        "spool",
-        "dev",
-        "kmsg",
-        "cache",
-        "log",
-        "run",
-        "state",
-        "munge",
-        "work",
-        "tmp",
-        "cgroup",
-        "robust.yaml",
-    }
+        "etc", "spool", "dev", "kmsg", "cache", "log", "run", "state", "munge", "work", "tmp", "cgroup", "robust.yaml",
+    }  # fmt: skip
     names = {path.name for path in directory.iterdir()} - {layout.lock.name, layout.record.with_suffix(".new").name}
     ours = directory.stat().st_uid == os.geteuid()
     if not ours or not all(name in own or (name.startswith(".dev") and name.endswith(".new")) for name in names):
         return False
-    # Somebody's own folder may well be made of `log`, `tmp` and `work` alone.
+    # A user's own folder may contain `log`, `tmp` and `work` alone.
     if not names & own:
         return True
     try:
@@ -181,7 +165,7 @@ def _cgroup_of(directory: Path, settings: Settings | None) -> Path | None:
     if settings is not None:
         return cgroup_top(settings) if settings.proctrack == "cgroup" else None
     try:
-        target = (Layout(directory).cgroup / "freezer").readlink()
+        target = (ClusterPaths(directory).cgroup / "freezer").readlink()
     except OSError:
         return None
     return target if target.parent == machine.FREEZER and target.name.startswith("srobust-dev") else None
@@ -191,19 +175,19 @@ def remove(directory: Path, settings: Settings | None, *, timeout_s: float = 5) 
     """Remove cgroups and the folder.
 
     Returns:
-        What could not be removed, in words.
+        What could not be removed.
     """
     left = []
     if (group := _cgroup_of(directory, settings)) is not None:
         deadline_s = time.monotonic() + timeout_s
-        # A killed process leaves its cgroup a little after it has gone.
+        # A killed process leaves its cgroup a little after its end.
         while not machine.remove_cgroups(group):
             if time.monotonic() > deadline_s:
                 left.append(str(group))
                 break
             time.sleep(0.02)
-    # The record goes last: whoever is killed on the way leaves a folder that `down` still knows.
-    keep = Layout(directory).record.name
+    # The record is removed last: where we are killed before, `down` still knows the folder.
+    keep = ClusterPaths(directory).record.name
     for entry in list(directory.iterdir()) if directory.is_dir() else []:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What this machine can give a devcluster: commands, ports, munge, cgroups."""
+"""What this machine offers a devcluster: commands, ports, munge, cgroups."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def search_path() -> str:
 
 
 def python_path() -> str | None:
-    """PYTHONPATH by which others find this very package; None where it is installed."""
+    """PYTHONPATH with which others import this very package; None where it is installed."""
     home = Path(slurm_robust.__file__).resolve().parent.parent
     return None if home.name in ("site-packages", "dist-packages") else str(home)
 
 
 def command(name: str) -> str:
-    """Where a command lies.
+    """Path of a command.
 
     Raises:
-        DevClusterError: nowhere; says how to install it.
+        DevClusterError: it is not installed; says how to install it.
     """
     found = shutil.which(name, path=search_path())
     if found is None:
@@ -50,26 +50,26 @@ def command(name: str) -> str:
 
 
 def installed() -> bool:
-    """Whether Slurm's daemons are here."""
+    """Whether Slurm's daemons are installed."""
     return all(shutil.which(name, path=search_path()) for name in ("slurmctld", "slurmd", "srun"))
 
 
 def slurm_version() -> tuple[int, int]:
-    """Slurm's major version, `(22, 5)` for 22.05.8; `(0, 0)` where slurmctld says something else."""
+    """Slurm's major version, `(22, 5)` for 22.05.8; `(0, 0)` where slurmctld prints something else."""
     done = subprocess.run([command("slurmctld"), "-V"], capture_output=True, text=True, check=False, timeout=10)
     found = re.search(r"(\d+)\.(\d+)", done.stdout)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def munge_here() -> bool:
-    """Whether munged is installed; whether it runs is tried by starting it."""
+    """Whether munged is installed; only starting it shows whether it runs."""
     return shutil.which("munged", path=search_path()) is not None
 
 
 def cgroup_works(name: str) -> bool:
     """Whether proctrack/cgroup can work: makes a freezer cgroup, moves a process into it, removes it.
 
-    Only cgroup v1 counts: with v2 Slurm 22.05 wants systemd and one slurmd a machine.
+    Only cgroup v1 counts: with v2 Slurm 22.05 needs systemd and one slurmd a machine.
     """
     group = FREEZER / f"{name}-trial"
     try:
@@ -100,17 +100,17 @@ def remove_cgroups(top: Path) -> bool:
 
 @contextlib.contextmanager
 def port_block() -> Iterator[int]:
-    """A block of free ports, kept from other devclusters until the daemons have bound them.
+    """A block of free ports, reserved against other devclusters until the daemons have bound them.
 
-    The blocks lie on fixed multiples, and a socket in the kernel's abstract namespace stands for each: it is exclusive
+    Blocks begin at fixed multiples; a socket in the kernel's abstract namespace is the lock of each: it is exclusive
     across users, has the scope of the ports themselves (the network namespace), and ends with its process, so no
-    lock can go stale. A block with any port in use is passed over: it belongs to a cluster, perhaps with a dead node.
+    lock can go stale. A block with any port in use is skipped: it belongs to a cluster, perhaps with a dead node.
 
     Yields:
         The first port.
 
     Raises:
-        DevClusterError: there is no free block.
+        DevClusterError: no block is free.
     """
     starts = list(range(FIRST_PORT, LAST_PORT - PORT_BLOCK, PORT_BLOCK))
     random.shuffle(starts)
@@ -127,7 +127,7 @@ def port_block() -> Iterator[int]:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens on a TCP port; looks without connecting, which the listener would log as an error."""
+    """Whether somebody listens on a TCP port; read from /proc, since listeners log a connection as an error."""
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             if re.search(rf":{port:04X} [0-9A-F]+:0000 0A ", Path(f"/proc/net/{table}").read_text(encoding="ascii")):

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from slurm_robust.devcluster import files, process
-from slurm_robust.devcluster.process import Process
-from slurm_robust.devcluster.record import Record
+from slurm_robust.devcluster.process import ClusterProcess
+from slurm_robust.devcluster.record import ClusterRecord
 
 MARK = "SROBUST_DEVCLUSTER_MEMBER"
-"""Stands in the environment of every daemon that a devcluster starts, with its folder as the value."""
+"""A variable of every daemon that a devcluster starts; its value is the cluster's folder."""
 
 
-def stepds(record: Record, node: str | None = None) -> list[Process]:
+def stepds(record: ClusterRecord, node: str | None = None) -> list[ClusterProcess]:
     """The slurmstepds of a node, or of all: they keep their slurmd's working directory."""
     spool = record.layout.spool("n1").parent
     found = []
@@ -24,15 +24,15 @@ def stepds(record: Record, node: str | None = None) -> list[Process]:
             continue
         where = Path(process.working_directory(pid))
         if where.parent == spool and node in (None, where.name):
-            found.append(Process(pid, stat.start_ticks))
+            found.append(ClusterProcess(pid, stat.start_ticks))
     return found
 
 
-def jobs(record: Record, job_id: int | None = None, node: str | None = None) -> list[Process]:
-    """What jobs run on a node, or on all: batch scripts, ranks, prologs, and what those started.
+def jobs(record: ClusterRecord, job_id: int | None = None, node: str | None = None) -> list[ClusterProcess]:
+    """Jobs' processes on a node, or on all: batch scripts, ranks, prologs, and what those started.
 
-    Found by their environment: the cluster's slurm.conf or name, and SLURMD_NODENAME, which only a process that slurmd
-    started has (a shell that merely talks to the cluster has none).
+    Found by their environment: the cluster's slurm.conf or name, and SLURMD_NODENAME, which only processes that slurmd
+    started have (a shell that uses the cluster has none).
     """
     found = []
     for pid in process.every_pid():
@@ -49,31 +49,31 @@ def jobs(record: Record, job_id: int | None = None, node: str | None = None) -> 
     return _identified(found)
 
 
-def of_node(record: Record, node: str) -> set[Process]:
-    """Everything that would vanish with a node's power, its slurmd included."""
+def of_node(record: ClusterRecord, node: str) -> set[ClusterProcess]:
+    """Everything that ends when a node loses power, its slurmd included."""
     roots = {*stepds(record, node), *jobs(record, node=node)}
     if slurmd := record.live().get(f"slurmd.{node}"):
         roots.add(slurmd)
     return _with_descendants(roots)
 
 
-def everything(record: Record) -> set[Process]:
+def everything(record: ClusterRecord) -> set[ClusterProcess]:
     """Everything that belongs to the cluster."""
     roots = {*record.live().values(), *_marked(record.directory), *stepds(record), *jobs(record), *_grouped(record)}
     return _with_descendants(roots)
 
 
-def marked(directory: Path) -> set[Process]:
-    """What was started as a part of the cluster in a folder, and what that started, by the mark alone."""
+def marked(directory: Path) -> set[ClusterProcess]:
+    """Processes with the mark of a folder's cluster, and what they started."""
     return _with_descendants(set(_marked(directory)))
 
 
-def _marked(directory: Path) -> list[Process]:
+def _marked(directory: Path) -> list[ClusterProcess]:
     return _identified(pid for pid in process.every_pid() if process.environ(pid).get(MARK) == str(directory))
 
 
-def _grouped(record: Record) -> list[Process]:
-    """What sits in the cluster's cgroups, whatever it did to its environment; thawed, so that it can be ended."""
+def _grouped(record: ClusterRecord) -> list[ClusterProcess]:
+    """Processes in the cluster's cgroups, whatever their environment; thawed, so that they can be ended."""
     if record.settings.proctrack != "cgroup":
         return []
     pids: set[int] = set()
@@ -85,10 +85,10 @@ def _grouped(record: Record) -> list[Process]:
     return _identified(pids & set(process.every_pid()))
 
 
-def _with_descendants(roots: set[Process]) -> set[Process]:
+def _with_descendants(roots: set[ClusterProcess]) -> set[ClusterProcess]:
     below = process.descendants(root.pid for root in roots if root.alive)
     return roots | set(_identified(below))
 
 
-def _identified(pids: Iterable[int]) -> list[Process]:
+def _identified(pids: Iterable[int]) -> list[ClusterProcess]:
     return [found for pid in pids if (found := process.identify(pid)) is not None]

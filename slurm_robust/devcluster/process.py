@@ -1,4 +1,4 @@
-"""Processes of a devcluster: started so that they outlive us, found again, and never mistaken for another's."""
+"""Processes of a devcluster: started so that they outlive us, found again, and not confused with others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_robust.devcluster.spec import DevClusterError
 
 PROC = Path("/proc")
 
-# Runs in a bare interpreter: one fork and exec for each daemon, in a session of its own, all of them left to init.
+# Runs in a bare interpreter: one fork and exec for each daemon, in a session of its own, adopted by init.
 _LAUNCHER = """
 import json, os, sys
 for item in json.load(sys.stdin):
@@ -38,8 +38,8 @@ for item in json.load(sys.stdin):
 
 
 @dataclass(frozen=True)
-class Process:
-    """One process, told apart from a later one with the same pid by when it started.
+class ClusterProcess:
+    """One process, distinguished from a later one with the same pid by its start.
 
     Attributes:
         start_ticks: Field 22 of /proc/PID/stat: clock ticks since boot.
@@ -55,13 +55,13 @@ class Process:
         return stat is not None and stat.start_ticks == self.start_ticks and stat.state not in "ZX"
 
     def signal(self, number: int) -> bool:
-        """Send a signal to this very process; False where it is gone or is not ours to signal."""
+        """Send a signal to this very process; False where it has ended or we may not signal it."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except OSError:
             return False
         try:
-            # Checked after the descriptor is open: from here on it cannot come to mean another process.
+            # Checked after the descriptor is open: from here on it cannot refer to another process.
             if not self.alive:
                 return False
             signal.pidfd_send_signal(descriptor, number)
@@ -73,8 +73,8 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Stat:
-    """What is needed of /proc/PID/stat."""
+class StatFields:
+    """Fields of /proc/PID/stat."""
 
     name: str
     state: str
@@ -82,7 +82,7 @@ class Stat:
     start_ticks: int
 
 
-def read_stat(pid: int) -> Stat | None:
+def read_stat(pid: int) -> StatFields | None:
     """A process's stat, or None where there is none."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
@@ -91,13 +91,13 @@ def read_stat(pid: int) -> Stat | None:
     # The name may hold blanks and parentheses: it ends at the last one.
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
-    return Stat(name, fields[0], int(fields[1]), int(fields[19]))
+    return StatFields(name, fields[0], int(fields[1]), int(fields[19]))
 
 
-def identify(pid: int) -> Process | None:
+def identify(pid: int) -> ClusterProcess | None:
     """The process that has this pid now, or None."""
     stat = read_stat(pid)
-    return None if stat is None else Process(pid, stat.start_ticks)
+    return None if stat is None else ClusterProcess(pid, stat.start_ticks)
 
 
 def environ(pid: int) -> dict[str, str]:
@@ -111,7 +111,7 @@ def environ(pid: int) -> dict[str, str]:
 
 
 def working_directory(pid: int) -> str:
-    """Where a process works; empty where it cannot be told."""
+    """A process's working directory; empty where it cannot be read."""
     try:
         return str((PROC / str(pid) / "cwd").readlink())
     except OSError:
@@ -119,7 +119,7 @@ def working_directory(pid: int) -> str:
 
 
 def every_pid() -> Iterator[int]:
-    """The pids of this machine, our own and our ancestors' left out: those are never part of a cluster."""
+    """The pids of this machine without our own and our ancestors': those are never part of a cluster."""
     ours = set(_lineage(os.getpid()))
     for entry in os.scandir(PROC):
         if entry.name.isdigit() and int(entry.name) not in ours:
@@ -151,7 +151,7 @@ def descendants(roots: Iterable[int]) -> set[int]:
 
 @dataclass(frozen=True)
 class Command:
-    """A daemon to be started: its words, environment, log and working directory."""
+    """A daemon to be started: its arguments, environment, log and working directory."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -159,7 +159,7 @@ class Command:
     cwd: Path
 
 
-def launch(commands: list[Command]) -> list[Process]:
+def launch(commands: list[Command]) -> list[ClusterProcess]:
     """Start daemons that outlive us, each in its own session.
 
     Raises:
@@ -171,7 +171,7 @@ def launch(commands: list[Command]) -> list[Process]:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _LAUNCHER],
         input=json.dumps(items),
-        # Should we be killed now, the launcher itself is found by the mark that it carries like its children.
+        # Where we are killed now, the launcher itself is found by the mark in its environment, as its children are.
         env=dict(commands[0].env),
         capture_output=True,
         text=True,
@@ -181,12 +181,14 @@ def launch(commands: list[Command]) -> list[Process]:
     pids = [int(line) for line in done.stdout.split()]
     if len(pids) != len(commands):
         raise DevClusterError(f"cannot start processes: {done.stderr.strip() or done.returncode}")
-    # One that has ended by now, and is even reaped, gets a start time that no process has.
-    return [identify(pid) or Process(pid, -1) for pid in pids]
+    # One that has ended and is already reaped gets a start time that no process has.
+    return [identify(pid) or ClusterProcess(pid, -1) for pid in pids]
 
 
-def end(find: Callable[[], Iterable[Process]], *, grace_s: float = 0, timeout_s: float = 10) -> list[Process]:
-    """End what `find` finds, and looks again until it finds nothing: jobs fork while they are being killed.
+def end(
+    find: Callable[[], Iterable[ClusterProcess]], *, grace_s: float = 0, timeout_s: float = 10
+) -> list[ClusterProcess]:
+    """End the processes that `find` returns, until it returns none: jobs fork while they are being killed.
 
     Args:
         find: The processes to end; called again and again.
@@ -194,13 +196,13 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float = 0, timeout_s:
         timeout_s: When to give up.
 
     Returns:
-        What still lives (in an uninterruptible sleep, or not ours to signal).
+        Those that still live (uninterruptible, or we may not signal them).
     """
     began_s = time.monotonic()
-    asked: set[Process] = set()
-    seen: set[Process] = set()
+    asked: set[ClusterProcess] = set()
+    seen: set[ClusterProcess] = set()
     while True:
-        # What was seen once stays wanted: an orphan with a wiped environment is found only while its parent lives.
+        # A process seen once stays in the set: an orphan with a wiped environment is found only while its parent lives.
         seen |= set(find())
         left = [process for process in seen if process.alive]
         spent_s = time.monotonic() - began_s

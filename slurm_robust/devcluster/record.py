@@ -1,4 +1,4 @@
-"""`cluster.json`: what a devcluster is and which processes it started, kept true while it lives."""
+"""`cluster.json`: what a devcluster is and which processes it started, updated while it lives."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.devcluster.conf import Settings
-from slurm_robust.devcluster.process import Process
-from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+from slurm_robust.devcluster.process import ClusterProcess
+from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
 VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
-    """What stands in `cluster.json`.
+class ClusterRecord:
+    """The content of `cluster.json`.
 
     Attributes:
         processes: role → process; roles are `munged`, `slurmctld`, `slurmd.NODE`, `srobustd`.
-        notices: What is missing here and why, in words for people.
-        boot_id: Of the kernel that ran the processes: after a reboot none of them is ours.
+        notices: Sentences about what is missing here and why.
+        boot_id: Of the boot in which the processes were started: after a reboot none of them exists.
     """
 
     directory: Path
     spec: Spec
     settings: Settings
-    processes: dict[str, Process]
+    processes: dict[str, ClusterProcess]
     notices: tuple[str, ...]
     boot_id: str
 
     @property
-    def layout(self) -> Layout:
-        """Where its files lie."""
-        return Layout(self.directory)
+    def layout(self) -> ClusterPaths:
+        """The paths of its files."""
+        return ClusterPaths(self.directory)
 
-    def live(self) -> dict[str, Process]:
+    def live(self) -> dict[str, ClusterProcess]:
         """The processes that still run."""
         if self.boot_id != boot_id():
             return {}
@@ -52,15 +52,15 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def create(record: Record) -> None:
-    """Write the first record of a directory: from here on the folder is this cluster's, and no one else's.
+def create(record: ClusterRecord) -> None:
+    """Write the first record of a directory: from then on the folder belongs to this cluster alone.
 
     Raises:
         DevClusterError: another cluster has the directory.
     """
     whole = record.directory / f".{record.settings.name}.new"
     try:
-        # A link appears with all that stands in the file, or not at all: whoever is killed here leaves no half record.
+        # The link appears with the whole content or not at all: where we are killed here, no half record is left.
         whole.write_text(_encode(record), encoding="utf-8")
         os.link(whole, record.layout.record)
     except FileExistsError:
@@ -70,7 +70,7 @@ def create(record: Record) -> None:
 
 
 def taken(directory: Path) -> str:
-    """What to say where a cluster has the directory already."""
+    """The error text where a cluster has the directory already."""
     return (
         f"{directory}: a devcluster is there already, running or left by an `up` that was interrupted; "
         f"end it with: srobust devcluster down --dir {directory}"
@@ -78,23 +78,23 @@ def taken(directory: Path) -> str:
 
 
 def change_settings(directory: Path, settings: Settings, notice: str) -> None:
-    """Another way was found to run it: keep the settings, and say why."""
+    """Store changed settings, and a notice that gives the reason."""
     with _rewritten(directory) as (now, put):
         put(dataclasses.replace(now, settings=settings, notices=(*now.notices, notice)))
 
 
-def read(directory: Path) -> Record:
+def read(directory: Path) -> ClusterRecord:
     """The record of a directory.
 
     Raises:
-        DevClusterError: there is none, or it is not one that this version understands.
+        DevClusterError: there is none, or this version does not understand it.
     """
-    path = Layout(directory).record
+    path = ClusterPaths(directory).record
     try:
         with path.open(encoding="utf-8") as file:
-            # The record says which pids are to be killed: root must not take that from anybody else.
+            # The record says which pids are to be killed: root must not believe another user's.
             if os.fstat(file.fileno()).st_uid != os.geteuid():
-                raise DevClusterError(f"{directory}: this devcluster belongs to another user; speak to it as that user")
+                raise DevClusterError(f"{directory}: this devcluster belongs to another user; use it as that user")
             return _decode(json.load(file))
     except FileNotFoundError:
         raise DevClusterError(
@@ -105,7 +105,7 @@ def read(directory: Path) -> Record:
 
 
 @contextlib.contextmanager
-def changed(directory: Path) -> Iterator[dict[str, Process]]:
+def changed(directory: Path) -> Iterator[dict[str, ClusterProcess]]:
     """The table of processes, to be changed in place; written back when the block ends, one writer at a time."""
     with _rewritten(directory) as (record, put):
         try:
@@ -115,10 +115,10 @@ def changed(directory: Path) -> Iterator[dict[str, Process]]:
 
 
 @contextlib.contextmanager
-def _rewritten(directory: Path) -> Iterator[tuple[Record, Callable[[Record], None]]]:
-    layout = Layout(directory)
+def _rewritten(directory: Path) -> Iterator[tuple[ClusterRecord, Callable[[ClusterRecord], None]]]:
+    layout = ClusterPaths(directory)
 
-    def put(record: Record) -> None:
+    def put(record: ClusterRecord) -> None:
         fresh = layout.record.with_suffix(".new")
         fresh.write_text(_encode(record), encoding="utf-8")
         fresh.replace(layout.record)
@@ -128,7 +128,7 @@ def _rewritten(directory: Path) -> Iterator[tuple[Record, Callable[[Record], Non
         yield read(directory), put
 
 
-def _encode(record: Record) -> str:
+def _encode(record: ClusterRecord) -> str:
     raw: dict[str, Any] = {
         "version": VERSION,
         "directory": str(record.directory),
@@ -141,15 +141,15 @@ def _encode(record: Record) -> str:
     return json.dumps(raw, indent=1, default=os.fspath) + "\n"
 
 
-def _decode(raw: dict[str, Any]) -> Record:
+def _decode(raw: dict[str, Any]) -> ClusterRecord:
     if raw["version"] != VERSION:
         raise ValueError(f"version {raw['version']}, expected {VERSION}")
     directory = Path(raw["directory"])
-    return Record(
+    return ClusterRecord(
         directory=directory,
         spec=Spec(**(raw["spec"] | {"directory": directory})),
         settings=Settings(**(raw["settings"] | {"version": tuple(raw["settings"]["version"])})),
-        processes={role: Process(int(pid), int(ticks)) for role, (pid, ticks) in raw["processes"].items()},
+        processes={role: ClusterProcess(int(pid), int(ticks)) for role, (pid, ticks) in raw["processes"].items()},
         notices=tuple(raw["notices"]),
         boot_id=raw["boot_id"],
     )

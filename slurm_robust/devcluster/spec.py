@@ -1,4 +1,4 @@
-"""What a devcluster should be, and where its files lie."""
+"""The specification of a devcluster, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class DevClusterError(Exception):
 
 @dataclass(frozen=True)
 class Spec:
-    """A devcluster as it is asked for.
+    """A devcluster as requested.
 
     Attributes:
         nodes: Number of slurmds, `n1` … `nN`; at most 64.
         gpus_per_node: Fake GPUs of each node; 0 gives nodes without any.
         cpus_per_node: CPUs that each node claims to have.
         memory_mb: Memory that each node claims to have, MiB.
-        directory: Where everything lies; None makes a fresh folder under the temporary directory.
+        directory: Folder for everything; None makes a new one under the temporary directory.
         mode: `observe` or `act`, as in robust.yaml.
         standby: Nodes of the standby pool, as in robust.yaml.
         daemon: Start `srobustd` too.
-        auth: None takes munge where munged can run, `none` elsewhere.
-        proctrack: None takes cgroup where a trial shows that it works, linuxproc elsewhere.
-        prolog: Install the project's prolog and epilog (each node runs nothing of ours without them).
-        slurm_conf_extra: Lines for slurm.conf; a key that stands here replaces the devcluster's own line.
+        auth: None means munge where munged can run, `none` elsewhere.
+        proctrack: None means cgroup where a trial shows that it works, linuxproc elsewhere.
+        prolog: Install the project's prolog and epilog (without them the nodes run nothing of ours).
+        slurm_conf_extra: Lines for slurm.conf; a key in them replaces the devcluster's own line.
         robust_yaml: Merged, at every depth, over the robust.yaml that the devcluster writes.
         slurmd_timeout_s: Silence after which slurmctld sets a node DOWN; 10 takes 18 s in all, 3 takes 11.
         kill_wait_s: From SIGTERM to SIGKILL at a job's end; 30 is Slurm's own default.
@@ -56,7 +56,7 @@ class Spec:
     epilog_sleep_s: float = 0
 
     def check(self) -> None:
-        """Refuse what cannot work.
+        """Refuse a specification that cannot work.
 
         Raises:
             DevClusterError: names the field and what it may be.
@@ -72,83 +72,47 @@ class Spec:
         if self.mode not in ("observe", "act"):
             raise DevClusterError(f"mode: {self.mode!r} is neither 'observe' nor 'act'")
         if self.directory is not None and not re.fullmatch(r"[\w./+@~-]+", str(self.directory)):
-            # slurm.conf has no quoting: a blank or a % in a path would mean something else to Slurm.
-            raise DevClusterError(f"directory: {str(self.directory)!r} has characters that slurm.conf cannot carry")
+            # slurm.conf has no quoting: Slurm would misread a blank or a % in a path.
+            raise DevClusterError(f"directory: {str(self.directory)!r} has characters that slurm.conf cannot contain")
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The paths of one devcluster. Slurm itself is told about them in slurm.conf."""
+class ClusterPaths:
+    """The paths of one devcluster, named to Slurm in slurm.conf.
 
-    root: Path
+    Attributes:
+        record: What runs here: `cluster.json`.
+        lock: Held while the record changes.
+        etc: slurm.conf and the files beside it.
+        slurm_conf: The value of `SLURM_CONF`.
+        env: Settings of prolog, epilog and health check; used instead of /etc/slurm_robust/env.
+        robust_yaml: The value of `SROBUST_CONFIG`.
+        log: Logs of every daemon.
+        run: Pid files, and slurmctld's working directory.
+        state: State of slurmctld and of srobustd.
+        munge: Key, socket and log of the cluster's own munged.
+        work: Working directory of commands and jobs; every user may write here.
+        tmp: TMPDIR of jobs' tasks: files that killed ranks leave are removed with the cluster.
+        cgroup: The mount point in cgroup.conf.
+    """
 
-    @property
-    def record(self) -> Path:
-        """What runs here: `cluster.json`."""
-        return self.root / "cluster.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held while the record changes."""
-        return self.root / "cluster.lock"
-
-    @property
-    def etc(self) -> Path:
-        """slurm.conf and its company."""
-        return self.root / "etc"
-
-    @property
-    def slurm_conf(self) -> Path:
-        """What `SLURM_CONF` names."""
-        return self.etc / "slurm.conf"
-
-    @property
-    def env(self) -> Path:
-        """What prolog, epilog and health check are told; in place of /etc/slurm_robust/env."""
-        return self.etc / "env"
-
-    @property
-    def robust_yaml(self) -> Path:
-        """What `SROBUST_CONFIG` names."""
-        return self.root / "robust.yaml"
-
-    @property
-    def log(self) -> Path:
-        """Logs of every daemon."""
-        return self.root / "log"
-
-    @property
-    def run(self) -> Path:
-        """Pid files, and slurmctld's working directory."""
-        return self.root / "run"
-
-    @property
-    def state(self) -> Path:
-        """State of slurmctld and of srobustd."""
-        return self.root / "state"
-
-    @property
-    def munge(self) -> Path:
-        """Key, socket and log of the cluster's own munged."""
-        return self.root / "munge"
-
-    @property
-    def work(self) -> Path:
-        """Working directory of commands and jobs; every user may write here."""
-        return self.root / "work"
-
-    @property
-    def tmp(self) -> Path:
-        """TMPDIR of the tasks of jobs: what killed ranks leave there goes with the cluster."""
-        return self.root / "tmp"
-
-    @property
-    def cgroup(self) -> Path:
-        """What cgroup.conf names as the mount point."""
-        return self.root / "cgroup"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.record = root / "cluster.json"
+        self.lock = root / "cluster.lock"
+        self.etc = root / "etc"
+        self.slurm_conf = self.etc / "slurm.conf"
+        self.env = self.etc / "env"
+        self.robust_yaml = root / "robust.yaml"
+        self.log = root / "log"
+        self.run = root / "run"
+        self.state = root / "state"
+        self.munge = root / "munge"
+        self.work = root / "work"
+        self.tmp = root / "tmp"
+        self.cgroup = root / "cgroup"
 
     def spool(self, node: str) -> Path:
-        """A slurmd's spool and working directory; its slurmstepds inherit it, and are known by it."""
+        """A slurmd's spool and working directory; its slurmstepds inherit it, and are recognised by it."""
         return self.root / "spool" / node
 
     def gpu(self, index: int) -> Path:

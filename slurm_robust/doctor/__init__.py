@@ -1,5 +1,5 @@
 """Is this site set up so that jobs can be saved?
 
-`settings` judges slurm.conf, `machine` this machine's files and kernel, `plugin` the SPANK plugin in
-plugstack.conf; all are pure over what was read.
+slurm.conf as Slurm reports it goes to `settings`; `machine` checks this machine's files and kernel, `plugin` the SPANK
+plugin in plugstack.conf. Each returns findings (`advice`), which `srobust doctor` prints.
 """

@@ -1,4 +1,4 @@
-"""What the doctor says about one thing."""
+"""One finding of the doctor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Level(str, enum.Enum):
+class Severity(str, enum.Enum):
     """How much it matters."""
 
     WRONG = "wrong"
@@ -20,13 +20,13 @@ class Advice:
     """One finding.
 
     Attributes:
-        level: `wrong`: something of ours does not work so. `advice`: it works less well. `unknown`: could not look.
+        level: `wrong`: something of ours cannot work. `advice`: it works less well. `unknown`: could not be read.
         about: The key of slurm.conf, or the file.
-        sentence: What holds and what follows from it.
-        fix: The line for slurm.conf, or the command to type; empty where nothing is to be done.
+        sentence: The fact and its consequence.
+        fix: The line for slurm.conf, or the command to type; empty where nothing needs to be done.
     """
 
-    level: Level
+    level: Severity
     about: str
     sentence: str
     fix: str = ""

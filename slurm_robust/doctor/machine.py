@@ -1,4 +1,4 @@
-"""This machine's half: installed scripts, our configuration, and what py-spy may attach to."""
+"""Checks of this machine: installed scripts, our configuration, and whether py-spy may attach to ranks."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurm_robust.doctor.advice import Advice, Level
+from slurm_robust.doctor.advice import Advice, Severity
 from slurm_robust.doctor.settings import value
 
 ENV_FILE = "/etc/slurm_robust/env"
 PYTHON = "/opt/slurm_robust/bin/python"
-"""What the scripts run where that file names no other."""
+"""The Python of our scripts, where that file names no other."""
 _CAP_SYS_PTRACE = 19
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
-def look(settings: Mapping[str, str], config: Path | None, root: Path = Path("/")) -> list[Advice]:
-    """Everything that this machine says.
+def check(settings: Mapping[str, str], config: Path | None, root: Path = Path("/")) -> list[Advice]:
+    """All findings about this machine.
 
     Args:
         settings: slurm.conf's, for the paths of the scripts; empty where Slurm could not be asked.
-        config: The robust.yaml that is used, or None.
+        config: The robust.yaml in use, or None.
         root: Folder that stands for `/`.
     """
     found = []
@@ -41,7 +41,7 @@ def look(settings: Mapping[str, str], config: Path | None, root: Path = Path("/"
 
 
 def settings_of(root: Path) -> dict[str, str]:
-    """What the scripts are told in their file of settings: `KEY=value` lines; empty where there is none."""
+    """The scripts' settings, `KEY=value` lines of their file; empty where there is none."""
     try:
         text = (root / ENV_FILE.lstrip("/")).read_bytes().decode("utf-8", "replace")
     except OSError:
@@ -51,29 +51,29 @@ def settings_of(root: Path) -> dict[str, str]:
 
 
 def owned(root: Path, path: str, *, run: bool) -> Advice:
-    """Whether a file that root runs or reads is root's alone, with every folder on the way to it."""
+    """Whether only root can change a file that root runs or reads, and every folder of its path."""
     file = root / path.lstrip("/")
     try:
         info = file.stat()
-        # The folders of a link, too: whoever may replace it chooses where it leads.
+        # The folders of a link, too: a user who may replace the link chooses its target.
         chain = [file, *file.resolve().parents, *file.absolute().parents] if str(root) == "/" else [file]
         for part in chain:
             if problem := _loose(part.stat(), folder=part != file):
                 name = path if part == file else str(part)
-                sentence = f"{name} {problem}, and root {'runs' if run else 'believes'} {path}"
-                return Advice(Level.WRONG, path, sentence, f"chown root:root {name}; chmod go-w {name}")
+                sentence = f"{name} {problem}, and root {'runs' if run else 'trusts'} {path}"
+                return Advice(Severity.WRONG, path, sentence, f"chown root:root {name}; chmod go-w {name}")
     except OSError as error:
-        return Advice(Level.UNKNOWN, path, f"cannot be seen from here: {error.strerror}", "srobust doctor  # on a node")
+        return Advice(Severity.UNKNOWN, path, f"cannot be read here: {error.strerror}", "srobust doctor  # on a node")
     if run and not info.st_mode & 0o111:
-        return Advice(Level.WRONG, path, "is not executable: Slurm takes that for a failure", f"chmod 755 {path}")
-    return Advice(Level.OK, path, "root's own")
+        return Advice(Severity.WRONG, path, "is not executable: Slurm treats that as a failure", f"chmod 755 {path}")
+    return Advice(Severity.OK, path, "only root can change it")
 
 
 def _loose(info: os.stat_result, *, folder: bool) -> str:
     if info.st_uid != 0:
         return f"belongs to user {info.st_uid}"
     if folder and info.st_mode & stat.S_ISVTX:
-        return ""  # nobody can put something else in the place of root's file
+        return ""  # others cannot replace root's file there
     if info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid != 0):
         return "may be written by others"
     return ""
@@ -114,18 +114,18 @@ def ptrace(scope: int | None, granted: bool) -> Advice:
     grant = "setcap cap_sys_ptrace+ep $(readlink -f $(command -v py-spy))"
     open_ = "sysctl -w kernel.yama.ptrace_scope=0"
     if scope is None:
-        return Advice(Level.UNKNOWN, about, "cannot be read")
+        return Advice(Severity.UNKNOWN, about, "cannot be read")
     if scope == 0:
-        return Advice(Level.OK, about, "0: py-spy reads the stacks of every process of the same user")
+        return Advice(Severity.OK, about, "0: py-spy reads the stacks of every process of the same user")
     if scope >= 3:
-        sentence = f"{scope}: nobody may read stacks, and only a reboot changes that; who hangs is told by exits alone"
-        return Advice(Level.WRONG, about, sentence, "kernel.yama.ptrace_scope=1 in /etc/sysctl.d, then reboot")
+        sentence = f"{scope}: nobody may read stacks, and only a reboot changes that; verdicts rest on exits alone"
+        return Advice(Severity.WRONG, about, sentence, "kernel.yama.ptrace_scope=1 in /etc/sysctl.d, then reboot")
     if granted:
-        return Advice(Level.OK, about, f"{scope}, and py-spy has cap_sys_ptrace")
+        return Advice(Severity.OK, about, f"{scope}, and py-spy has cap_sys_ptrace")
     if scope == 2:
         sentence = "2: py-spy needs cap_sys_ptrace to read stacks"
-        return Advice(Level.WRONG, about, sentence, f"{grant}   (or: {open_})")
+        return Advice(Severity.WRONG, about, sentence, f"{grant}   (or: {open_})")
     sentence = (
         "1: only ranks that import slurm_robust.progress, or run under its SPANK plugin, let py-spy read their stacks"
     )
-    return Advice(Level.ADVICE, about, sentence, f"{open_}   (or: {grant})")
+    return Advice(Severity.ADVICE, about, sentence, f"{open_}   (or: {grant})")

@@ -1,4 +1,4 @@
-"""The SPANK plugin's half: is it loaded, as optional, and built for the Slurm that runs?"""
+"""Checks of the SPANK plugin: is it loaded, as optional, and built for the Slurm that runs?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_robust.doctor.advice import Advice, Level
+from slurm_robust.doctor.advice import Advice, Severity
 from slurm_robust.doctor.settings import value, version_of
 
 PLUGIN = "spank_robust.so"
@@ -26,18 +26,18 @@ ARGUMENTS = {
     "dumps": _FOLDER,
     "flight_recorder": (r"on|off", "expected on or off"),
 }
-"""What the plugin takes behind its name, each with its shape and the words for it."""
+"""The plugin's arguments, each with its pattern and the error text."""
 
 
 @dataclass(frozen=True)
-class Line:
+class PlugstackLine:
     """Our plugin's line of plugstack.conf.
 
     Attributes:
-        file: Where it stands.
+        file: The file that contains it.
         word: `optional` or `required`.
-        path: The plugin, as it is written there.
-        arguments: What stands behind it.
+        path: The plugin, as written there.
+        arguments: The arguments behind it.
     """
 
     file: str
@@ -46,11 +46,11 @@ class Line:
     arguments: tuple[str, ...] = ()
 
 
-def look(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
-    """What this machine's plugstack.conf and the plugin in it say.
+def check(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
+    """Findings about this machine's plugstack.conf and the plugin in it.
 
     Args:
-        settings: slurm.conf's; nothing is looked at where Slurm could not be asked.
+        settings: slurm.conf's; nothing is checked where Slurm could not be asked.
         root: Folder that stands for `/`.
     """
     conf = value(settings, "PlugStackConfig")
@@ -62,20 +62,20 @@ def look(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
     except FileNotFoundError:
         lines = []
     except OSError as error:
-        return [Advice(Level.UNKNOWN, conf, f"cannot be read: {error.strerror}")]
+        return [Advice(Severity.UNKNOWN, conf, f"cannot be read: {error.strerror}")]
     ours = [line for line in lines if line.path.rsplit("/", 1)[-1] == PLUGIN]
     if not ours:
         return [_absent(conf, folders, root)]
     return [advice for line in ours for advice in _judged(line, settings, folders, root)]
 
 
-def read(conf: str, root: Path, depth: int = 0) -> list[Line]:
-    """The lines of plugstack.conf, those of included files in their place.
+def read(conf: str, root: Path, depth: int = 0) -> list[PlugstackLine]:
+    """The lines of plugstack.conf, with those of included files in their place.
 
     Raises:
-        OSError: the file itself cannot be read; an included one is passed over.
+        OSError: the file itself cannot be read; an included one is skipped.
     """
-    out: list[Line] = []
+    out: list[PlugstackLine] = []
     for row in (root / conf.lstrip("/")).read_text("utf-8", "replace").splitlines():
         words = row.split("#", 1)[0].split()
         if len(words) == 2 and words[0].lower() == "include" and depth < 3:
@@ -84,7 +84,7 @@ def read(conf: str, root: Path, depth: int = 0) -> list[Line]:
                 with contextlib.suppress(OSError):
                     out += read("/" + str(path.relative_to(root)), root, depth + 1)
         elif len(words) >= 2 and words[0].lower() in ("optional", "required"):
-            out.append(Line(conf, words[0].lower(), words[1], tuple(words[2:])))
+            out.append(PlugstackLine(conf, words[0].lower(), words[1], tuple(words[2:])))
     return out
 
 
@@ -92,38 +92,38 @@ def _absent(conf: str, folders: list[str], root: Path) -> Advice:
     for folder in folders:
         if (root / folder.lstrip("/") / PLUGIN).exists():
             sentence = f"does not name {folder}/{PLUGIN}, which is installed: `sbatch --robust` is an unknown option"
-            return Advice(Level.WRONG, conf, sentence, _INCLUDE)
+            return Advice(Severity.WRONG, conf, sentence, _INCLUDE)
     sentence = "no SPANK plugin of ours: jobs need `srobust run` in their script, `sbatch --robust` is unknown"
-    return Advice(Level.ADVICE, conf, sentence, _INSTALL)
+    return Advice(Severity.ADVICE, conf, sentence, _INSTALL)
 
 
-def _judged(line: Line, settings: Mapping[str, str], folders: list[str], root: Path) -> list[Advice]:
+def _judged(line: PlugstackLine, settings: Mapping[str, str], folders: list[str], root: Path) -> list[Advice]:
     found = _arguments(line)
     if line.word == "required":
         sentence = f"{PLUGIN} is required: after an update of Slurm no job would start"
-        found.append(Advice(Level.WRONG, line.file, sentence, " ".join(("optional", line.path, *line.arguments))))
+        found.append(Advice(Severity.WRONG, line.file, sentence, " ".join(("optional", line.path, *line.arguments))))
     places = [line.path] if line.path.startswith("/") else [f"{folder}/{line.path}" for folder in folders]
     path = next((place for place in places if (root / place.lstrip("/")).exists()), None)
     if path is None:
         sentence = f"names {line.path}, which is not on this machine: `sbatch --robust` is an unknown option here"
-        return [*found, Advice(Level.WRONG, line.file, sentence, _INSTALL)]
+        return [*found, Advice(Severity.WRONG, line.file, sentence, _INSTALL)]
     try:
         library = (root / path.lstrip("/")).read_bytes()
     except OSError as error:
-        return [*found, Advice(Level.UNKNOWN, path, f"cannot be read: {error.strerror}")]
+        return [*found, Advice(Severity.UNKNOWN, path, f"cannot be read: {error.strerror}")]
     found += [*_command(line, library, root), *_python(line, library, root)]
     built, running = built_for(library), version_of(settings)
     if built is None or running == (0, 0):
-        return [*found, Advice(Level.UNKNOWN, path, "for which Slurm it was built cannot be told")]
+        return [*found, Advice(Severity.UNKNOWN, path, "the version of Slurm for which it was built is not known")]
     if built != running:
         names = f"{built[0]}.{built[1]:02d}", f"{running[0]}.{running[1]:02d}"
-        sentence = f"was built for Slurm {names[0]}; this is {names[1]}, which leaves it out"
-        return [*found, Advice(Level.WRONG, path, sentence, _INSTALL)]
-    return found or [Advice(Level.OK, path, f"built for this Slurm, {line.word}")]
+        sentence = f"was built for Slurm {names[0]}; this is {names[1]}, which does not load it"
+        return [*found, Advice(Severity.WRONG, path, sentence, _INSTALL)]
+    return found or [Advice(Severity.OK, path, f"built for this Slurm, {line.word}")]
 
 
-def _arguments(line: Line) -> list[Advice]:
-    """Those that have no effect, as the plugin judges them."""
+def _arguments(line: PlugstackLine) -> list[Advice]:
+    """Arguments that have no effect, judged as the plugin does."""
     found = []
     for argument in line.arguments:
         name, _, text = argument.partition("=")
@@ -133,21 +133,21 @@ def _arguments(line: Line) -> list[Advice]:
         elif re.fullmatch(shape, text):
             continue
         sentence = f"{argument} behind {PLUGIN} has no effect: {why}"
-        found.append(Advice(Level.WRONG, line.file, sentence, "see docs/spank.md, Install"))
+        found.append(Advice(Severity.WRONG, line.file, sentence, "see docs/spank.md, Install"))
     return found
 
 
-def _command(line: Line, library: bytes, root: Path) -> list[Advice]:
-    """Whether srobust is where the plugin looks for it: where its line says, else where it was built for."""
+def _command(line: PlugstackLine, library: bytes, root: Path) -> list[Advice]:
+    """Whether srobust is at the path in the line, else at the one that was compiled in."""
     path = _chosen("command", line, library)
     if not path or os.access(root / path.lstrip("/"), os.X_OK):
         return []
     sentence = f"there is no srobust at {path} on this machine: jobs with --robust run unsupervised from here"
-    return [Advice(Level.WRONG, line.file, sentence, f"optional {line.path} command=PATH of srobust")]
+    return [Advice(Severity.WRONG, line.file, sentence, f"optional {line.path} command=PATH of srobust")]
 
 
-def _python(line: Line, library: bytes, root: Path) -> list[Advice]:
-    """Whether the folder that goes in front of the tasks' PYTHONPATH has what it is there for."""
+def _python(line: PlugstackLine, library: bytes, root: Path) -> list[Advice]:
+    """Whether the folder that is put in front of the tasks' PYTHONPATH has our sitecustomize.py."""
     folder = _chosen("python", line, library)
     if folder in ("", "none") or (root / folder.lstrip("/") / "sitecustomize.py").is_file():
         return []
@@ -155,11 +155,11 @@ def _python(line: Line, library: bytes, root: Path) -> list[Advice]:
         f"there is no sitecustomize.py in {folder} on this machine, where {PLUGIN} looks for it: "
         "the stacks of ranks' child processes cannot be read where kernel.yama.ptrace_scope is 1"
     )
-    return [Advice(Level.WRONG, line.file, sentence, _INSTALL)]
+    return [Advice(Severity.WRONG, line.file, sentence, _INSTALL)]
 
 
-def _chosen(name: str, line: Line, library: bytes) -> str:
-    """What the line says of this argument, as far as it has an effect, else what was built in; empty where untold."""
+def _chosen(name: str, line: PlugstackLine, library: bytes) -> str:
+    """This argument in the line, where it has an effect, else the compiled-in value; empty where there is neither."""
     shape, start = ARGUMENTS[name][0], f"{name}="
     given = [text.removeprefix(start) for text in line.arguments if text.startswith(start)]
     given = [text for text in given if re.fullmatch(shape, text)]
@@ -175,7 +175,7 @@ def built_in(library: bytes) -> dict[str, str]:
 def built_for(library: bytes) -> tuple[int, int] | None:
     """The Slurm whose headers a plugin was built with, `(22, 5)`: its symbol `plugin_version`. None where it has none.
 
-    Read without loading it: it would want symbols of Slurm's.
+    It is read without loading it, which would need symbols of Slurm.
     """
     try:
         number = _number_at(library, b"plugin_version")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from slurm_robust.config import Config
-from slurm_robust.doctor.advice import Advice, Level
+from slurm_robust.doctor.advice import Advice, Severity
 from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE
 
 Settings = Mapping[str, str]
@@ -19,12 +19,12 @@ _NO_LIMIT = 65533
 
 
 def judge(settings: Settings, config: Config) -> list[Advice]:
-    """Everything that slurm.conf says about us, in the order of the documentation."""
+    """Findings about slurm.conf, in the order of the documentation."""
     version = version_of(settings)
     return [
         _version(settings, version),
         _script(settings, "Prolog", "srobust-prolog", "unfit nodes are found only after jobs have started on them"),
-        _script(settings, "Epilog", "srobust-epilog", "what a job breaks is found only by the next one"),
+        _script(settings, "Epilog", "srobust-epilog", "a fault that a job leaves is found only by the next job"),
         _prolog_flags(settings),
         _timeout(settings),
         _held(settings),
@@ -39,25 +39,25 @@ def judge(settings: Settings, config: Config) -> list[Advice]:
 
 
 def version_of(settings: Settings) -> tuple[int, int]:
-    """Slurm's major version, `(22, 5)`; zeros where it cannot be told."""
+    """Slurm's major version, `(22, 5)`; zeros where it is unknown."""
     match = re.match(r"(\d{1,3})\.(\d{1,3})", value(settings, "SLURM_VERSION"))
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def value(settings: Settings, key: str) -> str:
-    """The text, empty where Slurm says that there is none; keys in any case."""
+    """The text, empty where Slurm has none; the key in upper or lower case."""
     wanted = key.lower()
     text = next((text for name, text in settings.items() if name.lower() == wanted), "").strip()
     return "" if text.lower() in _NOTHING else text
 
 
 def words(settings: Settings, key: str) -> set[str]:
-    """A list's words, without what stands behind `=`, in small letters."""
+    """A list's items in lower case, without the part behind `=`."""
     return {part.split("=")[0].strip().lower() for part in value(settings, key).split(",") if part.strip()}
 
 
 def seconds(settings: Settings, key: str) -> int | None:
-    """`30 sec`, `5 min`, `65534`: seconds; None where none is given or Slurm means no limit."""
+    """`30 sec`, `5 min`, `65534`: seconds; None where there is none or Slurm means no limit."""
     match = re.match(r"(\d{1,9})\s*(sec|min)?", value(settings, key))
     if match is None or int(match[1]) >= _NO_LIMIT:
         return None
@@ -65,16 +65,21 @@ def seconds(settings: Settings, key: str) -> int | None:
 
 
 def _ok(about: str, sentence: str) -> Advice:
-    return Advice(Level.OK, about, sentence)
+    return Advice(Severity.OK, about, sentence)
+
+
+def _with(settings: Settings, key: str, item: str) -> str:
+    """The line of slurm.conf with one more item in a list."""
+    return f"{key}={','.join(text for text in (value(settings, key), item) if text)}"
 
 
 def _version(settings: Settings, version: tuple[int, int]) -> Advice:
-    said = value(settings, "SLURM_VERSION")
+    text = value(settings, "SLURM_VERSION")
     if version == (0, 0):
-        return Advice(Level.UNKNOWN, "SLURM_VERSION", f"Slurm's version cannot be told from {said!r}")
+        return Advice(Severity.UNKNOWN, "SLURM_VERSION", f"Slurm's version is not known from {text!r}")
     if version < (22, 5):
-        return Advice(Level.WRONG, "SLURM_VERSION", f"Slurm {said} is older than 22.05, which is the oldest tried")
-    return _ok("SLURM_VERSION", f"Slurm {said}")
+        return Advice(Severity.WRONG, "SLURM_VERSION", f"Slurm {text} is older than 22.05, the oldest tested version")
+    return _ok("SLURM_VERSION", f"Slurm {text}")
 
 
 def _script(settings: Settings, key: str, name: str, loss: str) -> Advice:
@@ -82,37 +87,37 @@ def _script(settings: Settings, key: str, name: str, loss: str) -> Advice:
     folder = "epilog" if name.endswith("epilog") else "prolog"
     fix = f"{key}=/usr/share/slurm_robust/{folder}/{name}"
     if not path:
-        return Advice(Level.ADVICE, key, f"not set: {loss}", fix)
+        return Advice(Severity.ADVICE, key, f"not set: {loss}", fix)
     if path.endswith("*"):
-        sentence = f"{path} runs all its scripts, the last name first: one that fails hides those after it"
-        return Advice(Level.ADVICE, key, sentence)
+        sentence = f"{path} runs all its scripts, the last name first: where one fails, the later ones do not run"
+        return Advice(Severity.ADVICE, key, sentence)
     return _ok(key, path)
 
 
 def _prolog_flags(settings: Settings) -> Advice:
     if not value(settings, "Prolog"):
-        return _ok("PrologFlags", "no Prolog is set, nothing rests on them")
+        return _ok("PrologFlags", "no Prolog is set, so they do not matter")
     missing = [flag for flag in ("Alloc", "DeferBatch") if flag.lower() not in words(settings, "PrologFlags")]
     if not missing:
         return _ok("PrologFlags", value(settings, "PrologFlags"))
     others = [f for f in value(settings, "PrologFlags").split(",") if f.strip()]
     lines = {
-        "Alloc": "without Alloc a node's prolog runs at its first step: too late, the job has begun",
+        "Alloc": "without Alloc a node's prolog runs at its first step: too late, since the job has begun",
         "DeferBatch": "without DeferBatch the batch script begins when the first node's prolog has ended",
     }
     sentence = "; ".join(lines[flag] for flag in missing)
-    return Advice(Level.WRONG, "PrologFlags", sentence, f"PrologFlags={','.join([*missing, *others])}")
+    return Advice(Severity.WRONG, "PrologFlags", sentence, f"PrologFlags={','.join([*missing, *others])}")
 
 
 def _timeout(settings: Settings) -> Advice:
     limit_s = seconds(settings, "PrologEpilogTimeout")
     fix = "PrologEpilogTimeout=60"
     if limit_s is None:
-        sentence = "no limit: a prolog of anybody's that hangs holds its node for ever"
-        return Advice(Level.ADVICE, "PrologEpilogTimeout", sentence, fix)
+        sentence = "no limit: any prolog that hangs holds its node for ever"
+        return Advice(Severity.ADVICE, "PrologEpilogTimeout", sentence, fix)
     if limit_s <= SCRIPT_ENDS_S:
-        sentence = f"{limit_s} s: Slurm ends our scripts before they end themselves, and drains the node for it"
-        return Advice(Level.WRONG, "PrologEpilogTimeout", sentence, fix)
+        sentence = f"{limit_s} s: Slurm kills our scripts before they end by themselves, and drains the node"
+        return Advice(Severity.WRONG, "PrologEpilogTimeout", sentence, fix)
     return _ok("PrologEpilogTimeout", f"{limit_s} s")
 
 
@@ -120,43 +125,37 @@ def _held(settings: Settings) -> Advice:
     if "nohold_on_prolog_fail" in words(settings, "SchedulerParameters"):
         return _ok("SchedulerParameters", "nohold_on_prolog_fail: a job whose prolog failed runs elsewhere")
     sentence = "without nohold_on_prolog_fail a job whose prolog failed is held until a person releases it"
-    there = value(settings, "SchedulerParameters")
-    fix = f"SchedulerParameters={there + ',' if there else ''}nohold_on_prolog_fail"
-    level = Level.WRONG if value(settings, "Prolog") else Level.ADVICE
+    fix = _with(settings, "SchedulerParameters", "nohold_on_prolog_fail")
+    level = Severity.WRONG if value(settings, "Prolog") else Severity.ADVICE
     return Advice(level, "SchedulerParameters", sentence, fix)
 
 
 def _health_check(settings: Settings, config: Config) -> list[Advice]:
     program = value(settings, "HealthCheckProgram")
     if not program:
-        sentence = "not set: idle nodes that break are found by the next job, and each prolog looks at everything"
-        return [
-            Advice(
-                Level.ADVICE,
-                "HealthCheckProgram",
-                sentence,
-                "HealthCheckProgram=/usr/share/slurm_robust/prolog/srobust-healthcheck",
-            )
-        ]
+        sentence = "not set: faults of idle nodes are found only by the next job, and each prolog runs all checks"
+        fix = "HealthCheckProgram=/usr/share/slurm_robust/prolog/srobust-healthcheck"
+        return [Advice(Severity.ADVICE, "HealthCheckProgram", sentence, fix)]
     found = [_ok("HealthCheckProgram", program)]
     every_s = seconds(settings, "HealthCheckInterval") or 0
     fresh_s = config.nodecheck.fresh_s
     if not every_s:
-        found.append(Advice(Level.WRONG, "HealthCheckInterval", "0: it never runs", "HealthCheckInterval=300"))
+        found.append(Advice(Severity.WRONG, "HealthCheckInterval", "0: it never runs", "HealthCheckInterval=300"))
     elif fresh_s and every_s >= fresh_s:
         sentence = (
-            f"{every_s} s, and nodecheck.fresh_s is {fresh_s:g}: prologs find no fresh verdict for part of the time"
+            f"{every_s} s, and nodecheck.fresh_s is {fresh_s:g}: for part of the time prologs have no fresh "
+            "verdict, and run all checks"
         )
-        found.append(Advice(Level.ADVICE, "HealthCheckInterval", sentence, "HealthCheckInterval=300"))
+        found.append(Advice(Severity.ADVICE, "HealthCheckInterval", sentence, "HealthCheckInterval=300"))
     else:
         found.append(_ok("HealthCheckInterval", f"{every_s} s"))
     states = words(settings, "HealthCheckNodeState")
     if "any" not in states:
-        sentence = f"{value(settings, 'HealthCheckNodeState') or 'not set'}: nodes in other states are not looked at"
-        found.append(Advice(Level.ADVICE, "HealthCheckNodeState", sentence, "HealthCheckNodeState=ANY,CYCLE"))
+        sentence = f"{value(settings, 'HealthCheckNodeState') or 'not set'}: nodes in other states are not checked"
+        found.append(Advice(Severity.ADVICE, "HealthCheckNodeState", sentence, "HealthCheckNodeState=ANY,CYCLE"))
     elif "cycle" not in states:
-        sentence = "without CYCLE all nodes look in the same second, and ask file servers together"
-        found.append(Advice(Level.ADVICE, "HealthCheckNodeState", sentence, "HealthCheckNodeState=ANY,CYCLE"))
+        sentence = "without CYCLE all nodes run their checks in the same second, and load file servers at once"
+        found.append(Advice(Severity.ADVICE, "HealthCheckNodeState", sentence, "HealthCheckNodeState=ANY,CYCLE"))
     else:
         found.append(_ok("HealthCheckNodeState", value(settings, "HealthCheckNodeState")))
     return found
@@ -164,13 +163,13 @@ def _health_check(settings: Settings, config: Config) -> list[Advice]:
 
 def _requeue(settings: Settings) -> list[Advice]:
     if value(settings, "JobRequeue") == "0":
-        sentence = "0: only jobs that ask for it (`sbatch --requeue`) can be brought back"
-        return [Advice(Level.ADVICE, "JobRequeue", sentence, "JobRequeue=1")]
+        sentence = "0: only jobs that ask for it (`sbatch --requeue`) can be requeued"
+        return [Advice(Severity.ADVICE, "JobRequeue", sentence, "JobRequeue=1")]
     return [_ok("JobRequeue", "jobs may be requeued")]
 
 
 def codes(text: str) -> set[int]:
-    """A list of exit codes as slurm.conf takes it, `1,5-7`; what is none is passed over."""
+    """A list of exit codes as slurm.conf takes it, `1,5-7`; other parts are ignored."""
     found: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,3})(?:-(\d{1,3}))?\s*", part)
@@ -180,9 +179,9 @@ def codes(text: str) -> set[int]:
 
 
 _OURS = {
-    EXIT_USAGE: ("wrong arguments", "the same again, for ever"),
-    EXIT_REQUEUE_WANTED: ("a requeue was wanted and nobody came", ""),
-    EXIT_STOPPED_FOR_GOOD: ("three attempts without a new step", "a loop that was just ended begins anew"),
+    EXIT_USAGE: ("wrong arguments", "the job fails the same way, for ever"),
+    EXIT_REQUEUE_WANTED: ("a requeue was wanted and did not come", ""),
+    EXIT_STOPPED_FOR_GOOD: ("three attempts without a new step", "a loop that we have just stopped begins again"),
 }
 
 
@@ -192,15 +191,15 @@ def _exit_codes(settings: Settings) -> list[Advice]:
     for code, (meaning, harm) in _OURS.items():
         if code in requeued and harm:
             sentence = f"has {code} ({meaning}): {harm}"
-            found.append(Advice(Level.WRONG, "RequeueExit", sentence, f"RequeueExit={_without(requeued, code)}"))
+            found.append(Advice(Severity.WRONG, "RequeueExit", sentence, f"RequeueExit={_without(requeued, code)}"))
         if code in held:
             sentence = f"has {code} ({meaning}): such a job is held until a person releases it"
-            found.append(Advice(Level.WRONG, "RequeueExitHold", sentence, f"RequeueExitHold={_without(held, code)}"))
-    return found or [_ok("RequeueExit", "catches no exit code of ours that it should not")]
+            found.append(Advice(Severity.WRONG, "RequeueExitHold", sentence, f"RequeueExitHold={_without(held, code)}"))
+    return found or [_ok("RequeueExit", "contains no exit code of ours that it should not")]
 
 
-def _without(there: set[int], code: int) -> str:
-    return ",".join(str(c) for c in sorted(there - {code}))
+def _without(codes: set[int], code: int) -> str:
+    return ",".join(str(c) for c in sorted(codes - {code}))
 
 
 def _times(settings: Settings, config: Config) -> list[Advice]:
@@ -216,21 +215,21 @@ def _times(settings: Settings, config: Config) -> list[Advice]:
             f"take longer than a seat is kept (seat.duration_min: {config.seat.duration_min})"
         )
         fix = f"robust.yaml: seat: {{duration_min: {whole_s // 60 + 1}}}"
-        found.append(Advice(Level.WRONG, "UnkillableStepTimeout", sentence, fix))
+        found.append(Advice(Severity.WRONG, "UnkillableStepTimeout", sentence, fix))
     else:
-        found.append(_ok("UnkillableStepTimeout", f"a job ends within {whole_s} s at worst, a seat is kept {seat_s} s"))
+        found.append(_ok("UnkillableStepTimeout", f"a job ends within {whole_s} s at most, a seat is kept {seat_s} s"))
     message_s = seconds(settings, "MessageTimeout") or 10
     # The rule is slurm.conf(5)'s, at UnkillableStepTimeout.
     if 0 < stuck_s < 5 * message_s:
         sentence = f"UnkillableStepTimeout {stuck_s} s is less than five times MessageTimeout ({message_s} s)"
-        found.append(Advice(Level.ADVICE, "MessageTimeout", sentence, f"UnkillableStepTimeout={5 * message_s}"))
+        found.append(Advice(Severity.ADVICE, "MessageTimeout", sentence, f"UnkillableStepTimeout={5 * message_s}"))
     silent_s = seconds(settings, "SlurmdTimeout")
     if not silent_s:
-        sentence = "0: a node that died keeps its job for ever"
-        found.append(Advice(Level.WRONG, "SlurmdTimeout", sentence, "SlurmdTimeout=60"))
+        sentence = "0: a dead node keeps its job for ever"
+        found.append(Advice(Severity.WRONG, "SlurmdTimeout", sentence, "SlurmdTimeout=60"))
     elif silent_s > 300:
-        sentence = f"{silent_s} s: so long a job keeps a node that died"
-        found.append(Advice(Level.ADVICE, "SlurmdTimeout", sentence, "SlurmdTimeout=60"))
+        sentence = f"{silent_s} s: a dead node keeps its job for so long"
+        found.append(Advice(Severity.ADVICE, "SlurmdTimeout", sentence, "SlurmdTimeout=60"))
     else:
         found.append(_ok("SlurmdTimeout", f"{silent_s} s"))
     return found
@@ -239,14 +238,14 @@ def _times(settings: Settings, config: Config) -> list[Advice]:
 def _suspend(settings: Settings, config: Config, version: tuple[int, int]) -> Advice:
     about = "SuspendExcStates"
     if not value(settings, "SuspendProgram") or not config.standby.size:
-        return _ok(about, "no power saving, or no standby nodes: nothing rests on it")
+        return _ok(about, "no power saving, or no standby nodes: it does not matter")
     if "reserved" in words(settings, about):
         return _ok(about, value(settings, about))
-    sentence = "standby nodes are powered down while they wait, and a job waits for their boot"
+    sentence = "idle standby nodes are powered down, and jobs wait for their boot"
     if version < (23, 2):
-        return Advice(Level.WRONG, "SuspendExcNodes", sentence, "SuspendExcNodes=<the standby nodes>")
+        return Advice(Severity.WRONG, "SuspendExcNodes", sentence, "SuspendExcNodes=<the standby nodes>")
     others = [state for state in value(settings, about).split(",") if state]
-    return Advice(Level.WRONG, about, sentence, f"SuspendExcStates={','.join([*others, 'RESERVED'])}")
+    return Advice(Severity.WRONG, about, sentence, f"SuspendExcStates={','.join([*others, 'RESERVED'])}")
 
 
 def _gres(settings: Settings, version: tuple[int, int]) -> list[Advice]:
@@ -254,11 +253,13 @@ def _gres(settings: Settings, version: tuple[int, int]) -> list[Advice]:
         return []
     sentence = (
         "when a node dies under a job that is being requeued, Slurm 22.05 can start the job without its GRES (`Invalid "
-        "generic resource (gres) specification`) and count that of its nodes as used for ever; `srobust status` names "
-        "such nodes, and `scontrol reconfigure` cures them"
+        "generic resource (gres) specification`) and count the GRES of its nodes as used for ever; `srobust status` "
+        "names such nodes, and `scontrol reconfigure` repairs them"
     )
     return [
-        Advice(Level.ADVICE, "GresTypes", sentence, "upgrade Slurm; until then, when it happens: scontrol reconfigure")
+        Advice(
+            Severity.ADVICE, "GresTypes", sentence, "upgrade Slurm; until then, when it happens: scontrol reconfigure"
+        )
     ]
 
 
@@ -267,13 +268,13 @@ def _newer(settings: Settings, version: tuple[int, int]) -> list[Advice]:
         return []
     found = []
     if "enable_expedited_requeue" not in words(settings, "SlurmctldParameters"):
-        there = value(settings, "SlurmctldParameters")
-        sentence = "Slurm can bring a job back at once and on top: `sbatch --requeue=expedite`, not enabled here"
-        fix = f"SlurmctldParameters={there + ',' if there else ''}enable_expedited_requeue"
-        found.append(Advice(Level.ADVICE, "SlurmctldParameters", sentence, fix))
+        sentence = (
+            "Slurm can requeue a job at once and with top priority: `sbatch --requeue=expedite`, not enabled here"
+        )
+        fix = _with(settings, "SlurmctldParameters", "enable_expedited_requeue")
+        found.append(Advice(Severity.ADVICE, "SlurmctldParameters", sentence, fix))
     if "requeue_delay" not in words(settings, "SchedulerParameters"):
-        there = value(settings, "SchedulerParameters")
-        sentence = "a requeue waits 120 s where nobody shortens it; this version can wait less"
-        fix = f"SchedulerParameters={there + ',' if there else ''}requeue_delay=1"
-        found.append(Advice(Level.ADVICE, "requeue_delay", sentence, fix))
+        sentence = "a requeued job waits 120 s unless its wait is shortened; this version can wait less"
+        fix = _with(settings, "SchedulerParameters", "requeue_delay=1")
+        found.append(Advice(Severity.ADVICE, "requeue_delay", sentence, fix))
     return found

@@ -1,11 +1,10 @@
-"""What only the program's own Python can do for the SPANK plugin, which puts this folder in front of PYTHONPATH.
+"""The part of the SPANK plugin that must run in the program's own Python; the plugin puts it in front of PYTHONPATH.
 
-It lets py-spy see this Python and the children that it forks, where Yama lets only ancestors attach: that permission is
-each process's own and is not inherited by fork, so data loaders and torchrun's workers need it too. And it takes away
-the old names of PyTorch's flight recorder, where this Python's PyTorch knows the new ones: it would warn on each rank.
+It lets py-spy attach to this Python and its forked children where Yama allows only ancestors: each process needs its
+own permission, and fork does not inherit it, so data loaders and torchrun's workers need it, too. And it removes the
+old variables of PyTorch's flight recorder where this PyTorch knows the new ones: it would warn on each rank.
 
-Whatever goes wrong here, the program starts; the site's or the user's own sitecustomize is loaded as if this were not
-here.
+Whatever fails here, the program starts; then the site's or the user's own sitecustomize is loaded.
 """
 
 import os
@@ -54,18 +53,18 @@ def _load_the_other():
 
 
 def _drop_old_names():
-    # The plugin sets both names to the same value; what the user set by one name alone stays.
+    # The plugin sets both names to the same value; a variable that the user set by one name alone stays.
     doubled = [old for old, new in _RENAMED if os.environ.get(old) and os.environ.get(old) == os.environ.get(new)]
     if not doubled:
         return
     try:
-        # Its files are looked at: importing PyTorch takes seconds, and not every Python here needs it.
+        # Read from PyTorch's files: importing it takes seconds, and not every Python here needs it.
         from importlib.machinery import PathFinder
 
         found = PathFinder.find_spec("torch")
         with open(os.path.join(os.path.dirname(found.origin), "version.py")) as file:
-            told = next(line for line in file if line.startswith("__version__ = "))
-        major, minor = told.split("=")[1].strip(" '\"\n").split(".")[:2]
+            line = next(row for row in file if row.startswith("__version__ = "))
+        major, minor = line.split("=")[1].strip(" '\"\n").split(".")[:2]
         if (int(major), int(minor)) >= _NEW_NAMES_SINCE:
             for old in doubled:
                 del os.environ[old]

@@ -17,7 +17,7 @@
 
 #include "hold.h"
 
-/* Steps that are over by then (`srun hostname`) cost no start of Python. A hang is not suspected that early. */
+/* A step that ends sooner (`srun hostname`) costs no start of Python. No hang is suspected that early. */
 enum { GRACE_MS = 1000, POLL_MS = 50, MAX_WORDS = 20, WORD_BYTES = FOLDER_BYTES + 32 };
 
 struct command_line {
@@ -59,7 +59,7 @@ static void compose(struct command_line *line, const char *command, uint32_t job
 	add(line, "%u", job);
 }
 
-/* srun's own, in which the step is named as in that of its ranks, marked as the watch's: agents look for ranks by it.
+/* srun's own environment with the mark of a watch, so that agents do not take the watch for a rank.
  * The caller frees it; NULL where there is no memory. */
 static char **watch_environment(bool holds)
 {
@@ -79,7 +79,7 @@ static char **watch_environment(bool holds)
 	return all;
 }
 
-/* Between fork and exec srun's other threads may hold any lock: system calls only, from here on. */
+/* From here on system calls only: between fork and exec srun's other threads may hold any lock. */
 
 static void reset_signals(void)
 {
@@ -91,9 +91,9 @@ static void reset_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* Nothing of srun's stays open: whoever reads its output would wait for us. A plain file (a job's output) may, and
- * our connection to srun, where there is one (`held`, else -1): under its own number. */
-static void let_go_of_files(int limit, int held)
+/* Close srun's files: a reader of its output would wait for us. A regular file as stderr (a job's output) stays open,
+ * and our connection to srun (`held`, -1 for none) gets its own number. */
+static void detach_files(int limit, int held)
 {
 	struct stat about;
 	int null = open("/dev/null", O_RDWR), first = held >= 0 ? HOLD_FD + 1 : HOLD_FD;
@@ -104,7 +104,7 @@ static void let_go_of_files(int limit, int held)
 	dup2(null, 1);
 	if (fstat(2, &about) != 0 || !S_ISREG(about.st_mode))
 		dup2(null, 2);
-	/* The same number already: then it would keep the flag that closes it at exec. */
+	/* It has the number already: dup2 would not clear the flag that closes it at exec. */
 	if (held == HOLD_FD)
 		fcntl(held, F_SETFD, 0);
 	else if (held >= 0 && dup2(held, HOLD_FD) < 0)
@@ -117,7 +117,7 @@ static void let_go_of_files(int limit, int held)
 		close(fd);
 }
 
-/* False where srun has ended meanwhile, or waits for us to let it: a step that fails at once is the script's own. */
+/* False where srun has ended meanwhile or waits for us: a step that fails at once is left to the script. */
 static bool outlives_grace(pid_t srun, bool holds)
 {
 	const struct timespec pause = {0, POLL_MS * 1000000L};
@@ -132,20 +132,20 @@ static bool outlives_grace(pid_t srun, bool holds)
 	return true;
 }
 
-static void __attribute__((noreturn)) be_attach(char **argv, char **environment, pid_t srun, int limit, int held)
+static void __attribute__((noreturn)) exec_attach(char **argv, char **environment, pid_t srun, int limit, int held)
 {
 	reset_signals();
-	let_go_of_files(limit, held);
+	detach_files(limit, held);
 	if (outlives_grace(srun, held >= 0)) {
 		execve(argv[0], argv, environment);
-		static const char said[] = "slurm_robust: srobust could not be started; the step is not supervised\n";
-		if (write(2, said, sizeof said - 1) < 0)
+		static const char message[] = "slurm_robust: srobust could not be started; the step is not supervised\n";
+		if (write(2, message, sizeof message - 1) < 0)
 			_exit(126);
 	}
 	_exit(127);
 }
 
-static void let_go_of(int held)
+static void close_held(int held)
 {
 	if (held >= 0)
 		close(held);
@@ -155,14 +155,14 @@ void attach_start(const char *command, uint32_t job, uint32_t step, const struct
 {
 	static struct command_line line;
 	struct rlimit files = {0};
-	/* Only who acts can decide anything for which the script would have to wait. */
+	/* A watch that only observes decides nothing for which the script would have to wait. */
 	int held = request->mode == MODE_ON ? hold_prepare() : -1;
 	char **environment = watch_environment(held >= 0);
 	pid_t srun = getpid(), child;
 	int status, limit = 4096;
 
 	if (environment == NULL) {
-		let_go_of(held);
+		close_held(held);
 		slurm_error("robust: srun: step %u.%u is not supervised: no memory", job, step);
 		return;
 	}
@@ -171,29 +171,29 @@ void attach_start(const char *command, uint32_t job, uint32_t step, const struct
 		limit = (int)files.rlim_cur;
 	child = fork();
 	if (child == 0) {
-		/* Twice: its parent is then init, or whoever reaps here, and srun never has a child to wait for. */
+		/* Forked twice: init, or the subreaper here, becomes its parent, and srun has no child to wait for. */
 		setsid();
 		switch (fork()) {
 		case -1:
 			_exit(1);
 		case 0:
-			be_attach(line.argv, environment, srun, limit, held);
+			exec_attach(line.argv, environment, srun, limit, held);
 		default:
 			_exit(0);
 		}
 	}
 	free(environment);
-	let_go_of(held);
+	close_held(held);
 	if (child < 0) {
 		slurm_error("robust: srun: step %u.%u is not supervised: fork: %s", job, step, strerror(errno));
 		return;
 	}
 	while (waitpid(child, &status, 0) < 0) {
 		if (errno != EINTR)
-			return; /* somebody else has taken its status; it has ended all the same */
+			return; /* another thread has taken its status; it has ended all the same */
 	}
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-		slurm_error("robust: srun: step %u.%u is not supervised: no second process could be made", job, step);
+		slurm_error("robust: srun: step %u.%u is not supervised: it could not fork", job, step);
 	else
 		slurm_verbose("robust: srun: step %u.%u is supervised by %s", job, step, command);
 }

@@ -6,7 +6,7 @@
 
 #include "values.h"
 
-/* Start it; nothing of it is waited for. Failures are logged. */
+/* Start it without waiting for it. Failures are logged. */
 void attach_start(const char *command, uint32_t job, uint32_t step, const struct request *request);
 
 #endif

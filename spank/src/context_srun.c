@@ -1,4 +1,4 @@
-/* srun: starts the watch beside the step, once its numbers are known. */
+/* srun: start the watch beside the step, once job and step have their ids. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static struct {
 	bool started;
 } step;
 
-/* Steps that somebody of ours starts are watched already; those that a rank starts are part of its own. */
+/* Steps that `srobust run` or a watch starts are watched already; those that a rank starts are part of its step. */
 static bool is_ours_or_inner(void)
 {
 	return getenv("SROBUST_WATCH") != NULL || getenv("SROBUST_ATTEMPT") != NULL ||
@@ -29,9 +29,9 @@ void srun_post_opt(spank_t sp)
 	step.request = options_effective(sp, lookup_here);
 	step.wanted = is_watched(&step.request);
 	if (step.wanted || options_any_typed()) {
-		options_tell_idle(&step.request);
-		options_tell_site_mistakes();
-		options_tell_prologs(sp, &step.request);
+		options_warn_idle(&step.request);
+		options_log_site_mistakes();
+		options_export_to_prologs(sp, &step.request);
 		options_export_here(&step.request);
 	}
 }
@@ -43,11 +43,11 @@ void srun_launch(spank_t sp)
 
 	if (!step.wanted || step.started)
 		return;
-	/* Once: the components of a heterogeneous step each come by here. */
+	/* Once: Slurm calls this for each component of a heterogeneous step. */
 	step.started = true;
 	if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
 	    spank_get_item(sp, S_JOB_STEPID, &number) != ESPANK_SUCCESS) {
-		slurm_error("robust: srun: the step is not supervised: Slurm did not tell its number");
+		slurm_error("robust: srun: the step is not supervised: Slurm did not report its id");
 		return;
 	}
 	if (getenv("SLURM_HET_SIZE") != NULL) {
@@ -56,7 +56,7 @@ void srun_launch(spank_t sp)
 	}
 	if (access(site->command, X_OK) != 0) {
 		slurm_error("robust: srun: step %u.%u is not supervised: there is no srobust at %s on this node; "
-			    "command= in plugstack.conf names another place",
+			    "set command= in plugstack.conf to its path",
 			    job, number, site->command);
 		return;
 	}

@@ -1,4 +1,4 @@
-/* slurmstepd: what a batch script and the tasks of a step are given. */
+/* slurmstepd: the environment of batch scripts and tasks, and the record of tasks' exits. */
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
@@ -17,8 +17,8 @@
 #define PR_SET_PTRACER_ANY ((unsigned long)-1)
 #endif
 
-/* As Slurm numbers the step of a batch script; from the other on they are steps of Slurm's own (extern, interactive). */
-static const uint32_t BATCH_STEP = 0xfffffffbU, FIRST_OF_SLURMS = 0xfffffff0U;
+/* The step id of a batch script, and the first id of Slurm's own steps (batch, extern, interactive). */
+static const uint32_t BATCH_STEP = 0xfffffffbU, FIRST_STEP_OF_SLURM = 0xfffffff0U;
 
 static struct request request;
 
@@ -29,15 +29,15 @@ void stepd_post_opt(spank_t sp)
 	request = options_effective(sp, lookup_in_job);
 	if (!is_watched(&request) && !options_any_typed())
 		return;
-	options_tell_site_mistakes();
+	options_log_site_mistakes();
 	if (spank_get_item(sp, S_JOB_STEPID, &number) != ESPANK_SUCCESS)
 		return;
-	if (number < FIRST_OF_SLURMS && is_watched(&request) && !is_set(sp, "SROBUST_WATCH"))
+	if (number < FIRST_STEP_OF_SLURM && is_watched(&request) && !is_set(sp, "SROBUST_WATCH"))
 		exits_open(sp, options_site()->exits);
 	if (number != BATCH_STEP)
 		return;
-	/* The script's environment carries sbatch's options to its sruns, also with --export=NONE. Slurm hands them on
-	 * too, in variables that would come before what the script itself sets in ours: those go. */
+	/* The script's environment passes sbatch's options to its sruns, also with --export=NONE. Slurm passes them,
+	 * too, in variables that would override what the script itself sets in ours: remove those. */
 	for (enum field field = FIELD_MODE; field < FIELDS; field++) {
 		spank_unsetenv(sp, SLURM_VARIABLES[field]);
 		if (is_jobs_choice(&request, field) &&
@@ -51,9 +51,9 @@ void task_before_exec(spank_t sp)
 	uint32_t number = 0;
 
 	if (!is_watched(&request) || is_set(sp, "SROBUST_WATCH") ||
-	    (spank_get_item(sp, S_JOB_STEPID, &number) == ESPANK_SUCCESS && number >= FIRST_OF_SLURMS))
+	    (spank_get_item(sp, S_JOB_STEPID, &number) == ESPANK_SUCCESS && number >= FIRST_STEP_OF_SLURM))
 		return;
-	/* Kept over exec, and by this process alone. Without Yama there is nothing to allow. */
+	/* It survives exec, and holds for this process alone. Without Yama (EINVAL) everything is allowed. */
 	if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) != 0 && errno != EINVAL)
 		slurm_error("robust: task: tracing could not be allowed: %s", strerror(errno));
 	if (exits_path()[0] != '\0' && spank_setenv(sp, "SROBUST_EXITS", exits_path(), 1) != ESPANK_SUCCESS)

@@ -1,4 +1,4 @@
-/* What is done in each of Slurm's contexts. All of it returns nothing: no failure of ours reaches Slurm. */
+/* The work in each of Slurm's contexts. All functions are void: no failure of ours reaches Slurm. */
 #ifndef SROBUST_CONTEXTS_H
 #define SROBUST_CONTEXTS_H
 
@@ -6,11 +6,11 @@
 
 void alloc_post_opt(spank_t sp);  /* sbatch, salloc: the options have been read */
 void srun_post_opt(spank_t sp);	  /* srun: the same */
-void srun_launch(spank_t sp);	  /* srun: job and step have their numbers, no task runs yet */
-void stepd_post_opt(spank_t sp);  /* slurmstepd, as root: the same, once a step and node */
+void srun_launch(spank_t sp);	  /* srun: job and step have their ids, no task runs yet */
+void stepd_post_opt(spank_t sp);  /* slurmstepd, as root: the same, once for each step and node */
 void task_before_exec(spank_t sp);/* in the task, as the user */
 
-void stepd_task_ended(spank_t sp);/* as root: a task's status is there */
+void stepd_task_ended(spank_t sp);/* as root: a task has ended */
 void stepd_over(void);		  /* as root: slurmstepd ends */
 
 #endif

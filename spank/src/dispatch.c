@@ -1,6 +1,6 @@
-/* The only file with symbols that Slurm looks for: which context goes where.
+/* The only file with symbols that Slurm calls: it dispatches by context.
  *
- * Each of them returns 0, whatever happened: the plugin is optional, and a fault of ours is a line in a log. */
+ * Each of them returns 0, whatever happened: the plugin is optional, and a fault of ours is one line in a log. */
 #include <slurm/spank.h>
 
 #include "contexts.h"
@@ -19,7 +19,7 @@ EXPORTED int slurm_spank_init(spank_t sp, int ac, char **av)
 {
 	options_register(sp, ac, av);
 	if (spank_context() == S_CTX_SLURMD)
-		options_tell_site_mistakes();
+		options_log_site_mistakes();
 	return 0;
 }
 

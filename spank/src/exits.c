@@ -19,7 +19,7 @@ static struct {
 	char path[FOLDER_BYTES + NAME_MAX + 2];
 } file = {.fd = -1, .folder = -1};
 
-static void let_go(void)
+static void close_files(void)
 {
 	if (file.fd >= 0)
 		close(file.fd);
@@ -29,7 +29,7 @@ static void let_go(void)
 	file.path[0] = '\0';
 }
 
-/* The folder and the one it lies in, where they are not there yet. */
+/* Make the folder and its parent, where they do not exist. */
 static void make_folder(const char *folder)
 {
 	char above[FOLDER_BYTES];
@@ -44,7 +44,7 @@ static void make_folder(const char *folder)
 	mkdir(folder, 0755);
 }
 
-/* A folder in which nobody else can put a file, or a link, under our name; -1 for none. */
+/* Open a folder in which nobody else can make a file or a link of our name; -1 where it is none. */
 static int open_folder(const char *folder)
 {
 	struct stat about;
@@ -74,18 +74,18 @@ void exits_open(spank_t sp, const char *folder)
 		return;
 	file.folder = open_folder(folder);
 	if (file.folder < 0) {
-		slurm_debug("robust: step: exits are not told: %s: %s", folder, strerror(errno));
+		slurm_debug("robust: step: exits are not recorded: %s: %s", folder, strerror(errno));
 		return;
 	}
-	/* Several nodes, of several clusters, may live on one machine. */
+	/* One machine may run several nodes, of several clusters. */
 	snprintf(file.name, sizeof file.name, "%u.%u-%d", job, number, (int)getpid());
 	snprintf(file.path, sizeof file.path, "%s/%s", folder, file.name);
-	/* What a killed slurmstepd of the same pid has left. */
+	/* Remove the file of a killed slurmstepd with the same pid. */
 	unlinkat(file.folder, file.name, 0);
 	file.fd = openat(file.folder, file.name, O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640);
-	/* Root's still: a user could fill the folder's file system through a file of the user's own. */
+	/* It stays root's: through a file of their own, users could fill the file system. */
 	if (file.fd < 0 || fchown(file.fd, (uid_t)-1, group) != 0 || fchmod(file.fd, 0640) != 0) {
-		slurm_debug("robust: step: exits are not told: %s: %s", file.path, strerror(errno));
+		slurm_debug("robust: step: exits are not recorded: %s: %s", file.path, strerror(errno));
 		exits_close();
 	}
 }
@@ -108,12 +108,12 @@ void exits_note(spank_t sp)
 	clock_gettime(CLOCK_REALTIME, &now);
 	exit_line(line, task, status, (long long)now.tv_sec, now.tv_nsec);
 	if (write(file.fd, line, strlen(line)) < 0)
-		slurm_debug("robust: task: its exit is not told: %s: %s", file.path, strerror(errno));
+		slurm_debug("robust: task: its exit is not recorded: %s: %s", file.path, strerror(errno));
 }
 
 void exits_close(void)
 {
 	if (file.folder >= 0 && file.name[0] != '\0')
 		unlinkat(file.folder, file.name, 0);
-	let_go();
+	close_files();
 }

@@ -4,16 +4,16 @@
 
 #include <slurm/spank.h>
 
-/* Make the file, in a folder of root's: as root, before any task runs. Where that cannot be, nobody is told. */
+/* Make the file, in a folder of root's: as root, before any task runs. Where that fails, exits are not recorded. */
 void exits_open(spank_t sp, const char *folder);
 
-/* Where it is; "" for none. */
+/* Its path; "" for none. */
 const char *exits_path(void);
 
-/* A task has ended: its line. */
+/* Write the line of a task that has ended. */
 void exits_note(spank_t sp);
 
-/* The step is over on this node: away with the file. Who has it open reads on. */
+/* Remove the file: the step has ended on this node. A reader that has it open can read on. */
 void exits_close(void);
 
 #endif

@@ -1,9 +1,8 @@
-/* A batch script goes on as soon as its srun ends, and with its last line the job is over: nobody can requeue it any
- * more. So where a step has failed, srun says so to its watch and stays until the watch ends, or for as long as the
- * watch asks it to. Each wait is bounded: a watch that is gone, or silent for PATIENCE_MS, holds nothing up, and a
- * signal ends the wait at once.
+/* A batch script continues as soon as its srun ends, and after its last line the job has ended and cannot be requeued.
+ * So where a step has failed, srun reports that to its watch and waits until the watch ends, or as long as the watch
+ * asks it to. The wait is bounded: it ends where the watch has ended or is silent for PATIENCE_MS, and at any signal.
  *
- * Slurm calls no function of a plugin with srun's exit code. The C library does: on_exit. */
+ * Slurm passes srun's exit code to no function of a plugin. The C library does: on_exit. */
 #include "hold.h"
 
 #include <dlfcn.h>
@@ -17,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* From one word of the watch to the next. To decide takes it seconds. */
+/* From one message of the watch to the next. It decides within seconds. */
 #ifndef PATIENCE_MS
 #define PATIENCE_MS 60000
 #endif
@@ -28,7 +27,7 @@ static struct {
 	volatile sig_atomic_t interrupted;
 } hold = {.fd = -1};
 
-/* The wait in `stay` sees it as the watch's end, whichever of srun's threads the signal came to. */
+/* Ends the poll in `wait_for_watch`, in whichever of srun's threads the signal arrives. */
 static void on_signal(int number)
 {
 	int before = errno;
@@ -39,7 +38,7 @@ static void on_signal(int number)
 	errno = before;
 }
 
-/* Somebody wants srun to end: a person, a time limit, a requeue. It ends with its own exit code all the same. */
+/* A person, a time limit or a requeue may end srun meanwhile. It keeps its own exit code. */
 static void let_signals_end_it(void)
 {
 	static const int ending[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
@@ -57,9 +56,9 @@ static void let_signals_end_it(void)
 	pthread_sigmask(SIG_UNBLOCK, &open, NULL);
 }
 
-static void stay(void)
+static void wait_for_watch(void)
 {
-	char words[64];
+	char buffer[64];
 
 	for (;;) {
 		struct pollfd wanted = {.fd = hold.fd, .events = POLLIN};
@@ -73,7 +72,7 @@ static void stay(void)
 				continue;
 			return;
 		}
-		got = recv(hold.fd, words, sizeof words, MSG_DONTWAIT);
+		got = recv(hold.fd, buffer, sizeof buffer, MSG_DONTWAIT);
 		if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 			return;
 	}
@@ -81,20 +80,20 @@ static void stay(void)
 
 static void at_end(int status, void *unused)
 {
-	char words[32];
+	char message[32];
 
 	(void)unused;
-	/* A process that srun has forked, and that ends without another program, comes by here too. */
+	/* A child that srun has forked and that ends without exec gets here, too. */
 	if (hold.fd < 0 || getpid() != hold.srun || (status & 0xff) == 0)
 		return;
 	let_signals_end_it();
-	snprintf(words, sizeof words, "ended %d\n", status & 0xff);
-	if (send(hold.fd, words, strlen(words), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+	snprintf(message, sizeof message, "ended %d\n", status & 0xff);
+	if (send(hold.fd, message, strlen(message), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
 		return;
-	stay();
+	wait_for_watch();
 }
 
-/* Slurm unloads its plugins before srun's last line: the code that is called after that must stay where it is. */
+/* Slurm unloads its plugins before srun exits: the code that on_exit calls must stay loaded. */
 static int remain_loaded(void)
 {
 	Dl_info about;
@@ -108,7 +107,7 @@ int hold_prepare(void)
 	int ends[2];
 
 	if (!remain_loaded() || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-		slurm_debug("robust: srun: its end is not held for a requeue: %s", strerror(errno));
+		slurm_debug("robust: srun: it will not wait for a requeue: %s", strerror(errno));
 		return -1;
 	}
 	if (on_exit(at_end, NULL) != 0) {

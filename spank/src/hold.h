@@ -1,17 +1,17 @@
-/* Holds srun's end, where its step has failed, until the watch beside it has decided. */
+/* Delays the end of an srun whose step has failed until its watch has decided. */
 #ifndef SROBUST_HOLD_H
 #define SROBUST_HOLD_H
 
-/* The descriptor under which the watch finds its end of the connection, and the variable that tells it so. */
+/* The descriptor of the watch's end of the connection, and the variable that names it. */
 #define HOLD_FD	      3
 #define HOLD_VARIABLE "SROBUST_HOLD=3"
 
-/* Make a connection to the watch that is started next, and have this process wait for its decision when it ends with
- * an exit code other than 0. Returns the watch's end of it, which the caller closes; -1 where none could be made, and
- * srun then ends as it always does. */
+/* Make a connection to the watch that is started next, and have this process wait for its decision where it ends with
+ * an exit code other than 0. Returns the watch's end, which the caller closes; -1 where that fails: srun then ends at
+ * once, as without us. */
 int hold_prepare(void);
 
-/* In the watch, before it is executed: whether srun has said that its step is over, or is gone itself. */
+/* In the watch, before it is executed: whether srun has reported the end of its step, or has ended. */
 int hold_is_over(int fd);
 
 #endif

@@ -27,7 +27,7 @@ const char *const SLURM_VARIABLES[FIELDS] = {
 static struct {
 	struct site site;
 	struct request typed;
-	const char *mistakes[MAX_MISTAKES]; /* plugstack arguments: Slurm keeps them as long as the plugin */
+	const char *mistakes[MAX_MISTAKES]; /* plugstack arguments: Slurm keeps them while the plugin is loaded */
 	int mistake_count;
 } plugin;
 
@@ -38,18 +38,18 @@ static struct spank_option table[FIELDS] = {
 			"[slurm_robust] watch the training step; on: a hung or dead one is requeued without the guilty "
 			"node; observe: watch and report only",
 			OPTIONAL_ARGUMENT, FIELD_MODE, option_given},
-	[FIELD_SPARES] = {"robust-spares", "N", "[slurm_robust] spare nodes in the allocation, told to prolog and script",
+	[FIELD_SPARES] = {"robust-spares", "N", "[slurm_robust] spare nodes in the allocation, passed to prolog and script",
 			  1, FIELD_SPARES, option_given},
 	[FIELD_LAYOUT] = {"robust-layout", "tp=2,pp=4", "[slurm_robust] parallel sizes, for the localisation", 1,
 			  FIELD_LAYOUT, option_given},
 	[FIELD_CHECKPOINT_DIR] = {"robust-checkpoint-dir", "DIR", "[slurm_robust] where the job's checkpoints are", 1,
 				  FIELD_CHECKPOINT_DIR, option_given},
 	[FIELD_HANG_TIMEOUT] = {"robust-hang-timeout", "SECONDS",
-				"[slurm_robust] silence after which the job is acted on, whatever the stacks say", 1,
+				"[slurm_robust] silence after which the job is requeued, whatever its stacks show", 1,
 				FIELD_HANG_TIMEOUT, option_given},
 };
 
-/* Slurm may call this twice for one option, and in a slurmstepd with what a patched command has let through. */
+/* Slurm may call this twice for one option, and in slurmstepd with values that a patched command did not check. */
 static int option_given(int val, const char *optarg, int remote)
 {
 	char text[SHOWN_BYTES];
@@ -64,9 +64,9 @@ static int option_given(int val, const char *optarg, int remote)
 	return remote ? 0 : -1;
 }
 
-/* In the shell of salloc its options are there twice: in Slurm's variables, which count as typed here, and in ours,
- * which somebody may have changed since. */
-static void drop_what_counts_as_typed(void)
+/* The shell of salloc has its options twice: in Slurm's variables, which count as typed here, and in ours, which the
+ * user may have changed since. */
+static void drop_slurm_variables(void)
 {
 	for (int field = 0; field < FIELDS; field++) {
 		if (getenv(FIELD_VARIABLES[field]) != NULL)
@@ -77,7 +77,7 @@ static void drop_what_counts_as_typed(void)
 void options_register(spank_t sp, int ac, char **av)
 {
 	if (spank_context() == S_CTX_LOCAL)
-		drop_what_counts_as_typed();
+		drop_slurm_variables();
 	memset(&plugin, 0, sizeof plugin);
 	site_defaults(&plugin.site);
 	for (int n = 0; n < ac; n++) {
@@ -95,7 +95,7 @@ const struct site *options_site(void)
 	return &plugin.site;
 }
 
-void options_tell_site_mistakes(void)
+void options_log_site_mistakes(void)
 {
 	for (int n = 0; n < plugin.mistake_count; n++) {
 		struct site scratch = plugin.site;
@@ -115,13 +115,13 @@ bool options_any_typed(void)
 	return false;
 }
 
-void options_tell_idle(const struct request *request)
+void options_warn_idle(const struct request *request)
 {
 	if (is_watched(request) || plugin.typed.mode != MODE_UNSET)
 		return;
 	for (enum field field = FIELD_MODE; field < FIELDS; field++) {
 		if (value_given(&plugin.typed, field)) {
-			slurm_error("robust: option: --%s alone watches nothing: add --robust", table[field].name);
+			slurm_error("robust: option: --%s has no effect without --robust", table[field].name);
 			return;
 		}
 	}
@@ -134,7 +134,7 @@ bool lookup_here(spank_t sp, const char *name, char *out, int size)
 	(void)sp;
 	if (value == NULL)
 		return false;
-	/* One too long comes out as long as fits, which no field takes. */
+	/* One that is too long is cut to a length that no field accepts. */
 	snprintf(out, (size_t)size, "%s", value);
 	return true;
 }
@@ -146,8 +146,8 @@ bool lookup_in_job(spank_t sp, const char *name, char *out, int size)
 	return found == ESPANK_SUCCESS || found == ESPANK_NOSPACE;
 }
 
-/* Of what nobody typed. Who does not use the plugin is told of a wrong mode alone: `srobust run` has these variables
- * too, and takes more of them. */
+/* Take a field that was not typed. Where the plugin is not used, only a wrong mode is reported: `srobust run` reads
+ * these variables, too, and accepts more values. */
 static void take_variable(spank_t sp, lookup_fn lookup, enum field field, struct request *out)
 {
 	char value[FOLDER_BYTES + 1] = "", text[SHOWN_BYTES];
@@ -157,7 +157,7 @@ static void take_variable(spank_t sp, lookup_fn lookup, enum field field, struct
 		return;
 	why = value_take(out, field, value);
 	if (why != NULL && (field == FIELD_MODE || is_watched(out)))
-		slurm_error("robust: environment: %s=%s: %s; it is passed over", FIELD_VARIABLES[field],
+		slurm_error("robust: environment: %s=%s: %s; it is ignored", FIELD_VARIABLES[field],
 			    shown(value, text), why);
 }
 
@@ -193,16 +193,16 @@ void options_export_here(const struct request *request)
 	}
 }
 
-void options_tell_prologs(spank_t sp, const struct request *request)
+void options_export_to_prologs(spank_t sp, const struct request *request)
 {
 	static const struct {
 		enum field field;
 		const char *name;
-	} told[] = {{FIELD_MODE, "ROBUST_MODE"}, {FIELD_SPARES, "ROBUST_SPARES"}};
+	} exported[] = {{FIELD_MODE, "ROBUST_MODE"}, {FIELD_SPARES, "ROBUST_SPARES"}};
 
-	for (size_t n = 0; n < sizeof told / sizeof *told; n++) {
-		if (value_given(request, told[n].field) &&
-		    spank_job_control_setenv(sp, told[n].name, value_text(request, told[n].field), 1) != ESPANK_SUCCESS)
-			slurm_debug("robust: prolog: %s could not be handed on", told[n].name);
+	for (size_t n = 0; n < sizeof exported / sizeof *exported; n++) {
+		if (value_given(request, exported[n].field) &&
+		    spank_job_control_setenv(sp, exported[n].name, value_text(request, exported[n].field), 1) != ESPANK_SUCCESS)
+			slurm_debug("robust: prolog: %s could not be passed on", exported[n].name);
 	}
 }

@@ -13,7 +13,7 @@
 #define SROBUST_EXITS_DIR "/run/slurm_robust/exits"
 #define FOLDER_OR_NONE	  "expected an absolute path, or none"
 
-/* `srobust doctor` finds in the file what was compiled in, without loading it. */
+/* With these marks `srobust doctor` finds the compiled-in paths in the file, without loading it. */
 #define COMMAND_MARK "srobust-built-in command="
 #define PYTHON_MARK  "srobust-built-in python="
 
@@ -30,7 +30,7 @@ void site_defaults(struct site *site)
 	site->flight_recorder = true;
 }
 
-/* What stands behind `name=`, NULL where the argument is another one. */
+/* The text behind `name=`; NULL where the argument is another one. */
 static const char *after(const char *argument, const char *name)
 {
 	size_t length = strlen(name);

@@ -8,17 +8,17 @@
 
 #include "options.h"
 
-/* Small (no memory of the GPU's), and the program's own error handling still sees the error. */
+/* Small (without the GPU's memory), and the program's own error handling still gets the error. */
 #define GPU_CORE_FLAGS                                                                                    \
 	"skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory,"           \
 	"skip_constbank_memory,skip_abort"
 
-/* A setting that was renamed: where the user has set either name, both are the user's. */
+/* A setting, perhaps renamed: where the user has set either name, we set neither. */
 struct setting {
 	const char *name;
 	const char *value;
 	const char *other;	 /* NULL: it has one name */
-	const char *other_value; /* NULL: the other name is only looked at; else versions in use read the one or the other */
+	const char *other_value; /* NULL: only read; else set too: versions in use read one or the other */
 };
 
 bool is_set(spank_t sp, const char *name)
@@ -45,7 +45,7 @@ static void give_setting(spank_t sp, const struct setting *setting)
 		give(sp, setting->other, setting->other_value);
 }
 
-/* A file below the site's folder for dumps, of this step; "" where the step's numbers are not known. */
+/* The path of this step's file in a folder for dumps; "" where the step's ids are unknown. */
 static void name_file(spank_t sp, const char *folder, const char *suffix, char *out, size_t size)
 {
 	uint32_t job = 0, number = 0;
@@ -56,7 +56,7 @@ static void name_file(spank_t sp, const char *folder, const char *suffix, char *
 		snprintf(out, size, "%s/srobust-%u.%u-%s", folder, job, number, suffix);
 }
 
-/* PyTorch has renamed these, and reads the old names still. */
+/* PyTorch has renamed these, and still reads the old names. */
 static void give_flight_recorder(spank_t sp, const char *dumps)
 {
 	char pipe[FOLDER_BYTES + 96], stem[FOLDER_BYTES + 96];
@@ -79,8 +79,8 @@ static void give_flight_recorder(spank_t sp, const char *dumps)
 	}
 }
 
-/* A GPU's own core dump where a kernel of the program's faults. What the kernel writes of a process, and how much of
- * it (`ulimit -c`), is left as it is. */
+/* A GPU core dump where a GPU kernel of the program faults. The operating system's core dumps (`ulimit -c`) are left
+ * as they are. */
 static void give_core_dumps(spank_t sp, const char *dumps)
 {
 	char file[FOLDER_BYTES + 96];
@@ -97,7 +97,7 @@ static void give_core_dumps(spank_t sp, const char *dumps)
 		give_setting(sp, &settings[n]);
 }
 
-/* A sitecustomize of ours in front of the user's: it allows tracing to each forked child, and loads the user's. */
+/* Put our sitecustomize in front of the user's: it allows each forked child to be traced, and loads the user's. */
 static void give_sitecustomize(spank_t sp, const char *folder)
 {
 	static char before[32768], path[32768 + FOLDER_BYTES];
@@ -113,7 +113,7 @@ static void give_sitecustomize(spank_t sp, const char *folder)
 	}
 	found = spank_getenv(sp, "PYTHONPATH", before, sizeof before);
 	if (found != ESPANK_SUCCESS && found != ESPANK_ENV_NOEXIST)
-		return; /* longer than we can carry: left as it is */
+		return; /* longer than our buffer: left as it is */
 	if (found == ESPANK_SUCCESS && before[0] != '\0')
 		snprintf(path, sizeof path, "%s:%s", folder, before);
 	else

@@ -1,4 +1,4 @@
-/* What a task of a watched step finds in its environment. What the user has set is never overridden. */
+/* Variables for the tasks of a watched step. What the user has set is never overridden. */
 #ifndef SROBUST_TASK_ENV_H
 #define SROBUST_TASK_ENV_H
 
@@ -10,7 +10,7 @@
 /* Whether the job's or task's environment has this variable. */
 bool is_set(spank_t sp, const char *name);
 
-/* All that the site wants: our sitecustomize, PyTorch's flight recorder, the GPU's core dumps. */
+/* Set them as the site wants: our sitecustomize, PyTorch's flight recorder, GPU core dumps. */
 void task_env_give(spank_t sp, const struct site *site);
 
 #endif

@@ -9,7 +9,7 @@ static const char ORDER[] = "order=";
 
 enum { MAX_SPARES = 1024, MAX_TIMEOUT_S = 7 * 86400, MAX_SIZE_DIGITS = 6, MAX_ORDER = 5 };
 
-/* Not isdigit() and company: they read the user's locale. */
+/* Not isdigit(): it reads the user's locale. */
 static bool digit(char c)
 {
 	return c >= '0' && c <= '9';
@@ -81,7 +81,7 @@ static bool timeout_fits(const char *text)
 	return whole >= 1 && (whole < MAX_TIMEOUT_S || (whole == MAX_TIMEOUT_S && !more));
 }
 
-/* Where a word of `LAYOUT_KEYS` at the head of a text ends and which it is; NULL where there is none. */
+/* The end of the key of `LAYOUT_KEYS` with which a text begins, and which it is; NULL where there is none. */
 static const char *layout_key(const char *text, unsigned *which)
 {
 	for (unsigned k = 0; k < sizeof LAYOUT_KEYS / sizeof *LAYOUT_KEYS; k++) {
@@ -95,7 +95,7 @@ static const char *layout_key(const char *text, unsigned *which)
 	return NULL;
 }
 
-/* One `tp=4`, no size twice: where it ends, NULL where it is none. */
+/* The end of one `tp=4`, no size twice; NULL where there is none. */
 static const char *layout_pair(const char *text, unsigned *seen)
 {
 	unsigned which = 0;
@@ -110,7 +110,7 @@ static const char *layout_pair(const char *text, unsigned *seen)
 	return digits > 0 && digits <= MAX_SIZE_DIGITS && size[0] != '0' ? size + digits : NULL;
 }
 
-/* `tp-cp-ep-dp-pp` or a shorter one: where it ends, NULL where it is none. */
+/* The end of `tp-cp-ep-dp-pp` or a shorter order; NULL where there is none. */
 static const char *layout_order(const char *text)
 {
 	unsigned which = 0, kinds = 0;
@@ -188,7 +188,7 @@ const char *value_take(struct request *out, enum field field, const char *text)
 	case FIELD_CHECKPOINT_DIR:
 		if (!path_is_plain(text, FOLDER_BYTES))
 			return "expected a folder, of at most 1023 bytes, without .. and without quotes or other "
-			       "characters that mean something to a shell";
+			       "characters that are special to a shell";
 		snprintf(out->checkpoint_dir, sizeof out->checkpoint_dir, "%s", text);
 		return NULL;
 	case FIELD_HANG_TIMEOUT:
@@ -255,7 +255,7 @@ bool inside_step(const char *step_id)
 
 	if (step_id == NULL)
 		return false;
-	/* Slurm's own are above 0xfffffff0; since 26.05 they stand there as negative numbers. */
+	/* Slurm's own step ids are above 0xfffffff0, or, since 26.05, negative. */
 	for (; digit(step_id[n]) && n < 11; n++)
 		number = number * 10 + (unsigned)(step_id[n] - '0');
 	return n > 0 && step_id[n] == '\0' && number < 0xfffffff0ULL;

@@ -1,4 +1,4 @@
-/* What a job may ask for, and what it may say: pure text in, checked values out. Knows nothing of Slurm. */
+/* A job's request: checks text and makes values of it. Independent of Slurm. */
 #ifndef SROBUST_VALUES_H
 #define SROBUST_VALUES_H
 
@@ -15,10 +15,10 @@ enum mode { MODE_UNSET, MODE_OFF, MODE_OBSERVE, MODE_ON };
 #define SHOWN_BYTES 64
 #define EXIT_LINE_BYTES 96
 
-/* What was asked for; an empty text is what nobody asked for. Fixed sizes: nothing to allocate, nothing to leak. */
+/* The request; a field that is empty was not requested. Fixed sizes: nothing to allocate, nothing to leak. */
 struct request {
 	enum mode mode;
-	bool is_sites_mode; /* nobody asked for `mode`: it is what the site has for such jobs */
+	bool is_sites_mode; /* `mode` was not requested: it is the site's default */
 	char spares[SPARES_BYTES];
 	char hang_timeout[TIMEOUT_BYTES];
 	char layout[LAYOUT_BYTES];
@@ -27,31 +27,31 @@ struct request {
 
 enum field { FIELD_MODE, FIELD_SPARES, FIELD_LAYOUT, FIELD_CHECKPOINT_DIR, FIELD_HANG_TIMEOUT, FIELDS };
 
-/* The word for a mode, as it goes to prologs and into the environment; "" for none. */
+/* The name of a mode, for prologs and the environment; "" for none. */
 const char *mode_word(enum mode mode);
 
-/* Check `text` and put it into `out`. NULL where it is allowed, else what would be; `out` is then as it was.
- * For FIELD_MODE no text at all (NULL, "", or Slurm's own "(null)") means on: `--robust` was typed alone. */
+/* Check `text` and put it into `out`. Returns NULL, or, with `out` unchanged, what would be allowed.
+ * For FIELD_MODE no text (NULL, "", or Slurm's own "(null)") means on: `--robust` was typed alone. */
 const char *value_take(struct request *out, enum field field, const char *text);
 
-/* Whether anything was asked for in this field. */
+/* Whether this field was requested. */
 bool value_given(const struct request *request, enum field field);
 
-/* The field as text, "" where it was not asked for. */
+/* The field as text, "" where it was not requested. */
 const char *value_text(const struct request *request, enum field field);
 
-/* A name of a file or folder that may stand in an argument, a log and an environment: no quotes, no control
- * characters, nothing that a shell would take, no `..`. */
+/* Whether a path is safe in an argument, a log and an environment: no quotes, no control characters, nothing special
+ * to a shell, no `..`. */
 bool path_is_plain(const char *text, size_t limit);
 
-/* What was typed, fit for a log: cut, and with a ? for each byte that could mean something to who reads it. */
+/* Typed text made safe for a log: cut, and with a ? for each byte that a reader or terminal could interpret. */
 const char *shown(const char *text, char out[SHOWN_BYTES]);
 
-/* `TASK CODE SIGNAL SECONDS`, of a status as waitpid gives it: code or signal is 0, or both are. */
+/* `TASK CODE SIGNAL SECONDS`, of a status from waitpid: at least one of code and signal is 0. */
 void exit_line(char out[EXIT_LINE_BYTES], uint32_t task, int status, long long seconds, long nanoseconds);
 
-/* Whether SLURM_STEP_ID (NULL for none) says that this is inside a step, not in a batch script or an interactive
- * shell, which newer Slurms number too. */
+/* Whether this SLURM_STEP_ID (NULL for none) is a step's own, and not that of a batch script or an interactive shell,
+ * which newer versions of Slurm number, too. */
 bool inside_step(const char *step_id);
 
 #endif

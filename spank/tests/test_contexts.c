@@ -152,14 +152,14 @@ static void test_a_batch_script(void)
 	finish();
 }
 
-/* An option without --robust watches nothing, which is told once, where it is typed; `srobust run` finds its value. */
+/* An option without --robust has no effect, which is logged once, where it is typed; `srobust run` finds its value. */
 static void test_options_alone(void)
 {
 	for (int context = 0; context < 2; context++) {
 		start(context == 0 ? S_CTX_ALLOCATOR : S_CTX_LOCAL, 0);
 		CHECK(host_option("robust-layout", "tp=2", 0) == 0 && host_option("robust-spares", "1", 0) == 0, "options");
 		CHECK(slurm_spank_init_post_opt(NULL, 3, arguments) == 0, "post_opt");
-		CHECK(strstr(host.said, "alone watches nothing: add --robust") != NULL, "said: %s", host.said);
+		CHECK(strstr(host.said, "has no effect without --robust") != NULL, "said: %s", host.said);
 		CHECK(strchr(host.said, '\n')[1] == '\0', "said twice: %s", host.said);
 		CHECK(getenv("SROBUST_LAYOUT") != NULL && getenv("SROBUST_MODE") == NULL, "exported");
 		unsetenv("SROBUST_LAYOUT");

@@ -13,7 +13,7 @@ from helpers import wait_until
 
 from slurm_robust.devcluster import daemons, files, members, process, record
 from slurm_robust.devcluster.cluster import DevCluster, DevClusterError, Spec
-from slurm_robust.devcluster.process import Process
+from slurm_robust.devcluster.process import ClusterProcess
 
 pytestmark = pytest.mark.slurm
 
@@ -108,7 +108,7 @@ def test_down_leaves_what_only_looks_like_a_devcluster(short_dir: Path) -> None:
     kept.parent.mkdir(parents=True)
     kept.write_text("years of work\n")
     (short_dir / "mine" / "work").mkdir()
-    with pytest.raises(DevClusterError, match="nothing in it was touched"):
+    with pytest.raises(DevClusterError, match="nothing in it was changed"):
         DevCluster(short_dir / "mine").down()
     assert kept.read_text() == "years of work\n"
 
@@ -160,7 +160,7 @@ def test_down_never_kills_a_stranger(short_dir: Path) -> None:
         found = process.identify(stranger.pid)
         assert found is not None
         with record.changed(cluster.directory) as table:
-            table["srobustd"] = Process(found.pid, found.start_ticks - 100)
+            table["srobustd"] = ClusterProcess(found.pid, found.start_ticks - 100)
         assert cluster.daemon_pid is None
         cluster.down()
         assert stranger.poll() is None

@@ -73,7 +73,7 @@ def test_a_folder_of_somebody_else_is_left_alone(folder: Path) -> None:
     (folder / "thesis.tex").write_text("x")
     code, text = call("down", "--dir", str(folder))
     assert code == 1
-    assert "nothing in it was touched" in text
+    assert "nothing in it was changed" in text
     assert (folder / "thesis.tex").exists()
     assert (folder / "log").exists()
     (folder / "thesis.tex").unlink()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from slurm_robust import config
 from slurm_robust.devcluster import conf, files
 from slurm_robust.devcluster.conf import Settings
-from slurm_robust.devcluster.spec import DevClusterError, Layout, Spec
+from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
 SETTINGS = Settings("dev1", "root", "munge", "cgroup", 12000, (22, 5))
-LAYOUT = Layout(Path("/x"))
+LAYOUT = ClusterPaths(Path("/x"))
 
 
 def test_slurm_conf_names_every_node_and_port() -> None:

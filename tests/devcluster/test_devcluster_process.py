@@ -11,7 +11,7 @@ import pytest
 from helpers import wait_until
 
 from slurm_robust.devcluster import machine, process
-from slurm_robust.devcluster.process import Command, Process
+from slurm_robust.devcluster.process import ClusterProcess, Command
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_a_reused_pid_is_another_process(sleeper: subprocess.Popen[bytes]) -> No
     real = process.identify(sleeper.pid)
     assert real is not None
     assert real.alive
-    stale = Process(real.pid, real.start_ticks - 1)
+    stale = ClusterProcess(real.pid, real.start_ticks - 1)
     assert not stale.alive
     assert not stale.signal(signal.SIGKILL)
     assert process.end(lambda: [stale]) == []

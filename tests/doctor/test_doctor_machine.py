@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from slurm_robust.cli.main import cli
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.doctor import machine
-from slurm_robust.doctor.advice import Level
+from slurm_robust.doctor.advice import Severity
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="files of root can only be made by root")
 
@@ -21,13 +21,13 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="files of root can only
 @pytest.mark.parametrize(
     ("owner", "mode", "level", "words"),
     [
-        (0, 0o755, Level.OK, "root's own"),
-        (1000, 0o755, Level.WRONG, "belongs to user 1000"),
-        (0, 0o757, Level.WRONG, "may be written by others"),
-        (0, 0o644, Level.WRONG, "is not executable"),
+        (0, 0o755, Severity.OK, "only root can change it"),
+        (1000, 0o755, Severity.WRONG, "belongs to user 1000"),
+        (0, 0o757, Severity.WRONG, "may be written by others"),
+        (0, 0o644, Severity.WRONG, "is not executable"),
     ],
 )
-def test_scripts_are_root_s(tmp_path: Path, owner: int, mode: int, level: Level, words: str) -> None:
+def test_scripts_are_root_s(tmp_path: Path, owner: int, mode: int, level: Severity, words: str) -> None:
     """Owner and mode of what slurmd runs."""
     script = tmp_path / "opt/prolog"
     script.parent.mkdir()
@@ -37,7 +37,7 @@ def test_scripts_are_root_s(tmp_path: Path, owner: int, mode: int, level: Level,
     found = machine.owned(Path("/"), str(script), run=True)
     assert found.level is level
     assert words in found.sentence
-    assert bool(found.fix) is (level is Level.WRONG)
+    assert bool(found.fix) is (level is Severity.WRONG)
 
 
 @root_only
@@ -48,7 +48,7 @@ def test_a_folder_on_the_way_that_is_somebody_s(tmp_path: Path) -> None:
     (tmp_path / "theirs/prolog").chmod(0o755)
     os.chown(tmp_path / "theirs", 1000, 1000)
     found = machine.owned(Path("/"), str(tmp_path / "theirs/prolog"), run=True)
-    assert found.level is Level.WRONG
+    assert found.level is Severity.WRONG
     assert found.fix == f"chown root:root {tmp_path}/theirs; chmod go-w {tmp_path}/theirs"
 
 
@@ -60,8 +60,8 @@ def test_a_link_in_somebody_s_folder(tmp_path: Path) -> None:
     (tmp_path / "prolog").chmod(0o755)
     (tmp_path / "theirs/prolog").symlink_to(tmp_path / "prolog")
     os.chown(tmp_path / "theirs", 1000, 1000)
-    assert machine.owned(Path("/"), str(tmp_path / "theirs/prolog"), run=True).level is Level.WRONG
-    assert machine.owned(Path("/"), str(tmp_path / "prolog"), run=True).level is Level.OK
+    assert machine.owned(Path("/"), str(tmp_path / "theirs/prolog"), run=True).level is Severity.WRONG
+    assert machine.owned(Path("/"), str(tmp_path / "prolog"), run=True).level is Severity.OK
 
 
 @root_only
@@ -73,34 +73,34 @@ def test_the_python_that_root_runs_is_root_s(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o755)
     os.chown(tmp_path / "usr/mine", 1000, -1)
 
-    def levels() -> dict[str, Level]:
-        return {advice.about: advice.level for advice in machine.look({}, None, tmp_path)}
+    def levels() -> dict[str, Severity]:
+        return {advice.about: advice.level for advice in machine.check({}, None, tmp_path)}
 
-    assert levels()["/opt/slurm_robust/bin/python"] is Level.OK
+    assert levels()["/opt/slurm_robust/bin/python"] is Severity.OK
     (tmp_path / "etc/slurm_robust/env").write_text('SROBUST_PYTHON="/usr/mine"\nSROBUST_CODE=/opt/slurm_robust\n')
-    assert (levels()["/usr/mine"], levels()["/opt/slurm_robust"]) == (Level.WRONG, Level.OK)
+    assert (levels()["/usr/mine"], levels()["/opt/slurm_robust"]) == (Severity.WRONG, Severity.OK)
     assert "/opt/slurm_robust/bin/python" not in levels()
 
 
 def test_a_script_that_is_not_here_is_looked_at_elsewhere(tmp_path: Path) -> None:
     """The controller need not have the nodes' scripts."""
-    found = machine.look({"Prolog": "/opt/none"}, None, tmp_path)
-    assert (found[0].level, found[0].about) == (Level.UNKNOWN, "/opt/none")
+    found = machine.check({"Prolog": "/opt/none"}, None, tmp_path)
+    assert (found[0].level, found[0].about) == (Severity.UNKNOWN, "/opt/none")
 
 
 @pytest.mark.parametrize(
     ("scope", "granted", "level"),
     [
-        (0, False, Level.OK),
-        (1, False, Level.ADVICE),
-        (1, True, Level.OK),
-        (2, False, Level.WRONG),
-        (2, True, Level.OK),
-        (3, True, Level.WRONG),
-        (None, False, Level.UNKNOWN),
+        (0, False, Severity.OK),
+        (1, False, Severity.ADVICE),
+        (1, True, Severity.OK),
+        (2, False, Severity.WRONG),
+        (2, True, Severity.OK),
+        (3, True, Severity.WRONG),
+        (None, False, Severity.UNKNOWN),
     ],
 )
-def test_yama(scope: int | None, granted: bool, level: Level) -> None:
+def test_yama(scope: int | None, granted: bool, level: Severity) -> None:
     """Each scope (kernel's Yama.rst), with and without the capability on py-spy."""
     assert machine.ptrace(scope, granted).level is level
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spank_build import SPANK, make, need_compiler
 
 from slurm_robust.doctor import plugin
-from slurm_robust.doctor.advice import Advice, Level
+from slurm_robust.doctor.advice import Advice, Severity
 
 SAID = {
     "PlugStackConfig": "/etc/slurm/plugstack.conf",
@@ -50,10 +50,10 @@ def site(root: Path, line: str = "", *, version: tuple[int, int] | None = (22, 5
         file = root / "usr/lib/slurm/spank_robust.so"
         file.parent.mkdir(parents=True)
         file.write_bytes(library((version[0] << 16) + (version[1] << 8) + 8))
-    return plugin.look(SAID, root)
+    return plugin.check(SAID, root)
 
 
-def told(found: list[Advice]) -> list[tuple[Level, str]]:
+def judged(found: list[Advice]) -> list[tuple[Severity, str]]:
     """Levels and what is to be typed."""
     return [(a.level, a.fix) for a in found]
 
@@ -69,14 +69,14 @@ def test_a_site_that_follows_the_documentation_is_well(tmp_path: Path, path: str
         ]
     ):
         found = site(tmp_path / str(n), line, included=included)
-        assert told(found) == [(Level.OK, "")]
+        assert judged(found) == [(Severity.OK, "")]
         assert "built for this Slurm" in found[0].sentence
 
 
 def test_required_is_wrong(tmp_path: Path) -> None:
     """After an update nothing would start. What the site chose stays in the line."""
     found = site(tmp_path, "required spank_robust.so mode=observe")
-    assert told(found) == [(Level.WRONG, "optional spank_robust.so mode=observe")]
+    assert judged(found) == [(Severity.WRONG, "optional spank_robust.so mode=observe")]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_required_is_wrong(tmp_path: Path) -> None:
 def test_an_argument_that_has_no_effect_is_wrong(tmp_path: Path, argument: str, why: str) -> None:
     """The plugin itself tells only slurmd's log, and who uses --robust."""
     (found,) = site(tmp_path, f"optional spank_robust.so python=none {argument}")
-    assert (found.level, found.about) == (Level.WRONG, "/etc/slurm/plugstack.conf")
+    assert (found.level, found.about) == (Severity.WRONG, "/etc/slurm/plugstack.conf")
     assert found.sentence.startswith(f"{argument} behind spank_robust.so has no effect: {why}")
 
 
@@ -106,14 +106,14 @@ def test_srobust_must_be_where_the_plugin_looks_for_it(tmp_path: Path, argument:
     site(tmp_path, line)
     plug = tmp_path / "usr/lib/slurm/spank_robust.so"
     plug.write_bytes(plug.read_bytes() + b"\0srobust-built-in command=/opt/slurm_robust/bin/srobust\0")
-    (found,) = plugin.look(SAID, tmp_path)
-    assert found.level is Level.WRONG
+    (found,) = plugin.check(SAID, tmp_path)
+    assert found.level is Severity.WRONG
     assert f"no srobust at {place} on this machine" in found.sentence
     file = tmp_path / place.lstrip("/")
     file.parent.mkdir(parents=True)
     file.write_text("#!/bin/sh\n")
     file.chmod(0o755)
-    assert told(plugin.look(SAID, tmp_path)) == [(Level.OK, "")]
+    assert judged(plugin.check(SAID, tmp_path)) == [(Severity.OK, "")]
 
 
 @pytest.mark.parametrize("argument", ["", "python=/opt/tools/python"])
@@ -123,20 +123,20 @@ def test_the_folder_for_the_tasks_python_must_be_there(tmp_path: Path, argument:
     site(tmp_path, f"optional spank_robust.so {argument}")
     plug = tmp_path / "usr/lib/slurm/spank_robust.so"
     plug.write_bytes(plug.read_bytes() + b"\0srobust-built-in python=/usr/local/share/slurm_robust/spank\0")
-    (found,) = plugin.look(SAID, tmp_path)
-    assert found.level is Level.WRONG
+    (found,) = plugin.check(SAID, tmp_path)
+    assert found.level is Severity.WRONG
     assert f"there is no sitecustomize.py in {place} on this machine" in found.sentence
     assert found.fix == "make -C spank clean install prefix=/usr"
     file = tmp_path / place.lstrip("/") / "sitecustomize.py"
     file.parent.mkdir(parents=True)
     file.write_text("")
-    assert told(plugin.look(SAID, tmp_path)) == [(Level.OK, "")]
+    assert judged(plugin.check(SAID, tmp_path)) == [(Severity.OK, "")]
 
 
 @pytest.mark.parametrize("argument", ["python=none", "python=/a python=none"])
 def test_no_folder_for_the_tasks_python_may_be_chosen(tmp_path: Path, argument: str) -> None:
     """Then none is looked for. The last word counts, as for the plugin."""
-    assert told(site(tmp_path, f"optional spank_robust.so {argument}")) == [(Level.OK, "")]
+    assert judged(site(tmp_path, f"optional spank_robust.so {argument}")) == [(Severity.OK, "")]
 
 
 def test_the_plugin_and_the_doctor_know_the_same_arguments() -> None:
@@ -149,38 +149,38 @@ def test_the_plugin_and_the_doctor_know_the_same_arguments() -> None:
 def test_one_built_for_another_slurm_is_wrong(tmp_path: Path, version: tuple[int, int]) -> None:
     """Slurm leaves it out, being optional: nobody would notice."""
     (found,) = site(tmp_path, "optional spank_robust.so", version=version)
-    assert (found.level, found.about) == (Level.WRONG, "/usr/lib/slurm/spank_robust.so")
+    assert (found.level, found.about) == (Severity.WRONG, "/usr/lib/slurm/spank_robust.so")
     assert f"built for Slurm {version[0]}.{version[1]:02d}; this is 22.05" in found.sentence
 
 
 def test_an_installed_one_that_no_line_names_is_wrong(tmp_path: Path) -> None:
     """With the line that loads it."""
     found = site(tmp_path, "optional other.so")
-    assert told(found) == [(Level.WRONG, "include /etc/slurm/plugstack.conf.d/*.conf")]
+    assert judged(found) == [(Severity.WRONG, "include /etc/slurm/plugstack.conf.d/*.conf")]
 
 
 def test_none_at_all_is_advice(tmp_path: Path) -> None:
     """Also without a plugstack.conf."""
-    assert told(site(tmp_path / "a", "", version=None))[0][0] is Level.ADVICE
-    assert told(plugin.look(SAID, tmp_path / "b"))[0][0] is Level.ADVICE
+    assert judged(site(tmp_path / "a", "", version=None))[0][0] is Severity.ADVICE
+    assert judged(plugin.check(SAID, tmp_path / "b"))[0][0] is Severity.ADVICE
 
 
 def test_a_named_one_that_is_not_there_is_wrong(tmp_path: Path) -> None:
     """The line came with the image, the file did not."""
-    assert told(site(tmp_path, "optional /opt/spank_robust.so"))[0][0] is Level.WRONG
+    assert judged(site(tmp_path, "optional /opt/spank_robust.so"))[0][0] is Severity.WRONG
 
 
 def test_a_file_that_tells_nothing_is_unknown(tmp_path: Path) -> None:
     """And so is a Slurm that does not say its version."""
     site(tmp_path, "optional spank_robust.so")
-    assert told(plugin.look({**SAID, "SLURM_VERSION": "?"}, tmp_path))[0][0] is Level.UNKNOWN
+    assert judged(plugin.check({**SAID, "SLURM_VERSION": "?"}, tmp_path))[0][0] is Severity.UNKNOWN
     (tmp_path / "usr/lib/slurm/spank_robust.so").write_text("not a library")
-    assert told(plugin.look(SAID, tmp_path))[0][0] is Level.UNKNOWN
+    assert judged(plugin.check(SAID, tmp_path))[0][0] is Severity.UNKNOWN
 
 
 def test_without_slurm_nothing_is_said() -> None:
     """Where slurm.conf was not told."""
-    assert plugin.look({}) == []
+    assert plugin.check({}) == []
 
 
 @example(b"\0\0\0\x80" + bytes(13) + b"\x01", 434, 0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slurm_robust import config as configuration
 from slurm_robust.doctor import settings
-from slurm_robust.doctor.advice import Level
+from slurm_robust.doctor.advice import Severity
 
 GOOD = {
     "SLURM_VERSION": "22.05.8",
@@ -37,7 +37,7 @@ STANDBY = {"SuspendProgram": "/opt/off", "SuspendExcStates": "(null)"}
 def of(changes: dict[str, str], yaml: str = "standby: {size: 2}") -> dict[str, tuple[str, str]]:
     """What is not well, by what it is about: level and fix."""
     found = settings.judge(GOOD | changes, configuration.parse(yaml))
-    return {a.about: (a.level.value, a.fix) for a in found if a.level is not Level.OK}
+    return {a.about: (a.level.value, a.fix) for a in found if a.level is not Severity.OK}
 
 
 def test_a_site_that_follows_the_documentation_is_well() -> None:
@@ -137,7 +137,7 @@ def test_what_is_well_is_left_alone(changes: dict[str, str]) -> None:
     """No finding."""
     there = {k: v for k, v in GOOD.items() if k.lower() not in {c.lower() for c in changes}}
     found = settings.judge(there | changes, configuration.parse("standby: {size: 2}"))
-    assert [a for a in found if a.level is not Level.OK] == []
+    assert [a for a in found if a.level is not Severity.OK] == []
 
 
 def test_without_standby_nodes_power_saving_concerns_nobody() -> None:

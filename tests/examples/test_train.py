@@ -129,7 +129,7 @@ def test_a_sharded_run_that_was_told_to_end_goes_on_exactly(start: Start, tmp_pa
     assert told[0][1].startswith(f"step {step + 2}/")
 
 
-def step_of(pid: int) -> progress.Record | None:
+def step_of(pid: int) -> progress.ProgressRecord | None:
     """What a rank says of itself."""
     path = progress.find(pid)
     if path is None:

@@ -18,7 +18,7 @@ from slurm_robust.localize.evidence_folder import read_folder
 from slurm_robust.localize.stacks import archive
 from slurm_robust.localize.stacks.archive import ArchiveError, NodeArchive, captures, decode, encode
 from slurm_robust.supervise.agent import capture as agent_capture
-from slurm_robust.supervise.agent.ranks import Member, Rank
+from slurm_robust.supervise.agent.ranks import Rank, StepProcess
 
 SAMPLE = NodeArchive(
     "n1",
@@ -62,15 +62,12 @@ def test_what_the_agent_writes(tmp_path: Path) -> None:
         victim.stdout.readline()
         stat = Path(f"/proc/{victim.pid}/stat")
         wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", 10, "the wait for the lock")
-        member = Member(victim.pid, 1, 0, "python", 0, 3, "0", 4, 1, "")
+        member = StepProcess(victim.pid, 1, 0, "python", 0, 3, "0", 4, 1, "")
         spy = str(Path(sys.executable).with_name("py-spy"))
         written = agent_capture.capture(
             [Rank(3, "0", 4, member, ())],
             {3: {"step": 7, "phase": "train", "age_s": 0.5}},
-            node="n1",
-            round_number=2,
-            py_spy=spy,
-            timeout_s=10.0,
+            agent_capture.CaptureOptions("n1", 2, spy, 10.0),
         )
     finally:
         victim.kill()

@@ -77,7 +77,7 @@ def ours(record: str) -> bool:
 LEAK = """\
 ==1== 40 bytes in 1 blocks are definitely lost in loss record 1 of 2
 ==1==    at 0x484682F: malloc (in /usr/libexec/valgrind/vgpreload_memcheck-amd64-linux.so)
-==1==    by 0x51D07F8: options_tell_prologs (options.c:164)
+==1==    by 0x51D07F8: options_export_to_prologs (options.c:164)
 ==1==    by 0x51CF7EF: srun_post_opt (context_srun.c:33)
 ==1==
 """

@@ -137,7 +137,7 @@ def test_an_option_that_watches_nothing_by_itself_is_told(spank_cluster: DevClus
     more = () if command == "sbatch" else ("--immediate=30",)
     done = run(spank_cluster, command, "-N2", *more, "--robust-hang-timeout=300", *rest)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("--robust-hang-timeout alone watches nothing: add --robust") == 1
+    assert done.stderr.count("--robust-hang-timeout has no effect without --robust") == 1
 
 
 @pytest.mark.parametrize("export", ["ALL", "NONE"])

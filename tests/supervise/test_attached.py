@@ -17,7 +17,7 @@ from slurm_robust.cli.commands import attach
 from slurm_robust.cli.main import cli
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
-from slurm_robust.supervise.agent.ranks import Finder, Target
+from slurm_robust.supervise.agent.ranks import ProcessFinder, Target
 from slurm_robust.supervise.launch.attached_step import Attached, connection
 
 
@@ -96,7 +96,7 @@ def test_agents_take_ranks_of_that_step_only(attempt: str, found: bool) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        members = Finder(Target("77000001", "n1", attempt, "9")).members()
+        members = ProcessFinder(Target("77000001", "n1", attempt, "9")).processes()
         assert [m.pid for m in members] == ([process.pid] if found else [])
         process.communicate(b"\n")
 

@@ -128,7 +128,7 @@ def test_the_wait_travels_as_text() -> None:
 
 NAP = (
     "import sys; from slurm_robust.supervise.recover import waiting_shell as w; "
-    "sys.exit(w.nap(float(sys.argv[1]), sys.argv[2:]))"
+    "sys.exit(w.become(float(sys.argv[1]), sys.argv[2:]))"
 )
 
 
@@ -179,7 +179,7 @@ print('next {"a": "$x  *`"}' if n == 3 else "exit 143")
     err = process.communicate(timeout=20)[1]
     assert process.returncode == 143
     (line,) = err.replace("Terminated\n", "").splitlines()
-    assert "cannot be looked at (a fault)" in line
+    assert "(a fault); trying again" in line
     lines = [eval(line) for line in told.read_text().splitlines()]
     assert [words for _, _, words in lines] == [["two  words", "first"]] * 3 + [["two  words", '{"a": "$x  *`"}']]
     assert {pid for pid, _, _ in lines} == {process.pid}

@@ -50,8 +50,8 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
     except SlurmError as error:
         problem = str(error)
     found = settings.judge(said, config) if said else []
-    found += plugin.look(said)
-    found += machine.look(said, Path(used) if (used := configuration.find(path)) else None)
+    found += plugin.check(said)
+    found += machine.check(said, Path(used) if (used := configuration.find(path)) else None)
     found.sort(key=lambda advice: _LEVELS.index(advice.level.value))
     wrong = any(advice.level.value == "wrong" for advice in found)
     if as_json:

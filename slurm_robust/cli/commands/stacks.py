@@ -27,7 +27,7 @@ from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise.incident.incident_folder import Folder
 from slurm_robust.supervise.incident.investigation import merge
-from slurm_robust.supervise.watch.live_stacks import Look, SnapshotError, looks
+from slurm_robust.supervise.watch.live_stacks import LiveCapture, LiveStacksError, live_captures
 
 _ROUND_S = 10.0
 _REDRAW = "\x1b[H\x1b[J"
@@ -111,12 +111,12 @@ def command(
     missing: list[str] = []
     try:
         if rounds is None:
-            seen = looks(job, config.supervise, timeout_s, every_s)
+            seen = live_captures(job, config.supervise, timeout_s, every_s)
             missing = asyncio.run(_show(seen, as_json=as_json, save=save))
         else:
-            seen = looks(job, config.supervise, timeout_s, every_s or _ROUND_S, rounds)
+            seen = live_captures(job, config.supervise, timeout_s, every_s or _ROUND_S, rounds)
             missing = asyncio.run(_judge(seen, rounds, as_json=as_json, save=save))
-    except SnapshotError as error:
+    except LiveStacksError as error:
         click.echo(f"srobust stacks: {error}", err=True)
         sys.exit(3)
     except KeyboardInterrupt:
@@ -127,7 +127,7 @@ def command(
     sys.exit(1 if missing else 0)
 
 
-async def _show(found: AsyncGenerator[Look, None], *, as_json: bool, save: Path | None) -> list[str]:
+async def _show(found: AsyncGenerator[LiveCapture, None], *, as_json: bool, save: Path | None) -> list[str]:
     """Show each look as it comes; the nodes that did not answer the last one."""
     before: Capture | None = None
     missing: list[str] = []
@@ -150,7 +150,9 @@ async def _show(found: AsyncGenerator[Look, None], *, as_json: bool, save: Path 
     return missing
 
 
-async def _judge(found: AsyncGenerator[Look, None], count: int, *, as_json: bool, save: Path | None) -> list[str]:
+async def _judge(
+    found: AsyncGenerator[LiveCapture, None], count: int, *, as_json: bool, save: Path | None
+) -> list[str]:
     """Take all looks, then show the last one and what all of them tell; the nodes that did not answer the last one."""
     captures: list[Capture] = []
     async with contextlib.aclosing(found):
@@ -168,12 +170,12 @@ async def _judge(found: AsyncGenerator[Look, None], count: int, *, as_json: bool
     return look.missing
 
 
-def _keep(look: Look, save: Path | None) -> None:
+def _keep(look: LiveCapture, save: Path | None) -> None:
     if save is not None:
         Folder(save.parent, quiet=True).write_archives(save.name, look.round, look.archives)
 
 
-def _as_json(look: Look, job: str, **more: object) -> str:
+def _as_json(look: LiveCapture, job: str, **more: object) -> str:
     nodes = {node: msgspec.Raw(body) for node, body in look.archives.items()}
     return msgspec.json.encode({"job": job, "missing": look.missing, "nodes": nodes, **more}).decode()
 

@@ -1,5 +1,6 @@
-"""The watch step's agent, one a node: standard library only, Python >= 3.8, started on every node at once.
+"""What happens on this node? The watch step's agent, one a node: standard library only, Python >= 3.8.
 
-It finds the ranks by their environment, reads their progress, takes their stacks on demand, and speaks with its
-supervisor through its own stdin and stdout, which Slurm carries.
+`ranks` finds the ranks by their environment, `rank_table` reads their progress pages and states and reports changes,
+`request_runner` takes stacks (`capture`) and ends leftovers (`kill`) on demand. `messages` are encoded by `codec`, cut
+into lines by `wire`, and carried by Slurm over the step's stdin and stdout. `main` is the loop.
 """

@@ -1,4 +1,4 @@
-"""Stacks of every process of every rank of this node, in parallel, bounded, each process left running.
+"""Takes the stacks of every process of every rank of this node: in parallel, bounded, with every process left running.
 
 The archive is content-addressed: equal stacks are stored once. Its format is `localize/stacks/archive.py`'s.
 """
@@ -10,12 +10,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from slurm_robust.supervise.agent import procfs, recorder
-from slurm_robust.supervise.agent.ranks import Member, Rank
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.agent.ranks import Rank, StepProcess
 
 _ONE_DUMP_S = 5.0
 _MAX_THREADS = 64
@@ -25,11 +25,11 @@ _MAX_FRAMES = 200
 def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
     """Run py-spy on one process.
 
-    `--nonblocking` because a blocking dump stops every thread, and can leave the target stopped when it is itself
-    killed. `--locals` never: it prints secrets.
+    With `--nonblocking`: a blocking dump stops every thread, and leaves the target stopped where py-spy itself is
+    killed. Never with `--locals`: it prints secrets.
 
     Returns:
-        Its JSON, or the text of what went wrong.
+        Its JSON, or a text that says why there is none.
     """
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
@@ -45,13 +45,13 @@ def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
     try:
         return json.loads(done.stdout)
     except ValueError:
-        return "py-spy printed something that is no JSON"
+        return "py-spy did not print JSON"
 
 
 def threads_of(dump: Any, pid: int) -> list[dict[str, Any]]:
     """Turn py-spy's JSON into the archive's threads, outermost frame first.
 
-    A process's first thread carries its pid; the name MainThread is only there where `threading` was imported.
+    The id of a process's first thread is its pid; the name MainThread exists only where `threading` was imported.
     """
     out = []
     for t in dump[:_MAX_THREADS]:
@@ -70,12 +70,12 @@ def threads_of(dump: Any, pid: int) -> list[dict[str, Any]]:
     return out
 
 
-def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> dict[str, Any]:
+def _process(m: StepProcess, dump: Callable[[int], Any], stacks: dict[str, Any]) -> dict[str, Any]:
     before = procfs.stat(m.pid)
     result = dump(m.pid)
     after = procfs.stat(m.pid)
     if before and after and before.state != "T" and after.state == "T":
-        # py-spy can leave a process stopped (py-spy#390); one that was stopped before stays as it was.
+        # py-spy can leave a process stopped (py-spy#390); one that was stopped before stays stopped.
         os.kill(m.pid, signal.SIGCONT)
     key: str | None = None
     error = ""
@@ -83,7 +83,7 @@ def _process(m: Member, dump: Callable[[int], Any], stacks: dict[str, Any]) -> d
         error = result
     else:
         threads = threads_of(result, m.pid)
-        # The id of a thread differs from rank to rank; what it does is what is compared.
+        # Thread ids differ from rank to rank, and do not make stacks different.
         text = json.dumps([dict(t, os_thread_id=0) for t in threads], sort_keys=True)
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
         stacks.setdefault(key, threads)
@@ -106,60 +106,77 @@ def _last_sign_s(progress: Any, now_s: float) -> float:
     return now_s - float(progress["age_s"]) if progress else 0.0
 
 
-def _recorder(rank: Rank, last_sign_s: float) -> recorder.Reading:
+def _read_recorder(rank: Rank, last_sign_s: float, clock: SystemClock) -> recorder.Reading:
     """The dump that an earlier capture asked for; asks for the next one."""
-    found = recorder.take(rank.main, rank.rank, last_sign_s)
+    reading = recorder.take(rank.main, rank.rank, last_sign_s, clock)
     recorder.ask(rank.main, rank.rank)
-    return found
+    return reading
+
+
+class CaptureOptions(NamedTuple):
+    """How to capture.
+
+    Attributes:
+        node: This node's name.
+        round_number: Which capture of the incident this is.
+        py_spy: Path of py-spy.
+        timeout_s: For everything; a process not reached in time has an `error`.
+        with_recorder: Ask the ranks for their flight recorders' dumps, too, and take those asked for before.
+    """
+
+    node: str
+    round_number: int
+    py_spy: str
+    timeout_s: float
+    with_recorder: bool = True
 
 
 def capture(
-    ranks: list[Rank],
-    progress: dict[int, Any],
-    *,
-    node: str,
-    round_number: int,
-    py_spy: str,
-    timeout_s: float,
-    with_recorder: bool = True,
+    ranks: list[Rank], progress: dict[int, Any], options: CaptureOptions, clock: SystemClock = CLOCK
 ) -> dict[str, Any]:
     """Take the stacks of every process of `ranks`.
 
     Args:
         ranks: As found now.
         progress: rank → its entry of the archive (`step`, `phase`, `age_s`), where known.
-        node: This node's name.
-        round_number: Which capture of the incident this is.
-        py_spy: Path of py-spy.
-        timeout_s: For everything; a process not reached in time has an `error`.
-        with_recorder: Ask the ranks for their flight recorders' dumps, too, and take those asked for before.
+        options: How.
+        clock: Where times come from.
 
     Returns:
         The archive as a JSON-able object.
     """
-    started = time.time()
-    deadline = time.monotonic() + timeout_s
+    started_s = clock.now_s()
+    deadline_s = clock.monotonic_s() + options.timeout_s
 
     def dump(pid: int) -> Any:
-        left = deadline - time.monotonic()
-        if left <= 0.05:
+        left_s = deadline_s - clock.monotonic_s()
+        if left_s <= 0.05:
             return "no time was left for this process"
-        return py_spy_dump(py_spy, pid, min(_ONE_DUMP_S, left))
+        return py_spy_dump(options.py_spy, pid, min(_ONE_DUMP_S, left_s))
 
     stacks: dict[str, Any] = {}
     with ThreadPoolExecutor(max_workers=max(4, 2 * (os.cpu_count() or 1))) as pool:
         jobs = []
         for r in ranks:
             ordered = [r.main] + [m for m in r.tree if m.pid != r.main.pid]
-            # Stacks first: they are what is waited for.
+            # Stacks first: the capture waits for them.
             jobs.append((r, [pool.submit(_process, m, dump, stacks) for m in ordered]))
-        asked = ranks if with_recorder else []
-        recorded = {r.rank: pool.submit(_recorder, r, _last_sign_s(progress.get(r.rank), started)) for r in asked}
+        readings = {}
+        for r in ranks if options.with_recorder else []:
+            last_sign_s = _last_sign_s(progress.get(r.rank), started_s)
+            readings[r.rank] = pool.submit(_read_recorder, r, last_sign_s, clock)
         entries = []
         for r, futures in jobs:
             entry = {"rank": r.rank, "progress": progress.get(r.rank), "processes": [f.result() for f in futures]}
-            found = recorded[r.rank].result() if r.rank in recorded else recorder.Reading()
-            if found.dump is not None or found.error:
-                entry["recorder"] = {"dump": found.dump, "error": found.error}
+            reading = readings[r.rank].result() if r.rank in readings else recorder.Reading()
+            if reading.dump is not None or reading.error:
+                entry["recorder"] = {"dump": reading.dump, "error": reading.error}
             entries.append(entry)
-    return {"v": 1, "node": node, "at_s": started, "round": round_number, "ranks": entries, "stacks": stacks}
+    return {
+        "v": 1,
+        "node": options.node,
+        "at_s": started_s,
+        "round": options.round_number,
+        "ranks": entries,
+        "stacks": stacks,
+    }

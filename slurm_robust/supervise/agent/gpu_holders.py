@@ -1,4 +1,4 @@
-"""Who of an ended step still holds a GPU of this node open, also where its environment no longer says whose it is."""
+"""Which processes of an ended step still hold a GPU of this node, also where their environment names no job."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import re
 
 from slurm_robust.supervise.agent import procfs
-from slurm_robust.supervise.agent.ranks import Member, Target
+from slurm_robust.supervise.agent.ranks import StepProcess, Target
 
 DEVICES = "/dev/nvidia"
 _CGROUP = re.compile(r"/job_(\d+)/step_(\d+)(?:/|$)", re.MULTILINE)
 
 
-def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[Member]:
-    """Processes of these steps that hold a device file open; none where there is no such file, or nothing is seen.
+def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[StepProcess]:
+    """Processes of these steps that hold a device file open; none where there is no such file.
 
     Args:
         target: Job and node.
@@ -29,8 +29,8 @@ def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[Mem
             continue
         step = _step_of(pid, target)
         stat = procfs.stat(pid)
-        if step in steps and stat is not None and stat.state not in ("Z", "X"):
-            out.append(Member(pid, stat.ppid, stat.start_ticks, stat.command, -1, -1, step, 0, -1, ""))
+        if step in steps and stat is not None and stat.alive:
+            out.append(StepProcess(pid, stat.ppid, stat.start_ticks, stat.command, -1, -1, step, 0, -1, ""))
     return out
 
 

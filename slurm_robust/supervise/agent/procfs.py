@@ -1,4 +1,4 @@
-"""What /proc says of one process. Every reader returns None (or an empty value) for a process that is gone."""
+"""Reads /proc of one process. Every reader returns None (or an empty value) for a process that has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _ENVIRON_MAX_BYTES = 1 << 20
 
 
-class Stat(NamedTuple):
+class ProcessStat(NamedTuple):
     """Fields of /proc/PID/stat that matter here. `start_ticks` tells a reused pid from the old process."""
 
     command: str
@@ -20,9 +20,14 @@ class Stat(NamedTuple):
     start_ticks: int
     threads: int
 
+    @property
+    def alive(self) -> bool:
+        """Whether it is neither a zombie nor dead."""
+        return self.state not in ("Z", "X")
+
 
 def pids() -> list[int]:
-    """All processes that this namespace shows."""
+    """All processes of this PID namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
@@ -39,7 +44,7 @@ def _read(path: str, size: int = 4096) -> bytes | None:
         os.close(fd)
 
 
-def stat(pid: int) -> Stat | None:
+def stat(pid: int) -> ProcessStat | None:
     """Command, state, parent, processor time and start of a process."""
     raw = _read(f"/proc/{pid}/stat")
     if not raw:
@@ -51,11 +56,17 @@ def stat(pid: int) -> Stat | None:
         return None
     command = raw[raw.find(b"(") + 1 : close].decode("utf-8", "replace")
     cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
-    return Stat(command, fields[0].decode(), int(fields[1]), cpu_s, int(fields[19]), int(fields[17]))
+    return ProcessStat(command, fields[0].decode(), int(fields[1]), cpu_s, int(fields[19]), int(fields[17]))
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there and is no zombie."""
+    found = stat(pid)
+    return found is not None and found.alive
 
 
 def owner(pid: int) -> int:
-    """Real user id of a process, -1 where it is gone."""
+    """Real user id of a process, -1 where it has ended."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -91,7 +102,7 @@ def io_bytes(pid: int) -> int:
 
 
 def wchan(pid: int) -> str:
-    """The kernel function that it waits in, empty where not told."""
+    """The kernel function that it waits in, empty where unknown."""
     raw = _read(f"/proc/{pid}/wchan", 128)
     text = raw.decode("utf-8", "replace").strip("\0\n") if raw else ""
     return "" if text == "0" else text
@@ -103,7 +114,7 @@ def cgroup(pid: int) -> str:
 
 
 def namespace_pid(pid: int) -> int:
-    """The process's id as it sees itself (containers have their own), or `pid` where not told."""
+    """The process's id as it sees itself (containers have their own), or `pid` where unknown."""
     raw = _read(f"/proc/{pid}/status")
     for line in (raw or b"").split(b"\n"):
         if line.startswith(b"NSpid:"):
@@ -118,7 +129,7 @@ def command_line(pid: int) -> str:
 
 
 def open_links(pid: int) -> Iterator[str]:
-    """What its descriptors are open on: paths, `socket:[inode]` and the like."""
+    """Targets of its open descriptors: paths, `socket:[inode]` and the like."""
     folder = f"/proc/{pid}/fd"
     try:
         names = os.listdir(folder)

@@ -1,26 +1,25 @@
-"""Which processes of this node are ranks of the watched step, and which belong to whose tree.
+"""Which processes of this node are ranks of the watched step, and which process tree belongs to which rank.
 
-One host may carry several (virtual) nodes, and nodes of several clusters, so a process counts only if its own
-SLURMD_NODENAME and SLURM_CLUSTER_NAME say so.
+One host may run several (virtual) nodes, and nodes of several clusters, so a process counts only if its own
+SLURMD_NODENAME and SLURM_CLUSTER_NAME match.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from typing import NamedTuple
 
 from slurm_robust.supervise.agent import procfs
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 
 _YOUNG_S = 5.0
-"""A process may still exec into something with another environment while it is younger than this."""
+"""A process younger than this may still exec with another environment."""
 
-_FIRST_OF_SLURMS = 0xFFFFFFF0
-"""From here on steps are Slurm's own: batch, extern, interactive."""
-
+_FIRST_STEP_OF_SLURM = 0xFFFFFFF0
+"""Steps from this number on are Slurm's own: batch, extern, interactive."""
 
 STEP_MARK = "step:"
-"""An attempt of this name and a number is a step that somebody else's srun runs."""
+"""An attempt named by this and a number is a step that another srun than ours runs."""
 
 
 class Target(NamedTuple):
@@ -38,7 +37,7 @@ class Target(NamedTuple):
     cluster: str = ""
 
 
-class Member(NamedTuple):
+class StepProcess(NamedTuple):
     """A process of the watched step."""
 
     pid: int
@@ -51,13 +50,13 @@ class Member(NamedTuple):
     step_id: str
     world: int
     nodes: int
-    """Nodes of its step, -1 where not told."""
+    """Nodes of its step, -1 where unknown."""
     dump_pipe: str
-    """PyTorch's names for the flight recorder: what is before the rank's number, of the pipe that asks for a dump…"""
+    """Path, up to the rank's number, of the pipe that asks PyTorch for a flight-recorder dump; empty where unknown."""
     dump_stem: str = ""
-    """… and of the dump's own file; both empty where the environment does not say."""
+    """The same of the dump itself."""
     exits: str = ""
-    """File in which slurmstepd tells how tasks of the step ended, where the SPANK plugin writes one."""
+    """File in which the SPANK plugin records how tasks of the step ended; empty without the plugin."""
 
 
 class Rank(NamedTuple):
@@ -66,8 +65,8 @@ class Rank(NamedTuple):
     rank: int
     step_id: str
     world: int
-    main: Member
-    tree: tuple[Member, ...]
+    main: StepProcess
+    tree: tuple[StepProcess, ...]
 
 
 def _number(text: str | None, default: int = -1) -> int:
@@ -77,13 +76,14 @@ def _number(text: str | None, default: int = -1) -> int:
         return default
 
 
-class Finder:
-    """Looks through /proc, reading each process's environment once."""
+class ProcessFinder:
+    """Scans /proc; reads each process's environment once."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, clock: SystemClock = CLOCK) -> None:
         self.target = target
+        self._clock = clock
         self._foreign: dict[int, int] = {}
-        self._mine: dict[int, Member] = {}
+        self._mine: dict[int, StepProcess] = {}
 
     def watch(self, attempt: str) -> None:
         """Turn to another attempt of the same job."""
@@ -91,18 +91,18 @@ class Finder:
         self._foreign.clear()
         self._mine.clear()
 
-    def members(self) -> list[Member]:
+    def processes(self) -> list[StepProcess]:
         """Every process of the watched step on this node, now."""
         me = os.getuid()
         seen: set[int] = set()
-        out: list[Member] = []
-        uptime_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+        out: list[StepProcess] = []
+        uptime_ticks = self._clock.since_boot_s() * os.sysconf("SC_CLK_TCK")
         young_ticks = _YOUNG_S * os.sysconf("SC_CLK_TCK")
         for pid in procfs.pids():
             if me != 0 and procfs.owner(pid) != me:
                 continue
             stat = procfs.stat(pid)
-            if stat is None or stat.state in ("Z", "X"):
+            if stat is None or not stat.alive:
                 continue
             seen.add(pid)
             known = self._mine.get(pid)
@@ -112,19 +112,19 @@ class Finder:
                 continue
             if self._foreign.get(pid) == stat.start_ticks and not young:
                 continue
-            member = self._read(pid, stat)
-            if member is None:
+            process = self._read(pid, stat)
+            if process is None:
                 self._foreign[pid] = stat.start_ticks
                 self._mine.pop(pid, None)
             else:
-                self._mine[pid] = member
-                out.append(member)
+                self._mine[pid] = process
+                out.append(process)
         for table in (self._foreign, self._mine):
             for pid in [p for p in table if p not in seen]:
                 del table[pid]
         return out
 
-    def _read(self, pid: int, stat: procfs.Stat) -> Member | None:
+    def _read(self, pid: int, stat: procfs.ProcessStat) -> StepProcess | None:
         env = procfs.environ(pid)
         target = self.target
         step_id = env.get("SLURM_STEP_ID", "")
@@ -139,7 +139,7 @@ class Finder:
             or not _is_of(target.attempt, env, step_id)
         ):
             return None
-        return Member(
+        return StepProcess(
             pid=pid,
             ppid=stat.ppid,
             start_ticks=stat.start_ticks,
@@ -157,7 +157,7 @@ class Finder:
 
 def is_training_step(step_id: str) -> bool:
     """Whether SLURM_STEP_ID names a step that an srun runs; a batch script's is `4294967291`, or `-5` since 26.05."""
-    return step_id.isdecimal() and int(step_id) < _FIRST_OF_SLURMS
+    return step_id.isdecimal() and int(step_id) < _FIRST_STEP_OF_SLURM
 
 
 def _is_of(attempt: str, env: dict[str, str], step_id: str) -> bool:
@@ -167,26 +167,26 @@ def _is_of(attempt: str, env: dict[str, str], step_id: str) -> bool:
     return not attempt or attempt in (env.get("SLURM_SROBUST_ATTEMPT"), env.get("SROBUST_ATTEMPT"))
 
 
-def group(members: list[Member]) -> list[Rank]:
+def group(processes: list[StepProcess]) -> list[Rank]:
     """Sort the step's processes into ranks.
 
-    A process whose environment has RANK (torchrun's workers, or a script that sets it) roots a rank where its parent
-    has not the same RANK; a task without any such process is one rank, named by SLURM_PROCID.
+    A process whose environment has RANK (torchrun's workers, or a script that sets it) is the root of a rank where its
+    parent has not the same RANK; a task without any such process is one rank, named by SLURM_PROCID.
     """
-    by_pid = {m.pid: m for m in members}
-    with_rank = {m.procid for m in members if m.rank >= 0}
-    roots: list[tuple[int, Member]] = []
-    for m in members:
-        parent = by_pid.get(m.ppid)
-        if m.procid in with_rank:
-            if m.rank >= 0 and (parent is None or parent.rank != m.rank):
-                roots.append((m.rank, m))
-        elif parent is None or parent.procid != m.procid:
-            roots.append((m.procid, m))
+    by_pid = {p.pid: p for p in processes}
+    with_rank = {p.procid for p in processes if p.rank >= 0}
+    roots: list[tuple[int, StepProcess]] = []
+    for p in processes:
+        parent = by_pid.get(p.ppid)
+        if p.procid in with_rank:
+            if p.rank >= 0 and (parent is None or parent.rank != p.rank):
+                roots.append((p.rank, p))
+        elif parent is None or parent.procid != p.procid:
+            roots.append((p.procid, p))
     ranks: dict[int, Rank] = {}
-    # The oldest root of a number is the rank; orphans of the same number (a loader whose parent died) join its tree.
+    # The oldest root of a number is the rank; orphans of that number (a loader whose parent died) join its tree.
     for number, root in sorted(roots, key=lambda r: r[1].start_ticks):
-        tree = tuple(_descend(root, members))
+        tree = tuple(_descend(root, processes))
         if number in ranks:
             ranks[number] = ranks[number]._replace(tree=ranks[number].tree + tree)
         else:
@@ -194,41 +194,41 @@ def group(members: list[Member]) -> list[Rank]:
     return [ranks[n] for n in sorted(ranks)]
 
 
-def identity(member: Member) -> tuple[int, int]:
-    """Tells a process from a later one of the same pid."""
-    return member.pid, member.start_ticks
+def identity(process: StepProcess) -> tuple[int, int]:
+    """Distinguishes a process from a later one with the same pid."""
+    return process.pid, process.start_ticks
 
 
 def left_behind(before: dict[int, Rank], now: dict[int, Rank]) -> set[tuple[int, int]]:
-    """What dead ranks left, where a process from below the main one (a data loader) now stands in its place."""
+    """What dead ranks left, where a child of the main process (a data loader) is now taken for the rank."""
     left: set[tuple[int, int]] = set()
     for number, known in before.items():
         rank = now.get(number)
         if rank is None or rank.main.pid == known.main.pid:
             continue
-        # Below a shell, others of its children go on; where the task itself is gone, all the rest is an orphan.
+        # Below a shell its other children continue; where the task itself has ended, all the rest are orphans.
         headless = known.main.pid == known.tree[0].pid
-        below = [m for m in (known.tree if headless else _descend(known.main, list(known.tree))) if m != known.main]
-        if any(m.pid == rank.main.pid for m in below):
-            left.update(identity(m) for m in below)
+        below = [p for p in (known.tree if headless else _descend(known.main, list(known.tree))) if p != known.main]
+        if any(p.pid == rank.main.pid for p in below):
+            left.update(identity(p) for p in below)
     return left
 
 
-def _descend(root: Member, members: list[Member]) -> list[Member]:
-    children: dict[int, list[Member]] = {}
-    for m in members:
-        children.setdefault(m.ppid, []).append(m)
+def _descend(root: StepProcess, processes: list[StepProcess]) -> list[StepProcess]:
+    children: dict[int, list[StepProcess]] = {}
+    for p in processes:
+        children.setdefault(p.ppid, []).append(p)
     out, queue = [], [root]
     while queue:
-        m = queue.pop(0)
-        out.append(m)
-        queue.extend(c for c in children.get(m.pid, []) if root.rank < 0 or c.rank == root.rank)
+        p = queue.pop(0)
+        out.append(p)
+        queue.extend(c for c in children.get(p.pid, []) if root.rank < 0 or c.rank == root.rank)
     return out
 
 
-def _main(tree: tuple[Member, ...]) -> Member:
-    """The rank's own process: the first Python in the tree (a shell may stand above it), else the root."""
-    for m in tree:
-        if m.command.startswith(("python", "pt_main_thread")):
-            return m
+def _main(tree: tuple[StepProcess, ...]) -> StepProcess:
+    """The rank's own process: the first Python in the tree (its parent may be a shell), else the root."""
+    for p in tree:
+        if p.command.startswith(("python", "pt_main_thread")):
+            return p
     return tree[0]

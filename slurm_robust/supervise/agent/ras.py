@@ -1,35 +1,35 @@
-"""NCCL's own view of a job: the RAS service that every NCCL process (2.24 and later) takes part in.
+"""Asks NCCL's RAS service, in which every NCCL process (2.24 and later) takes part, for its view of a job.
 
-The first NCCL process of a node listens on localhost, port 28028 or where NCCL_RAS_ADDR says. A client says hello,
-asks for JSON (2.28.7 and later; older ones know text only), asks for the status and reads to the end. One answer tells
-of the whole job, so one node is asked. Only a socket that one of the job's own processes holds is spoken to.
+The first NCCL process of a node listens on localhost, port 28028 or where NCCL_RAS_ADDR says. A client introduces
+itself, asks for JSON (2.28.7 and later; older ones know text only), asks for the status and reads to the end. One reply
+describes the whole job, so one node is asked. A socket that none of the job's own processes holds is not contacted.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-import time
 from typing import Any, NamedTuple
 
 from slurm_robust.supervise.agent import procfs
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 
 PORT = 28028
 MAX_ANSWER_BYTES = 64 << 20
 MAX_TEXT_BYTES = 256 << 10
-"""What text may be sent on: outliers only are named in it, so it is short."""
+"""Text that is passed on at most: it names outliers only, so it is short."""
 MAX_NAMED = 64
 """Ranks that are named for each communicator and operation; more are no outliers."""
 MAX_AHEAD = 1024
-"""Ranks that are ahead, for each communicator and operation; of larger ones they are all the others."""
+"""Ranks ahead that are named for each communicator and operation; where there are more, none is: all others are."""
 NCCL_WAITS_S = 3
 """How long NCCL waits for its other processes before it answers without them."""
 _PROTOCOL = b"CLIENT PROTOCOL 2\n"
 _LISTEN = "0A"
 
 
-class Answer(NamedTuple):
-    """What RAS said: `json` (reduced) or `text`, or why there is nothing; all empty where nobody listens."""
+class RasReply(NamedTuple):
+    """RAS's reply: `json` (reduced) or `text`, or an error; all empty where nobody listens."""
 
     json: Any = None
     text: str = ""
@@ -61,94 +61,92 @@ def listens(pids: list[int], port: int) -> bool:
     return bool(inodes) and any(not inodes.isdisjoint(procfs.open_links(pid)) for pid in pids)
 
 
-def ask(pids: list[int], environ: dict[str, str], timeout_s: float) -> Answer:
+def ask(pids: list[int], environ: dict[str, str], timeout_s: float, clock: SystemClock = CLOCK) -> RasReply:
     """Ask the RAS service of these ranks' node.
 
     Args:
         pids: The ranks' processes on this node.
         environ: Of one of them.
         timeout_s: For everything.
+        clock: Where times come from.
     """
     host, port = address(environ)
     if not listens(pids, port):
-        return Answer()
-    deadline = time.monotonic() + timeout_s
+        return RasReply()
     try:
         with socket.create_connection((host, port), timeout_s) as connection:
-            return _talk(connection, deadline)
+            return _Client(connection, clock.monotonic_s() + timeout_s, clock).ask()
     except (OSError, ValueError) as error:
-        return Answer(error=f"NCCL RAS at {host}:{port}: {error or type(error).__name__}"[:200])
+        return RasReply(error=f"NCCL RAS at {host}:{port}: {error or type(error).__name__}"[:200])
 
 
-def _talk(connection: socket.socket, deadline: float) -> Answer:
-    hello = _command(connection, _PROTOCOL, deadline)
-    if not hello.upper().startswith("SERVER PROTOCOL "):
-        raise ValueError(f"not NCCL's: {hello[:60]!r}")
-    waits_s = max(1, min(NCCL_WAITS_S, int((deadline - time.monotonic()) / 3)))
-    _command(connection, b"TIMEOUT %d\n" % waits_s, deadline)
-    knows_json = _command(connection, b"SET FORMAT json\n", deadline) == "OK"
-    connection.sendall(b"VERBOSE STATUS\n")
-    body = _rest(connection, deadline)
-    if knows_json:
-        return Answer(json=reduced(json.loads(body)))
-    return Answer(text=body[-MAX_TEXT_BYTES:].decode("utf-8", "replace"))
+class _Client:
+    def __init__(self, connection: socket.socket, deadline_s: float, clock: SystemClock) -> None:
+        self._connection = connection
+        self._deadline_s = deadline_s
+        self._clock = clock
 
+    def ask(self) -> RasReply:
+        hello = self._command(_PROTOCOL)
+        if not hello.upper().startswith("SERVER PROTOCOL "):
+            raise ValueError(f"not NCCL's: {hello[:60]!r}")
+        waits_s = max(1, min(NCCL_WAITS_S, int((self._deadline_s - self._clock.monotonic_s()) / 3)))
+        self._command(b"TIMEOUT %d\n" % waits_s)
+        knows_json = self._command(b"SET FORMAT json\n") == "OK"
+        self._connection.sendall(b"VERBOSE STATUS\n")
+        body = self._read_to_end()
+        if knows_json:
+            return RasReply(json=reduced(json.loads(body)))
+        return RasReply(text=body[-MAX_TEXT_BYTES:].decode("utf-8", "replace"))
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise socket.timeout("no answer in time")
-    return left
+    def _receive(self, size_bytes: int) -> bytes:
+        left_s = self._deadline_s - self._clock.monotonic_s()
+        if left_s <= 0:
+            raise socket.timeout("no answer in time")
+        self._connection.settimeout(left_s)
+        return self._connection.recv(size_bytes)
 
+    def _command(self, line: bytes) -> str:
+        """Send one line, and return the line that answers it."""
+        self._connection.sendall(line)
+        answer = b""
+        while not answer.endswith(b"\n"):
+            part = self._receive(1024)
+            if not part or len(answer) > 4096:
+                raise ValueError(f"no answer to {line.decode().strip()!r}")
+            answer += part
+        return answer.decode("utf-8", "replace").strip()
 
-def _command(connection: socket.socket, line: bytes, deadline: float) -> str:
-    """Send one line, and return the line that answers it."""
-    connection.sendall(line)
-    said = b""
-    while not said.endswith(b"\n"):
-        connection.settimeout(_left(deadline))
-        got = connection.recv(1024)
-        if not got or len(said) > 4096:
-            raise ValueError(f"no answer to {line.decode().strip()!r}")
-        said += got
-    return said.decode("utf-8", "replace").strip()
-
-
-def _rest(connection: socket.socket, deadline: float) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        connection.settimeout(_left(deadline))
-        got = connection.recv(1 << 16)
-        if not got:
-            return b"".join(parts)
-        size += len(got)
-        if size > MAX_ANSWER_BYTES:
-            raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
-        parts.append(got)
+    def _read_to_end(self) -> bytes:
+        body = bytearray()
+        while part := self._receive(1 << 16):
+            body += part
+            if len(body) > MAX_ANSWER_BYTES:
+                raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
+        return bytes(body)
 
 
 def reduced(plain: Any) -> dict[str, Any]:
-    """What differs: processes that do not answer, and operations that some ranks launched less often than others.
+    """The differences: processes that do not answer, and operations that some ranks launched less often than others.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: it is not RAS's JSON (all of them ValueError for the caller).
+        ValueError: it is not RAS's JSON.
     """
     try:
-        comms = [_communicator(told) for told in plain["communicators"]]
+        comms = [_communicator(raw) for raw in plain["communicators"]]
         return {"nccl": str(plain.get("nccl_version", ""))[:40], "communicators": [c for c in comms if c]}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not RAS's JSON ({type(error).__name__}: {error})") from None
 
 
-def _communicator(told: Any) -> dict[str, Any] | None:
+def _communicator(raw: Any) -> dict[str, Any] | None:
     missing = [
         [int(r["rank"]), str(r["host"]), int(r["pid"]), bool(r["status"]["considered_dead"])]
-        for r in told.get("missing_ranks", [])
+        for r in raw.get("missing_ranks", [])
         if r["status"]["unresponsive"] or r["status"]["considered_dead"]
     ]
     operations = []
-    ranks = told["ranks"]
+    ranks = raw["ranks"]
     for name in sorted({name for r in ranks for name in r.get("collective_counts", {})}):
         counts = [(int(r["collective_counts"].get(name, 0)), r) for r in ranks]
         most = max(count for count, _ in counts)
@@ -166,6 +164,6 @@ def _communicator(told: Any) -> dict[str, Any] | None:
             )
     if not missing and not operations:
         return None
-    size = int(told["size"])
-    return {"hash": str(told["hash"])[:40], "size": size, "missing": missing[:MAX_NAMED],
+    size = int(raw["size"])
+    return {"hash": str(raw["hash"])[:40], "size": size, "missing": missing[:MAX_NAMED],
             "missing_count": len(missing), "operations": operations}  # fmt: skip

@@ -1,9 +1,9 @@
-"""PyTorch's flight recorder of one rank: asking for a dump, and taking what is needed of it to the supervisor.
+"""Asks a rank for its PyTorch flight-recorder dump, and reduces the dump to what the supervisor needs.
 
-A rank writes its dump within a second or two of being asked (its monitor thread looks at the pipe now and then), so a
-capture asks, and the next one takes. A dump is some hundred bytes an operation, thousands of operations long: only
-what is not complete is sent, and the newest of each group. It is read in a process of its own, with little memory and
-time, by an unpickler that knows no class at all.
+A rank writes its dump within a second or two of being asked (its monitor thread polls the pipe), so one capture asks
+and the next one reads. A dump has some hundred bytes an operation and thousands of operations: only those that are not
+complete are sent, and the newest of each group. It is read in a process of its own, with bounded memory and time, by an
+unpickler that knows no class at all.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import resource
 import stat
 import subprocess
 import sys
-import time
 from typing import IO, Any, NamedTuple
 
-from slurm_robust.supervise.agent.ranks import Member
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.agent.ranks import StepProcess
 
 MAX_FILE_BYTES = 64 << 20
 MAX_SENT_BYTES = 256 << 10
-"""What one rank may send: some hundred pending operations."""
+"""Of one rank: some hundred pending operations."""
 MAX_PENDING = 200
-"""Of the operations that are not complete, the first ones: whoever waits, waits for those."""
+"""The first of the operations that are not complete: ranks that wait, wait for those."""
 OLDEST_S = 120.0
-"""An older dump tells of another moment, where the rank itself says nothing of its progress."""
+"""An older dump is not used where the rank does not report its progress: it shows another moment."""
 OURS = "srobust-"
-"""A pipe whose name begins so was named by `srobust run` or the plugin; the user's own stay."""
+"""A pipe whose name begins so was named by `srobust run` or the plugin; the user's own are not removed."""
 _READ_S = 8.0
 _READ_MEMORY_BYTES = 2 << 30
 _DROP = ("frames", "duration_ms", "thread_id", "thread_name", "timeout_ms", "op_id", "is_p2p")
@@ -37,35 +37,35 @@ _SHORT = ("pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "record_i
 
 
 class Reading(NamedTuple):
-    """What came of a rank's dump: the reduced dump, or why there is none; both empty where nobody asked for one."""
+    """A rank's reduced dump, or why there is none; both empty where no dump was asked for."""
 
     dump: Any = None
     error: str = ""
 
 
 def _open(pid: int, path: str, flags: int, kind: int) -> int:
-    """Open a file of the rank's, as the rank's own file system has it (containers), if it is its owner's.
+    """Open a file in the rank's own view of the file system (containers), if it belongs to the rank's user.
 
     Raises:
-        OSError: it is not there, is a link, or is another's.
+        OSError: it does not exist, is a link, or belongs to somebody else.
     """
     inside = f"/proc/{pid}/root{path}" if os.path.isabs(path) else f"/proc/{pid}/cwd/{path}"
     fd = os.open(inside, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     found = os.fstat(fd)
     if stat.S_IFMT(found.st_mode) != kind or found.st_uid not in (os.getuid(), os.stat(f"/proc/{pid}").st_uid):
         os.close(fd)
-        raise PermissionError("neither this job's own nor what it should be")
+        raise PermissionError("it is of another kind or belongs to another user")
     return fd
 
 
-def ask(member: Member, rank: int) -> None:
+def ask(process: StepProcess, rank: int) -> None:
     """Ask a rank for a dump: PyTorch writes one when its pipe is written to."""
-    if not member.dump_pipe:
+    if not process.dump_pipe:
         return
     try:
-        fd = _open(member.pid, f"{member.dump_pipe}{rank}.pipe", os.O_WRONLY, stat.S_IFIFO)
+        fd = _open(process.pid, f"{process.dump_pipe}{rank}.pipe", os.O_WRONLY, stat.S_IFIFO)
     except OSError:
-        return  # no NCCL process group was made: there is nobody to read the pipe
+        return  # no NCCL process group exists: nobody reads the pipe
     try:
         os.write(fd, b"1\n")
     except OSError:
@@ -74,9 +74,9 @@ def ask(member: Member, rank: int) -> None:
         os.close(fd)
 
 
-def remove_pipe(member: Member, rank: int) -> None:
-    """Remove the pipe of a rank that has ended: PyTorch leaves it where it is, and our name for it lies in /tmp."""
-    path = f"{member.dump_pipe}{rank}.pipe"
+def remove_pipe(process: StepProcess, rank: int) -> None:
+    """Remove the pipe of a rank that has ended: PyTorch does not, and the name that we gave it is in /tmp."""
+    path = f"{process.dump_pipe}{rank}.pipe"
     if not os.path.basename(path).startswith(OURS):
         return
     try:
@@ -84,30 +84,31 @@ def remove_pipe(member: Member, rank: int) -> None:
         if stat.S_ISFIFO(found.st_mode) and found.st_uid == os.getuid():
             os.unlink(path)
     except OSError:
-        pass  # none was made, or it lay in the rank's own container
+        pass  # there was none, or it was in the rank's own container
 
 
-def take(member: Member, rank: int, since_s: float) -> Reading:
+def take(process: StepProcess, rank: int, since_s: float, clock: SystemClock = CLOCK) -> Reading:
     """The rank's dump, if it wrote one since then.
 
     Args:
-        member: Its main process.
+        process: Its main process.
         rank: Its number: the end of the file's name.
         since_s: Its last sign of life, seconds since the epoch: an older dump does not show what holds it now. 0 where
-            it tells none.
+            it reports none.
+        clock: Where times come from.
     """
-    if not member.dump_stem:
+    if not process.dump_stem:
         return Reading()
-    path = f"{member.dump_stem}{rank}"
+    path = f"{process.dump_stem}{rank}"
     try:
-        fd = _open(member.pid, path, os.O_RDONLY, stat.S_IFREG)
+        fd = _open(process.pid, path, os.O_RDONLY, stat.S_IFREG)
     except FileNotFoundError:
         return Reading()
     except OSError as error:
         return Reading(error=f"{path}: {error.strerror or error}")
     with os.fdopen(fd, "rb") as stream:
         found = os.fstat(stream.fileno())
-        if found.st_mtime < max(since_s, time.time() - OLDEST_S):
+        if found.st_mtime < max(since_s, clock.now_s() - OLDEST_S):
             return Reading()
         if not 0 < found.st_size <= MAX_FILE_BYTES:
             return Reading(error=f"{path}: {found.st_size} bytes (at most {MAX_FILE_BYTES})" if found.st_size else "")
@@ -125,8 +126,8 @@ def _read_apart(stream: IO[bytes], path: str) -> Reading:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Reading(error=f"{path}: not read ({type(error).__name__})")
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return Reading(error=f"{path}: {said[-1][:160] if said else 'not read'}")
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return Reading(error=f"{path}: {lines[-1][:160] if lines else 'not read'}")
     if len(done.stdout) > MAX_SENT_BYTES:
         return Reading(error=f"{path}: {len(done.stdout)} bytes of pending operations, too many to send")
     return Reading(dump=json.loads(done.stdout))
@@ -141,7 +142,7 @@ class _Containers(pickle.Unpickler):
 
 
 def reduced(plain: Any) -> dict[str, Any]:
-    """A dump without what nobody needs: `localize.recorder` reads it as it reads a whole one.
+    """A dump without what is not needed: `localize.recorder` reads it as it reads a whole one.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: it is no dump.
@@ -153,7 +154,7 @@ def reduced(plain: Any) -> dict[str, Any]:
     for entry in newest.values():
         short = {key: entry[key] for key in _SHORT if key in entry}
         kept.setdefault(int(entry["record_id"]), dict(short, state="completed"))
-    groups = {name: _group(told) for name, told in (plain.get("pg_config") or {}).items()}
+    groups = {name: _group(raw) for name, raw in (plain.get("pg_config") or {}).items()}
     return {
         "version": str(plain.get("version", "")),
         "pg_config": groups,
@@ -162,9 +163,9 @@ def reduced(plain: Any) -> dict[str, Any]:
     }
 
 
-def _group(told: Any) -> dict[str, Any]:
-    """The same with its ranks as ranges (first, last, step): a group of all ranks of a large job is long."""
-    ranks = told["ranks"]
+def _group(raw: Any) -> dict[str, Any]:
+    """A group with its ranks as ranges (first, last, step): a list of all ranks of a large job is long."""
+    ranks = raw["ranks"]
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
     ranges: list[list[int]] = []
@@ -175,16 +176,16 @@ def _group(told: Any) -> dict[str, Any]:
             ranges[-1][1:] = [rank, rank - ranges[-1][0]]
         else:
             ranges.append([rank, rank, 0])
-    return {"name": str(told.get("name", "")), "desc": str(told.get("desc", "")), "ranges": ranges}
+    return {"name": str(raw.get("name", "")), "desc": str(raw.get("desc", "")), "ranges": ranges}
 
 
 def main() -> None:
-    """Read a dump from standard input, print what is needed of it; exit 1 with a sentence where that cannot be done."""
+    """Read a dump from standard input and print it reduced; exit 1 with a sentence where that fails."""
     resource.setrlimit(resource.RLIMIT_AS, (_READ_MEMORY_BYTES, _READ_MEMORY_BYTES))
     try:
         body = sys.stdin.buffer.read(MAX_FILE_BYTES)
         plain = json.loads(body) if body[:1] == b"{" else _Containers(io.BytesIO(body)).load()
         sys.stdout.write(json.dumps(reduced(plain), separators=(",", ":")))
-    except Exception as error:  # noqa: BLE001 (whatever a garbled file makes of itself)
+    except Exception as error:  # noqa: BLE001 (a garbled file may raise anything)
         sys.stderr.write(f"not a flight-recorder dump ({type(error).__name__}: {error})"[:200])
         sys.exit(1)

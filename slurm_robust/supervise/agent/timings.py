@@ -1,23 +1,24 @@
-"""Step timings of this node's ranks on their way to the supervisor: gathered, thinned out, sent now and then."""
+"""Collects the step timings of this node's ranks, thins them out, and releases them for sending every few seconds."""
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Iterator
 
 from slurm_robust import progress
+from slurm_robust.supervise.agent.messages import TimingEntry
 
 SEND_EVERY_S = 5.0
 MOST_STEPS = 8
-"""Of one rank in one sending. Faster steps are thinned out by their number, so that all ranks tell the same ones."""
-_A_MESSAGE = 16
-"""Entries that fit into one line."""
+"""Of one rank at one time. Faster steps are thinned out by their number, so that all ranks send the same ones."""
+_ENTRIES_PER_MESSAGE = 16
+"""As many fit into one line."""
 
 
-class Timings:
-    """What was not sent yet.
+class TimingsQueue:
+    """Timings that were not sent yet.
 
     Args:
-        now_s: A monotonic clock.
+        now_s: Monotonic time.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -25,8 +26,8 @@ class Timings:
         self._kept: dict[int, list[progress.StepTiming]] = {}
         self._due_s = now_s + SEND_EVERY_S
 
-    def take(self, rank: int, record: progress.Record) -> None:
-        """Take what a rank told since the last look."""
+    def add(self, rank: int, record: progress.ProgressRecord) -> None:
+        """Add what a rank reported since the last call."""
         pid, timed = self._seen.get(rank, (record.pid, 0))
         if pid != record.pid or record.timed < timed:
             timed = 0
@@ -36,28 +37,28 @@ class Timings:
             self._kept.setdefault(rank, []).extend(record.timings[-new:])
 
     def forget(self, rank: int) -> None:
-        """A rank is gone, or another process speaks for it."""
+        """Forget a rank that has ended, or that another process reports for now."""
         self._seen.pop(rank, None)
         self._kept.pop(rank, None)
 
-    def due(self, now_s: float) -> Iterator[list[list[Any]]]:
-        """Entries to send now, a message each: rank, step, seconds in all, of own work, of communication."""
+    def due(self, now_s: float) -> Iterator[tuple[TimingEntry, ...]]:
+        """The entries to send now, one tuple a message."""
         if now_s < self._due_s:
             return
         self._due_s = now_s + SEND_EVERY_S
         entries = [
-            [rank, timing.step, *(_told(value) for value in timing[1:])]
+            TimingEntry(rank, timing.step, *map(_known, timing[1:]))
             for rank, kept in self._kept.items()
             for timing in thinned(kept)
         ]
         self._kept = {}
-        for at in range(0, len(entries), _A_MESSAGE):
-            yield entries[at : at + _A_MESSAGE]
+        for at in range(0, len(entries), _ENTRIES_PER_MESSAGE):
+            yield tuple(entries[at : at + _ENTRIES_PER_MESSAGE])
 
 
 def thinned(timings: list[progress.StepTiming]) -> list[progress.StepTiming]:
     """Those whose step is divisible by the smallest power of two that leaves at most `MOST_STEPS`."""
-    kept = {timing.step: timing for timing in timings}  # each step once: else zeros would be thinned out for ever
+    kept = {timing.step: timing for timing in timings}  # each step once: many of step 0 could never be thinned out
     every = 1
     while len(kept) > MOST_STEPS:
         every *= 2
@@ -65,6 +66,6 @@ def thinned(timings: list[progress.StepTiming]) -> list[progress.StepTiming]:
     return list(kept.values())
 
 
-def _told(value: float) -> Any:
-    """JSON has no NaN."""
+def _known(value: float) -> float | None:
+    """None for NaN, which JSON does not have."""
     return round(value, 6) if value - value == 0 else None

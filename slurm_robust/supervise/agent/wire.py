@@ -1,7 +1,7 @@
-"""The channel: one JSON object a line behind a mark, cut into numbered pieces where it is long.
+"""The channel's lines: a mark and a JSON object, cut into numbered pieces where it is long.
 
-Slurm carries lines of up to about 1,000 bytes whole; longer ones are cut and interleave with those of other nodes.
-Both sides use this module. A line without the mark, or one that does not parse, is skipped and counted.
+Slurm passes lines of up to about 1,000 bytes whole; it cuts longer ones, and mixes them with those of other nodes.
+Both ends use this module. A line without the mark, or one that does not parse, is skipped and counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PIECE_MARK = "~SRP1 "
 LINE_MAX_BYTES = 1000
 _CHUNK = 900
 MAX_PIECES = 65536
-"""About 56 MB: more than any node's capture, less than what would hurt the supervisor."""
+"""About 56 MB: more than any node's capture, and the supervisor can afford it."""
 MAX_OPEN = 4096
 
 
@@ -38,14 +38,14 @@ def encode(sender: str, number: int, message: dict[str, Any]) -> Iterator[str]:
 
 
 class Decoder:
-    """Puts lines together again. `skipped` counts the lines that were foreign or garbled."""
+    """Makes objects of lines. `skipped` counts the lines that were foreign or garbled."""
 
     def __init__(self) -> None:
         self.skipped = 0
         self._open: dict[tuple[str, int], dict[int, str]] = {}
 
     def feed(self, line: str) -> dict[str, Any] | None:
-        """Take one line; return a message where it completes one."""
+        """Take one line; return an object where it completes one."""
         line = line.rstrip("\r\n")
         if line.startswith(MARK):
             return self._parsed(line[len(MARK) :])

@@ -1,28 +1,35 @@
-"""The supervisor's side of the socket to its launcher: srun's start and end come in, orders go out."""
+"""The supervisor's end of the socket to its launcher: srun's start and end arrive, orders are sent."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 from collections.abc import Mapping, Sequence
 
+from slurm_robust.supervise.clock import CLOCK, Clock
+from slurm_robust.supervise.launch import messages
+
 _ALIVE_S = 30.0
-"""How often the launcher hears that we live; it waits for ten minutes."""
+"""How often the launcher gets a sign that we live; it waits for ten minutes."""
+_GOODBYE_S = 5.0
+"""For the launcher to end after its last order."""
 
 
 class Channel:
-    """Speaks with the launcher.
+    """Sends orders to the launcher.
 
     Attributes:
+        ready: Set when the launcher has reported where it is.
+        gone: Set when the launcher has ended.
+        running_attempt: The attempt that srun was last started for.
         ended: Srun's exit code, once it has ended.
-        gone: Set when the launcher is.
-        evicted: Nodes that the last launch left out, as the launcher keeps it for a supervisor that is started anew.
+        evicted: Nodes that the last launch left out, as the launcher keeps it for a supervisor that is started again.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, clock: Clock = CLOCK) -> None:
         self._socket = socket.socket(fileno=fd)
+        self._clock = clock
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
@@ -35,34 +42,31 @@ class Channel:
     async def open(self) -> None:
         """Begin to listen."""
         reader, self._writer = await asyncio.open_connection(sock=self._socket)
-        self._tasks = [asyncio.create_task(self._read(reader)), asyncio.create_task(self._say_alive())]
+        self._tasks = [asyncio.create_task(self._read(reader)), asyncio.create_task(self._report_alive())]
 
-    async def _say_alive(self) -> None:
+    async def _report_alive(self) -> None:
         while not self.gone.is_set():
-            await asyncio.sleep(_ALIVE_S)
-            self._order(do="alive")
+            await self._clock.sleep(_ALIVE_S)
+            self._send(messages.SupervisorAlive())
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError, ValueError):
             while line := await reader.readline():
-                event = json.loads(line)
-                kind = event.get("ev")
-                self.evicted = tuple(event.get("evicted", self.evicted))
-                if kind == "ready":
-                    self.ready.set()
-                elif kind == "started":
-                    self.ended, self.running_attempt = None, event["attempt"]
-                    self.ready.set()
-                elif kind == "ended":
-                    self.ended, self.running_attempt = int(event["code"]), event["attempt"]
-                    self.ready.set()
-                self.changed.set()
+                self._take(messages.to_supervisor(line))
         self.gone.set()
         self.changed.set()
 
-    def _order(self, **message: object) -> None:
+    def _take(self, message: messages.ToSupervisor) -> None:
+        if not isinstance(message, messages.LauncherReady):
+            self.evicted = message.evicted or self.evicted
+            self.running_attempt = message.attempt
+            self.ended = message.code if isinstance(message, messages.SrunEnded) else None
+        self.ready.set()
+        self.changed.set()
+
+    def _send(self, message: messages.ToLauncher) -> None:
         if self._writer is not None:
-            self._writer.write(json.dumps(message).encode() + b"\n")
+            self._writer.write(messages.encode(message))
 
     def launch(
         self,
@@ -72,40 +76,38 @@ class Channel:
         attempt: str,
         evicted: Sequence[str] = (),
     ) -> None:
-        """Have srun started; `evicted` is only kept."""
+        """Have srun started; the launcher only keeps `evicted`."""
         self.ended = None
-        words = {"argv": list(argv), "env": dict(env), "unset": list(unset), "evicted": list(evicted)}
-        self._order(do="launch", attempt=attempt, **words)
+        self._send(messages.LaunchSrun(attempt, tuple(argv), dict(env), tuple(unset), tuple(evicted)))
 
     def kill(self) -> None:
-        """Have srun killed, where its step would not end."""
-        self._order(do="kill")
+        """Have srun killed, where its step does not end."""
+        self._send(messages.KillSrun())
 
     async def exit(self, code: int) -> None:
         """Have the launcher exit with this code."""
-        await self._last_order(do="exit", code=code)
+        await self._send_last(messages.ExitWith(code))
 
     async def part(self, argv: Sequence[str], nap_s: float) -> None:
-        """Have the launcher nap and run `argv` now and then: nothing is left to supervise. We live on, for a moment."""
-        await self._last_order(do="part", argv=list(argv), nap_s=nap_s)
+        """Have the launcher become the shell that waits for the requeue and runs `argv` every `nap_s`."""
+        await self._send_last(messages.WaitForRequeue(tuple(argv), nap_s))
 
-    async def _last_order(self, **message: object) -> None:
-        self._order(**message)
+    async def _send_last(self, message: messages.ToLauncher) -> None:
+        self._send(message)
         if self._writer is not None:
             with contextlib.suppress(OSError):
                 await self._writer.drain()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.gone.wait(), 5.0)
+            await asyncio.wait_for(self.gone.wait(), _GOODBYE_S)
 
     async def wait_ended(self, timeout_s: float) -> bool:
-        """Wait for srun's end; False where it did not come in time."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        """Wait for srun's end; False where it did not end in time."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
         while self.ended is None and not self.gone.is_set():
-            left = deadline - loop.time()
-            if left <= 0:
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
                 return False
             self.changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), left)
+                await asyncio.wait_for(self.changed.wait(), left_s)
         return True

@@ -1,13 +1,12 @@
-"""A process that waits as something tiny, and has somebody look now and then: what is left of us until a requeue comes.
+"""Replaces the launcher by a small shell that runs a poll every few seconds until the requeue comes.
 
-When a batch script ends, slurmstepd kills what the script has left behind and looks at once whether it is gone; if not,
-it looks again a whole second later, and slurmd sees the job's end two seconds late. The kernel tells a child of its
-parent's death, by a signal of the child's choice, before it tells slurmstepd. A small shell that gets SIGKILL that way
-is gone in time; a Python with its megabytes is not always, and a process with children never.
+When a batch script ends, slurmstepd kills the processes that it leaves and checks at once whether they have ended; if
+not, it checks again a whole second later, and slurmd sees the job's end two seconds late. The kernel signals a parent's
+death to its child, with a signal of the child's choice, before it reports it to slurmstepd. A small shell that gets
+SIGKILL that way has ended in time; a Python with its megabytes not always, and a process with children never.
 
-The shell stays the one that waits: a look that fails, for want of memory, of its file system, or by a fault of ours, is
-repeated, and costs neither the wait nor the job. It is told once: whoever removes the package while a requeue is waited
-for finds one line in the job's output, and not one for each look.
+The shell survives a poll that fails, for want of memory or of its file system, or by a fault of ours: it repeats the
+poll. It reports failures once: where the package is removed meanwhile, the job's output gets one line, not one a poll.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from slurm_robust.model import EXIT_REQUEUE_WANTED
 
 _NAME = "srobust-waits"
 NEXT = "next "
-"""What the last line that a look prints begins with, before the last argument of the look after it."""
+"""Begins the last line that a poll prints, before the last argument of the next poll."""
 EXIT = "exit "
-"""The same before the exit code, where the wait is over."""
+"""Begins it before the exit code, where the wait is over."""
 _MAX_FAILED = 900
-"""Looks in a row that say neither: with a nap between them an hour, in which a file server may come back."""
+"""Polls in a row that print neither: about an hour, in which a file server may come back."""
 _SMALL = "/bin/dash"
-"""An eighth of bash's size: in 9 of 9 requeues gone in time, where bash was in 7 of 9."""
-# It has no `read -t`; the timer that wakes it, again and again, is set before it starts.
-_SMALL_NAP = "read -r _"
+"""An eighth of bash's size: it ended in time in 9 of 9 requeues, bash in 7 of 9."""
+# dash has no `read -t`: an interval timer, set before it starts, wakes it.
+_SMALL_PAUSE = "read -r _"
 _LARGER = "/bin/bash"
-# -p: no BASH_ENV, no functions or options out of the environment. `read -t` needs no second process.
-_LARGER_NAP = 'read -r -t "$pause" _'
-_FAILED = "srobust: while its requeue is waited for, the job cannot be looked at (%s); this is tried again, untold"
-# The last line that a look prints says how to go on; what stands before it is the story, for who reads the output.
+# -p: no BASH_ENV, functions or options from the environment. `read -t` needs no second process.
+_LARGER_PAUSE = 'read -r -t "$pause" _'
+_FAILED = "srobust: cannot poll the job while waiting for its requeue (%s); trying again without further notes"
+# The last line that a poll prints says how to continue; the lines before it are messages for the job's output.
 _LOOP = """\
 trap : ALRM
 trap '' PIPE
@@ -47,13 +46,13 @@ shift 4
 newline='
 '
 while :; do
-    {nap}
-    said=$(exec "$@" "$state" </dev/null 2>&1)
-    last=${{said##*"$newline"}}
+    {wait}
+    output=$(exec "$@" "$state" </dev/null 2>&1)
+    last=${{output##*"$newline"}}
     case $last in
         "next "* | "exit "*)
             failed=0
-            [ "$last" = "$said" ] || printf '%s\\n' "${{said%"$newline$last"}}" >&2 ;;
+            [ "$last" = "$output" ] || printf '%s\\n' "${{output%"$newline$last"}}" >&2 ;;
     esac
     case $last in
         "next "*) state=${{last#next }} ;;
@@ -79,7 +78,7 @@ def _parent_of(pid: int) -> int:
 
 
 def is_batch_script(pid: int) -> bool:
-    """True where a process is a step's own: a child of slurmstepd."""
+    """True where a process is a step's task: a child of slurmstepd."""
     try:
         return Path(f"/proc/{_parent_of(pid)}/comm").read_text("utf-8", "replace").startswith("slurmstepd")
     except OSError:
@@ -87,27 +86,27 @@ def is_batch_script(pid: int) -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the process that started us ends, from now on and across exec.
+    """Have the kernel kill us when our parent ends, from now on and across exec.
 
     Args:
-        parent: Our parent as it was when we started; where it has ended since, we end now.
+        parent: Our parent when we started; where it has ended since, we end now.
     """
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     except (OSError, AttributeError):
-        return  # it then waits as well, and only dies a second later
+        return  # the wait works all the same, and only ends a second later
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def nap(seconds: float, argv: Sequence[str]) -> int:
-    """Become a shell that runs `argv` every so many seconds. Its pid stays, so that whoever waits for us goes on.
+def become(seconds: float, argv: Sequence[str]) -> int:
+    """Become a shell that runs `argv` every so many seconds, with our pid, for which the batch script waits.
 
-    `argv` prints `NEXT` and the last argument of the next run, or `EXIT` and the code to end with. A run that says
-    neither is repeated as it was.
+    `argv` prints `NEXT` and the last argument of the next run, or `EXIT` and the code to end with. A run that prints
+    neither is repeated unchanged.
 
     Returns:
-        That code, only where there is no shell.
+        That code; only where there is no shell.
     """
     seconds = max(seconds, _SHORTEST_S)
     _silence()
@@ -117,15 +116,15 @@ def nap(seconds: float, argv: Sequence[str]) -> int:
     try:
         if os.access(_SMALL, os.X_OK):
             signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
-            os.execv(_SMALL, [_NAME, "-c", _LOOP.format(nap=_SMALL_NAP), *words])  # noqa: S606 (our own words)
-        os.execv(_LARGER, [_NAME, "-p", "-c", _LOOP.format(nap=_LARGER_NAP), *words])  # noqa: S606 (our own words)
+            os.execv(_SMALL, [_NAME, "-c", _LOOP.format(wait=_SMALL_PAUSE), *words])  # noqa: S606 (our own text)
+        os.execv(_LARGER, [_NAME, "-p", "-c", _LOOP.format(wait=_LARGER_PAUSE), *words])  # noqa: S606 (our own text)
     except OSError:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-    return _as_we_are(seconds, argv)  # no shell here: larger, and as patient
+    return _poll_in_python(seconds, argv)  # there is no shell: larger, and as patient
 
 
 def _silence() -> None:
-    """Have a standard input into which nobody ever writes, and that never ends."""
+    """Get a standard input that has no data and never ends."""
     silent, end = os.pipe()
     kept = os.open(f"/proc/self/fd/{silent}", os.O_RDWR)  # both ends in one, and nothing else is inherited
     os.dup2(kept, 0)
@@ -133,27 +132,27 @@ def _silence() -> None:
         os.close(fd)
 
 
-def _as_we_are(seconds: float, argv: Sequence[str]) -> int:
-    words, failed = list(argv), 0
+def _poll_in_python(seconds: float, argv: Sequence[str]) -> int:
+    argv, failed = list(argv), 0
     while failed < _MAX_FAILED:
         time.sleep(seconds)
         try:
             out = subprocess.PIPE
             done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, text=True, check=False
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, text=True, check=False
             )
-            story, _, last = done.stdout.rstrip("\n").rpartition("\n")
+            messages, _, last = done.stdout.rstrip("\n").rpartition("\n")
         except (OSError, ValueError) as error:
-            story, last = "", str(error)
+            messages, last = "", str(error)
         failed = 0 if last.startswith((NEXT, EXIT)) else failed + 1
         if failed == 1:
-            story = _FAILED % last
-        if story and failed <= 1:
+            messages = _FAILED % last
+        if messages and failed <= 1:
             with contextlib.suppress(OSError):
-                # Not through sys.stderr: what a closed one could not take would be Python's own exit code at the end.
-                os.write(2, f"{story}\n".encode())
+                # Not through sys.stderr: where that is closed, Python would exit with a code of its own.
+                os.write(2, f"{messages}\n".encode())
         if last.startswith(EXIT):
             return int(last.removeprefix(EXIT))
         if not failed:
-            words[-1] = last.removeprefix(NEXT)
+            argv[-1] = last.removeprefix(NEXT)
     return EXIT_REQUEUE_WANTED

@@ -1,26 +1,23 @@
-"""What the agents have told: nodes heard from, ranks, their progress and states. A plain book, fed with messages."""
+"""What the agents have reported: nodes heard from, ranks, their progress and states."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_robust.localize.slow.timings import Collector, Timing, usable
+from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.watch.suspicion import RankProgress, StepTimes
 
 KEPT_STEPS = 100
 """Of timings: 40 MB for 16,384 ranks."""
-_MAX_ARCHIVE_BYTES = 256 << 20
 _KEPT_ANSWERS = 8
 
 
 @dataclass
 class RankInfo:
-    """One rank of the present attempt; times are seconds since the epoch."""
+    """One rank of the attempt; times are seconds since the epoch."""
 
     rank: int
     node: str
@@ -28,14 +25,14 @@ class RankInfo:
     step_id: str = ""
     found_at_s: float = 0.0
     task: int = -1
-    """Slurm's number of the task that it belongs to; several ranks of torchrun share one."""
+    """Slurm's number of its task; several ranks of torchrun share one."""
     ranked: bool = False
-    """Its environment had RANK: torchrun, or a script, stands above it."""
+    """Its environment has RANK: torchrun or a script is above it."""
     gone_at_s: float = 0.0
     missed_at_s: float = 0.0
-    """The supervisor's own time of `gone_at_s`; 0 while it is there."""
+    """The supervisor's own time of `gone_at_s`; 0 while the rank lives."""
     task_lives: bool = False
-    """Gone, with a process of its task (torchrun, a shell) still there."""
+    """It is gone, and a process of its task (torchrun, a shell) still lives."""
     state: str = ""
     state_pid: int = 0
     progress: RankProgress | None = None
@@ -45,7 +42,7 @@ class RankInfo:
     marks: Mapping[str, float] = field(default_factory=dict)
     layout: Mapping[str, int] = field(default_factory=dict)
     first_step: int = -1
-    """The first step that it told, -1 before that."""
+    """The first step that it reported, -1 before that."""
     first_step_at_s: float = 0.0
 
 
@@ -58,11 +55,11 @@ class TaskEnd:
     code: int
     signal: int
     at_s: float
-    """By the supervisor's clock."""
+    """On the supervisor's clock."""
 
 
 class Fleet:
-    """The agents' book for one attempt; a new attempt gets a new one."""
+    """All ranks and agents of one attempt; a new attempt gets a new one."""
 
     def __init__(self, attempt: str) -> None:
         self.attempt = attempt
@@ -70,158 +67,169 @@ class Fleet:
         self.heard_at_s: dict[str, float] = {}
         self.world = 0
         self.step_nodes = 0
-        """Nodes of the training step, as Slurm told the ranks; 0 where it did not."""
+        """Nodes of the training step, from the ranks' environment; 0 where unknown."""
         self.steps = StepTimes()
         self.timings = Collector(KEPT_STEPS)
-        """How long steps took each rank, where ranks tell it."""
+        """How long steps took each rank, where ranks report it."""
         self.archives: dict[int, dict[str, bytes]] = {}
-        """capture → node → its archive, JSON; untrusted until `localize.archive` has read it. Asked for only."""
+        """Expected capture → node → its archive, JSON; untrusted until `localize.archive` has read it."""
         self.ras: list[tuple[float, bytes]] = []
-        """What NCCL's RAS service said, JSON, and when we heard it; untrusted until `localize.ras` has read it."""
+        """Answers of NCCL's RAS service, JSON, and when they arrived; untrusted until `localize.ras` has read them."""
         self.clean: dict[int, dict[str, list[int]]] = {}
+        """Clean-up request → node → pids that are left."""
         self.garbled = 0
+        """Messages that made no sense."""
         self.restarted: dict[int, float] = {}
-        """Rank → when it was found anew under whatever stands above it in the step; untold so far."""
+        """Rank → when its worker was replaced by whatever is above it (torchrun); not reported so far."""
         self.ends: dict[tuple[str, int], TaskEnd] = {}
-        """(step, task) → how it ended, by slurmstepd's word; untold where the SPANK plugin is not there."""
-        self._untold: dict[str, set[int]] = {}
+        """(step, task) → how it ended, from slurmstepd; empty without the SPANK plugin."""
+        self._unconfirmed: dict[str, set[int]] = {}
+        """Node → ranks that its new agent has not found so far."""
         self._with_workers: set[tuple[str, int]] = set()
-        """(step, task) of each task whose ranks are told by RANK: torchrun's workers, for one."""
+        """(step, task) of each task whose ranks have RANK, such as torchrun's workers."""
         self._of_task: dict[tuple[str, int], list[RankInfo]] = {}
         """(step, task) → its ranks."""
         self._above: dict[tuple[str, int], tuple[str, int]] = {}
-        """(node, pid) of what stands above the workers of a task (torchrun) → (step, task)."""
+        """(node, pid) of what is above the workers of a task (torchrun) → (step, task)."""
+        self._takers: dict[type, Callable[[Any, float], None]] = {
+            messages.Malformed: self._take_malformed,
+            messages.Hello: self._take_hello,
+            messages.Heartbeat: self._take_heartbeat,
+            messages.RankFound: self._take_found,
+            messages.RankGone: self._take_gone,
+            messages.ProgressReport: self._take_progress,
+            messages.TimingReport: self._take_timings,
+            messages.RankStart: self._take_start,
+            messages.RankState: self._take_state,
+            messages.TaskEnded: self._take_exit,
+            messages.CaptureTaken: self._take_capture,
+            messages.RasTaken: self._take_ras,
+            messages.Cleaned: self._take_cleaned,
+        }
 
-    def feed(self, message: Mapping[str, Any], now_s: float) -> None:
-        """Take one agent's message; what makes no sense is counted and passed over."""
+    def feed(self, message: messages.FromAgent | Mapping[str, Any], now_s: float) -> None:
+        """Take one agent's message, decoded or as it arrived; one that makes no sense is counted and skipped."""
+        if not isinstance(message, tuple):
+            message = messages.from_agent(message)
+        if message.node:
+            self.heard_at_s[message.node] = now_s
         try:
-            self._feed(message, now_s)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            take = self._takers.get(type(message))
+            if take is not None:
+                take(message, now_s)
+        except (KeyError, ValueError):
             self.garbled += 1
 
-    def _feed(self, message: Mapping[str, Any], now_s: float) -> None:
-        kind, node = message["t"], str(message["n"])
-        self.heard_at_s[node] = now_s
-        if kind in ("hello", "hb", "rank", "gone"):
-            self._presence(kind, node, message, now_s)
-        elif kind == "p":
-            for entry in message["r"]:
-                self._progress(entry)
-        elif kind == "t":
-            for entry in message["r"]:
-                self._timing(node, entry)
-        elif kind == "marks":
-            info = self.ranks[int(message["rank"])]
-            info.marks = {str(k): float(v) for k, v in message["marks"].items()}
-            info.layout = {str(k): int(v) for k, v in message["layout"].items()}
-            info.first_step, info.first_step_at_s = int(message["first"][0]), float(message["first"][1])
-        elif kind == "exit":
-            # An agent that was started anew tells all of them again.
-            key = str(message["step_id"]), int(message["task"])
-            at_s = now_s - max(0.0, float(message["age_s"]))
-            self.ends.setdefault(key, TaskEnd(key[1], node, int(message["code"]), int(message["sig"]), at_s))
-        elif kind == "state":
-            info = self.ranks[int(message["rank"])]
-            info.state, info.state_pid = str(message["s"]), int(message["pid"])
-        else:
-            self._answer(kind, node, message, now_s)
+    def _take_malformed(self, message: messages.Malformed, now_s: float) -> None:
+        self.garbled += 1
 
-    def _answer(self, kind: str, node: str, message: Mapping[str, Any], now_s: float) -> None:
-        """What was asked for."""
-        if kind == "cap":
-            asked = self.archives.get(int(message["id"]))
-            if asked is not None:  # else it comes when nobody waits for it any more, and tells of another moment
-                asked[node] = _unpacked(message["blob"])
-        elif kind == "ras":
-            self.ras = [*self.ras, (now_s, _unpacked(message["blob"]))][-_KEPT_ANSWERS:]
-        elif kind == "clean" and int(message["id"]) in self.clean:
-            self.clean[int(message["id"])][node] = [int(p) for p in message["left"]]
+    def _take_hello(self, message: messages.Hello, now_s: float) -> None:
+        # A new agent does not report ranks that ended before it started: those it has not found by its first heartbeat
+        # have ended.
+        self._unconfirmed[message.node] = {r.rank for r in self.ranks.values() if r.node == message.node}
 
-    def _presence(self, kind: str, node: str, message: Mapping[str, Any], now_s: float) -> None:
-        if kind == "hello":
-            # A new agent says nothing of ranks that ended before it: what it does not find by its heartbeat is gone.
-            self._untold[node] = {r.rank for r in self.ranks.values() if r.node == node}
-        elif kind == "hb":
-            for number in self._untold.pop(node, ()):
-                if self.ranks[number].node == node:
-                    self._gone(self.ranks[number], now_s, now_s, task_lives=False)
-        elif kind == "rank":
-            self._found(node, message, now_s)
-        elif kind == "gone":
-            number, pid = int(message["rank"]), int(message["pid"])
-            above = self._above.pop((node, pid), None)
-            if above is not None:
-                lives = bool(message.get("task_lives", False))
-                for info in self._of_task.get(above, ()):
-                    info.task_lives = info.task_lives and lives
-                return
-            known = self.ranks.get(number)
-            if known is not None and known.pid == pid:
-                self._gone(known, float(message["at"]), now_s, task_lives=bool(message.get("task_lives", False)))
+    def _take_heartbeat(self, message: messages.Heartbeat, now_s: float) -> None:
+        for number in self._unconfirmed.pop(message.node, ()):
+            if self.ranks[number].node == message.node:
+                self._mark_gone(self.ranks[number], now_s, now_s, task_lives=False)
 
-    def _found(self, node: str, message: Mapping[str, Any], now_s: float) -> None:
-        number, pid, step_id = int(message["rank"]), int(message["pid"]), str(message["step_id"])
-        task, ranked = int(message.get("task", number)), bool(message.get("ranked", False))
-        known = self.ranks.get(number)
-        replaces_worker = known is not None and known.ranked and known.step_id == step_id
-        if ranked:
-            self._with_workers.add((step_id, task))
-        elif replaces_worker or (step_id, task) in self._with_workers:
-            # Before and after its workers an agent finds torchrun itself, under the number of the task. With a
-            # rendezvous that numbers workers as they come, the rank of that number may be another node's.
-            self._above[node, pid] = step_id, task
+    def _take_gone(self, gone: messages.RankGone, now_s: float) -> None:
+        above = self._above.pop((gone.node, gone.pid), None)
+        if above is not None:
+            for info in self._of_task.get(above, ()):
+                info.task_lives = info.task_lives and gone.task_lives
             return
-        self._untold.get(node, set()).discard(number)
-        self.world = max(self.world, int(message["world"]), number + 1)
-        if known is not None and known.pid == pid and known.node == node:
+        known = self.ranks.get(gone.rank)
+        if known is not None and known.pid == gone.pid:
+            self._mark_gone(known, gone.at_s, now_s, task_lives=gone.task_lives)
+
+    def _take_found(self, found: messages.RankFound, now_s: float) -> None:
+        number, task = found.rank, found.task if found.task >= 0 else found.rank
+        known = self.ranks.get(number)
+        replaces_worker = known is not None and known.ranked and known.step_id == found.step_id
+        if found.ranked:
+            self._with_workers.add((found.step_id, task))
+        elif replaces_worker or (found.step_id, task) in self._with_workers:
+            # Before and after its workers an agent finds torchrun itself, under the number of the task. Where a
+            # rendezvous numbers workers as they arrive, the rank of that number may be on another node.
+            self._above[found.node, found.pid] = found.step_id, task
+            return
+        self._unconfirmed.get(found.node, set()).discard(number)
+        self.world = max(self.world, found.world, number + 1)
+        if known is not None and known.pid == found.pid and known.node == found.node:
             known.gone_at_s = known.missed_at_s = 0.0
             return
-        self.step_nodes = max(self.step_nodes, int(message.get("nodes", 0)))
+        self.step_nodes = max(self.step_nodes, found.nodes)
         if known is not None:
             self._of_task[known.step_id, known.task].remove(known)
-        self.ranks[number] = RankInfo(number, node, pid, step_id, float(message["at"]), task)
-        self._of_task.setdefault((step_id, task), []).append(self.ranks[number])
-        self.ranks[number].ranked = ranked
-        if ranked and replaces_worker:
+        info = RankInfo(number, found.node, found.pid, found.step_id, found.at_s, task, ranked=found.ranked)
+        self.ranks[number] = info
+        self._of_task.setdefault((found.step_id, task), []).append(info)
+        if found.ranked and replaces_worker:
             self.restarted[number] = now_s
 
-    def _gone(self, info: RankInfo, at_s: float, now_s: float, *, task_lives: bool) -> None:
+    def _mark_gone(self, info: RankInfo, at_s: float, now_s: float, *, task_lives: bool) -> None:
         if not info.gone_at_s:
             info.gone_at_s, info.missed_at_s, info.task_lives = at_s, now_s, task_lives
 
-    def _progress(self, entry: list[Any]) -> None:
-        number, step, phase, at_s, calls, loss, grad_norm, timeout_s = entry
-        info = self.ranks[int(number)]
-        info.calls, info.loss, info.grad_norm = int(calls), loss, grad_norm
-        info.progress = RankProgress(
-            int(number), int(step), str(phase), float(at_s), None if timeout_s is None else float(timeout_s)
-        )
-        if info.calls > 0:
-            if 0 <= info.first_step < int(step) and not self.steps.knows(int(number)):
-                # We came in the middle, perhaps after it hung: its steps so far tell how long one takes.
-                self.steps.saw(int(number), info.first_step, info.first_step_at_s)
-            self.steps.saw(int(number), int(step), float(at_s))
+    def _take_progress(self, report: messages.ProgressReport, now_s: float) -> None:
+        for entry in report.progress:
+            number, step, at_s = entry.rank, entry.step, entry.last_sign_s
+            info = self.ranks[number]
+            info.calls, info.loss, info.grad_norm = entry.calls, entry.loss, entry.grad_norm
+            info.progress = RankProgress(number, step, entry.phase, at_s, entry.phase_timeout_s)
+            if info.calls > 0:
+                if 0 <= info.first_step < step and not self.steps.knows(number):
+                    # We attached late, perhaps after a hang: its steps until now show how long one takes.
+                    self.steps.saw(number, info.first_step, info.first_step_at_s)
+                self.steps.saw(number, step, at_s)
 
-    def _timing(self, node: str, entry: list[Any]) -> None:
-        rank, step, *seconds = entry
-        if int(rank) not in self.ranks or int(step) < 0:
-            raise ValueError("no such rank, or no step")
-        total_s, compute_s, communication_s = (usable(value) for value in seconds)
-        self.timings.add(Timing(int(rank), int(step), total_s, compute_s, communication_s, node))
+    def _take_timings(self, report: messages.TimingReport, now_s: float) -> None:
+        for entry in report.timings:
+            if entry.rank not in self.ranks or entry.step < 0:
+                raise ValueError("no such rank, or no step")
+            total_s, compute_s, communication_s = (usable(value) for value in entry[2:])
+            self.timings.add(Timing(entry.rank, entry.step, total_s, compute_s, communication_s, report.node))
+
+    def _take_start(self, start: messages.RankStart, now_s: float) -> None:
+        info = self.ranks[start.rank]
+        info.marks, info.layout = start.marks, start.layout
+        info.first_step, info.first_step_at_s = start.first
+
+    def _take_state(self, message: messages.RankState, now_s: float) -> None:
+        info = self.ranks[message.rank]
+        info.state, info.state_pid = message.state, message.pid
+
+    def _take_exit(self, ended: messages.TaskEnded, now_s: float) -> None:
+        at_s = now_s - max(0.0, ended.age_s)
+        end = TaskEnd(ended.task, ended.node, ended.code, ended.signal, at_s)
+        self.ends.setdefault((ended.step_id, ended.task), end)  # an agent that was started anew reports all of them
+
+    def _take_capture(self, capture: messages.CaptureTaken, now_s: float) -> None:
+        archives = self.archives.get(capture.capture_id)
+        if archives is not None:  # a late one shows another moment
+            archives[capture.node] = messages.unpack(capture.packed)
+
+    def _take_ras(self, answer: messages.RasTaken, now_s: float) -> None:
+        self.ras = [*self.ras, (now_s, messages.unpack(answer.packed))][-_KEPT_ANSWERS:]
+
+    def _take_cleaned(self, message: messages.Cleaned, now_s: float) -> None:
+        if message.request_id in self.clean:
+            self.clean[message.request_id][message.node] = list(message.left)
 
     def expect(self, capture: int) -> dict[str, bytes]:
-        """Take in the archives of this capture from now on, until they are popped; they come into what is returned."""
+        """Accept archives of this capture until it is popped from `archives`; they are put into the returned table."""
         return self.archives.setdefault(capture, {})
 
     # -- questions ---------------------------------------------------------------------------------------------
 
     @property
     def alive(self) -> list[RankInfo]:
-        """Ranks that are there."""
+        """Ranks that live."""
         return [r for r in self.ranks.values() if not r.gone_at_s]
 
     def missing(self, now_s: float, settle_s: float) -> list[RankInfo]:
-        """Ranks that are gone for this long, with their whole task, while others are still there."""
+        """Ranks that are gone for this long, with their whole task, while others live."""
         if not self.alive:
             return []
         gone = [r for r in self.ranks.values() if r.missed_at_s and not r.task_lives]
@@ -229,7 +237,7 @@ class Fleet:
 
     @property
     def stopped(self) -> bool:
-        """Whether the process of a rank itself is stopped (SIGSTOP, or held by a debugger), by its agent's word."""
+        """Whether the main process of a rank is stopped (SIGSTOP, or held by a debugger)."""
         return any(r.state == "T" and r.state_pid == r.pid for r in self.alive)
 
     @property
@@ -249,7 +257,7 @@ class Fleet:
 
     @property
     def step_ids(self) -> list[str]:
-        """Ids of the steps that the ranks run in (one, but for odd scripts)."""
+        """Ids of the steps that the ranks run in; more than one only with unusual scripts."""
         return sorted({r.step_id for r in self.ranks.values() if r.step_id})
 
     @property
@@ -258,35 +266,24 @@ class Fleet:
         return {r.rank: r.node for r in self.ranks.values()}
 
     def silent_nodes(self, nodes: tuple[str, ...], now_s: float, limit_s: float) -> list[str]:
-        """Nodes whose agent was heard of once and is silent for longer than the limit."""
+        """Nodes whose agent has sent messages and is silent for longer than the limit."""
         return [n for n in nodes if n in self.heard_at_s and now_s - self.heard_at_s[n] > limit_s]
 
     def heard_within(self, now_s: float, limit_s: float) -> set[str]:
-        """Nodes whose agent was heard of within the limit."""
+        """Nodes whose agent has sent a message within the limit."""
         return {n for n, at_s in self.heard_at_s.items() if now_s - at_s <= limit_s}
 
     def first_step(self, beyond: int) -> tuple[int, float] | None:
         """The first step beyond this one that every reporting rank completed, and when the last of them did.
 
-        None where they are not known: not all have told one yet, or the first that they told was an old step.
+        None where unknown: not all have reported one yet, or the first that they reported is an old step.
         """
-        told = [(r.first_step, r.first_step_at_s) for r in self.ranks.values() if r.progress is not None]
-        if not told or min(step for step, _ in told) <= beyond:
+        firsts = [(r.first_step, r.first_step_at_s) for r in self.ranks.values() if r.progress is not None]
+        if not firsts or min(step for step, _ in firsts) <= beyond:
             return None
-        return max(step for step, _ in told), max(at_s for _, at_s in told)
+        return max(step for step, _ in firsts), max(at_s for _, at_s in firsts)
 
     def mark(self, name: str) -> float:
         """When the last rank passed a start-up mark, 0 where not all have."""
         stamps = [r.marks.get(name, 0.0) for r in self.ranks.values()]
         return max(stamps) if stamps and all(stamps) else 0.0
-
-
-def _unpacked(blob: str) -> bytes:
-    engine = zlib.decompressobj()
-    try:
-        raw = engine.decompress(base64.b64decode(blob, validate=True), _MAX_ARCHIVE_BYTES)
-    except (binascii.Error, zlib.error) as error:
-        raise ValueError(str(error)) from None
-    if not engine.eof:
-        raise ValueError("cut off, or too large")
-    return raw

@@ -1,26 +1,26 @@
-"""Looks at a live job from outside: a watch step, one capture or several, and away."""
+"""Takes the stacks of a running job without supervising it: a watch step, one capture or several, and its end."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.slurm.client import Job
+from slurm_robust.supervise.agent.messages import TakeCapture
+from slurm_robust.supervise.clock import CLOCK, Clock
 from slurm_robust.supervise.watch.fleet import Fleet
 from slurm_robust.supervise.watch.watch_step import WatchStep
 
 _POLL_S = 0.02
 
 
-class SnapshotError(Exception):
-    """No agent could be started; the message carries srun's words."""
+class LiveStacksError(Exception):
+    """No agent could be started; the message carries srun's error."""
 
 
 @dataclass(frozen=True)
-class Look:
+class LiveCapture:
     """One capture.
 
     Attributes:
@@ -34,48 +34,54 @@ class Look:
     missing: list[str]
 
 
-async def looks(
-    job: Job, config: SuperviseConfig, timeout_s: float, every_s: float | None = None, count: int = 0
-) -> AsyncGenerator[Look, None]:
-    """Take the stacks of every rank of a running job, once or again and again.
+async def live_captures(
+    job: Job,
+    config: SuperviseConfig,
+    timeout_s: float,
+    every_s: float | None = None,
+    count: int = 0,
+    *,
+    clock: Clock = CLOCK,
+) -> AsyncGenerator[LiveCapture, None]:
+    """Take the stacks of every rank of a running job, once or repeatedly.
 
     Args:
         job: Running.
         config: For the agents' and the capture's times.
-        timeout_s: For one look, the first one with the agents' start.
-        every_s: From one look to the next; None for a single one. It ends with the job.
-        count: Looks at most; 0 for no end.
+        timeout_s: For one capture; for the first one with the agents' start.
+        every_s: From one capture to the next; None for a single one. It ends with the job.
+        count: Captures at most; 0 for no limit.
+        clock: Where times come from.
 
     Raises:
-        SnapshotError: the watch step ended before any agent spoke.
+        LiveStacksError: the watch step ended before any agent answered.
     """
     fleet = Fleet("")
     log: list[str] = []
-    watch = WatchStep(job.ref.job_id, config.tick_s, lambda m: fleet.feed(m, time.time()), log.append)
-    deadline = time.monotonic() + timeout_s
+    watch = WatchStep(job.ref.job_id, config.tick_s, lambda m: fleet.feed(m, clock.now_s()), log.append, clock=clock)
+    deadline_s = clock.monotonic_s() + timeout_s
     await watch.start(job.nodes, "")
     number = 0
     try:
-        while time.monotonic() < deadline and not set(job.nodes) <= set(fleet.heard_at_s) and not log:
-            await asyncio.sleep(_POLL_S)
+        while clock.monotonic_s() < deadline_s and not set(job.nodes) <= set(fleet.heard_at_s) and not log:
+            await clock.sleep(_POLL_S)
         if log and not fleet.heard_at_s:
-            raise SnapshotError(log[0])
+            raise LiveStacksError(log[0])
         while True:
             number += 1
-            began = time.monotonic()
+            began_s = clock.monotonic_s()
             archives = fleet.expect(number)
-            left_s = min(config.capture_timeout_s, timeout_s)
-            watch.tell("capture", id=number, round=number, timeout_s=left_s)
+            watch.send(TakeCapture(number, number, min(config.capture_timeout_s, timeout_s)))
             heard = set(fleet.heard_at_s)
-            while time.monotonic() < deadline and not heard <= set(archives) and not (log and number > 1):
-                await asyncio.sleep(_POLL_S)
+            while clock.monotonic_s() < deadline_s and not heard <= set(archives) and not (log and number > 1):
+                await clock.sleep(_POLL_S)
             fleet.archives.pop(number, None)
             if number > 1 and not archives:
                 return  # the agents ended with their job
-            yield Look(number, archives, sorted(set(job.nodes) - set(archives)))
+            yield LiveCapture(number, archives, sorted(set(job.nodes) - set(archives)))
             if every_s is None or number == count:
                 return
-            await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
-            deadline = time.monotonic() + timeout_s
+            await clock.sleep(max(0.0, began_s + every_s - clock.monotonic_s()))
+            deadline_s = clock.monotonic_s() + timeout_s
     finally:
         await watch.stop()

@@ -1,6 +1,6 @@
 """The watch step: `srun --overlap`, one agent a node, beside the training step. Its stdin and stdout are the channel.
 
-Killing it harms no rank; when it ends while it is wanted, it is started anew, with a pause that grows.
+Killing it harms no rank; where it ends too early, it is started again after a pause that grows.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import contextlib
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import slurm_robust
-from slurm_robust.supervise.agent import wire
+from slurm_robust.supervise.agent import messages, wire
+from slurm_robust.supervise.clock import CLOCK, Clock
 
-Handler = Callable[[dict[str, Any]], None]
+Handler = Callable[[messages.FromAgent], None]
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -26,26 +25,26 @@ _BOOTSTRAP = (
 )
 _STREAM_LIMIT = 1 << 20
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 15.0)
-_TOLD_AFTER_S = 2.0
-"""Slurm ends it a moment before the srun of an allocation of its own is gone: where that is seen, nothing is told."""
+_LOG_DELAY_S = 2.0
+"""Slurm ends it a moment before the srun of an allocation of its own ends: the end of a job is no reason for a line."""
 _HEALTHY_S = 30.0
-"""A watch step that lived this long starts over with the shortest pause when it ends."""
+"""After a watch step that lived this long the next one starts after the shortest pause."""
 _END_S = 1.0
-"""For agents to end by themselves: they take a tenth of a second, and a frozen node never does."""
+"""For agents to end by themselves: that takes a tenth of a second, and never happens on a frozen node."""
 
 _FLUSH_S = 65.0
-"""A little more than an agent gives itself (`persist.FLUSH_S`)."""
-_LOOK_S = 0.05
+"""A little more than an agent gives itself (`persisters.FLUSH_S`)."""
+_POLL_S = 0.05
 
 _KILLED_S = 3.0
-"""For a killed srun to be gone: one that hangs in a file system outlives SIGKILL, and is left behind."""
+"""For a killed srun to end: one that hangs in a file system survives SIGKILL, and is left behind."""
 
 _CONTAINER_PREFIXES = ("PYXIS_", "ENROOT_", "APPTAINER_", "SINGULARITY_", "SLURM_SPANK_", "_SLURM_SPANK_")
 _SRUN_INPUTS_KEPT = {"SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME"}
 
 
 def py_spy_path() -> str:
-    """Where py-spy is: beside this Python, or on PATH; `py-spy` where it is nowhere (captures then say so)."""
+    """Path of py-spy: beside this Python or on PATH; `py-spy` where it is not installed, and captures report that."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy"
 
@@ -53,8 +52,8 @@ def py_spy_path() -> str:
 def environment(base: dict[str, str]) -> dict[str, str]:
     """The environment of the watch step's srun.
 
-    srun takes options from SLURM_* and SRUN_*/SBATCH_* variables (a job's --exclusive, --gpus, container, …): none of
-    the job's may reach the watch step. Containers are cleared, so that the agent runs on the host.
+    srun takes options from SLURM_*, SRUN_* and SBATCH_* variables (--exclusive, --gpus, a container, …): those of the
+    job must not reach the watch step. Without the containers' variables the agent runs on the host.
     """
     env = {
         k: v
@@ -110,15 +109,19 @@ class WatchStep:
         job_id: The job's raw id.
         handler: Called with every message of an agent.
         log: Called with a line of text about the watch step itself.
+        clock: Where times come from.
     """
 
-    def __init__(self, job_id: int, tick_s: float, handler: Handler, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, job_id: int, tick_s: float, handler: Handler, log: Callable[[str], None], *, clock: Clock = CLOCK
+    ) -> None:
         self.job_id = job_id
         self.tick_s = tick_s
         self.nodes: tuple[str, ...] = ()
         self.attempt = ""
         self.decoder = wire.Decoder()
         self.starts = 0
+        self._clock = clock
         self._handler = handler
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
@@ -126,12 +129,12 @@ class WatchStep:
         self._number = 0
         self._wanted = False
         self._stderr_tail: list[str] = []
-        self._untold: list[asyncio.TimerHandle] = []
+        self._delayed_lines: list[asyncio.TimerHandle] = []
         self._flushing: set[str] = set()
         """Nodes whose agents still write checkpoints before they end."""
 
     async def start(self, nodes: Sequence[str], attempt: str) -> None:
-        """Want a watch step on these nodes, from now on."""
+        """Keep a watch step running on these nodes from now on."""
         await self.stop()
         self.nodes, self.attempt, self._wanted = tuple(nodes), attempt, True
         self._keeper = asyncio.create_task(self._keep())
@@ -139,12 +142,12 @@ class WatchStep:
     async def stop(self) -> None:
         """End the watch step; its agents end with it.
 
-        By the end of its input, so that srun ends last: a slurmstepd whose srun is gone tries for two seconds to tell
-        it how the agent ended, and the job's own end waits for that.
+        Its input is closed, so that srun ends last: a slurmstepd whose srun is gone tries for two seconds to report the
+        agent's exit to it, and the job's own end waits for that.
         """
         self._wanted = False
-        while self._untold:
-            self._untold.pop().cancel()
+        while self._delayed_lines:
+            self._delayed_lines.pop().cancel()
         keeper, self._keeper = self._keeper, None
         if keeper is None:
             return
@@ -163,65 +166,65 @@ class WatchStep:
         self._process = None
 
     async def _flushed(self, keeper: asyncio.Task[None]) -> None:
-        """Wait, bounded, for agents that said that checkpoints in memory are still being written."""
+        """Wait, bounded, for agents that are still writing checkpoints from memory."""
         if keeper.done() or not self._flushing:
             return
-        self._log(f"checkpoints in memory are written first, on {', '.join(sorted(self._flushing))}")
-        until_s = time.monotonic() + _FLUSH_S
-        while self._flushing and not keeper.done() and time.monotonic() < until_s:
-            await asyncio.sleep(_LOOK_S)
+        self._log(f"waiting until checkpoints in memory are written on {', '.join(sorted(self._flushing))}")
+        until_s = self._clock.monotonic_s() + _FLUSH_S
+        while self._flushing and not keeper.done() and self._clock.monotonic_s() < until_s:
+            await self._clock.sleep(_POLL_S)
         if self._flushing and not keeper.done():
-            self._log(f"they are not all written after {_FLUSH_S:g} s, on {', '.join(sorted(self._flushing))}")
+            self._log(f"checkpoints are not all written after {_FLUSH_S:g} s on {', '.join(sorted(self._flushing))}")
         await asyncio.wait({keeper}, timeout=_END_S)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        if message.get("t") == "flushing":
-            self._flushing.add(str(message.get("n")))
-        elif message.get("t") == "flushed":
-            self._flushing.discard(str(message.get("n")))
+    def _receive(self, message: messages.FromAgent) -> None:
+        if isinstance(message, messages.Flushing):
+            self._flushing.add(message.node)
+        elif isinstance(message, messages.Flushed):
+            self._flushing.discard(message.node)
         self._handler(message)
 
     @property
     def running(self) -> bool:
-        """Whether its srun is there."""
+        """Whether its srun runs."""
         return self._process is not None and self._process.returncode is None
 
-    def tell(self, kind: str, **fields: Any) -> None:
-        """Send a message to every agent; lost where no watch step runs, as its sender must expect."""
+    def send(self, message: messages.ToAgent) -> None:
+        """Send a message to every agent; it is lost where no watch step runs, and senders must expect that."""
         self._number += 1
         if self._process is None or self._process.stdin is None or self._process.stdin.is_closing():
             return
-        message = {"t": kind, **fields}
-        text = "".join(line + "\n" for line in wire.encode("supervisor", self._number, message))
+        lines = wire.encode("supervisor", self._number, messages.encode(message))
+        text = "".join(line + "\n" for line in lines)
         with contextlib.suppress(ConnectionError, RuntimeError):
             self._process.stdin.write(text.encode())
 
     def watch_attempt(self, attempt: str) -> None:
         """Turn the agents to another attempt."""
         self.attempt = attempt
-        self.tell("watch", attempt=attempt)
+        self.send(messages.WatchAttempt(attempt))
 
     async def _keep(self) -> None:
         failures = 0
         while self._wanted:
-            began = time.monotonic()
-            code = await self._live()
+            began_s = self._clock.monotonic_s()
+            code = await self._run_srun()
             if not self._wanted:
                 return
-            failures = 0 if time.monotonic() - began > _HEALTHY_S else failures + 1
+            failures = 0 if self._clock.monotonic_s() - began_s > _HEALTHY_S else failures + 1
             pause_s = _RETRY_S[min(max(failures - 1, 0), len(_RETRY_S) - 1)]
             if failures <= len(_RETRY_S):
-                self._tell_later(code, pause_s, last=failures == len(_RETRY_S))
-            await asyncio.sleep(pause_s)
+                self._log_later(code, pause_s, last=failures == len(_RETRY_S))
+            await self._clock.sleep(pause_s)
 
-    def _tell_later(self, code: int | None, pause_s: float, *, last: bool) -> None:
-        said = "; ".join(self._stderr_tail[-2:])
-        then = f"one each {pause_s:g} s from now on, untold" if last else f"the next one in {pause_s:g} s"
-        told = f"the watch step ended (exit {code}){': ' + said if said else ''}; {then}"
-        later = asyncio.get_running_loop().call_later(_TOLD_AFTER_S, self._log, told)
-        self._untold = [*self._untold[-7:], later]
+    def _log_later(self, code: int | None, pause_s: float, *, last: bool) -> None:
+        errors = "; ".join(self._stderr_tail[-2:])
+        then = f"tried again every {pause_s:g} s, without further notes" if last else f"next try in {pause_s:g} s"
+        line = f"the watch step ended (exit {code}){': ' + errors if errors else ''}; {then}"
+        later = asyncio.get_running_loop().call_later(_LOG_DELAY_S, self._log, line)
+        self._delayed_lines = [*self._delayed_lines[-7:], later]
 
-    async def _live(self) -> int | None:
+    async def _run_srun(self) -> int | None:
         self._stderr_tail = []
         self._flushing.clear()
         self.starts += 1
@@ -233,7 +236,7 @@ class WatchStep:
                 stderr=asyncio.subprocess.PIPE,
                 env=environment(dict(os.environ)),
                 limit=_STREAM_LIMIT,
-                # Its own group: a Ctrl-C at the user's terminal is for the training, not for the watch.
+                # Its own group: a Ctrl-C at the user's terminal is for the training, not for the watch step.
                 start_new_session=True,
             )
         except OSError as error:
@@ -244,9 +247,9 @@ class WatchStep:
         drain = asyncio.create_task(self._read_stderr(process.stderr))
         try:
             while line := await self._line(process.stdout):
-                message = self.decoder.feed(line.decode("utf-8", "replace"))
-                if message is not None:
-                    self._hear(message)
+                raw = self.decoder.feed(line.decode("utf-8", "replace"))
+                if raw is not None:
+                    self._receive(messages.from_agent(raw))
             return await process.wait()
         finally:
             drain.cancel()

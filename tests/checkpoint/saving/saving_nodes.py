@@ -75,13 +75,13 @@ class Nodes:
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        self._agents: dict[str, persisters.Persist] = {}
+        self._agents: dict[str, persisters.PersisterHost] = {}
         self._replaced = 0
 
     def up(self, *names: str) -> None:
         """Have agents on these nodes, that hold nothing yet."""
         for name in names:
-            agent = self._agents[name] = persisters.Persist(Target(self.job_id, name, "", "", "test"))
+            agent = self._agents[name] = persisters.PersisterHost(Target(self.job_id, name, "", "", "test"))
             assert agent.listening() >= 0
             agent.start()
 

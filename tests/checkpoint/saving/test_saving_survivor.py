@@ -24,14 +24,14 @@ from slurm_robust.supervise.agent.ranks import Target
 
 
 @pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[persisters.Persist]:
+def agent(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[persisters.PersisterHost]:
     """The agent's part, driven by hand; ranks that the test starts believe to be in its job."""
     target = Target(f"{os.getpid()}", f"n-{request.node.name[:20]}", "", "", "test")
     monkeypatch.setenv("SLURM_JOB_ID", target.job_id)
     monkeypatch.setenv("SLURMD_NODENAME", target.node)
     monkeypatch.setenv("SLURM_CLUSTER_NAME", target.cluster)
     monkeypatch.setenv("SROBUST_ATTEMPT", "1")
-    made = persisters.Persist(target)
+    made = persisters.PersisterHost(target)
     assert made.listening() >= 0
     made.start()
     assert made.listening() == -1
@@ -187,7 +187,7 @@ told(run(2, load, {str(tmp_path)!r}, "fsdp"))
     wait_until(lambda: checkpoint.latest(tmp_path).step == 1, 5, "step 1 to be chosen")
 
 
-def test_a_persister_that_dies_gets_a_successor(agent: persisters.Persist, tmp_path: Path) -> None:
+def test_a_persister_that_dies_gets_a_successor(agent: persisters.PersisterHost, tmp_path: Path) -> None:
     """Kill -9 of the persister between two saves: nothing is lost, and the agent starts the next one."""
     killed, done = tmp_path / "killed", tmp_path / "done"
     program = f"""
@@ -228,7 +228,7 @@ go_on(0, "{tmp_path}/ckpt")
     assert [entry.step for entry in checkpoint.entries(tmp_path / "ckpt") if entry.sealed] == [5, 4, 3]
 
 
-def test_an_agent_that_ends_has_everything_written_first(agent: persisters.Persist, tmp_path: Path) -> None:
+def test_an_agent_that_ends_has_everything_written_first(agent: persisters.PersisterHost, tmp_path: Path) -> None:
     """Its end waits for what was copied; the name is free afterwards."""
     directory = tmp_path / "ckpt"
     in_worlds(KILLED + f"run(2, killed, {str(directory)!r}, 'nowhere', (), expect=-9)")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "localize"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "localize"))
 
 from recorder_dumps import TENSOR, WORLD, entry, plain  # type: ignore[import-not-found]
 
@@ -23,15 +23,15 @@ from slurm_robust.localize.recorder.align import align
 from slurm_robust.localize.recorder.dump import read_dump
 from slurm_robust.localize.stacks.archive import decode
 from slurm_robust.supervise.agent import recorder
-from slurm_robust.supervise.agent.ranks import Member, Rank
+from slurm_robust.supervise.agent.ranks import Rank, StepProcess
 from slurm_robust.supervise.agent.recorder import ask, reduced, take
 
 GROUPS = {WORLD: range(64), TENSOR: (3, 1, 2)}
 
 
-def member(folder: Path, **changed: Any) -> Member:
+def member(folder: Path, **changed: Any) -> StepProcess:
     """This very process as rank 3, with PyTorch's files in a folder."""
-    told = Member(os.getpid(), os.getppid(), 1, "python", 3, 3, "0", 64, 8, f"{folder}/ask-", f"{folder}/dump-")
+    told = StepProcess(os.getpid(), os.getppid(), 1, "python", 3, 3, "0", 64, 8, f"{folder}/ask-", f"{folder}/dump-")
     return told._replace(**changed)
 
 
@@ -130,11 +130,11 @@ def test_links_and_others_files_are_not_followed(tmp_path: Path) -> None:
     assert "dump-3" in take(member(tmp_path), 3, 0.0).error
     (tmp_path / "dump-3").unlink()
     os.mkfifo(tmp_path / "dump-3")
-    assert "nor what it should be" in take(member(tmp_path), 3, 0.0).error
+    assert "of another kind" in take(member(tmp_path), 3, 0.0).error
     os.chown(tmp_path / "real", 12345, 12345)
     (tmp_path / "dump-3").unlink()
     (tmp_path / "real").rename(tmp_path / "dump-3")
-    assert "neither this job's own" in take(member(tmp_path), 3, 0.0).error
+    assert "belongs to another user" in take(member(tmp_path), 3, 0.0).error
 
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_asking_writes_to_a_pipe_that_is_read_and_to_nothing_else(tmp_path: Path
 
 def test_the_archive_carries_dumps_and_why_there_are_none(tmp_path: Path) -> None:
     """What the agent takes reaches the judge through the node's archive; what it cannot read, as a sentence."""
-    from slurm_robust.supervise.agent.capture import capture  # noqa: PLC0415 (beside what it needs)
+    from slurm_robust.supervise.agent.capture import CaptureOptions, capture  # noqa: PLC0415 (beside what it needs)
 
     (tmp_path / "dump-0").write_bytes(pickle.dumps(whole_dump()))
     (tmp_path / "dump-1").write_bytes(b"garbled")
@@ -172,14 +172,14 @@ def test_the_archive_carries_dumps_and_why_there_are_none(tmp_path: Path) -> Non
     for number in (0, 1, 2):
         own = member(tmp_path, rank=number)
         ranks.append(Rank(number, "0", 3, own, (own,)))
-    told = capture(ranks, {}, node="n1", round_number=2, py_spy="/nonexistent", timeout_s=5)
-    found = decode(json.dumps(told).encode())
+    options = CaptureOptions("n1", 2, "/nonexistent", 5.0)
+    found = decode(json.dumps(capture(ranks, {}, options)).encode())
     assert set(found.recorder) == {0}
     assert found.recorder[0].pending[0].name == "all_gather"
     assert len(found.problems) == 1
     assert "rank 1" in found.problems[0]
     assert [r.rank for r in found.ranks] == [0, 1, 2]
-    quiet = capture(ranks, {}, node="n1", round_number=2, py_spy="/nonexistent", timeout_s=5, with_recorder=False)
+    quiet = capture(ranks, {}, options._replace(with_recorder=False))
     assert decode(json.dumps(quiet).encode()).recorder == {}
 
 

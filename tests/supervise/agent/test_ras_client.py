@@ -110,20 +110,20 @@ def test_a_healthy_job_of_a_thousand_is_a_few_bytes(server: Ras) -> None:
 def test_older_versions_answer_in_text(server: Ras) -> None:
     """They do not know the format, say so, and are asked all the same."""
     server.old, server.body = True, "Job summary\n===========\n"
-    assert ras.ask([os.getpid()], environ(server), 5.0) == ras.Answer(text=server.body)
+    assert ras.ask([os.getpid()], environ(server), 5.0) == ras.RasReply(text=server.body)
 
 
 def test_a_service_of_somebody_else_is_not_spoken_to(server: Ras) -> None:
     """The port is asked only where one of the job's own processes listens on it."""
     server.body = json.dumps(answer())
-    assert ras.ask([os.getppid()], environ(server), 5.0) == ras.Answer()
-    assert ras.ask([], environ(server), 5.0) == ras.Answer()
+    assert ras.ask([os.getppid()], environ(server), 5.0) == ras.RasReply()
+    assert ras.ask([], environ(server), 5.0) == ras.RasReply()
     assert server.heard == []
 
 
 def test_nobody_listens() -> None:
     """No NCCL, or RAS is off: nothing is said, and nothing is waited for."""
-    assert ras.ask([os.getpid()], {"NCCL_RAS_ADDR": "127.0.0.1:1"}, 5.0) == ras.Answer()
+    assert ras.ask([os.getpid()], {"NCCL_RAS_ADDR": "127.0.0.1:1"}, 5.0) == ras.RasReply()
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", '{"communicators": [{"size": 1}]}', "\x00\xff"])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
+from slurm_robust.supervise.agent.messages import Flushed, Flushing, Heartbeat
 from slurm_robust.supervise.watch import agents as module
 from slurm_robust.supervise.watch import watch_step
 from slurm_robust.supervise.watch.agents import Agents
+from slurm_robust.supervise.watch.watch_step import Handler
 
 
 class Watch:
@@ -20,7 +22,7 @@ class Watch:
 
     made: list[Watch]
 
-    def __init__(self, job_id: int, tick_s: float, handler: Callable[[dict[str, Any]], None], log: object) -> None:
+    def __init__(self, job_id: int, tick_s: float, handler: Handler, log: object, **_: object) -> None:
         self.handler = handler
         self.nodes: tuple[str, ...] = ()
         self.attempt = ""
@@ -46,17 +48,17 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> list[Watch]:
 def test_an_extra_agent_goes_when_the_watch_steps_own_answers_again(watches: list[Watch]) -> None:
     """One agent a node; what the extra one itself says is no answer of the other."""
     heard = {"n1": time.time(), "n2": time.time() - 60}
-    agents = Agents(5, 0.5, lambda m: heard.__setitem__(m["n"], time.time()), lambda _: None)
+    agents = Agents(5, 0.5, lambda m: heard.__setitem__(m.node, time.time()), lambda _: None)
 
     async def story() -> None:
         await agents.start(["n1", "n2"], "a")
         assert await agents.look_after(["n1", "n2"], heard, 7.0) == ["n2"]
         main, extra = watches
         assert extra.nodes == ("n2",)
-        extra.handler({"t": "hb", "n": "n2"})
+        extra.handler(Heartbeat("n2"))
         assert await agents.look_after(["n1", "n2"], heard, 7.0) == []
         assert extra.nodes == ("n2",)
-        main.handler({"t": "hb", "n": "n2"})
+        main.handler(Heartbeat("n2"))
         assert await agents.look_after(["n1", "n2"], heard, 7.0) == []
         assert extra.nodes == ()
         assert main.nodes == ("n1", "n2")
@@ -86,7 +88,7 @@ def test_a_watch_step_that_outlives_its_kill_is_left_behind(monkeypatch: pytest.
 
 def test_a_watch_step_that_ends_with_its_job_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm ends it a moment before the srun of an allocation of its own is gone; one that ended by itself is told."""
-    monkeypatch.setattr(watch_step, "_TOLD_AFTER_S", 0.05)
+    monkeypatch.setattr(watch_step, "_LOG_DELAY_S", 0.05)
     told: list[str] = []
     step = watch_step.WatchStep(5, 0.5, lambda _: None, told.append)
 
@@ -99,7 +101,7 @@ def test_a_watch_step_that_ends_with_its_job_is_no_news(monkeypatch: pytest.Monk
         await step.stop()
         await asyncio.sleep(0.1)
 
-    monkeypatch.setattr(step, "_live", live)
+    monkeypatch.setattr(step, "_run_srun", live)
     asyncio.run(story(0.0))
     assert told == []
     asyncio.run(story(0.2))
@@ -108,7 +110,7 @@ def test_a_watch_step_that_ends_with_its_job_is_no_news(monkeypatch: pytest.Monk
 
 def test_a_watch_step_that_never_starts_is_told_of_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Python on that node, say: a week of training is not a story of ten thousand notes."""
-    monkeypatch.setattr(watch_step, "_TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(watch_step, "_LOG_DELAY_S", 0.0)
     monkeypatch.setattr(watch_step, "_RETRY_S", (0.001, 0.002))
     told: list[str] = []
     step = watch_step.WatchStep(5, 0.5, lambda _: None, told.append)
@@ -124,12 +126,12 @@ def test_a_watch_step_that_never_starts_is_told_of_a_few_times(monkeypatch: pyte
         await asyncio.sleep(0.2)
         await step.stop()
 
-    monkeypatch.setattr(step, "_live", live)
+    monkeypatch.setattr(step, "_run_srun", live)
     asyncio.run(story())
     assert lives > 3
     assert [line.split("; ")[-1] for line in told] == [
-        "the next one in 0.001 s",
-        "one each 0.002 s from now on, untold",
+        "next try in 0.001 s",
+        "tried again every 0.002 s, without further notes",
     ]
 
 
@@ -140,24 +142,24 @@ def test_the_end_waits_for_agents_that_write_checkpoints(monkeypatch: pytest.Mon
     monkeypatch.setattr(watch_step, "_FLUSH_S", 30.0 if told else 0.3)
     monkeypatch.setattr(watch_step, "_KILLED_S", 0.01)
     said: list[str] = []
-    heard: list[str] = []
-    step = watch_step.WatchStep(5, 0.5, lambda message: heard.append(message["t"]), said.append)
+    heard: list[type] = []
+    step = watch_step.WatchStep(5, 0.5, lambda message: heard.append(type(message)), said.append)
 
     async def story() -> None:
         ended = asyncio.Event()
         hangs = SimpleNamespace(returncode=None, stdin=SimpleNamespace(close=lambda: None), wait=ended.wait)
         step._process = cast("asyncio.subprocess.Process", hangs)
         step._keeper = keeper = asyncio.create_task(asyncio.sleep(600))
-        step._hear({"t": "flushing", "n": "n1"})
+        step._receive(Flushing("n1"))
         stopping = asyncio.create_task(step.stop())
         await asyncio.sleep(0.2)
         assert not keeper.cancelled()
         if told:
-            step._hear({"t": "flushed", "n": "n1"})
+            step._receive(Flushed("n1"))
         await asyncio.wait_for(stopping, 5.0)
         assert keeper.cancelled()
 
     asyncio.run(story())
-    assert said[0] == "checkpoints in memory are written first, on n1"
-    assert said[1:] == ([] if told else ["they are not all written after 0.3 s, on n1"])
-    assert heard == (["flushing", "flushed"] if told else ["flushing"])
+    assert said[0] == "waiting until checkpoints in memory are written on n1"
+    assert said[1:] == ([] if told else ["checkpoints are not all written after 0.3 s on n1"])
+    assert heard == ([Flushing, Flushed] if told else [Flushing])

@@ -16,7 +16,7 @@ from helpers import wait_until
 DRIVER = """
 import sys
 from slurm_robust.supervise.launch import launcher
-launcher._FIRST_WORD_S, launcher._TICK_S = float(sys.argv[1]), float(sys.argv[4])
+launcher._FIRST_MESSAGE_S, launcher._TICK_S = float(sys.argv[1]), float(sys.argv[4])
 sys.exit(launcher.Launcher(["sh", "-c", sys.argv[2]], [sys.executable, "-c", sys.argv[3], "{fd}"]).run())
 """
 TALK = """
@@ -71,7 +71,7 @@ def test_a_silent_supervisor_does_not_hold_the_launch(tmp_path: Path) -> None:
     process = start(tmp_path, "f.readline(); f.readline(); f.readline()", plain="echo plain; exit 5", first_word_s=0.3)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (5, "plain\n")
-    assert "running without" in err
+    assert "running without it" in err
 
 
 def test_a_supervisor_that_cannot_live_leaves_a_plain_srun(tmp_path: Path) -> None:

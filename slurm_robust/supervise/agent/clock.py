@@ -1,0 +1,32 @@
+"""The machine's clocks, read in this file alone; everything else of `supervise` takes a clock, which a test replaces.
+
+Apart from `supervise.clock`, which adds a sleep for asyncio: agents and the launcher do not load asyncio.
+"""
+
+from __future__ import annotations
+
+import time
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    def now_s(self) -> float:
+        """Seconds since the epoch; may jump when the machine's clock is set."""
+        return time.time()
+
+    def monotonic_s(self) -> float:
+        """Seconds since an arbitrary start; never jumps."""
+        return time.monotonic()
+
+    def since_boot_s(self) -> float:
+        """Seconds since the machine was booted, as the start times in /proc count them."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def pause(self, seconds: float) -> None:
+        """Block this thread for so long."""
+        time.sleep(seconds)
+
+
+CLOCK = SystemClock()
+"""The default wherever a clock is a parameter."""

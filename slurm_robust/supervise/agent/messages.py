@@ -1,0 +1,344 @@
+"""The messages between agents and supervisor: the only place that knows how they look on the channel.
+
+Both ends use these classes. On the channel (`wire`) a message is a JSON object with short keys: `t` is its kind, `n`
+the node that sent it, and lists such as progress are plain arrays, since thousands of ranks send them every second.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from typing import Any, Callable, Mapping, NamedTuple, Union
+
+from slurm_robust.supervise.agent.codec import Codec
+
+MAX_UNPACKED_BYTES = 256 << 20
+
+
+class Hello(NamedTuple):
+    """An agent has started."""
+
+    node: str
+    pid: int = 0
+
+
+class Heartbeat(NamedTuple):
+    """An agent lives, and has found this many ranks."""
+
+    node: str
+    ranks: int = 0
+
+
+class RankFound(NamedTuple):
+    """A rank's main process.
+
+    Attributes:
+        task: Slurm's number of the task that the rank belongs to; -1 for the rank's own number.
+        nodes: Nodes of its step; 0 or less where its environment does not say.
+        ranked: Its environment has RANK: torchrun or a script is above it.
+    """
+
+    node: str
+    rank: int
+    pid: int
+    step_id: str
+    world: int
+    at_s: float
+    task: int = -1
+    nodes: int = 0
+    ranked: bool = False
+
+
+class RankGone(NamedTuple):
+    """A rank's main process has ended; `task_lives` where torchrun or a shell of its task is still there."""
+
+    node: str
+    rank: int
+    pid: int
+    at_s: float
+    task_lives: bool = False
+
+
+class ProgressEntry(NamedTuple):
+    """What a rank reported last; NaN and infinity are the texts `nan` and `inf`, None is not known."""
+
+    rank: int
+    step: int
+    phase: str
+    last_sign_s: float
+    calls: int
+    loss: float | str | None
+    grad_norm: float | str | None
+    phase_timeout_s: float | None
+
+
+class ProgressReport(NamedTuple):
+    """Progress of the ranks for which it changed."""
+
+    node: str
+    progress: tuple[ProgressEntry, ...]
+
+
+class TimingEntry(NamedTuple):
+    """Seconds that a step took a rank: in all, own work, communication. None is not known; not checked here."""
+
+    rank: int
+    step: int
+    total_s: Any
+    compute_s: Any
+    communication_s: Any
+
+
+class TimingReport(NamedTuple):
+    """Step timings that were not sent before."""
+
+    node: str
+    timings: tuple[TimingEntry, ...]
+
+
+class FirstStep(NamedTuple):
+    """The first step that a rank reported (-1 before it did), and when."""
+
+    step: int
+    at_s: float
+
+
+class RankStart(NamedTuple):
+    """A rank's start-up marks (name → time), parallel layout and first step."""
+
+    node: str
+    rank: int
+    marks: dict[str, float]
+    layout: dict[str, int]
+    first: FirstStep
+
+
+class RankState(NamedTuple):
+    """A process of a rank is stopped (`T`), uninterruptible (`D`), or all are well again (empty)."""
+
+    node: str
+    rank: int
+    state: str
+    pid: int
+
+
+class TaskEnded(NamedTuple):
+    """How a task ended, as slurmstepd told the SPANK plugin.
+
+    Attributes:
+        code: Exit code; 0 where a signal ended it.
+        signal: Number of that signal, 0 for none.
+        age_s: How long ago.
+    """
+
+    node: str
+    step_id: str
+    task: int
+    code: int
+    signal: int
+    age_s: float
+
+
+class CaptureTaken(NamedTuple):
+    """The stacks of a node's ranks: a packed archive."""
+
+    node: str
+    capture_id: int
+    packed: str
+
+
+class RasTaken(NamedTuple):
+    """What NCCL's RAS service answered, packed."""
+
+    node: str
+    capture_id: int
+    packed: str
+
+
+class Cleaned(NamedTuple):
+    """The pids (50 at most) that are left of an ended attempt."""
+
+    node: str
+    request_id: int
+    left: tuple[int, ...]
+
+
+class Flushing(NamedTuple):
+    """An agent that ends still has checkpoints to write."""
+
+    node: str
+
+
+class Flushed(NamedTuple):
+    """They are written."""
+
+    node: str
+
+
+class Malformed(NamedTuple):
+    """What came from a node and is none of these messages. Never sent."""
+
+    node: str
+
+
+FromAgent = Union[
+    Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
+    RasTaken, Cleaned, Flushing, Flushed, Malformed,
+]  # fmt: skip
+
+
+class WatchAttempt(NamedTuple):
+    """Watch this attempt of the job from now on."""
+
+    attempt: str
+
+
+class TakeCapture(NamedTuple):
+    """Send the stacks of all ranks.
+
+    Attributes:
+        round_number: Which capture of the incident this is.
+        timeout_s: For everything.
+        ras_node: The node whose agent also asks NCCL's RAS service.
+        with_recorder: Collect flight-recorder dumps, too.
+    """
+
+    capture_id: int
+    round_number: int = 1
+    timeout_s: float = 10.0
+    ras_node: str = ""
+    with_recorder: bool = True
+
+
+class CleanUp(NamedTuple):
+    """Kill what is left of an ended attempt, and report what does not go.
+
+    Attributes:
+        request_id: Repeated requests of one id are carried out once; 0 is always carried out.
+        step_ids: The attempt's steps: their processes that hold a GPU are killed even without our environment.
+    """
+
+    request_id: int
+    attempt: str = ""
+    timeout_s: float = 10.0
+    step_ids: tuple[str, ...] = ()
+
+
+ToAgent = Union[WatchAttempt, TakeCapture, CleanUp]
+
+
+def _progress(entries: Any) -> tuple[ProgressEntry, ...]:
+    return tuple(
+        ProgressEntry(
+            int(rank), int(step), str(phase), float(at_s), int(calls), loss, grad_norm,
+            None if timeout_s is None else float(timeout_s),
+        )
+        for rank, step, phase, at_s, calls, loss, grad_norm, timeout_s in entries
+    )  # fmt: skip
+
+
+def _timings(entries: Any) -> tuple[TimingEntry, ...]:
+    return tuple(TimingEntry(int(rank), int(step), *seconds) for rank, step, *seconds in entries)
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "node": ("n", str),
+    "rank": ("rank", int),
+    "ranks": ("ranks", int),
+    "pid": ("pid", int),
+    "task": ("task", int),
+    "step_id": ("step_id", str),
+    "step_ids": ("steps", lambda ids: tuple(map(str, ids))),
+    "world": ("world", int),
+    "nodes": ("nodes", int),
+    "ranked": ("ranked", bool),
+    "task_lives": ("task_lives", bool),
+    "at_s": ("at", float),
+    "progress": ("r", _progress),
+    "timings": ("r", _timings),
+    "marks": ("marks", lambda marks: {str(name): float(at_s) for name, at_s in marks.items()}),
+    "layout": ("layout", lambda layout: {str(axis): int(size) for axis, size in layout.items()}),
+    "first": ("first", lambda first: FirstStep(int(first[0]), float(first[1]))),
+    "state": ("s", str),
+    "code": ("code", int),
+    "signal": ("sig", int),
+    "age_s": ("age_s", float),
+    "capture_id": ("id", int),
+    "request_id": ("id", int),
+    "packed": ("blob", str),
+    "left": ("left", lambda pids: tuple(map(int, pids))),
+    "attempt": ("attempt", str),
+    "round_number": ("round", int),
+    "timeout_s": ("timeout_s", float),
+    "ras_node": ("ras", str),
+    "with_recorder": ("recorder", bool),
+}
+
+_FROM_AGENT = Codec(
+    "t",
+    {
+        "hello": Hello,
+        "hb": Heartbeat,
+        "rank": RankFound,
+        "gone": RankGone,
+        "p": ProgressReport,
+        "t": TimingReport,
+        "marks": RankStart,
+        "state": RankState,
+        "exit": TaskEnded,
+        "cap": CaptureTaken,
+        "ras": RasTaken,
+        "clean": Cleaned,
+        "flushing": Flushing,
+        "flushed": Flushed,
+    },
+    _FIELDS,
+)
+_TO_AGENT = Codec("t", {"watch": WatchAttempt, "capture": TakeCapture, "clean": CleanUp}, _FIELDS)
+
+
+def encode(message: FromAgent | ToAgent) -> dict[str, Any]:
+    """The JSON object that carries a message."""
+    codec = _TO_AGENT if isinstance(message, (WatchAttempt, TakeCapture, CleanUp)) else _FROM_AGENT
+    return codec.encode(message)
+
+
+def from_agent(raw: Mapping[str, Any]) -> FromAgent:
+    """What an agent sent; `Malformed` where it is none of its messages."""
+    try:
+        message: FromAgent = _FROM_AGENT.decode(raw)
+    except ValueError:
+        return Malformed(str(raw.get("n", "")))
+    return message
+
+
+def to_agent(raw: Mapping[str, Any]) -> ToAgent | None:
+    """What the supervisor sent; None where it is none of its messages."""
+    try:
+        message: ToAgent = _TO_AGENT.decode(raw)
+    except ValueError:
+        return None
+    return message
+
+
+def pack(value: Any) -> str:
+    """A JSON-able value as compressed text."""
+    return base64.b64encode(zlib.compress(json.dumps(value).encode(), 6)).decode()
+
+
+def unpack(packed: str) -> bytes:
+    """The JSON of a packed value, not read.
+
+    Raises:
+        ValueError: it is cut off, garbled or too large.
+    """
+    engine = zlib.decompressobj()
+    try:
+        raw = engine.decompress(base64.b64decode(packed, validate=True), MAX_UNPACKED_BYTES)
+    except (binascii.Error, zlib.error) as error:
+        raise ValueError(str(error)) from None
+    if not engine.eof:
+        raise ValueError("cut off, or too large")
+    return raw

@@ -1,0 +1,216 @@
+"""The ranks of this node: finds them, and reports what changed."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Callable
+
+from slurm_robust import progress
+from slurm_robust.supervise.agent import procfs, recorder
+from slurm_robust.supervise.agent.clock import SystemClock
+from slurm_robust.supervise.agent.exits import Exits
+from slurm_robust.supervise.agent.messages import (
+    FirstStep,
+    FromAgent,
+    ProgressEntry,
+    ProgressReport,
+    RankFound,
+    RankGone,
+    RankStart,
+    RankState,
+    TimingReport,
+)
+from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank, StepProcess, Target, group, identity, left_behind
+from slurm_robust.supervise.agent.timings import TimingsQueue
+
+_BAD_STATES = {"T": "T", "t": "T", "D": "D"}
+_ENTRIES_PER_MESSAGE = 8
+
+
+class RankTable:
+    """The ranks of the attempt that is watched.
+
+    Args:
+        target: The job's step that is watched.
+        send: Takes the messages.
+        clock: Where times come from.
+    """
+
+    def __init__(self, target: Target, send: Callable[[FromAgent], None], clock: SystemClock) -> None:
+        self.ranks: dict[int, Rank] = {}
+        self._node = target.node
+        self._finder = ProcessFinder(target, clock)
+        self._send = send
+        self._clock = clock
+        self._pages: dict[int, int] = {}
+        """Rank → descriptor of its progress page."""
+        self._reported: dict[int, ProgressEntry] = {}
+        self._start_sizes: dict[int, tuple[int, int, int]] = {}
+        """Rank → how much of its start was reported."""
+        self._states: dict[int, str] = {}
+        self._states_seen_once: dict[int, str] = {}
+        self._orphans: set[tuple[int, int]] = set()
+        """Identities of the processes that dead ranks left."""
+        self._exits = Exits(target.node, clock)
+        self._timings = TimingsQueue(clock.monotonic_s())
+
+    def watch(self, attempt: str) -> None:
+        """Turn to another attempt."""
+        self._finder.watch(attempt)
+        for number in list(self.ranks):
+            self._forget(number)
+        self.ranks.clear()
+        self._states.clear()
+        self._orphans.clear()
+        self._exits.forget()
+
+    def rescan(self) -> None:
+        """Find the ranks anew; report those that came and those that ended."""
+        processes = self._finder.processes()
+        for process in processes:
+            if process.exits:
+                self._exits.follow(process.exits, process.step_id)
+        found = self._ranks_among(processes)
+        left = left_behind(self.ranks, found)
+        if left:
+            self._orphans |= left
+            found = self._ranks_among(processes)
+        for number, rank in found.items():
+            known = self.ranks.get(number)
+            if known is None or known.main.pid != rank.main.pid:
+                self._forget(number)
+                self._report_found(rank)
+        tasks = {p.procid for p in processes if identity(p) not in self._orphans}
+        for number in [n for n in self.ranks if n not in found]:
+            main = self.ranks[number].main
+            # Where torchrun or a shell is still there above the rank, that one decides what the rank's end means.
+            task_lives = main.procid in tasks
+            self._send(RankGone(self._node, number, main.pid, self._clock.now_s(), task_lives=task_lives))
+            recorder.remove_pipe(main, number)
+            self._forget(number)
+            self._states.pop(number, None)
+        self.ranks = found
+
+    def _ranks_among(self, processes: list[StepProcess]) -> dict[int, Rank]:
+        return {r.rank: r for r in group([p for p in processes if identity(p) not in self._orphans])}
+
+    def _report_found(self, rank: Rank) -> None:
+        main = rank.main
+        self._send(
+            RankFound(
+                self._node,
+                rank.rank,
+                main.pid,
+                rank.step_id,
+                rank.world,
+                self._clock.now_s(),
+                task=main.procid,
+                nodes=main.nodes,
+                ranked=main.rank >= 0,
+            )
+        )
+
+    def _forget(self, number: int) -> None:
+        fd = self._pages.pop(number, None)
+        if fd is not None:
+            os.close(fd)
+        self._reported.pop(number, None)
+        self._start_sizes.pop(number, None)
+        self._timings.forget(number)
+
+    def remove_pipes_of_ended_ranks(self) -> None:
+        """Remove the flight recorder's pipes of ranks that have ended since the last scan."""
+        for number, rank in self.ranks.items():
+            if not os.path.exists(f"/proc/{rank.main.pid}"):
+                recorder.remove_pipe(rank.main, number)
+
+    def poll(self) -> None:
+        """Report what changed in task exits, progress and process states since the last poll."""
+        for ended in self._exits.read_new():
+            self._send(ended)
+        changed: list[ProgressEntry] = []
+        for number, rank in self.ranks.items():
+            record = self._read_page(rank)
+            if record is not None:
+                if record.timed:
+                    self._timings.add(number, record)
+                entry = progress_entry(number, record)
+                if entry != self._reported.get(number):
+                    self._reported[number] = entry
+                    changed.append(entry)
+                self._report_start(number, record)
+            self._poll_state(number, rank)
+        for at in range(0, len(changed), _ENTRIES_PER_MESSAGE):
+            self._send(ProgressReport(self._node, tuple(changed[at : at + _ENTRIES_PER_MESSAGE])))
+        for entries in self._timings.due(self._clock.monotonic_s()):
+            self._send(TimingReport(self._node, entries))
+
+    def _read_page(self, rank: Rank) -> progress.ProgressRecord | None:
+        known = self._pages.get(rank.rank)
+        if known is not None:
+            return progress.read(known)
+        for process in (rank.main, *(p for p in rank.tree if p.pid != rank.main.pid)):
+            # A path through /proc/PID/fd works across mount and PID namespaces.
+            path = progress.find(process.pid)
+            if path is None:
+                continue
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            record = progress.read(fd)
+            # A child that was forked without the hook inherits the descriptor, but does not report for the rank.
+            if record is not None and record.pid == procfs.namespace_pid(process.pid):
+                self._pages[rank.rank] = fd
+                return record
+            os.close(fd)
+        return None
+
+    def _report_start(self, number: int, record: progress.ProgressRecord) -> None:
+        sizes = (len(record.marks), len(record.layout), record.first_step)
+        if sizes != self._start_sizes.get(number, (0, 0, -1)):
+            self._start_sizes[number] = sizes
+            first = FirstStep(record.first_step, record.first_step_at_s)
+            self._send(RankStart(self._node, number, record.marks, record.layout, first))
+
+    def _poll_state(self, number: int, rank: Rank) -> None:
+        worst, pid = "", 0
+        for process in rank.tree:
+            stat = procfs.stat(process.pid)
+            if stat and stat.state in _BAD_STATES and worst != "T":
+                worst, pid = _BAD_STATES[stat.state], process.pid
+        # Twice in a row: a process in D for one poll is reading a file.
+        if worst == self._states_seen_once.get(number, "") and worst != self._states.get(number, ""):
+            self._states[number] = worst
+            self._send(RankState(self._node, number, worst, pid))
+        self._states_seen_once[number] = worst
+
+    def progress_for_archive(self) -> dict[int, Any]:
+        """Rank → its entry in a capture's archive."""
+        now_s = self._clock.now_s()
+        return {
+            number: {"step": e.step, "phase": e.phase, "age_s": round(max(0.0, now_s - e.last_sign_s), 3)}
+            for number, e in self._reported.items()
+        }
+
+
+def progress_entry(number: int, record: progress.ProgressRecord) -> ProgressEntry:
+    """What is reported of a rank's page."""
+    return ProgressEntry(
+        number,
+        record.step,
+        record.phase,
+        round(max(record.step_at_s, record.phase_at_s, record.made_at_s), 3),
+        record.calls,
+        _finite(record.loss),
+        _finite(record.grad_norm),
+        record.phase_timeout_s,
+    )
+
+
+def _finite(value: float | None) -> float | str | None:
+    """JSON has no NaN; it is sent as a text, since a NaN loss is news."""
+    if value is None or value - value == 0:
+        return value
+    return "nan" if math.isnan(value) else "inf"

@@ -1,0 +1,90 @@
+"""Carries out what the supervisor asks, each request in a thread of its own: heartbeats continue meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable
+
+from slurm_robust.supervise.agent import procfs, ras
+from slurm_robust.supervise.agent.capture import CaptureOptions, capture
+from slurm_robust.supervise.agent.clock import SystemClock
+from slurm_robust.supervise.agent.gpu_holders import holders
+from slurm_robust.supervise.agent.kill import kill
+from slurm_robust.supervise.agent.messages import (
+    CaptureTaken,
+    Cleaned,
+    CleanUp,
+    FromAgent,
+    RasTaken,
+    TakeCapture,
+    ToAgent,
+    WatchAttempt,
+    pack,
+)
+from slurm_robust.supervise.agent.rank_table import RankTable
+from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank, Target
+
+_CLEAN_POLL_S = 0.05
+_MAX_LEFT_REPORTED = 50
+
+
+class RequestRunner:
+    """Runs requests over the ranks of a table."""
+
+    def __init__(
+        self, target: Target, table: RankTable, send: Callable[[FromAgent], None], py_spy: str, clock: SystemClock
+    ) -> None:
+        self._target = target
+        self._table = table
+        self._send = send
+        self._py_spy = py_spy
+        self._clock = clock
+        self._cleaned: set[int] = set()
+        """Ids of the clean-ups that were begun: the supervisor repeats them."""
+
+    def run(self, request: ToAgent) -> None:
+        """Begin to carry out a request."""
+        if isinstance(request, WatchAttempt):
+            self._table.watch(request.attempt)
+        elif isinstance(request, TakeCapture):
+            self._table.rescan()
+            ranks = list(self._table.ranks.values())
+            _in_thread(self._capture, request, ranks, self._table.progress_for_archive())
+            if request.ras_node == self._target.node and ranks:
+                _in_thread(self._ask_nccl, request, ranks)
+        elif not request.request_id or request.request_id not in self._cleaned:
+            self._cleaned.add(request.request_id)
+            _in_thread(self._clean, request)
+
+    def _capture(self, request: TakeCapture, ranks: list[Rank], progress: dict[int, Any]) -> None:
+        options = CaptureOptions(
+            self._target.node, request.round_number, self._py_spy, request.timeout_s, request.with_recorder
+        )
+        archive = capture(ranks, progress, options, self._clock)
+        self._send(CaptureTaken(self._target.node, request.capture_id, pack(archive)))
+
+    def _ask_nccl(self, request: TakeCapture, ranks: list[Rank]) -> None:
+        """Ask NCCL's RAS service what it sees of the whole job; send nothing where there is none."""
+        pids = [p.pid for r in ranks for p in r.tree]
+        reply = ras.ask(pids, procfs.environ(ranks[0].main.pid), request.timeout_s, self._clock)
+        if reply.json is not None or reply.text or reply.error:
+            packed = pack(dict(reply._asdict(), at_s=self._clock.now_s()))
+            self._send(RasTaken(self._target.node, request.capture_id, packed))
+
+    def _clean(self, request: CleanUp) -> None:
+        """Kill what outlives its step, until nothing of the attempt is left or the time is over."""
+        deadline_s = self._clock.monotonic_s() + request.timeout_s
+        finder = ProcessFinder(self._target._replace(attempt=request.attempt), self._clock)
+        while True:
+            # A process whose environment no longer names its job (a server, a container) may still hold a GPU.
+            left = finder.processes() or holders(self._target, set(request.step_ids))
+            if not left or self._clock.monotonic_s() > deadline_s:
+                break
+            kill(left, self._clock)
+            self._clock.pause(_CLEAN_POLL_S)
+        pids = tuple(p.pid for p in left)[:_MAX_LEFT_REPORTED]
+        self._send(Cleaned(self._target.node, request.request_id, pids))
+
+
+def _in_thread(run: Callable[..., None], *args: Any) -> None:
+    threading.Thread(target=run, args=args, daemon=True).start()
