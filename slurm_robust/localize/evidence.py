@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
-from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.model import Signal
 
 
@@ -149,5 +149,5 @@ class Evidence:
     layout: Mapping[str, int] = field(default_factory=dict)
     recorder: Mapping[int, RankDump] = field(default_factory=dict)
     layout_order: str = ""
-    timings: Timings | None = None
+    timings: StepTimings | None = None
     ras: tuple[RasView, ...] = ()

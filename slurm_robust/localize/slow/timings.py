@@ -33,7 +33,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Timings:
+class StepTimings:
     """Steps by ranks, seconds; NaN where nothing was told.
 
     Attributes:
@@ -53,11 +53,6 @@ class Timings:
     communication: tuple[array[float], ...] = ()
     layout: Mapping[str, int] = field(default_factory=dict)
     layout_order: str = ""
-
-    @property
-    def has_compute(self) -> bool:
-        """Whether any rank told its own work apart."""
-        return any(not math.isnan(value) for row in self.compute for value in row)
 
 
 def usable(value: object) -> float | None:
@@ -127,7 +122,7 @@ class Collector:
             row = self._rows[step] = (array("d"), array("d"), array("d"))
         return row
 
-    def table(self, layout: Mapping[str, int] | None = None, order: str = "") -> Timings:
+    def table(self, layout: Mapping[str, int] | None = None, order: str = "") -> StepTimings:
         """What was taken so far."""
         ranks = tuple(sorted(self._column))
         steps = tuple(sorted(self._rows))
@@ -142,7 +137,7 @@ class Collector:
                 rows.append(row if in_order else array("d", [row[c] for c in columns]))
             three.append(tuple(rows))
         total, compute, communication = three
-        return Timings(ranks, steps, dict(self.nodes), total, compute, communication, dict(layout or {}), order)
+        return StepTimings(ranks, steps, dict(self.nodes), total, compute, communication, dict(layout or {}), order)
 
 
 def _put(row: _Row, column: int, *values: float) -> bool:
@@ -160,7 +155,7 @@ def _or_nan(value: float | None) -> float:
     return NAN if value is None else value
 
 
-def collect(timings: Iterable[Timing], layout: Mapping[str, int] | None = None) -> Timings:
+def collect(timings: Iterable[Timing], layout: Mapping[str, int] | None = None) -> StepTimings:
     """The table of these timings."""
     collector = Collector()
     for timing in timings:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.localize.layout import LayoutError, parse
-from slurm_robust.localize.slow.timings import Collector, Timing, Timings, usable
+from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing, usable
 
 MAX_FILE_BYTES = 1 << 30
 """Unpacked: 100,000 ranks of 50 steps are about 150 MB."""
@@ -40,7 +40,7 @@ class TimingsError(Exception):
 class Read:
     """A file's timings, and a sentence for each kind of thing in it that could not be used."""
 
-    timings: Timings
+    timings: StepTimings
     problems: tuple[str, ...] = ()
 
 

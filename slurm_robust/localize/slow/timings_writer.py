@@ -8,10 +8,10 @@ import math
 from array import array
 from collections.abc import Sequence
 
-from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.localize.slow.timings import StepTimings
 
 
-def packed(timings: Timings) -> bytes:
+def packed(timings: StepTimings) -> bytes:
     """JSON lines, one for the layout and one for each rank, gzipped."""
     lines = []
     if timings.layout:

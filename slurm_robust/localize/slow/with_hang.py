@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.model import Conclusion, Verdict
 
 
-def with_timings(evidence: Evidence, timings: Timings, ranks_per_node: int | None = None) -> Evidence:
+def with_timings(evidence: Evidence, timings: StepTimings, ranks_per_node: int | None = None) -> Evidence:
     """The evidence with timings, and what they know of nodes and layout where nothing else does.
 
     Args:

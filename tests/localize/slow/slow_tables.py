@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from slurm_robust.localize.slow.timings import Timing, Timings, collect
+from slurm_robust.localize.slow.timings import StepTimings, Timing, collect
 
 Work = Callable[[int, int], float]
 
@@ -19,7 +19,7 @@ def table(
     noise: float = 0.005,
     seed: int = 1,
     totals: bool = True,
-) -> Timings:
+) -> StepTimings:
     """A table in which all ranks wait for the slowest of each step; `work` gives seconds of a rank in a step."""
     rng = random.Random(seed)
     made = []
