@@ -15,7 +15,7 @@ from slurm_robust.model import Signal
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """One frame of a Python (or native) stack. `file` is a path as the process sees it; `line` 0 where unknown."""
 
     function: str
@@ -24,7 +24,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Thread:
+class CapturedThread:
     """One thread's stack; frames outermost first.
 
     Attributes:
@@ -33,7 +33,7 @@ class Thread:
         owns_gil: It holds the GIL.
     """
 
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
     name: str = ""
     os_thread_id: int = 0
     main: bool = False
@@ -42,7 +42,7 @@ class Thread:
 
 
 @dataclass(frozen=True)
-class Process:
+class CapturedProcess:
     """One process of a rank's tree (the rank itself, a data loader, a checkpoint writer).
 
     Attributes:
@@ -63,7 +63,7 @@ class Process:
     cpu_s: float = -1.0
     io_bytes: int = -1
     wchan: str = ""
-    threads: tuple[Thread, ...] = ()
+    threads: tuple[CapturedThread, ...] = ()
     error: str = ""
     os_threads: int = -1
 
@@ -88,7 +88,7 @@ class RankCapture:
 
     rank: int
     node: str
-    processes: tuple[Process, ...] = ()
+    processes: tuple[CapturedProcess, ...] = ()
     progress: Progress | None = None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_robust.localize import ras
-from slurm_robust.localize.evidence import Evidence, Process, RankCapture
+from slurm_robust.localize.evidence import CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.layout import LayoutError, parse
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
@@ -99,7 +99,7 @@ def _one(path: Path, folder: Path) -> NodeArchive | RasView | str:
         if _RAS_FILE.fullmatch(path.name):
             return ras.read(_read(path))
         return decode(_read(path)) if path.name.endswith(".json.gz") else ""
-    except (ArchiveError, pyspy.DumpError, ras.RasError) as error:
+    except (ArchiveError, pyspy.PySpyDumpError, ras.RasError) as error:
         return str(error)
 
 
@@ -127,7 +127,7 @@ def _raw_dump(path: Path, rank: int, folder: Path) -> NodeArchive:
     processes = []
     for index, part in enumerate(_split_processes(text)):
         state = header["state"][:1] if index == 0 else ""
-        processes.append(Process(index + 1, int(index > 0), state, threads=pyspy.parse(part)))
+        processes.append(CapturedProcess(index + 1, int(index > 0), state, threads=pyspy.parse(part)))
     try:
         at_s = float(header["at_s"])
     except ValueError:

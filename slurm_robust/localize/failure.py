@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, Finding, findings, in_words, path_of
+from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, path_of
 from slurm_robust.localize.stacks.process_tree import rank_place, stopped
 from slurm_robust.localize.votes.exits import ROOTS
 from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
@@ -29,7 +29,7 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
     if told:
         return Failure(told, nodes, FailureCause.NODE)
     suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
-    roots = [(e, f) for e, f in findings(evidence.exits) if f.cause in ROOTS]
+    roots = [(e, f) for e, f in exit_causes(evidence.exits) if f.cause in ROOTS]
     for _, finding in [item for item in roots if item[0].rank in suspects] or roots:
         # Without a suspect it showed on every node that has it: one of them, by chance, would differ at the next time.
         where = nodes or tuple(sorted({e.node for e, f in roots if f.signature == finding.signature and e.node}))
@@ -39,15 +39,15 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
 
 def disk_path(exits: Iterable[RankExit]) -> str:
     """The path on a full disk that a rank's last words name; empty where they name none."""
-    told = (path_of(f.detail) for _, f in findings(exits) if f.cause is Cause.DISK_FULL)
+    told = (path_of(f.detail) for _, f in exit_causes(exits) if f.cause is Cause.DISK_FULL)
     return next((path for path in told if path), "")
 
 
-def _cause(finding: Finding) -> FailureCause:
+def _cause(finding: ExitCause) -> FailureCause:
     return FailureCause.WORDS if in_words(finding) else _BY_CAUSE.get(finding.cause, FailureCause.PROGRAM)
 
 
-def _telling(finding: Finding) -> bool:
+def _telling(finding: ExitCause) -> bool:
     """Whether two failures that look like this are the same: any Python program ends with 1, and any disk is full."""
     return finding.cause is not Cause.DISK_FULL and finding.signature != "exit 1"
 

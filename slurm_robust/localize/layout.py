@@ -64,7 +64,7 @@ class ParallelGroup:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelLayout:
     """Sizes that multiply out, and the order in which they count.
 
     Attributes:
@@ -133,7 +133,7 @@ def parse(text: str) -> tuple[dict[str, int], str]:
     return sizes, order
 
 
-def fit(sizes: Mapping[str, int], order: str, world_size: int) -> Layout:
+def fit(sizes: Mapping[str, int], order: str, world_size: int) -> ParallelLayout:
     """Complete the sizes for so many ranks; `dp` is what is left where it is not given.
 
     Args:
@@ -174,7 +174,7 @@ def fit(sizes: Mapping[str, int], order: str, world_size: int) -> Layout:
     if lacking or len(set(given)) != len(given) or set(given) - set(WORDS):
         why = f"lacks {lacking[0]}" if lacking else "names a kind twice, or one that is not known"
         raise LayoutError(f"layout: the order {order[:40]} {why}")
-    return Layout(full, (*given, *(kind for kind in WORDS if kind not in given)))
+    return ParallelLayout(full, (*given, *(kind for kind in WORDS if kind not in given)))
 
 
 class Groups:
@@ -205,7 +205,7 @@ class Groups:
         return min(fitting, key=lambda g: len(g.ranks), default=None)
 
 
-def groups_of(layout: Layout) -> Groups:
+def groups_of(layout: ParallelLayout) -> Groups:
     """All groups of a layout that are smaller than the world: of each kind, and of kinds taken together."""
     found: list[ParallelGroup] = []
     for count in range(1, len(layout.kinds) + 1):

@@ -14,7 +14,7 @@ from helpers import wait_until
 
 from slurm_robust.cli.commands.stacks import motion_line
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.localize.evidence import Capture, Frame, Process, RankCapture, Thread
+from slurm_robust.localize.evidence import Capture, CapturedProcess, CapturedThread, RankCapture, StackFrame
 from slurm_robust.localize.evidence_folder import read_folder
 
 RANKS = """
@@ -31,8 +31,8 @@ turns() if os.environ["SLURM_PROCID"] == "1" else stands()
 
 def rank(number: int, line: int, cpu_s: float = 1.0) -> RankCapture:
     """A rank that stands at a line."""
-    thread = Thread((Frame("loop", "/home/u/train.py", line),), "MainThread", 1, main=True)
-    return RankCapture(number, "n1", (Process(100 + number, 1, "S", "python", cpu_s, 0, "", (thread,)),))
+    thread = CapturedThread((StackFrame("loop", "/home/u/train.py", line),), "MainThread", 1, main=True)
+    return RankCapture(number, "n1", (CapturedProcess(100 + number, 1, "S", "python", cpu_s, 0, "", (thread,)),))
 
 
 def test_who_moved_is_told_in_a_line() -> None:

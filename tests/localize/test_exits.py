@@ -4,7 +4,7 @@ import pytest
 from localize_scenes import capture, evidence, process, rank, signal, waiting
 
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, find
+from slurm_robust.localize.exit_causes import Cause, exit_cause
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion, SignalKind
 
@@ -68,7 +68,7 @@ def died(
 )
 def test_cause(ended: RankExit, cause: Cause) -> None:
     """Exit code, signal and last lines say why; the first exception of a chain is the root."""
-    assert find(ended).cause is cause
+    assert exit_cause(ended).cause is cause
 
 
 def test_sigkill_names_the_first_and_not_its_node() -> None:

@@ -19,7 +19,7 @@ from parallel_scenes import (
     without_layout,
 )
 
-from slurm_robust.localize.evidence import Evidence, Frame, RankCapture
+from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.votes.group import judge_groups
 from slurm_robust.model import Conclusion, Verdict
@@ -55,7 +55,7 @@ def test_a_link_between_two_stages() -> None:
 
 
 @pytest.mark.parametrize("stack", [GRADIENT_SYNC, TENSOR_GATHER, SOMEWHERE], ids=["data", "tensor", "unknown"])
-def test_all_in_one_kind_of_collective(stack: tuple[Frame, ...]) -> None:
+def test_all_in_one_kind_of_collective(stack: tuple[StackFrame, ...]) -> None:
     """Every group is whole: the waiting ends everywhere, so stacks cannot tell."""
     evidence = evidence_of(job({}, stack))
     assert judge_groups(evidence) is None

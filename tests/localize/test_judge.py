@@ -30,7 +30,7 @@ from localize_scenes import (
     waiting,
 )
 
-from slurm_robust.localize.evidence import Evidence, Frame, Process, RankCapture, Thread
+from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, Evidence, RankCapture, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion, SignalKind, Verdict
 
@@ -290,7 +290,7 @@ def _unmoved(suspect: RankCapture, minutes: int = 10) -> Evidence:
     [
         rank(1, process(SAVE)),
         rank(1, process(SAVE, state="D", wchan="folio_wait_bit_common")),
-        rank(1, process((*SAVE, Frame("write", "/home/u/store.py", 9)), wchan="hrtimer_nanosleep")),
+        rank(1, process((*SAVE, StackFrame("write", "/home/u/store.py", 9)), wchan="hrtimer_nanosleep")),
         rank(1, process(EVALUATE)),
         rank(1, process(EVALUATE, wchan="futex_do_wait")),
         rank(1, process((*EVALUATE, *frames("wait threading.py:327")))),
@@ -330,11 +330,11 @@ def test_never_by_stacks_alone(suspect: RankCapture) -> None:
         (process(WORKER_NATIVE, wchan="fuse_dev_do_read"), 120),
         (process(WORKER_HTTP), 120),
         (process(WORKER_NATIVE, state="D", wchan="nfs_wait_bit_killable"), 120),
-        (process((*WORKER_NATIVE, Frame("download_shard", "/home/u/data.py", 9))), 120),
+        (process((*WORKER_NATIVE, StackFrame("download_shard", "/home/u/data.py", 9))), 120),
     ],
     ids=["lock", "native", "sleep", "plain lock", "futex", "native pool", "page", "fuse", "http", "nfs", "download"],
 )
-def test_patience_with_a_loader(worker: Process, patient_s: int) -> None:
+def test_patience_with_a_loader(worker: CapturedProcess, patient_s: int) -> None:
     """A loader's stillness counts the later the more likely it is slow storage, a download or a retry."""
     worker = replace(worker, command="pt_data_worker")
     ranks = with_peers(in_loader(1, worker))
@@ -346,7 +346,7 @@ def test_patience_with_a_loader(worker: Process, patient_s: int) -> None:
 
 def test_a_lock_that_a_thread_at_work_may_open() -> None:
     """A worker in a Python lock with another thread in native code is not a deadlock yet."""
-    side = Thread((Frame("pull", "/home/u/data.py", 4),), "pull", 7)
+    side = CapturedThread((StackFrame("pull", "/home/u/data.py", 4),), "pull", 7)
     ranks = with_peers(in_loader(1, process(WORKER_LOCK, side=[side])))
     assert not judge(repeated(*ranks)).corroborated
 
@@ -362,7 +362,7 @@ def test_a_lock_that_a_thread_at_work_may_open() -> None:
     ],
     ids=["a little CPU", "busy", "bytes", "another stack", "a new worker"],
 )
-def test_a_loader_that_moves(after: Process) -> None:
+def test_a_loader_that_moves(after: CapturedProcess) -> None:
     """Anything that moves in the suspect's tree keeps it from being acted on."""
     first = capture(1000.0, *with_peers(in_loader(1, process(WORKER_LOCK))))
     moved = rank(1, process(LOADER_WAIT), replace(after, pid=101 if after.pid == 100 else after.pid))

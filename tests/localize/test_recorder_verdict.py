@@ -20,7 +20,7 @@ from slurm_robust.localize.evidence import RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.recorder.dump_folder import read_dumps
-from slurm_robust.localize.recorder.vote import judge_dumps
+from slurm_robust.localize.votes.flight_recorder import judge_dumps
 from slurm_robust.model import Conclusion, Verdict
 
 REAL = Path(__file__).resolve().parents[3] / "shared/data/flight_recorder"

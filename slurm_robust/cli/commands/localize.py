@@ -13,7 +13,7 @@ from slurm_robust.cli.teaching import lesson
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.evidence_folder import Saved, read_folder
 from slurm_robust.localize.layout import LayoutError, fit, parse
-from slurm_robust.localize.recorder.dump import DumpError
+from slurm_robust.localize.recorder.dump import RecorderDumpError
 from slurm_robust.localize.recorder.dump_folder import read_dumps
 from slurm_robust.localize.slow.rounds import judge_repeated
 from slurm_robust.localize.slow.timings_file import TimingsError, read_timings
@@ -76,7 +76,7 @@ def command(
         saved = read_folder(stacks, world_size) if stacks is not None else Saved(Evidence(world_size or 0, {}))
         dumps = read_dumps(flight_recorder) if flight_recorder is not None else None
         steps = read_timings(timings) if timings is not None else None
-    except (ArchiveError, DumpError, TimingsError) as error:
+    except (ArchiveError, RecorderDumpError, TimingsError) as error:
         click.echo(f"srobust localize: {error}", err=True)
         sys.exit(EXIT_USAGE)
     evidence, problems = saved.evidence, saved.problems

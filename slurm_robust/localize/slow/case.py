@@ -50,8 +50,8 @@ def make_case(timings: StepTimings, sizes: Mapping[str, int], order: str, world:
     if not np.isfinite(table).any():
         table = _table(timings.total)
         if in_lockstep(table):
-            reason = "every rank takes the same time for a step, since ranks wait for each other: totals cannot show which is slow"
-            return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
+            reason = "every rank takes the same time for a step, since ranks wait for each other"
+            return Verdict(Conclusion.UNDETERMINED, f"{reason}: totals cannot show which is slow", missing=(wanted,))
         notes.append(f"{wanted}; totals were used instead, since they differ between ranks")
     counts = np.isfinite(table).sum(axis=0)
     enough = np.flatnonzero(counts >= max(MIN_STEPS, _ROW_SHARE * counts.max()))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_robust.localize.layout import Layout, LayoutError, fit
+from slurm_robust.localize.layout import LayoutError, ParallelLayout, fit
 from slurm_robust.localize.slow.robust_statistics import Places
 
 
@@ -53,7 +53,7 @@ def peers_of(ranks: Sequence[int], sizes: Mapping[str, int], order: str, world_s
     return Peers(same, None, same, same, same, problem=problem)
 
 
-def _from_layout(ranks: Places, layout: Layout) -> Peers:
+def _from_layout(ranks: Places, layout: ParallelLayout) -> Peers:
     place: dict[str, Places] = {}
     stride = 1
     for kind in layout.order:

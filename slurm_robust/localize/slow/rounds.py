@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from slurm_robust.localize.evidence import Capture, Evidence, Frame
+from slurm_robust.localize.evidence import Capture, Evidence, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import Groups, known_groups
 from slurm_robust.localize.ranks import name
@@ -120,7 +120,7 @@ def _has_gone_on(before: Capture, after: Capture) -> bool:
     return any(rank in now_at and now_at[rank] != at for rank, at in stood.items() if rank not in outside)
 
 
-def _stacks(capture: Capture) -> dict[int, tuple[Frame, ...]]:
+def _stacks(capture: Capture) -> dict[int, tuple[StackFrame, ...]]:
     found = {}
     for rank in capture.ranks:
         process = rank_process(rank)

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from slurm_robust.localize.evidence import RankCapture
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.blocking import Blocking
 from slurm_robust.localize.stacks.motion import Motion, Stillness
-from slurm_robust.localize.stacks.place import Place
-from slurm_robust.localize.stillness import Blocking
-from slurm_robust.localize.votes.held import GIL_LOOKS
+from slurm_robust.localize.stacks.place import StackPlace
+from slurm_robust.localize.votes.held_ranks import GIL_CAPTURES
 from slurm_robust.model import Conclusion, Verdict
 
-Look = tuple[Blocking, Stillness]
+Observation = tuple[Blocking, Stillness]
 """What holds a rank, and for how long it has stood still."""
 
 
 def verdict_at_work(
-    at_work: Sequence[RankCapture], places: Mapping[int, Place], looks: Mapping[int, Look], peers: str
+    at_work: Sequence[RankCapture], places: Mapping[int, StackPlace], looks: Mapping[int, Observation], peers: str
 ) -> Verdict:
     """These move outside the collective: nobody is named."""
     rank = at_work[0]
@@ -33,8 +33,8 @@ def verdict_at_work(
 
 def verdict_unsure(
     outside: Sequence[RankCapture],
-    places: Mapping[int, Place],
-    looks: Mapping[int, Look],
+    places: Mapping[int, StackPlace],
+    looks: Mapping[int, Observation],
     peers: str,
     *,
     captures: int,
@@ -56,12 +56,12 @@ def verdict_unsure(
     chance = None if gil else _met_by_chance(outside, looks)
     if chance is not None:
         reason = f"rank {chance.rank} on {chance.node}: {looks[chance.rank][0].what}, and may be at work there"
-        missing = (f"{GIL_LOOKS} captures that meet it there ({_why(looks[chance.rank])})",)
+        missing = (f"{GIL_CAPTURES} captures that meet it there ({_why(looks[chance.rank])})",)
         return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=peers)
     return None
 
 
-def _met_by_chance(outside: Sequence[RankCapture], looks: Mapping[int, Look]) -> RankCapture | None:
+def _met_by_chance(outside: Sequence[RankCapture], looks: Mapping[int, Observation]) -> RankCapture | None:
     """A rank whose side thread was met with the GIL and uses a processor, where nothing surer holds anybody."""
     here = [looks[r.rank][0] for r in outside]
     if any(what.patience is None or what.infrastructure for what in here):
@@ -69,16 +69,16 @@ def _met_by_chance(outside: Sequence[RankCapture], looks: Mapping[int, Look]) ->
     return next((r for r in outside if looks[r.rank][0].by_gil and _unsure(looks[r.rank])), None)
 
 
-def _may_be_at_work(rank: RankCapture, places: Mapping[int, Place], look: Look) -> bool:
+def _may_be_at_work(rank: RankCapture, places: Mapping[int, StackPlace], look: Observation) -> bool:
     """Nothing is seen to hold it, and it uses some of a processor, or is where work takes long by nature."""
     what, still = look
     slow_or_busy = bool(places[rank.rank].slow_by_nature) or (still.last is not None and still.last.busy)
     return what.patience is None and _unsure(look) and slow_or_busy
 
 
-def _unsure(look: Look) -> bool:
+def _unsure(look: Observation) -> bool:
     return look[1].last is not None and look[1].last.motion is Motion.UNSURE
 
 
-def _why(look: Look) -> str:
+def _why(look: Observation) -> str:
     return look[1].last.why if look[1].last is not None else ""

@@ -23,7 +23,7 @@ CONFIDENCE_GROUP = 0.4
 
 
 @dataclass(frozen=True)
-class Outliers:
+class Outside:
     """Ranks outside the dominant classes, and what they share.
 
     Attributes:
@@ -38,7 +38,7 @@ class Outliers:
     cost: int
 
 
-def outliers(capture: Capture, groups: Groups) -> Outliers | None:
+def outliers(capture: Capture, groups: Groups) -> Outside | None:
     """Lay the classes of stacks over the groups; None where all classes are dominant."""
     places = {r.rank: rank_place(r).label for r in capture.ranks}
     sizes = Counter(places.values())
@@ -49,12 +49,12 @@ def outliers(capture: Capture, groups: Groups) -> Outliers | None:
     node_of = {r.rank: r.node for r in capture.ranks}
     own = {node_of[rank] for rank in odd}
     if len(own) == 1:
-        return Outliers(odd, groups.shared(odd), tuple(own), 0)
+        return Outside(odd, groups.shared(odd), tuple(own), 0)
     group = groups.shared(odd)
     if group is None:
-        return Outliers(odd, None, (), 0)
+        return Outside(odd, None, (), 0)
     nodes = {node_of[rank] for rank in group.ranks if rank in node_of}
-    return Outliers(odd, group, tuple(sorted(nodes)), len(nodes - own))
+    return Outside(odd, group, tuple(sorted(nodes)), len(nodes - own))
 
 
 def judge_dominant(evidence: Evidence) -> Verdict | None:

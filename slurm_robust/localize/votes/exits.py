@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, Finding, findings, hardware_line, in_words
+from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, hardware_line, in_words
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.stillness import SURE
+from slurm_robust.localize.stacks.blocking import SURE
 from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined
@@ -49,8 +49,16 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
     )
 
 
+def judge_lost_peers(evidence: Evidence) -> Verdict | None:
+    """Undetermined where ranks ended that no other vote explains; None where none ended."""
+    if not evidence.exits:
+        return None
+    reason = f"{name(e.rank for e in evidence.exits)} lost a peer, and no rank is known to have died first"
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=("the first death: exit codes or output of all ranks",))
+
+
 def _judged(evidence: Evidence) -> Verdict | None:
-    told = findings(evidence.exits)
+    told = exit_causes(evidence.exits)
     if not told:
         return None
     gone = _gone_nodes(evidence)
@@ -73,7 +81,7 @@ def _judged(evidence: Evidence) -> Verdict | None:
     return _untold(evidence, _likely_first(early), failed)
 
 
-def _likely_first(early: list[tuple[RankExit, Finding]]) -> list[tuple[RankExit, Finding]]:
+def _likely_first(early: list[tuple[RankExit, ExitCause]]) -> list[tuple[RankExit, ExitCause]]:
     """Of deaths at the same moment, those that look like the first one.
 
     A kill or a crash takes a rank at once; its peers fail, abort or vanish after it. Failing that, an error in a rank's
@@ -95,7 +103,7 @@ def _gone_nodes(evidence: Evidence) -> dict[str, str]:
     return gone
 
 
-def _earliest_on(nodes: Iterable[str], failed: list[tuple[RankExit, Finding]]) -> bool:
+def _earliest_on(nodes: Iterable[str], failed: list[tuple[RankExit, ExitCause]]) -> bool:
     """No rank elsewhere died well before those of these nodes for a reason of its own."""
     members = set(nodes)
     here_s = min(e.at_s for e, _ in failed if e.node in members)
@@ -117,7 +125,7 @@ def _finished(evidence: Evidence, ended: list[RankExit]) -> Verdict:
 
 
 def _node_gone(
-    evidence: Evidence, nodes: list[str], gone: dict[str, str], failed: list[tuple[RankExit, Finding]]
+    evidence: Evidence, nodes: list[str], gone: dict[str, str], failed: list[tuple[RankExit, ExitCause]]
 ) -> Verdict:
     suspects = tuple(
         Suspect(
@@ -132,7 +140,7 @@ def _node_gone(
     return _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), suspects)
 
 
-def _left_early(left: list[RankExit], failed: list[tuple[RankExit, Finding]]) -> Verdict | None:
+def _left_early(left: list[RankExit], failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
     """Some ended well, and others lost them."""
     lost = [e for e, f in failed if f.cause is Cause.PEER_LOST]
     if not left or not lost or len(left) >= len(lost):
@@ -144,7 +152,7 @@ def _left_early(left: list[RankExit], failed: list[tuple[RankExit, Finding]]) ->
     return Verdict(Conclusion.USER_CODE, f"{reason}, no node")
 
 
-def _no_root(failed: list[tuple[RankExit, Finding]]) -> Verdict | None:
+def _no_root(failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
     if any(f.cause is Cause.PEER_LOST for _, f in failed):
         # All that is known are victims: whoever was lost must show in the captures before.
         return None
@@ -154,7 +162,7 @@ def _no_root(failed: list[tuple[RankExit, Finding]]) -> Verdict | None:
 
 
 def _told(
-    evidence: Evidence, cause: Cause, chosen: list[tuple[RankExit, Finding]], failed: list[tuple[RankExit, Finding]]
+    evidence: Evidence, cause: Cause, chosen: list[tuple[RankExit, ExitCause]], failed: list[tuple[RankExit, ExitCause]]
 ) -> Verdict:
     finding = chosen[0][1]
     who = name(e.rank for e, f in chosen if f.signature == finding.signature)
@@ -194,7 +202,7 @@ def _told(
 
 
 def _untold(
-    evidence: Evidence, early: list[tuple[RankExit, Finding]], failed: list[tuple[RankExit, Finding]]
+    evidence: Evidence, early: list[tuple[RankExit, ExitCause]], failed: list[tuple[RankExit, ExitCause]]
 ) -> Verdict:
     if all(e.rank < 0 for e, _ in early):
         reason = f"the training step ended with {early[0][1].detail}, and no single rank is known to have died first"
@@ -227,7 +235,7 @@ def _untold(
     return found
 
 
-def _victims(failed: list[tuple[RankExit, Finding]], nodes: set[str]) -> str:
+def _victims(failed: list[tuple[RankExit, ExitCause]], nodes: set[str]) -> str:
     followed = sorted({e.rank for e, f in failed if e.node not in nodes})
     return f" ({name(followed)} only followed)" if followed else ""
 

@@ -14,7 +14,7 @@ from slurm_robust.localize.stacks.motion import BUSY_SHARE, moving
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
 from slurm_robust.localize.votes.dominant import outliers
 from slurm_robust.localize.votes.group_scopes import Scope, scope_of
-from slurm_robust.localize.votes.wait_graph import Sink, WaitGraph
+from slurm_robust.localize.votes.wait_graph import WaitGraph, WaitSink
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import shortened
 
@@ -72,7 +72,7 @@ def _ahead_of_devices(before: Capture, last: Capture) -> bool:
     return busy > len(last.ranks) / 2
 
 
-def _only_sink(capture: Capture, groups: Groups) -> Sink | None:
+def _only_sink(capture: Capture, groups: Groups) -> WaitSink | None:
     """Where all the waiting ends; several ends on the same nodes (pipelines side by side) are one."""
     graph = wait_graph(capture, groups)
     sinks = graph.sinks()
@@ -82,12 +82,12 @@ def _only_sink(capture: Capture, groups: Groups) -> Sink | None:
         return None
     if set(graph.unknown) & set(ranks):
         return None
-    return Sink(
+    return WaitSink(
         ranks, sinks[0].group if len(sinks) == 1 else None, frozenset().union(*(sink.waiters for sink in sinks))
     )
 
 
-def _named(capture: Capture, sink: Sink, groups: Groups) -> Verdict | None:
+def _named(capture: Capture, sink: WaitSink, groups: Groups) -> Verdict | None:
     node_of = {r.rank: r.node for r in capture.ranks}
     nodes = sorted({node_of[rank] for rank in sink.ranks})
     if len(nodes) > len(set(node_of.values())) / 2:

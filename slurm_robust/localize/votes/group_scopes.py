@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from slurm_robust.localize.evidence import Frame
+from slurm_robust.localize.evidence import StackFrame
 from slurm_robust.localize.stacks.frames import short_function
 
 
@@ -65,7 +65,7 @@ def _line_of(file: str, function: str) -> int | None:
     return None
 
 
-def scope_of(frames: tuple[Frame, ...]) -> Scope | None:
+def scope_of(frames: tuple[StackFrame, ...]) -> Scope | None:
     """The group that a thread with these frames (outermost first) waits in; None where its code does not tell."""
     fallback = None
     for frame in reversed(frames):

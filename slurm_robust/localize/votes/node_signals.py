@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE
 from slurm_robust.localize.stacks.motion import moving, spinning
-from slurm_robust.localize.stillness import CONFIDENCE_FIRST_LOOK
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined, shortened
 
@@ -40,7 +40,7 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     if on_the_move and not set(silent) <= down:
         reason = f"{'; '.join(whys.values())}; but {name(on_the_move)} move, so an agent may be lost, not a node"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
-    confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_FIRST_LOOK for node, (_, sure) in silent.items()}
+    confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_ONE_CAPTURE for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
     missing = (*_spin_told(spin), *(() if certain else (wanted,)))
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=not missing)
@@ -80,7 +80,7 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
         return None
     sure = len(evidence.captures) > 1 and not spin
     whys = {node: f"node {node} reports {faults[node][:160]}{', and no rank moves' if sure else ''}" for node in faults}
-    confidence = CONFIDENCE_FAULT if sure else CONFIDENCE_FAULT_SPIN if spin else CONFIDENCE_FIRST_LOOK
+    confidence = CONFIDENCE_FAULT if sure else CONFIDENCE_FAULT_SPIN if spin else CONFIDENCE_ONE_CAPTURE
     suspects = _suspects(evidence, whys, dict.fromkeys(faults, confidence))
     missing = () if sure else _spin_told(spin) or ("a second capture: does nothing move?",)
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.blocking import BLOCKED, CONFIDENCE_ONE_CAPTURE, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import BUSY_SHARE, Motion, Stillness, moving, spinning, stillness
-from slurm_robust.localize.stacks.place import Place
+from slurm_robust.localize.stacks.place import StackPlace
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
-from slurm_robust.localize.stillness import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
-from slurm_robust.localize.votes.busy_ranks import Look, verdict_at_work, verdict_unsure
-from slurm_robust.localize.votes.held import gil_held, gone_for_good, seen_held
+from slurm_robust.localize.votes.busy_ranks import Observation, verdict_at_work, verdict_unsure
+from slurm_robust.localize.votes.held_ranks import gil_held, gone_for_good, seen_held
 from slurm_robust.localize.votes.lagging import left_behind
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
@@ -26,10 +26,10 @@ MAX_UNREAD_SHARE = 0.2
 
 
 @dataclass(frozen=True)
-class _Scene:
+class _Partition:
     """The last capture, by what the ranks do."""
 
-    places: dict[int, Place]
+    places: dict[int, StackPlace]
     waiting: tuple[int, ...]
     outside: tuple[RankCapture, ...]
     unseen: tuple[int, ...]
@@ -37,6 +37,12 @@ class _Scene:
     """Those that wait are known to wait for peers: not at work in the backward pass, not only at the device."""
     spin: tuple[int, ...] = ()
     """Those of them that use a processor where they stand: hosts that wait for a GPU do, and hosts that compute."""
+
+
+def judge_outside(evidence: Evidence) -> Verdict | None:
+    """The verdict of `judge_waiting` where it names a culprit; else None."""
+    found = judge_waiting(evidence)
+    return found if found is not None and found.conclusion is Conclusion.CULPRIT else None
 
 
 def judge_waiting(evidence: Evidence) -> Verdict | None:
@@ -80,7 +86,7 @@ def others_wait(evidence: Evidence, without: set[int], span_s: float = BLOCKED.s
     )
 
 
-def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
+def _scene(captures: tuple[Capture, ...], last: Capture) -> _Partition:
     places = {r.rank: rank_place(r) for r in last.ranks}
     waiting = [r for r in last.ranks if places[r.rank].waits_for_peers]
     firm = _waits_firmly(captures, waiting)
@@ -92,10 +98,10 @@ def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
     # A rank without a stack is still outside where something else tells what holds it (stopped, dead, gone).
     unseen = tuple(r.rank for r in last.ranks if places[r.rank].kind is Kind.UNKNOWN and blocking(r).patience is None)
     outside = tuple(r for r in last.ranks if r.rank not in members and r.rank not in unseen)
-    return _Scene(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
+    return _Partition(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
 
 
-def _without_spinners(captures: Sequence[Capture], scene: _Scene, gil: frozenset[int]) -> _Scene:
+def _without_spinners(captures: Sequence[Capture], scene: _Partition, gil: frozenset[int]) -> _Partition:
     """Hosts that wait for their GPU use a processor wherever they stand: where others outside sleep, these wait too."""
     moved = set(moving(captures, (r.rank for r in scene.outside))) - gil
     busy = spinning(captures, moved)
@@ -105,13 +111,15 @@ def _without_spinners(captures: Sequence[Capture], scene: _Scene, gil: frozenset
     return replace(scene, outside=outside, spin=tuple(sorted({*scene.spin, *busy})))
 
 
-def _outnumbered(last: Capture, scene: _Scene) -> bool:
+def _outnumbered(last: Capture, scene: _Partition) -> bool:
     """More are outside than wait, or they are on most nodes."""
     nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in scene.outside}
     return len(scene.outside) > len(scene.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
 
 
-def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene, gil: frozenset[int]) -> _Scene | None:
+def _one_is_held(
+    captures: tuple[Capture, ...], last: Capture, scene: _Partition, gil: frozenset[int]
+) -> _Partition | None:
     """Ranks that something is seen to hold, while all others stand in the step, each where it stood before.
 
     Under CUDA the others wait wherever they next need their device, which is not one line of the program.
@@ -133,7 +141,7 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene, gi
     spin = spinning(captures, moved)
     if moved - spin:
         return None
-    found = _Scene(scene.places, tuple(sorted(others)), held, scene.unseen, False, tuple(sorted(spin)))
+    found = _Partition(scene.places, tuple(sorted(others)), held, scene.unseen, False, tuple(sorted(spin)))
     return None if not others or _outnumbered(last, found) else found
 
 
@@ -155,7 +163,7 @@ def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> 
     return True
 
 
-def _at_common_place(last: Capture, places: dict[int, Place]) -> list[RankCapture]:
+def _at_common_place(last: Capture, places: dict[int, StackPlace]) -> list[RankCapture]:
     """Ranks at one line of the program, where they are more than half: `.item()` and its like wait in native code."""
     in_step = [p for p in places.values() if p.kind is Kind.USER and not p.slow_by_nature]
     labels = Counter(place.label for place in in_step)
@@ -165,7 +173,7 @@ def _at_common_place(last: Capture, places: dict[int, Place]) -> list[RankCaptur
     return [r for r in last.ranks if places[r.rank].label == label] if count > len(last.ranks) / 2 else []
 
 
-def _nobody_waits(evidence: Evidence, scene: _Scene) -> Verdict:
+def _nobody_waits(evidence: Evidence, scene: _Partition) -> Verdict:
     kinds = Counter(place.slow_by_nature or place.kind.value for place in scene.places.values())
     what, count = kinds.most_common(1)[0]
     on_the_move = moving(evidence.captures, scene.places)
@@ -179,7 +187,7 @@ def _nobody_waits(evidence: Evidence, scene: _Scene) -> Verdict:
     )
 
 
-def _all_wait(last: Capture, scene: _Scene) -> Verdict:
+def _all_wait(last: Capture, scene: _Partition) -> Verdict:
     if scene.unseen:
         reason = f"every rank that was seen waits; {name(scene.unseen)} could not be seen"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(scene.unseen)}",))
@@ -199,10 +207,10 @@ def _all_wait(last: Capture, scene: _Scene) -> Verdict:
     return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=told)
 
 
-def _minority(evidence: Evidence, scene: _Scene, gil: frozenset[int]) -> Verdict:
+def _minority(evidence: Evidence, scene: _Partition, gil: frozenset[int]) -> Verdict:
     captures = evidence.captures
     still_for = stillness(captures, [r.rank for r in scene.outside])
-    looks: dict[int, Look] = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
+    looks: dict[int, Observation] = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
     peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
     at_work = [r for r in scene.outside if looks[r.rank][1].moves and r.rank not in gil]
     if at_work:
@@ -220,7 +228,7 @@ def _minority(evidence: Evidence, scene: _Scene, gil: frozenset[int]) -> Verdict
         blocked, still = looks[surest.rank]
         if not _trust(blocked, still, scene)[0]:
             missing.append(_wanted(_needed(blocked, scene), still))
-        confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_FIRST_LOOK)
+        confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_ONE_CAPTURE)
         seen = f"unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
         ranks = tuple(sorted(r.rank for r in here))
         why, detail = f"{name(ranks)} on {node}: {blocked.what}", ", ".join(filter(None, (blocked.detail, seen)))
@@ -231,18 +239,18 @@ def _minority(evidence: Evidence, scene: _Scene, gil: frozenset[int]) -> Verdict
     return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
 
 
-def _where(scene: _Scene) -> str:
+def _where(scene: _Partition) -> str:
     return Counter(scene.places[r].label for r in scene.waiting).most_common(1)[0][0]
 
 
-def _needed(what: Blocking, scene: _Scene) -> Patience | None:
+def _needed(what: Blocking, scene: _Partition) -> Patience | None:
     """How long this must last; longer where the others are only known to stand at a common place."""
     if what.patience is None or scene.firm:
         return what.patience
     return max(what.patience, LIKELY, key=lambda p: p.span_s)
 
 
-def _trust(what: Blocking, still: Stillness, scene: _Scene) -> tuple[bool, int, float]:
+def _trust(what: Blocking, still: Stillness, scene: _Partition) -> tuple[bool, int, float]:
     needed = _needed(what, scene)
     enough = needed is not None and still.captures >= needed.captures and still.span_s >= needed.span_s
     return enough, still.captures, still.span_s
@@ -257,7 +265,7 @@ def _wanted(needed: Patience | None, still: Stillness) -> str:
     return f"{needed.captures} still captures over {needed.span_s:.0f} s ({so_far})"
 
 
-def _peers_explained(captures: tuple[Capture, ...], scene: _Scene) -> bool:
+def _peers_explained(captures: tuple[Capture, ...], scene: _Partition) -> bool:
     """All others waited in the last two captures already, and hardly any rank is unseen."""
     if len(captures) < 2 or len(scene.unseen) > MAX_UNSEEN_SHARE * len(scene.places):
         return False

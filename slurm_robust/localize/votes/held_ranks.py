@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_robust.localize.evidence import Capture, RankCapture
+from slurm_robust.localize.stacks.blocking import blocking
 from slurm_robust.localize.stacks.frames import label, labels
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import QUIET_FLOOR_S, QUIET_SHARE
 from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, rank_process
-from slurm_robust.localize.stillness import blocking
 
 _AWAKE = frozenset({"S", "R"})
-GIL_LOOKS = 3
+GIL_CAPTURES = 3
 """Captures that must show a thread with the GIL at one place, where it uses a processor meanwhile."""
 
 
@@ -63,4 +63,4 @@ def _keeps(seen: Sequence[tuple[tuple[str, ...], float]], captures: int, elapsed
     if captures < 2 or len(seen) < captures or len({stack for stack, _ in seen}) > 1:
         return False
     used_s = seen[-1][1] - seen[0][1]
-    return captures >= GIL_LOOKS or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S)
+    return captures >= GIL_CAPTURES or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S)
