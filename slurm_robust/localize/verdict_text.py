@@ -47,7 +47,7 @@ def to_text(verdict: Verdict) -> str:
     if verdict.detail:
         lines.append(f"  {verdict.detail}")
     for suspect in verdict.suspects:
-        kind = "" if suspect.infrastructure else ", nothing says that its node is at fault"
+        kind = "" if suspect.infrastructure else ", no evidence against its node"
         who = name(suspect.ranks) if suspect.ranks else "no rank"
         where = f"{suspect.node} ({who})" if suspect.node else who
         lines.append(f"  suspect {where}, confidence {suspect.confidence:.2f}{kind}: {suspect.why}")

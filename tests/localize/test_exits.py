@@ -232,7 +232,7 @@ def test_a_line_that_names_no_rank_blames_no_node() -> None:
     verdict = judge(Evidence(8, {n: f"n{n}" for n in range(8)}, exits=tuple(exits)))
     assert not any(s.infrastructure for s in verdict.suspects)
     assert "ECC" in verdict.reason
-    assert any("which rank said so" in what for what in verdict.missing)
+    assert any("which rank printed it" in what for what in verdict.missing)
 
 
 def test_an_unlabelled_line_speaks_for_the_job() -> None:

@@ -41,7 +41,7 @@ def test_the_papers_example_ends_at_machine_15() -> None:
     assert found.suspects[0].confidence > 4 * found.suspects[1].confidence
     assert "30 ranks wait" in found.reason
     assert "tensor group of ranks 30-31" in found.reason
-    assert "tensor and pipeline group of ranks 24-31: leaving all of it costs 3 nodes more" in found.detail
+    assert "tensor and pipeline group of ranks 24-31: excluding all of it costs 3 more nodes" in found.detail
     assert not found.corroborated
     assert any("flight recorder" in what for what in found.missing)
 

@@ -27,8 +27,8 @@ def verdict_at_work(
     if last.busy:
         what = f"is busy at {where} ({last.why})"
         reason = f"{who} on {rank.node} {what}: slow, or an endless loop"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it comes to an end",), detail=peers)
-    return Verdict(Conclusion.NONE, f"{who} on {rank.node} moves outside the collective ({last.why})", detail=peers)
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it ends by itself",), detail=peers)
+    return Verdict(Conclusion.NONE, f"{who} on {rank.node} moved outside the collective ({last.why})", detail=peers)
 
 
 def verdict_unsure(
@@ -56,7 +56,7 @@ def verdict_unsure(
     chance = None if gil else _met_by_chance(outside, looks)
     if chance is not None:
         reason = f"rank {chance.rank} on {chance.node}: {looks[chance.rank][0].what}, and may be at work there"
-        missing = (f"{GIL_CAPTURES} captures that meet it there ({_why(looks[chance.rank])})",)
+        missing = (f"{GIL_CAPTURES} captures that show it there ({_why(looks[chance.rank])})",)
         return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=peers)
     return None
 

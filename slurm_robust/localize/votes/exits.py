@@ -26,6 +26,8 @@ _BY_WORDS = (Cause.LAUNCH, Cause.HARDWARE, Cause.DEVICE, Cause.USER_CODE, Cause.
 """Causes that tell of themselves, the surest first."""
 ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 
+_LEFT_EARLY = "the program ended there too early, no node is at fault"
+
 # Set by hand for the first version: an order of trust, not yet frequencies measured on a campaign.
 CONFIDENCE_HARDWARE = 0.9
 CONFIDENCE_NODE_GONE = 0.95
@@ -44,8 +46,8 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
         return found
     return replace(
         found,
-        reason=f"{found.reason}; the output says {said!r}, and not of which rank",
-        missing=(*found.missing, "which rank said so: srun --label, or an error handler that names it"),
+        reason=f"{found.reason}; the output also says {said!r}, without naming the rank",
+        missing=(*found.missing, "which rank printed it: srun --label, or an error handler that names the rank"),
     )
 
 
@@ -117,11 +119,9 @@ def _finished(evidence: Evidence, ended: list[RankExit]) -> Verdict:
     who = name(e.rank for e in ended)
     if not others_wait(evidence, {e.rank for e in ended}):
         # Ranks do not end in the same second, and saving at the end takes its time.
-        return Verdict(Conclusion.NONE, f"{who} ended with exit code 0, the others are still on their way")
-    reason = (
-        f"{who} ended with exit code 0 while the others wait in a collective: the program let it leave early, no node"
-    )
-    return Verdict(Conclusion.USER_CODE, reason)
+        return Verdict(Conclusion.NONE, f"{who} ended with exit code 0, the others have not finished yet")
+    reason = f"{who} ended with exit code 0 while the others wait in a collective"
+    return Verdict(Conclusion.USER_CODE, f"{reason}: {_LEFT_EARLY}")
 
 
 def _node_gone(
@@ -146,10 +146,8 @@ def _left_early(left: list[RankExit], failed: list[tuple[RankExit, ExitCause]]) 
     if not left or not lost or len(left) >= len(lost):
         return None
     who = name(e.rank for e in left)
-    reason = (
-        f"{who} ended with exit code 0, and {name(e.rank for e in lost)} lost a peer: the program let it leave early"
-    )
-    return Verdict(Conclusion.USER_CODE, f"{reason}, no node")
+    reason = f"{who} ended with exit code 0, and {name(e.rank for e in lost)} lost a peer"
+    return Verdict(Conclusion.USER_CODE, f"{reason}: {_LEFT_EARLY}")
 
 
 def _no_root(failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
@@ -157,7 +155,8 @@ def _no_root(failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
         # All that is known are victims: whoever was lost must show in the captures before.
         return None
     detail = failed[0][1].detail
-    reason = f"{name(e.rank for e, _ in failed)} ended from outside ({detail}): cancelled, preempted or out of time"
+    who = name(e.rank for e, _ in failed)
+    reason = f"{who} ended from outside ({detail}): the job was cancelled, preempted or out of time"
     return Verdict(Conclusion.NONE, reason)
 
 
@@ -168,26 +167,23 @@ def _told(
     who = name(e.rank for e, f in chosen if f.signature == finding.signature)
     after = _victims(failed, {e.node for e, _ in chosen})
     if cause is Cause.USER_CODE:
-        return Verdict(
-            Conclusion.USER_CODE, f"{who} raised {finding.detail!r}: the program's own error, no node{after}"
-        )
+        reason = f"{who} raised {finding.detail!r}: the program's own error, no node is at fault{after}"
+        return Verdict(Conclusion.USER_CODE, reason)
     if cause is Cause.LAUNCH:
-        reason = f"Slurm could not start the step ({finding.detail}): nothing of the program has run"
+        reason = f"Slurm could not start the step ({finding.detail}): the program never ran"
         return Verdict(Conclusion.UNDETERMINED, reason)
     if cause is Cause.DISK_FULL:
-        reason = (
-            f"{who} found a full disk ({finding.detail}): more than one node may share it, so none is blamed{after}"
-        )
+        reason = f"{who} found a full disk ({finding.detail}): several nodes may share it, so none is blamed{after}"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("which file system is full",))
     nodes = sorted({e.node for e, _ in chosen if e.node})
     if not nodes:
-        reason = f"{who} ended with {finding.detail!r}, and which rank's or node's it is is not known{after}"
+        reason = f"{who} ended with {finding.detail!r}; on which rank or node is not known{after}"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("exit codes of single ranks: the job's output file",))
     hardware = cause is Cause.HARDWARE
     if cause in (Cause.HARDWARE, Cause.DEVICE) and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
         reason = f"{who} on {len(nodes)} nodes died with {finding.detail!r}: they share the cause (storage, fabric)"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those nodes share",))
-    note = "; a wrong program may cause it too, so its node is not left yet" if cause is Cause.DEVICE else ""
+    note = "; a wrong program may cause it too, so its node stays in use for now" if cause is Cause.DEVICE else ""
     suspects = tuple(
         Suspect(
             node,
@@ -211,7 +207,7 @@ def _untold(
     if len({e.rank for e, _ in early}) > 1 and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
         told = ", ".join(sorted({f.detail for _, f in early}))
         who = name(e.rank for e, _ in early)
-        reason = f"{who} on {len(nodes)} nodes died together ({told}): which was first cannot be told"
+        reason = f"{who} on {len(nodes)} nodes died together ({told}): which died first is not known"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("an error text, or the order of the deaths",))
     suspects = []
     for node in nodes:
@@ -223,7 +219,7 @@ def _untold(
         if faulted:
             why, confidence = f"{why}; the node itself reports {faulted[0][:120]}", CONFIDENCE_HARDWARE
         else:
-            why += "; nothing says that its node is at fault"
+            why += "; there is no evidence against its node"
         ranks = tuple(sorted({e.rank for e, _ in here}))
         suspects.append(Suspect(node, ranks, confidence, why, infrastructure=bool(faulted)))
     found = _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))

@@ -12,7 +12,7 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.frames import main_thread, own_frames
 from slurm_robust.localize.stacks.motion import BUSY_SHARE, moving
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
-from slurm_robust.localize.votes.dominant import outliers
+from slurm_robust.localize.votes.dominant import odd_ranks
 from slurm_robust.localize.votes.group_scopes import Scope, scope_of
 from slurm_robust.localize.votes.wait_graph import WaitGraph, WaitSink
 from slurm_robust.model import Conclusion, Suspect, Verdict
@@ -94,24 +94,24 @@ def _named(capture: Capture, sink: WaitSink, groups: Groups) -> Verdict | None:
         return None
     told_nodes = shortened(", ".join(nodes), 60)
     what = sink.group.told if sink.group is not None else name(sink.ranks)
-    why = f"{len(sink.waiters)} ranks wait, over whatever steps, for the {what}, which waits within itself"
+    why = f"{len(sink.waiters)} ranks wait, directly or through others, for the {what}, which waits within itself"
     suspects = [
         Suspect(node, _ranks(sink.ranks, node, node_of), round(CONFIDENCE_SINK / len(nodes), 3), f"{node}: {why}")
         for node in nodes
     ]
-    told = [f"leaving {told_nodes} is the least that takes the {what} apart"] if len(nodes) > 1 else []
-    odd = outliers(capture, groups)
+    told = [f"excluding {told_nodes} is the smallest change that breaks up the {what}"] if len(nodes) > 1 else []
+    odd = odd_ranks(capture, groups)
     if odd is not None and odd.group is not None and set(sink.ranks) < set(odd.group.ranks):
         # The rule of dominant stacks agrees, and sees more: its nodes are named, and left only if it comes again.
         beside = [node for node in odd.nodes if node not in nodes]
-        shared = f"the stacks of {name(odd.ranks)} stand apart; they share the {odd.group.told}"
+        shared = f"the stacks of {name(odd.ranks)} differ from most; these ranks share the {odd.group.told}"
         suspects += [
             Suspect(node, _ranks(odd.group.ranks, node, node_of), CONFIDENCE_BESIDE, f"{node}: {shared}", False)
             for node in beside
         ]
         if beside:
-            told.append(f"{shared}: leaving all of it costs {len(beside)} nodes more")
-    missing = ("flight recorder or NCCL RAS: which of them", f"pairwise tests of {told_nodes}")
+            told.append(f"{shared}: excluding all of it costs {len(beside)} more nodes")
+    missing = ("flight recorder or NCCL RAS: which rank of them", f"pairwise tests of {told_nodes}")
     return Verdict(Conclusion.CULPRIT, why, tuple(suspects), missing=missing, detail="; ".join(told))
 
 

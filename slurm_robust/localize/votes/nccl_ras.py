@@ -78,8 +78,8 @@ def _silent(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _
         if rank is None or not (dead or (who.host, who.pid) in earlier):
             continue
         confidence = CONFIDENCE_DEAD if dead else CONFIDENCE_SILENT
-        what = "considered dead" if dead else "unreachable"
-        leads[rank] = max(leads.get(rank, (0.0, "")), (confidence, f"NCCL calls its process {who.pid} {what}"))
+        what = f"NCCL considers its process {who.pid} dead" if dead else f"NCCL cannot reach its process {who.pid}"
+        leads[rank] = max(leads.get(rank, (0.0, "")), (confidence, what))
     return leads
 
 

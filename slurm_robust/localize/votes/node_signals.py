@@ -30,7 +30,7 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
         return None
     if len(silent) > max(1, len(nodes) // 2):
         told = shortened(", ".join(sorted(silent)), 60)
-        reason = f"{len(silent)} of {len(nodes)} nodes are silent ({told}): a cause that they share, or ours"
+        reason = f"{len(silent)} of {len(nodes)} nodes are silent ({told}): a shared cause, or our agents failed"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what the silent nodes share",))
     certain = all(sure for _, sure in silent.values())
     down = {s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN}
@@ -38,7 +38,7 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     wanted = "an answer from " + ", ".join(sorted(silent))
     whys = {node: f"node {node} is silent: {why}" for node, (why, _) in silent.items()}
     if on_the_move and not set(silent) <= down:
-        reason = f"{'; '.join(whys.values())}; but {name(on_the_move)} move, so an agent may be lost, not a node"
+        reason = f"{'; '.join(whys.values())}; but {name(on_the_move)} move, so perhaps only an agent is lost"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
     confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_ONE_CAPTURE for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
@@ -60,12 +60,13 @@ def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
     silent: dict[str, tuple[str, bool]] = {}
     for node in sorted(set(evidence.rank_nodes.values())):
         if node in down:
-            silent[node] = (f"Slurm says: {down[node]}", True)
+            silent[node] = (f"Slurm reports: {down[node]}", True)
         elif node in now and (absent[node] >= 2 or node in hints):
             also = f", and {hints[node]}" if node in hints else ""
-            silent[node] = (f"its agent did not answer in {absent[node]} of the last captures{also}", True)
+            last = len(evidence.captures[-2:])
+            silent[node] = (f"its agent did not answer {absent[node]} of the last {last} captures{also}", True)
         elif node in now:
-            silent[node] = ("its agent did not answer once", False)
+            silent[node] = ("its agent did not answer one capture", False)
         elif not evidence.captures and (node in hints or node in quiet):
             silent[node] = (hints.get(node) or quiet[node], False)
     return silent
@@ -82,7 +83,7 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
     whys = {node: f"node {node} reports {faults[node][:160]}{', and no rank moves' if sure else ''}" for node in faults}
     confidence = CONFIDENCE_FAULT if sure else CONFIDENCE_FAULT_SPIN if spin else CONFIDENCE_ONE_CAPTURE
     suspects = _suspects(evidence, whys, dict.fromkeys(faults, confidence))
-    missing = () if sure else _spin_told(spin) or ("a second capture: does nothing move?",)
+    missing = () if sure else _spin_told(spin) or ("a second capture, to see whether anything moves",)
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
 
 
@@ -106,4 +107,4 @@ def _moving_ranks(evidence: Evidence) -> tuple[list[int], list[int]]:
 
 
 def _spin_told(spin: list[int]) -> tuple[str, ...]:
-    return (f"whether {name(spin)} wait: they use a processor, at one place",) if spin else ()
+    return (f"whether {name(spin)} wait or compute: they use a processor at one place",) if spin else ()

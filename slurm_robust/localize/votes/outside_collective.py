@@ -63,9 +63,8 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
         outside_nodes = {r.node for r in scene.outside}
         who = name(r.rank for r in scene.outside)
         where = Counter(scene.places[r.rank].label for r in scene.outside).most_common(1)[0][0]
-        reason = (
-            f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where}): no node explains it"
-        )
+        reason = f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where})"
+        reason = f"{reason}: no single node explains it"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those ranks share: storage, input, code",))
     return _minority(evidence, scene, gil)
 
@@ -178,10 +177,11 @@ def _nobody_waits(evidence: Evidence, scene: _Partition) -> Verdict:
     what, count = kinds.most_common(1)[0]
     on_the_move = moving(evidence.captures, scene.places)
     if on_the_move:
-        return Verdict(Conclusion.NONE, f"no rank waits for another, and {name(on_the_move)} move (most ranks: {what})")
+        reason = f"no rank waits for another, and {name(on_the_move)} move (most ranks are in {what})"
+        return Verdict(Conclusion.NONE, reason)
     reason = f"no rank waits in a collective: {count} of {len(scene.places)} are in {what}"
     if len(evidence.captures) < 2:
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture: do they move?",))
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture, to see whether they move",))
     return Verdict(
         Conclusion.UNDETERMINED, f"{reason}, and none moves", missing=("what all ranks share: storage, input",)
     )
@@ -189,7 +189,7 @@ def _nobody_waits(evidence: Evidence, scene: _Partition) -> Verdict:
 
 def _all_wait(last: Capture, scene: _Partition) -> Verdict:
     if scene.unseen:
-        reason = f"every rank that was seen waits; {name(scene.unseen)} could not be seen"
+        reason = f"every rank with a stack waits; {name(scene.unseen)} without a stack may be the cause"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(scene.unseen)}",))
     behind = left_behind(last)
     if behind is not None:
@@ -197,7 +197,7 @@ def _all_wait(last: Capture, scene: _Partition) -> Verdict:
     labels = Counter(place.label for place in scene.places.values())
     missing = ("flight recorder or NCCL RAS: who did not join", "pairwise tests of the nodes")
     if len(labels) == 1:
-        reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot tell who holds them"
+        reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot show which rank holds them up"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
     told = joined(
         (f"{name(r for r, p in scene.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common()),
@@ -218,9 +218,9 @@ def _minority(evidence: Evidence, scene: _Partition, gil: frozenset[int]) -> Ver
     unsure = verdict_unsure(scene.outside, scene.places, looks, peers, captures=len(captures), gil=gil)
     if unsure is not None:
         return unsure
-    missing = [] if _peers_explained(captures, scene) else ["captures in which all others wait, one after the other"]
+    missing = [] if _peers_explained(captures, scene) else ["two captures in a row in which all others wait"]
     if scene.spin:
-        missing.append(f"whether {name(scene.spin)} wait: they use a processor, at one place")
+        missing.append(f"whether {name(scene.spin)} wait or compute: they use a processor at one place")
     suspects = []
     for node in sorted({r.node for r in scene.outside}):
         here = [r for r in scene.outside if r.node == node]
@@ -258,11 +258,11 @@ def _trust(what: Blocking, still: Stillness, scene: _Partition) -> tuple[bool, i
 
 def _wanted(needed: Patience | None, still: Stillness) -> str:
     if needed is None:
-        return "anything beyond its stack that says that it will not go on by itself"
+        return "evidence beyond its stack that it will not continue by itself"
     if still.last is not None and still.last.motion is Motion.UNSURE:
-        return f"certainty that it stands still ({still.last.why})"
+        return f"certainty that it does not move ({still.last.why})"
     so_far = f"so far {still.captures} over {still.span_s:.0f} s"
-    return f"{needed.captures} still captures over {needed.span_s:.0f} s ({so_far})"
+    return f"{needed.captures} unmoved captures over {needed.span_s:.0f} s ({so_far})"
 
 
 def _peers_explained(captures: tuple[Capture, ...], scene: _Partition) -> bool:

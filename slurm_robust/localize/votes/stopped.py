@@ -27,7 +27,7 @@ def judge_stops(evidence: Evidence) -> Verdict | None:
     who = name(r.rank for members in held.values() for r in members)
     nodes = set(evidence.rank_nodes.values()) | set(held)
     if len(nodes) > 1 and len(held) > len(nodes) / 2:
-        reason = f"{who} are stopped, on most nodes: suspended by Slurm or by a person, no node at fault"
+        reason = f"{who} are stopped, on most nodes: suspended by Slurm or by a person, no node is at fault"
         return Verdict(Conclusion.NONE, reason)
     suspects, sure = [], True
     for node, members in sorted(held.items()):
