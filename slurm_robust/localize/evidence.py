@@ -1,6 +1,6 @@
 """What localisation is given: captured stacks, progress, exits and node signals, as frozen values.
 
-Whoever captures (the supervisor, a file of old dumps) makes these; whoever judges only reads them.
+The supervisor, or a reader of saved files, makes these values; the votes only read them.
 """
 
 from __future__ import annotations
@@ -132,13 +132,13 @@ class Evidence:
     Attributes:
         world_size: Number of ranks expected.
         rank_nodes: Where each rank runs.
-        captures: Oldest first; two or more tell a moving process from a still one.
+        captures: Oldest first; two or more show whether a process moves.
         node_signals: XIDs, links, lost agents, nodes down, of the same minutes.
         layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty where unknown.
         layout_order: Order in which they count ranks (`tp-pp-dp`), empty for Megatron's.
         recorder: Flight-recorder dumps of the ranks that left one.
-        timings: How long steps took each rank, None where nobody told.
-        ras: What NCCL's own service said of the job, oldest first.
+        timings: How long steps took each rank, None where not reported.
+        ras: What NCCL's own service reported of the job, oldest first.
     """
 
     world_size: int

@@ -16,7 +16,7 @@ class Cause(enum.Enum):
     """Why a rank ended, roots before victims."""
 
     LAUNCH = "Slurm could not start it"
-    HARDWARE = "a hardware fault in its own words"
+    HARDWARE = "a hardware error message"
     DEVICE = "an error of its GPU, which a broken one and a wrong program both cause"
     USER_CODE = "an exception of the program"
     DISK_FULL = "no space left"
@@ -31,7 +31,7 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True)
 class ExitCause:
-    """A cause, with the line or fact that tells it; `signature` is the same for the same failure elsewhere."""
+    """A cause, with the line or fact that shows it; `signature` is the same for the same failure elsewhere."""
 
     cause: Cause
     detail: str
@@ -123,7 +123,7 @@ _VARIABLE = (
 _SHAPE_MAX = 100
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _AT_ONCE = (Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE)
-"""Ends that leave a rank no time for words."""
+"""Ends that leave a rank no time to print anything."""
 _FROM_OUTSIDE = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
 
 
@@ -155,12 +155,12 @@ def exit_causes(exits: Iterable[RankExit]) -> list[tuple[RankExit, ExitCause]]:
     shared = {id(e.shared_lines): e.shared_lines for e in ended}
     spoken = chain.from_iterable((*(e.last_lines for e in ended), *shared.values()))
     alone = alone and not any(_PEER.search(line) for line in spoken)
-    told = {key: _from_shared(lines, alone=alone) for key, lines in shared.items()}
-    return [(e, _exit_cause(e, told[id(e.shared_lines)])) for e in ended]
+    read = {key: _from_shared(lines, alone=alone) for key, lines in shared.items()}
+    return [(e, _exit_cause(e, read[id(e.shared_lines)])) for e in ended]
 
 
 def exit_cause(ended: RankExit) -> ExitCause:
-    """Why one rank ended, as far as it can be told without the others."""
+    """Why one rank ended, as far as it is known without the others."""
     return _exit_cause(ended, _from_shared(ended.shared_lines, alone=False))
 
 
@@ -170,11 +170,11 @@ def _exit_cause(ended: RankExit, shared: ExitCause | None) -> ExitCause:
         return ExitCause(Cause.OOM, "the kernel killed it for memory", "oom")
     if ended.exit_code == 0 and not number:
         return ExitCause(Cause.FINISHED, "exit code 0", "finished")
-    told = _from_lines(ended.last_lines)
-    if told is None and number not in _AT_ONCE:
-        told = shared
-    if told is not None:
-        return told
+    read = _from_lines(ended.last_lines)
+    if read is None and number not in _AT_ONCE:
+        read = shared
+    if read is not None:
+        return read
     if number:
         cause = Cause.ENDED_FROM_OUTSIDE if number in _FROM_OUTSIDE else Cause.SIGNAL
         return ExitCause(cause, signal_name(number), signal_name(number))
@@ -185,14 +185,14 @@ def _exit_cause(ended: RankExit, shared: ExitCause | None) -> ExitCause:
 
 def in_words(finding: ExitCause) -> bool:
     """Whether it is an error of which only the message is known, and neither program nor node is known to cause it."""
-    told = finding.cause is Cause.FAILED and re.fullmatch(r"exit \d+", finding.signature) is None
-    return told or finding.cause is Cause.DEVICE
+    read = finding.cause is Cause.FAILED and re.fullmatch(r"exit \d+", finding.signature) is None
+    return read or finding.cause is Cause.DEVICE
 
 
 def hardware_line(lines: tuple[str, ...]) -> str:
     """The first of these lines in which hardware complains, or else a GPU's error, shortened; empty for none."""
-    told = [line for line in lines if _HARDWARE.search(line)] or [line for line in lines if _about_device(line)]
-    return told[0].strip()[:160] if told else ""
+    read = [line for line in lines if _HARDWARE.search(line)] or [line for line in lines if _about_device(line)]
+    return read[0].strip()[:160] if read else ""
 
 
 def is_frame(line: str) -> bool:
@@ -205,13 +205,13 @@ _FRAME_LABEL = re.compile(r"^(?:\s*\d+: )?(?:\[rank\d+\]: ?)?")
 
 
 def path_of(detail: str) -> str:
-    """The path that an error's words name; empty where they name none."""
+    """The path that an error message names; empty where they name none."""
     found = _PATH.search(detail)
     return (found[1] or found[2]) if found else ""
 
 
 def shape(text: str) -> str:
-    """What a message has in common with the same one said elsewhere: no numbers, addresses, paths or ranks."""
+    """What a message has in common with the same one elsewhere: no numbers, addresses, paths or ranks."""
     text = _LABEL.sub("", text, count=1)
     for pattern, instead in _VARIABLE:
         text = pattern.sub(instead, text)
@@ -226,11 +226,11 @@ def bad_loss_line(lines: tuple[str, ...]) -> str:
 def _from_shared(lines: tuple[str, ...], *, alone: bool) -> ExitCause | None:
     """What the lines that name no rank say. They may be any rank's, so that they say nothing of a node's hardware."""
     if not alone and any(_HARDWARE.search(line) or _about_device(line) for line in lines):
-        return None  # the root, on nobody knows which node: whatever else is said may only follow from it
+        return None  # the root, on an unknown node: other messages may only follow from it
     if alone and any(_HARDWARE.search(line) and not _EXCEPTION.match(line) for line in lines):
         return None  # a warning of any rank
-    told = [finding for block in _tracebacks(lines) if (finding := _from_lines(block)) is not None]
-    return next((f for f in told if f.cause is not Cause.PEER_LOST), told[0] if told else None)
+    read = [finding for block in _tracebacks(lines) if (finding := _from_lines(block)) is not None]
+    return next((f for f in read if f.cause is not Cause.PEER_LOST), read[0] if read else None)
 
 
 def _tracebacks(lines: Sequence[str]) -> list[tuple[str, ...]]:
@@ -246,8 +246,8 @@ def _tracebacks(lines: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _about_device(line: str) -> bool:
-    told = _from_line(line)
-    return told is not None and told.cause is Cause.DEVICE
+    read = _from_line(line)
+    return read is not None and read.cause is Cause.DEVICE
 
 
 def _from_lines(lines: tuple[str, ...]) -> ExitCause | None:
@@ -256,8 +256,8 @@ def _from_lines(lines: tuple[str, ...]) -> ExitCause | None:
             return ExitCause(Cause.HARDWARE, line.strip()[:160], found[0].lower())
     # The first exception of a chain is the root: what follows happened while it was handled.
     for line in lines:
-        if (told := _from_line(line)) is not None:
-            return told
+        if (read := _from_line(line)) is not None:
+            return read
     for line in lines:
         if (raised := _EXCEPTION.match(line)) and raised[1] not in _TORCHRUN:
             return ExitCause(Cause.FAILED, line.strip()[:160], shape(line))

@@ -25,9 +25,9 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
     if verdict.conclusion is Conclusion.NONE:
         return None
     nodes = tuple(sorted({suspect.node for suspect in verdict.suspects}))
-    told = _node_signature(evidence, nodes)
-    if told:
-        return Failure(told, nodes, FailureCause.NODE)
+    of_node = _node_signature(evidence, nodes)
+    if of_node:
+        return Failure(of_node, nodes, FailureCause.NODE)
     suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     roots = [(e, f) for e, f in exit_causes(evidence.exits) if f.cause in ROOTS]
     for _, finding in [item for item in roots if item[0].rank in suspects] or roots:
@@ -38,9 +38,9 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
 
 
 def disk_path(exits: Iterable[RankExit]) -> str:
-    """The path on a full disk that a rank's last words name; empty where they name none."""
-    told = (path_of(f.detail) for _, f in exit_causes(exits) if f.cause is Cause.DISK_FULL)
-    return next((path for path in told if path), "")
+    """The path on a full disk that a rank's last lines name; empty where they name none."""
+    of_node = (path_of(f.detail) for _, f in exit_causes(exits) if f.cause is Cause.DISK_FULL)
+    return next((path for path in of_node if path), "")
 
 
 def _cause(finding: ExitCause) -> FailureCause:
@@ -48,7 +48,7 @@ def _cause(finding: ExitCause) -> FailureCause:
 
 
 def _telling(finding: ExitCause) -> bool:
-    """Whether two failures that look like this are the same: any Python program ends with 1, and any disk is full."""
+    """Whether two failures with this signature are the same: any Python program ends with 1, and any disk is full."""
     return finding.cause is not Cause.DISK_FULL and finding.signature != "exit 1"
 
 

@@ -23,10 +23,10 @@ def read(body: bytes) -> RasView:
         RasError: not of that shape.
     """
     try:
-        told = msgspec.json.decode(body, type=_Kept)
+        answer = msgspec.json.decode(body, type=_Kept)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RasError(f"not an answer of NCCL RAS: {str(error)[:160]}") from None
-    return read_text(told.text, told.at_s) if told.text else read_json(bytes(told.json), told.at_s)
+    return read_text(answer.text, answer.at_s) if answer.text else read_json(bytes(answer.json), answer.at_s)
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Lag:
     Attributes:
         communicator: NCCL's hash of it.
         size: Its ranks.
-        operation: AllReduce, …; empty where NCCL (2.24, 2.25) does not tell.
+        operation: AllReduce, …; empty where NCCL (2.24, 2.25) does not name it.
         most: How often those ahead launched it.
         behind: Who launched it less often, and how often; only those that NCCL names.
         whole: All that are behind are named.
-        ahead: Who launched it most often; empty where they are not told.
+        ahead: Who launched it most often; empty where NCCL does not name them.
     """
 
     communicator: str
@@ -107,15 +107,15 @@ def read_json(body: bytes, at_s: float) -> RasView:
         RasError: not of that shape.
     """
     try:
-        told = msgspec.json.decode(body, type=_Answer)
+        answer = msgspec.json.decode(body, type=_Answer)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RasError(f"not an answer of NCCL RAS: {str(error)[:160]}") from None
     silent = tuple(
         (CommunicatorMember(rank, host, pid), c.size, dead)
-        for c in told.communicators
+        for c in answer.communicators
         for rank, host, pid, dead in c.missing
     )
-    lags = tuple(_lag(c, o) for c in told.communicators for o in c.operations)
+    lags = tuple(_lag(c, o) for c in answer.communicators for o in c.operations)
     return RasView(at_s, silent, lags)
 
 

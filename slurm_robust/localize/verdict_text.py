@@ -41,7 +41,7 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def to_text(verdict: Verdict) -> str:
-    """The verdict in words: conclusion, suspects, classes of ranks, and what was missing."""
+    """The verdict as text: conclusion, suspects, classes of ranks, and what was missing."""
     sure = ", corroborated" if verdict.corroborated else ""
     lines = [f"{_HEADLINES[verdict.conclusion]}{sure}: {verdict.reason}"]
     if verdict.detail:

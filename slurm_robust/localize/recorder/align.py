@@ -29,7 +29,7 @@ class Hold:
         op: As one of the waiters noted it.
         waiters: Ranks that have it pending, next in its group.
         absent: Members that never enqueued it; they left a dump, which says so.
-        undumped: Members that nothing is known of: they left no dump.
+        undumped: Members that left no dump, so nothing is known of them.
         behind: Members that enqueued it, and have something else before it on their device.
     """
 
@@ -119,7 +119,7 @@ class _Board:
         return found
 
     def joined(self, rank: int, op: Operation) -> bool | None:
-        """Has this member enqueued the operation? None where its dump does not tell."""
+        """Has this member enqueued the operation? None where its dump does not show it."""
         if rank in self.entered[op.group, op.seq]:
             return True
         counters = self._counters.get((op.group, rank))
@@ -256,6 +256,8 @@ def _mismatches(board: _Board) -> tuple[Mismatch, ...]:
             compared = "" if op.name.lower() in _ANY_SHAPE | _ONE_SIDED else f" {op.shape}"
             kinds[op.name + compared].append(rank)
         if len(kinds) > 1 and name in board.groups:
-            told = sorted(((what, tuple(sorted(who))) for what, who in kinds.items()), key=lambda k: (-len(k[1]), k[0]))
-            found.append(Mismatch(board.groups[name], seq, tuple(told)))
+            ordered = sorted(
+                ((what, tuple(sorted(who))) for what, who in kinds.items()), key=lambda k: (-len(k[1]), k[0])
+            )
+            found.append(Mismatch(board.groups[name], seq, tuple(ordered)))
     return tuple(sorted(found, key=lambda m: (m.group.name, m.seq)))

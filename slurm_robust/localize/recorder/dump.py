@@ -78,7 +78,7 @@ class RankDump:
     Attributes:
         groups: The groups it is a member of, by name.
         counters: Group's number in this process → (last enqueued, last completed), -1 for none yet.
-        numbers: Group's number in this process → its name, as far as its entries tell.
+        numbers: Group's number in this process → its name, as far as its entries show.
         pending: Operations not complete, in the order in which they were enqueued.
         last_at_s: When it enqueued its newest recorded operation, 0 where it has none.
     """
@@ -108,7 +108,7 @@ def read_dump(body: bytes, rank: int) -> RankDump:
 
     Args:
         body: The whole file.
-        rank: Whose it is, as its name says: dumps do not tell.
+        rank: Whose dump it is, as its file name says: the dump itself does not.
 
     Raises:
         DumpError: not a dump, or one that would run something.
@@ -138,13 +138,13 @@ def _decode(plain: Any, rank: int) -> RankDump:
     if not isinstance(plain, dict) or not isinstance(plain.get("entries"), list):
         raise RecorderDumpError("not a flight-recorder dump: no list of entries in it")
     try:
-        groups = {str(name): _group(str(name), told) for name, told in (plain.get("pg_config") or {}).items()}
+        groups = {str(name): _group(str(name), fields) for name, fields in (plain.get("pg_config") or {}).items()}
         if "" in groups and "0" not in groups:
             # Gloo's default group has no name in the table of groups, and this one in its entries.
             groups["0"] = replace(groups.pop(""), name="0")
         counters = {
-            int(number): (int(told["last_enqueued_collective"]), int(told["last_completed_collective"]))
-            for number, told in (plain.get("pg_status") or {}).items()
+            int(number): (int(fields["last_enqueued_collective"]), int(fields["last_completed_collective"]))
+            for number, fields in (plain.get("pg_status") or {}).items()
         }
         numbers: dict[int, str] = {}
         pending: list[Operation] = []
@@ -162,16 +162,16 @@ def _decode(plain: Any, rank: int) -> RankDump:
     return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s)
 
 
-def _group(name: str, told: Mapping[str, Any]) -> ProcessGroup:
-    if "ranges" in told:
-        # As the node's agent writes it; all ranks of a large job tell of the same group.
+def _group(name: str, fields: Mapping[str, Any]) -> ProcessGroup:
+    if "ranges" in fields:
+        # As the node's agent writes it; all ranks of a large job list the same group.
         return ProcessGroup(
-            name, str(told.get("desc", "")), _spread(tuple((int(a), int(b), int(c)) for a, b, c in told["ranges"]))
+            name, str(fields.get("desc", "")), _spread(tuple((int(a), int(b), int(c)) for a, b, c in fields["ranges"]))
         )
-    ranks = told["ranks"]
+    ranks = fields["ranks"]
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
-    return ProcessGroup(name, str(told.get("desc", "")), tuple(int(r) for r in ranks))
+    return ProcessGroup(name, str(fields.get("desc", "")), tuple(int(r) for r in ranks))
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""How long each step took each rank: one table, steps by ranks, with gaps where nothing was told."""
+"""How long each step took each rank: one table, steps by ranks, with gaps where nothing was reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 MAX_STEPS = 1000
-"""Steps kept, the last ones: what was true a thousand steps ago says little of a machine now."""
+"""Steps kept, the last ones: a machine may have been different a thousand steps ago."""
 NAN = math.nan
 _Row = tuple["array[float]", "array[float]", "array[float]"]
 """Total, compute, communication of one step, a value a rank in the order in which the ranks came."""
@@ -16,11 +16,11 @@ _Row = tuple["array[float]", "array[float]", "array[float]"]
 
 @dataclass(frozen=True)
 class Timing:
-    """One step of one rank, seconds; None where it was not told.
+    """One step of one rank, seconds; None where it was not reported.
 
     Attributes:
         total_s: From the end of the step before to the end of this one.
-        compute_s: At work of its own: no waiting for other ranks in it.
+        compute_s: The rank's own work, without waiting for other ranks.
         communication_s: In collectives and exchanges, waiting for others included.
     """
 
@@ -34,12 +34,12 @@ class Timing:
 
 @dataclass(frozen=True)
 class StepTimings:
-    """Steps by ranks, seconds; NaN where nothing was told.
+    """Steps by ranks, seconds; NaN where nothing was reported.
 
     Attributes:
         ranks: In order; the place of a rank here is its place in each row.
         steps: In order.
-        nodes: Rank → its node, where told.
+        nodes: Rank → its node, where reported.
         total: One row a step, one value a rank.
         compute: The same, for a rank's own work.
         layout: Parallel sizes that came with the timings, empty where none did.
@@ -63,7 +63,7 @@ def usable(value: object) -> float | None:
 
 
 class Collector:
-    """Takes timings in any order, and makes the table. A step told twice by a rank counts as told last.
+    """Takes timings in any order, and makes the table. Of a step reported twice by a rank, the later report counts.
 
     Args:
         max_steps: Steps kept, the highest ones; 24 bytes for each of their ranks.

@@ -1,8 +1,8 @@
-"""How long must a rank stand still before its standing still explains a hang?
+"""What holds a rank, and how long must it stand still before that explains a hang?
 
-A false kill is worse than a late one, so the answer depends on what holds it: a stopped process will not go on by
-itself, a lock between waiting threads neither; a slow read, a retry with its sleeps, or a C++ pool at work may. Where
-nothing but time would tell, the answer is None: the site's action limit decides.
+A false kill is worse than a late one, so the time depends on what holds the rank. A stopped process does not continue
+by itself, and neither does a lock between waiting threads; a slow read, a retry with its sleeps, or a C++ pool at work
+may. Where only time can show it, the answer is None: the site's action limit decides.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Patience:
 
 
 SURE = Patience(2, 2.0)
-"""Stopped or dead: it cannot go on by itself. Two looks, since py-spy or a debugger may stop a process for a moment."""
+"""Stopped or dead: it does not continue by itself. Two captures, since py-spy may stop a process for a moment."""
 BLOCKED = Patience(2, 4.0)
 """Every thread that matters waits for another: a loader's deadlock."""
 HELD = Patience(3, 8.0)
@@ -51,10 +51,10 @@ CONFIDENCE_ONE_CAPTURE = 0.6
 
 @dataclass(frozen=True)
 class Blocking:
-    """What holds a rank, in words, and how long that must last to count.
+    """What holds a rank, as a phrase, and how long that must last to count.
 
     Attributes:
-        what: In a few words, for the short sentence.
+        what: A phrase for the short sentence.
         detail: What belongs to it and is too much for that sentence.
         infrastructure: Its node may be the reason (a stopped or uninterruptible process, a loader that hangs).
         confidence: That this is where the cause is: see `docs/localization.md` for which of them are measured.
@@ -163,7 +163,7 @@ def _worker_wait(worker: CapturedProcess, found: StackPlace) -> WaitsOn:
 
 def _held(what: str, found: StackPlace, wait: WaitsOn, detail: str = "") -> Blocking:
     patience, confidence = _BY_WAIT[wait]
-    told = ", ".join(part for part in (detail, f"held by {wait.value}") if part)
+    detail_text = ", ".join(part for part in (detail, f"held by {wait.value}") if part)
     if found.slow_by_nature:
-        return Blocking(what, SLOW, True, 0.6, f"{told}, in {found.slow_by_nature}")
-    return Blocking(what, patience, True, confidence, told)
+        return Blocking(what, SLOW, True, 0.6, f"{detail_text}, in {found.slow_by_nature}")
+    return Blocking(what, patience, True, confidence, detail_text)

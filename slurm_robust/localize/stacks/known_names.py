@@ -1,7 +1,7 @@
-"""Names that tell what a stack does: files and functions of torch, of its neighbours, and of the kernel.
+"""Names that show what a stack does: files and functions of torch, of its neighbours, and of the kernel.
 
-Tables only; `place` reads them. A name that is missing here makes a verdict later, never wrong: unknown code is taken
-for the user's own, which is not acted on before the action limit.
+Tables only; `place` reads them. A name that is missing here makes a verdict later, never wrong: unknown code counts
+as the user's own, which is not acted on before the action limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Kind(str, enum.Enum):
 
     COLLECTIVE = "collective"
     BACKWARD = "backward"
-    """In autograd's native engine: it computes, or waits for a gradient reduction; motion tells which."""
+    """In autograd's native engine: it computes, or waits for a gradient reduction; motion shows which."""
     SYNC = "sync"
     """Waiting for the device: victim and culprit look alike here."""
     LOADER = "loader"
@@ -30,7 +30,7 @@ class Kind(str, enum.Enum):
 
 
 class WaitsOn(str, enum.Enum):
-    """What holds a thread."""
+    """What a thread waits on."""
 
     LOCK = "a lock or queue"
     """A Python lock, condition, event or queue, seen in the frames."""

@@ -1,4 +1,4 @@
-"""Equal stacks told once: classes of ranks that stand at the same place, and a merged tree for people."""
+"""Equal stacks shown once: classes of ranks that stand at the same place, and a merged tree for people."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from slurm_robust.model import StackClass
 _STATES = {"T": "stopped", "t": "held by a debugger", "D": "uninterruptible (D)", "Z": "zombie", "X": "dead"}
 
 
-_Told = tuple[tuple[str, ...], tuple[str, ...]]
+_Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def _stack(process: CapturedProcess) -> _Told:
+def _stack(process: CapturedProcess) -> _Labels:
     """Its main thread as labels, and the same without what differs from poll to poll; one line in brackets for none."""
     thread = main_thread(process.threads)
     tail = (f"[{_STATES[process.state]}]",) if process.state in _STATES else ()
     if thread is None or not thread.frames:
         nothing = tail or (f"[no stack: {process.error[:80] or 'not captured'}]",)
         return nothing, nothing
-    told, alike = _labels(thread.frames, "")
-    return ((*told, *tail), (*alike, *tail)) if tail else (told, alike)
+    shown, comparable = _labels(thread.frames, "")
+    return ((*shown, *tail), (*comparable, *tail)) if tail else (shown, comparable)
 
 
 @by_identity
-def _labels(frames: tuple[StackFrame, ...], _: str) -> _Told:
+def _labels(frames: tuple[StackFrame, ...], _: str) -> _Labels:
     own = own_frames(frames)
-    told, found = labels(own), place_of(frames)
+    shown, found = labels(own), place_of(frames)
     if not found.waits_for_peers and found.wait is not WaitsOn.LOCK:
-        return told, told
+        return shown, shown
     # Who waits goes round in a loop: the line in the call that waits, and what that calls, are chance.
     kept = found.anchor - 1 if found.waits_for_peers else found.anchor
-    return told, (*told[:kept], *labels(own[kept:], lines=False))
+    return shown, (*shown[:kept], *labels(own[kept:], lines=False))
 
 
 _Stacks = dict[ProcessRole, dict[tuple[str, ...], set[int]]]
@@ -56,7 +56,7 @@ def _stacks(capture: Capture) -> _Stacks:
 def _folded(capture: Capture) -> _Stacks:
     found: _Stacks = {}
     # Content-addressed archives give equal stacks as the same object: it is worth making labels once.
-    seen: dict[tuple[int, str, str], _Told] = {}
+    seen: dict[tuple[int, str, str], _Labels] = {}
     exact: dict[tuple[ProcessRole, tuple[str, ...]], set[tuple[str, ...]]] = {}
     for rank in capture.ranks:
         training = rank_process(rank)
@@ -68,10 +68,10 @@ def _folded(capture: Capture) -> _Stacks:
             stack = seen.get(key)
             if stack is None:
                 stack = seen[key] = _stack(process)
-            told, alike = stack
-            found.setdefault(role, {}).setdefault(alike, set()).add(rank.rank)
-            exact.setdefault((role, alike), set()).add(told)
-    # Where all stand at the same line, it is told.
+            shown, comparable = stack
+            found.setdefault(role, {}).setdefault(comparable, set()).add(rank.rank)
+            exact.setdefault((role, comparable), set()).add(shown)
+    # Where all stand at the same line, that line is shown.
     return {
         role: {next(iter(exact[role, s])) if len(exact.get((role, s), ())) == 1 else s: r for s, r in members.items()}
         for role, members in found.items()
@@ -126,7 +126,7 @@ def tree_json(capture: Capture) -> list[dict[str, Any]]:
     A stack may be a thousand calls deep, and nested objects as deep are more than many readers take; so calls are a
     flat list, callers before what they call, each with the place of its caller in the list (-1 for none).
     """
-    told = []
+    shown = []
     for role, root in merged(capture):
         calls: list[dict[str, Any]] = []
         todo = [(-1, step, child) for step, child in reversed(root.in_order())]
@@ -134,8 +134,8 @@ def tree_json(capture: Capture) -> list[dict[str, Any]]:
             caller, step, branch = todo.pop()
             calls.append({"function": step, "ranks": rank_sets.fold(branch.ranks), "caller": caller})
             todo += [(len(calls) - 1, below, child) for below, child in reversed(branch.in_order())]
-        told.append({"processes": role.value, "ranks": rank_sets.fold(root.ranks), "calls": calls})
-    return told
+        shown.append({"processes": role.value, "ranks": rank_sets.fold(root.ranks), "calls": calls})
+    return shown
 
 
 def render_tree(capture: Capture) -> str:

@@ -30,7 +30,7 @@ BUSY_SHARE = 0.2
 QUIET_SHARE = 0.02
 """Less than this is what the threads of a waiting training process use (NCCL's watchdog, metrics)."""
 QUIET_FLOOR_S = 0.03
-"""Three ticks of the kernel's clock (100 a second): below it nothing can be told."""
+"""Three ticks of the kernel's clock (100 a second): below it nothing can be measured."""
 _ASLEEP = ("SS", "SD", "DS", "DD")
 IO_BYTES = 16384
 """Fewer bytes than this are a log line or a heartbeat."""
@@ -158,7 +158,7 @@ def _counters(before: CapturedProcess, after: CapturedProcess, elapsed_s: float,
         return Motion.STILL, "", False
     found = _cpu(after, after.cpu_s - before.cpu_s, elapsed_s)
     if found[0] is Motion.MOVING and before.state + after.state in _ASLEEP and _side_thread_runs(after):
-        # /proc tells the main thread's state: what uses the processor is the thread that is seen to run.
+        # /proc shows the main thread's state: the processor is used by the thread that runs.
         return Motion.UNSURE, f"a side thread of process {after.pid} uses a processor", False
     return found
 
@@ -221,8 +221,8 @@ def _still(seen: list[tuple[float, RankCapture]]) -> Stillness:
 
 def moving(captures: Sequence[Capture], ranks: Iterable[int]) -> list[int]:
     """Those of these ranks that moved between the last two captures."""
-    looks = stillness(captures[-2:], ranks)
-    return sorted(rank for rank, still in looks.items() if still.moves)
+    still_for = stillness(captures[-2:], ranks)
+    return sorted(rank for rank, still in still_for.items() if still.moves)
 
 
 def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
@@ -232,11 +232,11 @@ def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
     that computes, and one whose stack cannot be read. It counts only in training (as far as is known), without a step,
     and where nothing says that the place is slow by nature.
     """
-    looks = stillness(captures[-2:], ranks)
+    still_for = stillness(captures[-2:], ranks)
     last = {r.rank: r for r in captures[-1].ranks} if captures else {}
     return {
         rank
-        for rank, still in looks.items()
+        for rank, still in still_for.items()
         if still.moves and still.last is not None and still.last.busy and _may_spin(last[rank])
     }
 

@@ -1,7 +1,7 @@
 """What a thread is doing: where it stands, and what it waits for there.
 
-Two questions are told apart. *Kind* is the part of a training program that the thread is in, read from the
-innermost frames outward. *Wait* is what holds it there, read from the innermost frames or, where those end in a call
+Two separate questions. *Kind* is the part of a training program that the thread is in, read from the
+innermost frames outward. *WaitsOn* is what holds it there, read from the innermost frames or, where those end in a call
 into native code, from the kernel's wait channel.
 """
 

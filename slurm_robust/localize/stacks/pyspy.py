@@ -89,7 +89,7 @@ def _whole(value: Any) -> int:
 
 
 def parse_text(text: str) -> tuple[CapturedThread, ...]:
-    """Read the plain output of `py-spy dump`, with or without the words around it.
+    """Read the plain output of `py-spy dump`, with or without its heading.
 
     Raises:
         DumpError: no thread in it.

@@ -25,13 +25,11 @@ class OddRanks:
     Attributes:
         group: The smallest parallel group that holds them all; None where none does.
         nodes: Nodes to exclude: the group's, or the odd ranks' own where these are on one node.
-        cost: How many of those nodes hold no odd rank.
     """
 
     ranks: tuple[int, ...]
     group: ParallelGroup | None
     nodes: tuple[str, ...]
-    cost: int
 
 
 def odd_ranks(capture: Capture, groups: Groups) -> OddRanks | None:
@@ -45,9 +43,9 @@ def odd_ranks(capture: Capture, groups: Groups) -> OddRanks | None:
     node_of = {r.rank: r.node for r in capture.ranks}
     own = {node_of[rank] for rank in odd}
     if len(own) == 1:
-        return OddRanks(odd, groups.shared(odd), tuple(own), 0)
+        return OddRanks(odd, groups.shared(odd), tuple(own))
     group = groups.shared(odd)
     if group is None:
-        return OddRanks(odd, None, (), 0)
+        return OddRanks(odd, None, ())
     nodes = {node_of[rank] for rank in group.ranks if rank in node_of}
-    return OddRanks(odd, group, tuple(sorted(nodes)), len(nodes - own))
+    return OddRanks(odd, group, tuple(sorted(nodes)))

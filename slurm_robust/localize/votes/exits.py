@@ -1,4 +1,4 @@
-"""Ranks that ended: which was first, which only followed, and does it say anything about a node?"""
+"""Votes on ranks that ended: names the rank that died first, and its node where the death says anything about it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined
 
 SAME_MOMENT_S = 5.0
-"""Closer deaths are not ordered: agents look twice a second, clocks differ, and peers follow within seconds."""
+"""Closer deaths are not ordered: agents poll twice a second, clocks differ, and peers follow within seconds."""
 
 CLEAR_LEAD_S = 1.0
-"""Two looks of an agent."""
+"""Two polls of an agent."""
 
 _NODE_GONE = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING, SignalKind.AGENT_SILENT)
 _WITH_ITS_NODE = (Cause.HARDWARE, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 """Ends that a node's own end explains; whoever could still say something else had a node to say it on."""
 _BY_WORDS = (Cause.LAUNCH, Cause.HARDWARE, Cause.DEVICE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM)
-"""Causes that tell of themselves, the surest first."""
+"""Causes that an error message shows, the surest first."""
 ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 
 _LEFT_EARLY = "the program ended there too early, no node is at fault"
@@ -41,12 +41,12 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
     """The verdict where ranks ended; None where the exits alone explain nothing (none, or only victims)."""
     found = _judged(evidence)
     shared = {id(e.shared_lines): e.shared_lines for e in evidence.exits}
-    said = next((line for lines in shared.values() if (line := hardware_line(lines))), "")
-    if found is None or not said or any(s.infrastructure for s in found.suspects):
+    line_found = next((line for lines in shared.values() if (line := hardware_line(lines))), "")
+    if found is None or not line_found or any(s.infrastructure for s in found.suspects):
         return found
     return replace(
         found,
-        reason=f"{found.reason}; the output also says {said!r}, without naming the rank",
+        reason=f"{found.reason}; the output also says {line_found!r}, without naming the rank",
         missing=(*found.missing, "which rank printed it: srun --label, or an error handler that names the rank"),
     )
 
@@ -60,34 +60,34 @@ def judge_lost_peers(evidence: Evidence) -> Verdict | None:
 
 
 def _judged(evidence: Evidence) -> Verdict | None:
-    told = exit_causes(evidence.exits)
-    if not told:
+    causes = exit_causes(evidence.exits)
+    if not causes:
         return None
     gone = _gone_nodes(evidence)
-    failed = [(e, f) for e, f in told if f.cause is not Cause.FINISHED]
+    failed = [(e, f) for e, f in causes if f.cause is not Cause.FINISHED]
     if not failed:
-        return _finished(evidence, [e for e, _ in told])
+        return _finished(evidence, [e for e, _ in causes])
     on_gone = sorted({e.node for e, f in failed if e.node in gone and f.cause in _WITH_ITS_NODE})
     if on_gone and _earliest_on(on_gone, failed):
         return _node_gone(evidence, on_gone, gone, failed)
     roots = [(e, f) for e, f in failed if f.cause in ROOTS]
     if not roots:
-        left = [e for e, f in told if f.cause is Cause.FINISHED]
+        left = [e for e, f in causes if f.cause is Cause.FINISHED]
         return _left_early(left, failed) or _no_root(failed)
     first_s = roots[0][0].at_s
     early = [(e, f) for e, f in roots if e.at_s <= first_s + SAME_MOMENT_S]
     for cause in _BY_WORDS:
         chosen = [(e, f) for e, f in early if f.cause is cause]
         if chosen:
-            return _told(evidence, cause, chosen, failed)
-    return _untold(evidence, _likely_first(early), failed)
+            return _by_message(evidence, cause, chosen, failed)
+    return _without_message(evidence, _likely_first(early), failed)
 
 
 def _likely_first(early: list[tuple[RankExit, ExitCause]]) -> list[tuple[RankExit, ExitCause]]:
     """Of deaths at the same moment, those that look like the first one.
 
-    A kill or a crash takes a rank at once; its peers fail, abort or vanish after it. Failing that, an error in a rank's
-    own words says more than an exit code; failing that, a lead of a second.
+    A kill or a crash takes a rank at once; its peers fail, abort or vanish after it. Failing that, an error message
+    says more than an exit code; failing that, a lead of a second decides.
     """
     taken = [(e, f) for e, f in early if f.cause is Cause.SIGNAL and f.signature != "SIGABRT"]
     taken = taken or [(e, f) for e, f in early if in_words(f)]
@@ -160,7 +160,7 @@ def _no_root(failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
     return Verdict(Conclusion.NONE, reason)
 
 
-def _told(
+def _by_message(
     evidence: Evidence, cause: Cause, chosen: list[tuple[RankExit, ExitCause]], failed: list[tuple[RankExit, ExitCause]]
 ) -> Verdict:
     finding = chosen[0][1]
@@ -197,7 +197,7 @@ def _told(
     return _culprit(joined(s.why for s in suspects) + after, suspects)
 
 
-def _untold(
+def _without_message(
     evidence: Evidence, early: list[tuple[RankExit, ExitCause]], failed: list[tuple[RankExit, ExitCause]]
 ) -> Verdict:
     if all(e.rank < 0 for e, _ in early):
@@ -205,9 +205,9 @@ def _untold(
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("exit codes of single ranks: the job's output file",))
     nodes = sorted({e.node for e, _ in early})
     if len({e.rank for e, _ in early}) > 1 and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
-        told = ", ".join(sorted({f.detail for _, f in early}))
+        causes = ", ".join(sorted({f.detail for _, f in early}))
         who = name(e.rank for e, _ in early)
-        reason = f"{who} on {len(nodes)} nodes died together ({told}): which died first is not known"
+        reason = f"{who} on {len(nodes)} nodes died together ({causes}): which died first is not known"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("an error text, or the order of the deaths",))
     suspects = []
     for node in nodes:
@@ -223,7 +223,7 @@ def _untold(
         ranks = tuple(sorted({e.rank for e, _ in here}))
         suspects.append(Suspect(node, ranks, confidence, why, infrastructure=bool(faulted)))
     found = _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
-    # A rank that vanished may have finished: its agent sees no exit code. The others' waiting tells.
+    # A rank that vanished may have finished: its agent sees no exit code. The others' waiting shows it.
     vanished = {e.rank for e, f in failed if f.cause is Cause.VANISHED}
     if vanished >= {e.rank for e, _ in failed} and not others_wait(evidence, vanished, SURE.span_s):
         wanted = (f"the exit code of {name(vanished)}", "two captures in which the others wait in a collective")
@@ -237,5 +237,5 @@ def _victims(failed: list[tuple[RankExit, ExitCause]], nodes: set[str]) -> str:
 
 
 def _culprit(reason: str, suspects: tuple[Suspect, ...]) -> Verdict:
-    # A death is a fact seen once and for all: no second look makes it more certain.
+    # A death is certain at once: a second capture adds nothing.
     return Verdict(Conclusion.CULPRIT, reason, suspects, corroborated=True)

@@ -1,4 +1,4 @@
-"""All wait, and some are steps behind: they are in another collective than the others, by their progress."""
+"""Votes on reported progress where all ranks wait: names ranks that are steps behind, so in another collective."""
 
 from __future__ import annotations
 

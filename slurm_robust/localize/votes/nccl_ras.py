@@ -59,7 +59,7 @@ class _Finder:
         return {self.rank(who, lag.size) for who in lag.ahead}
 
     def rank(self, who: CommunicatorMember, size: int) -> int | None:
-        """In the communicator of all ranks its number is the rank; else its process id tells, where only one has it."""
+        """Its number in the communicator of all ranks; else the only rank with its process id; else None."""
         if size == self.world and who.rank >= 0:
             return who.rank
         ranks = self._pids.get(who.pid, ())
@@ -85,7 +85,7 @@ def _silent(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _
 
 def _behind(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _Lead]:
     """Ranks that are waited for, wait for nobody themselves, and did not move between the two answers."""
-    if before is None or not last.lags or not _all_told(last.lags, find):
+    if before is None or not last.lags or not _all_named(last.lags, find):
         return {}
     earlier = {(lag.communicator, lag.operation): lag for lag in before.lags}
     if any(earlier.get((lag.communicator, lag.operation)) != lag for lag in last.lags):
@@ -102,18 +102,18 @@ def _behind(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _
             if count > least:
                 waiting.add(rank)
             else:
-                late[rank] = (CONFIDENCE_BEHIND, _told(lag, count))
+                late[rank] = (CONFIDENCE_BEHIND, _counts(lag, count))
     return {rank: lead for rank, lead in late.items() if rank not in waiting}
 
 
-def _all_told(lags: Sequence[Lag], find: _Finder) -> bool:
+def _all_named(lags: Sequence[Lag], find: _Finder) -> bool:
     """All that are behind are named and, where several operations lag, all that are ahead, too."""
     if not all(lag.whole for lag in lags):
         return False
     return len(lags) == 1 or all(lag.size == find.world or len(lag.ahead) + len(lag.behind) == lag.size for lag in lags)
 
 
-def _told(lag: Lag, count: int) -> str:
+def _counts(lag: Lag, count: int) -> str:
     what = lag.operation or "operation"
     return f"it launched {what} {count} times, {lag.size - len(lag.behind)} peers {lag.most} times"
 

@@ -1,4 +1,4 @@
-"""Nodes that fell silent, and nodes that report a fault of their own."""
+"""Votes on nodes: names nodes that do not answer, and nodes that report a fault of their own."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     if not silent:
         return None
     if len(silent) > max(1, len(nodes) // 2):
-        told = shortened(", ".join(sorted(silent)), 60)
-        reason = f"{len(silent)} of {len(nodes)} nodes are silent ({told}): a shared cause, or our agents failed"
+        nodes_text = shortened(", ".join(sorted(silent)), 60)
+        reason = f"{len(silent)} of {len(nodes)} nodes are silent ({nodes_text}): a shared cause, or our agents failed"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what the silent nodes share",))
     certain = all(sure for _, sure in silent.values())
     down = {s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN}
@@ -42,7 +42,7 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
     confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_ONE_CAPTURE for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
-    missing = (*_spin_told(spin), *(() if certain else (wanted,)))
+    missing = (*_spin_missing(spin), *(() if certain else (wanted,)))
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=not missing)
 
 
@@ -83,7 +83,7 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
     whys = {node: f"node {node} reports {faults[node][:160]}{', and no rank moves' if sure else ''}" for node in faults}
     confidence = CONFIDENCE_FAULT if sure else CONFIDENCE_FAULT_SPIN if spin else CONFIDENCE_ONE_CAPTURE
     suspects = _suspects(evidence, whys, dict.fromkeys(faults, confidence))
-    missing = () if sure else _spin_told(spin) or ("a second capture, to see whether anything moves",)
+    missing = () if sure else _spin_missing(spin) or ("a second capture, to see whether anything moves",)
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
 
 
@@ -106,5 +106,5 @@ def _moving_ranks(evidence: Evidence) -> tuple[list[int], list[int]]:
     return [rank for rank in moved if rank not in spin], sorted(spin)
 
 
-def _spin_told(spin: list[int]) -> tuple[str, ...]:
+def _spin_missing(spin: list[int]) -> tuple[str, ...]:
     return (f"whether {name(spin)} wait or compute: they use a processor at one place",) if spin else ()

@@ -1,4 +1,4 @@
-"""Who is not in the collective that all others wait in? Does what it does there explain their waiting?"""
+"""Votes on stacks: names the few ranks outside the collective that all others wait in, if that explains the waiting."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
     if not evidence.captures or not evidence.captures[-1].ranks:
         return None
     last = evidence.captures[-1]
-    scene = _scene(evidence.captures, last)
+    parts = _scene(evidence.captures, last)
     gil = gil_held(evidence.captures)
-    held = _one_is_held(evidence.captures, last, scene, gil)
-    scene = held or scene
-    if not scene.waiting:
-        return _nobody_waits(evidence, scene)
-    if not scene.outside:
-        return _all_wait(last, scene)
-    scene = _without_spinners(evidence.captures, scene, gil)
-    if _outnumbered(last, scene):
-        outside_nodes = {r.node for r in scene.outside}
-        who = name(r.rank for r in scene.outside)
-        where = Counter(scene.places[r.rank].label for r in scene.outside).most_common(1)[0][0]
+    held = _one_is_held(evidence.captures, last, parts, gil)
+    parts = held or parts
+    if not parts.waiting:
+        return _nobody_waits(evidence, parts)
+    if not parts.outside:
+        return _all_wait(last, parts)
+    parts = _without_spinners(evidence.captures, parts, gil)
+    if _outnumbered(last, parts):
+        outside_nodes = {r.node for r in parts.outside}
+        who = name(r.rank for r in parts.outside)
+        where = Counter(parts.places[r.rank].label for r in parts.outside).most_common(1)[0][0]
         reason = f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where})"
         reason = f"{reason}: no single node explains it"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those ranks share: storage, input, code",))
-    return _minority(evidence, scene, gil)
+    return _minority(evidence, parts, gil)
 
 
 def others_wait(evidence: Evidence, without: set[int], span_s: float = BLOCKED.span_s) -> bool:
@@ -94,45 +94,45 @@ def _scene(captures: tuple[Capture, ...], last: Capture) -> _Partition:
         waiting, firm = _at_common_place(last, places), False
         spin = spinning(captures, (r.rank for r in waiting))
     members = {r.rank for r in waiting}
-    # A rank without a stack is still outside where something else tells what holds it (stopped, dead, gone).
+    # A rank without a stack is still outside where something else shows what holds it (stopped, dead, gone).
     unseen = tuple(r.rank for r in last.ranks if places[r.rank].kind is Kind.UNKNOWN and blocking(r).patience is None)
     outside = tuple(r for r in last.ranks if r.rank not in members and r.rank not in unseen)
     return _Partition(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
 
 
-def _without_spinners(captures: Sequence[Capture], scene: _Partition, gil: frozenset[int]) -> _Partition:
+def _without_spinners(captures: Sequence[Capture], parts: _Partition, gil: frozenset[int]) -> _Partition:
     """Hosts that wait for their GPU use a processor wherever they stand: where others outside sleep, these wait too."""
-    moved = set(moving(captures, (r.rank for r in scene.outside))) - gil
+    moved = set(moving(captures, (r.rank for r in parts.outside))) - gil
     busy = spinning(captures, moved)
-    if busy != moved or not 0 < len(busy) < len(scene.outside):
-        return scene
-    outside = tuple(r for r in scene.outside if r.rank not in busy)
-    return replace(scene, outside=outside, spin=tuple(sorted({*scene.spin, *busy})))
+    if busy != moved or not 0 < len(busy) < len(parts.outside):
+        return parts
+    outside = tuple(r for r in parts.outside if r.rank not in busy)
+    return replace(parts, outside=outside, spin=tuple(sorted({*parts.spin, *busy})))
 
 
-def _outnumbered(last: Capture, scene: _Partition) -> bool:
+def _outnumbered(last: Capture, parts: _Partition) -> bool:
     """More are outside than wait, or they are on most nodes."""
-    nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in scene.outside}
-    return len(scene.outside) > len(scene.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
+    nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in parts.outside}
+    return len(parts.outside) > len(parts.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
 
 
 def _one_is_held(
-    captures: tuple[Capture, ...], last: Capture, scene: _Partition, gil: frozenset[int]
+    captures: tuple[Capture, ...], last: Capture, parts: _Partition, gil: frozenset[int]
 ) -> _Partition | None:
     """Ranks that something is seen to hold, while all others stand in the step, each where it stood before.
 
     Under CUDA the others wait wherever they next need their device, which is not one line of the program.
     """
-    if len(captures) < 2 or len(scene.unseen) > max(1, MAX_UNREAD_SHARE * len(last.ranks)):
+    if len(captures) < 2 or len(parts.unseen) > max(1, MAX_UNREAD_SHARE * len(last.ranks)):
         return None
     gone = gone_for_good(captures)
     held = tuple(r for r in last.ranks if r.rank in gil | gone or seen_held(r))
-    if {r.rank for r in held} == {r.rank for r in scene.outside}:
-        return None  # who waits tells the same, without a look at each of many thousands
-    others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(scene.unseen)
+    if {r.rank for r in held} == {r.rank for r in parts.outside}:
+        return None  # the waiting ranks show the same, without reading each of many thousands
+    others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(parts.unseen)
     before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
     at_rest = all(
-        before.get(rank) == (where := scene.places[rank]).label and not where.slow_by_nature for rank in others
+        before.get(rank) == (where := parts.places[rank]).label and not where.slow_by_nature for rank in others
     )
     if not held or not at_rest:
         return None
@@ -140,7 +140,7 @@ def _one_is_held(
     spin = spinning(captures, moved)
     if moved - spin:
         return None
-    found = _Partition(scene.places, tuple(sorted(others)), held, scene.unseen, False, tuple(sorted(spin)))
+    found = _Partition(parts.places, tuple(sorted(others)), held, parts.unseen, False, tuple(sorted(spin)))
     return None if not others or _outnumbered(last, found) else found
 
 
@@ -172,14 +172,14 @@ def _at_common_place(last: Capture, places: dict[int, StackPlace]) -> list[RankC
     return [r for r in last.ranks if places[r.rank].label == label] if count > len(last.ranks) / 2 else []
 
 
-def _nobody_waits(evidence: Evidence, scene: _Partition) -> Verdict:
-    kinds = Counter(place.slow_by_nature or place.kind.value for place in scene.places.values())
+def _nobody_waits(evidence: Evidence, parts: _Partition) -> Verdict:
+    kinds = Counter(place.slow_by_nature or place.kind.value for place in parts.places.values())
     what, count = kinds.most_common(1)[0]
-    on_the_move = moving(evidence.captures, scene.places)
+    on_the_move = moving(evidence.captures, parts.places)
     if on_the_move:
         reason = f"no rank waits for another, and {name(on_the_move)} move (most ranks are in {what})"
         return Verdict(Conclusion.NONE, reason)
-    reason = f"no rank waits in a collective: {count} of {len(scene.places)} are in {what}"
+    reason = f"no rank waits in a collective: {count} of {len(parts.places)} are in {what}"
     if len(evidence.captures) < 2:
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture, to see whether they move",))
     return Verdict(
@@ -187,47 +187,47 @@ def _nobody_waits(evidence: Evidence, scene: _Partition) -> Verdict:
     )
 
 
-def _all_wait(last: Capture, scene: _Partition) -> Verdict:
-    if scene.unseen:
-        reason = f"every rank with a stack waits; {name(scene.unseen)} without a stack may be the cause"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(scene.unseen)}",))
+def _all_wait(last: Capture, parts: _Partition) -> Verdict:
+    if parts.unseen:
+        reason = f"every rank with a stack waits; {name(parts.unseen)} without a stack may be the cause"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(parts.unseen)}",))
     behind = left_behind(last)
     if behind is not None:
         return behind
-    labels = Counter(place.label for place in scene.places.values())
+    labels = Counter(place.label for place in parts.places.values())
     missing = ("flight recorder or NCCL RAS: who did not join", "pairwise tests of the nodes")
     if len(labels) == 1:
         reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot show which rank holds them up"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
-    told = joined(
-        (f"{name(r for r, p in scene.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common()),
+    places_text = joined(
+        (f"{name(r for r, p in parts.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common()),
         most=4,
     )
     reason = "all ranks wait, at different places: a wrong order of collectives in the program, or a lost message"
-    return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=told)
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=places_text)
 
 
-def _minority(evidence: Evidence, scene: _Partition, gil: frozenset[int]) -> Verdict:
+def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Verdict:
     captures = evidence.captures
-    still_for = stillness(captures, [r.rank for r in scene.outside])
-    looks: dict[int, Observation] = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
-    peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
-    at_work = [r for r in scene.outside if looks[r.rank][1].moves and r.rank not in gil]
-    if at_work:
-        return verdict_at_work(at_work, scene.places, looks, peers)
-    unsure = verdict_unsure(scene.outside, scene.places, looks, peers, captures=len(captures), gil=gil)
+    still_for = stillness(captures, [r.rank for r in parts.outside])
+    observed: dict[int, Observation] = {r.rank: (blocking(r), still_for[r.rank]) for r in parts.outside}
+    peers = f"while {name(parts.waiting)} wait at {_where(parts)}"
+    still_moving = [r for r in parts.outside if observed[r.rank][1].moves and r.rank not in gil]
+    if still_moving:
+        return verdict_at_work(still_moving, parts.places, observed, peers)
+    unsure = verdict_unsure(parts.outside, parts.places, observed, peers, captures=len(captures), gil=gil)
     if unsure is not None:
         return unsure
-    missing = [] if _peers_explained(captures, scene) else ["two captures in a row in which all others wait"]
-    if scene.spin:
-        missing.append(f"whether {name(scene.spin)} wait or compute: they use a processor at one place")
+    missing = [] if _peers_explained(captures, parts) else ["two captures in a row in which all others wait"]
+    if parts.spin:
+        missing.append(f"whether {name(parts.spin)} wait or compute: they use a processor at one place")
     suspects = []
-    for node in sorted({r.node for r in scene.outside}):
-        here = [r for r in scene.outside if r.node == node]
-        surest = max(here, key=lambda r: _trust(*looks[r.rank], scene))
-        blocked, still = looks[surest.rank]
-        if not _trust(blocked, still, scene)[0]:
-            missing.append(_wanted(_needed(blocked, scene), still))
+    for node in sorted({r.node for r in parts.outside}):
+        here = [r for r in parts.outside if r.node == node]
+        surest = max(here, key=lambda r: _trust(*observed[r.rank], parts))
+        blocked, still = observed[surest.rank]
+        if not _trust(blocked, still, parts)[0]:
+            missing.append(_wanted(_needed(blocked, parts), still))
         confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_ONE_CAPTURE)
         seen = f"unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
         ranks = tuple(sorted(r.rank for r in here))
@@ -239,19 +239,19 @@ def _minority(evidence: Evidence, scene: _Partition, gil: frozenset[int]) -> Ver
     return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
 
 
-def _where(scene: _Partition) -> str:
-    return Counter(scene.places[r].label for r in scene.waiting).most_common(1)[0][0]
+def _where(parts: _Partition) -> str:
+    return Counter(parts.places[r].label for r in parts.waiting).most_common(1)[0][0]
 
 
-def _needed(what: Blocking, scene: _Partition) -> Patience | None:
+def _needed(what: Blocking, parts: _Partition) -> Patience | None:
     """How long this must last; longer where the others are only known to stand at a common place."""
-    if what.patience is None or scene.firm:
+    if what.patience is None or parts.firm:
         return what.patience
     return max(what.patience, LIKELY, key=lambda p: p.span_s)
 
 
-def _trust(what: Blocking, still: Stillness, scene: _Partition) -> tuple[bool, int, float]:
-    needed = _needed(what, scene)
+def _trust(what: Blocking, still: Stillness, parts: _Partition) -> tuple[bool, int, float]:
+    needed = _needed(what, parts)
     enough = needed is not None and still.captures >= needed.captures and still.span_s >= needed.span_s
     return enough, still.captures, still.span_s
 
@@ -265,17 +265,17 @@ def _wanted(needed: Patience | None, still: Stillness) -> str:
     return f"{needed.captures} unmoved captures over {needed.span_s:.0f} s ({so_far})"
 
 
-def _peers_explained(captures: tuple[Capture, ...], scene: _Partition) -> bool:
+def _peers_explained(captures: tuple[Capture, ...], parts: _Partition) -> bool:
     """All others waited in the last two captures already, and hardly any rank is unseen."""
-    if len(captures) < 2 or len(scene.unseen) > MAX_UNSEEN_SHARE * len(scene.places):
+    if len(captures) < 2 or len(parts.unseen) > MAX_UNSEEN_SHARE * len(parts.places):
         return False
     before = {r.rank: rank_place(r) for r in captures[-2].ranks}
-    now = scene.places
-    for rank in scene.waiting:
+    now = parts.places
+    for rank in parts.waiting:
         if rank not in before:
             return False
-        if scene.firm and not before[rank].waits_for_peers:
+        if parts.firm and not before[rank].waits_for_peers:
             return False
-        if not scene.firm and before[rank].label != now[rank].label:
+        if not parts.firm and before[rank].label != now[rank].label:
             return False
     return True

@@ -111,7 +111,7 @@ def with_recorded(stopped: Verdict, recorded: Verdict | None) -> Verdict:
 def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
     """The recorder's verdict without suspects that are at work elsewhere; None where nobody is left.
 
-    All wait at a barrier for the rank that evaluates or saves: the recorder cannot tell that from a hang. A rank whose
+    All wait at a barrier for the rank that evaluates or saves: to the recorder that looks like a hang. A rank whose
     stack is not there counts as at work where others that the recorder names are, and where the peers wait in a barrier
     or at the end of such work.
     """
@@ -119,14 +119,14 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
     ranks = {rank for suspect in recorded.suspects for rank in suspect.ranks}
-    looks = stillness(evidence.captures[-2:], ranks)
+    observed = stillness(evidence.captures[-2:], ranks)
     # One that only uses a processor where it stands may be a host that waits for its device, unless there is none.
     by_hosts = _carried_by_hosts(evidence)
-    moved = {r for r, still in looks.items() if still.last is not None and _moved(still.last, by_hosts=by_hosts)}
-    at_work = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
-    if at_work or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
-        at_work |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
-    left = tuple(s for s in recorded.suspects if not s.ranks or not at_work >= set(s.ranks))
+    moved = {r for r, still in observed.items() if still.last is not None and _moved(still.last, by_hosts=by_hosts)}
+    working = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
+    if working or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
+        working |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
+    left = tuple(s for s in recorded.suspects if not s.ranks or not working >= set(s.ranks))
     if len(left) == len(recorded.suspects):
         return recorded
     return replace(recorded, suspects=left, reason=joined(s.why for s in left)) if left else None
@@ -182,16 +182,16 @@ def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:
 def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture]) -> Suspect:
     """The suspect with what its rank's stack shows; surer where the stacks name its node too."""
     rank = next((seen[r] for r in suspect.ranks if r in seen), None)
-    told = [suspect.detail]
+    details = [suspect.detail]
     confidence, infrastructure = suspect.confidence, suspect.infrastructure
     if by_stacks is not None:
-        told += [by_stacks.why, by_stacks.detail]
+        details += [by_stacks.why, by_stacks.detail]
         confidence = 1 - (1 - suspect.confidence) * (1 - by_stacks.confidence)
         infrastructure = by_stacks.infrastructure
     elif rank is not None:
         where = rank_place(rank)
-        told.append(f"its stack waits at {where.label}" if where.waits_for_peers else blocking(rank).what)
-    detail = "; ".join(filter(None, told))
+        details.append(f"its stack waits at {where.label}" if where.waits_for_peers else blocking(rank).what)
+    detail = "; ".join(filter(None, details))
     return replace(
         suspect, confidence=round(min(confidence, MAX_CONFIDENCE), 3), infrastructure=infrastructure, detail=detail
     )

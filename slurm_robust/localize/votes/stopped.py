@@ -1,4 +1,4 @@
-"""Processes that a signal, a debugger or a cgroup freezer holds: they cannot go on by themselves."""
+"""Votes on process states: names nodes whose processes a signal or a cgroup freezer stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom: a graph of ranks from their stacks and their parallel groups, followed to where it ends."""
+"""Finds where the waiting ends, for the vote on groups: a graph of which rank waits for which."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WaitGraph:
     """Edges from who waits to who is waited for. A collective is a point of its own between the two.
 
     Args:
-        scopes: What each rank that waits waits in; None where its code does not tell.
+        scopes: The group that each waiting rank waits in; None where its code does not show it.
         others: Ranks that do not wait, or of which nothing is known.
         groups: The job's parallel groups.
     """
