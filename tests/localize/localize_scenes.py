@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import (
@@ -15,7 +15,7 @@ from slurm_robust.localize.evidence import (
     RankExit,
     StackFrame,
 )
-from slurm_robust.model import Signal, SignalKind
+from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
 STD = "/usr/lib/python3.11/"
@@ -161,3 +161,24 @@ def repeated(*ranks: RankCapture, times: int = 2, every_s: float = 5.0, signals:
 def signal(kind: SignalKind, node: str, detail: str = "") -> Signal:
     """A node signal."""
     return Signal(kind, 1000.0, "test", detail, node)
+
+
+PEERS = (waiting(0, SYNC_BUFFERS), waiting(2, BACKWARD), waiting(3))
+
+
+def with_peers(suspect: RankCapture, peers: Sequence[RankCapture] = PEERS) -> tuple[RankCapture, ...]:
+    """A suspect among ranks that wait."""
+    return (*peers, suspect)
+
+
+def named(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
+    """Nodes and ranks of the suspects."""
+    return [(s.node, s.ranks) for s in verdict.suspects]
+
+
+def assert_nobody(verdict: Verdict, *conclusions: Conclusion) -> None:
+    """No node is named, nothing is corroborated, and there is a sentence."""
+    assert verdict.conclusion in conclusions
+    assert not verdict.suspects
+    assert not verdict.corroborated
+    assert verdict.reason
