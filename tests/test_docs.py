@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from slurm_robust import checkpoint, config
 from slurm_robust.cli.main import COMMANDS, cli
 from slurm_robust.daemon.api.http import metrics
-from slurm_robust.localize import stillness
+from slurm_robust.localize.stacks import blocking
 from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE, TIME_KEYS, ActionKind, Road
 from slurm_robust.nodecheck.catalogue import kernel_patterns
 from slurm_robust.nodecheck.engine import registry
@@ -382,7 +382,7 @@ def test_roads_are_documented() -> None:
 def test_the_table_of_patience_is_the_codes() -> None:
     """How long which kind of standing still must last, in the order of the code."""
     rows = re.findall(r"^ *\| .+ \| (\d) \| (\d+) s \|$", text_of("docs/architecture.md"), re.MULTILINE)
-    known = (stillness.SURE, stillness.BLOCKED, stillness.HELD, stillness.LIKELY, stillness.SLOW)
+    known = (blocking.SURE, blocking.BLOCKED, blocking.HELD, blocking.LIKELY, blocking.SLOW)
     assert [(int(count), float(span)) for count, span in rows] == [(p.captures, p.span_s) for p in known]
 
 
@@ -578,7 +578,7 @@ def test_what_the_readme_says_is_there_is_there() -> None:
         "`progress.timing` in a live job": (PACKAGE / "supervise/watch/slowness.py").exists(),
         "`srobust localize --timings`": "--timings" in options_of(["localize"]),
         "`srobust stacks --rounds`": "--rounds" in options_of(["stacks"]),
-        "PyTorch's flight recorder": (PACKAGE / "localize/recorder/vote.py").exists(),
+        "PyTorch's flight recorder": (PACKAGE / "localize/votes/flight_recorder.py").exists(),
         "NCCL's RAS": (PACKAGE / "localize/ras.py").exists(),
         "told by slurmstepd where the SPANK plugin is installed": (PACKAGE / "supervise/agent/exits.py").exists(),
         "that still hold a GPU": (PACKAGE / "supervise/agent/gpu_holders.py").exists(),

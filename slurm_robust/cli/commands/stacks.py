@@ -81,7 +81,7 @@ def command(
 ) -> None:
     """Take the stacks of every process of every rank of a running job, and print them merged.
 
-    The job needs no srobust of its own: plain `srun python train.py` will do. Nothing in it is changed or stopped. You
+    The job needs no preparation: plain `srun python train.py` will do. Nothing in it is changed or stopped. You
     must be its owner (or root). The tree shows each place in the program with the ranks that stand there, `0-2,5`; the
     odd ones out are usually the interesting ones.
 
