@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MAX_STEPS = 1000
@@ -153,11 +153,3 @@ def _put(row: _Row, column: int, *values: float) -> bool:
 
 def _or_nan(value: float | None) -> float:
     return NAN if value is None else value
-
-
-def collect(timings: Iterable[Timing], layout: Mapping[str, int] | None = None) -> StepTimings:
-    """The table of these timings."""
-    collector = Collector()
-    for timing in timings:
-        collector.add(timing)
-    return collector.table(layout)

@@ -15,7 +15,7 @@ from slurm_robust.localize.stacks.place import StackPlace
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
 from slurm_robust.localize.votes.busy_ranks import Observation, verdict_at_work, verdict_unsure
 from slurm_robust.localize.votes.held_ranks import gil_held, gone_for_good, seen_held
-from slurm_robust.localize.votes.lagging import left_behind
+from slurm_robust.localize.votes.progress import left_behind
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from slurm_robust.localize.slow.timings import StepTimings, Timing, collect
+from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing
 
 Work = Callable[[int, int], float]
+
+
+def collect(timings: Iterable[Timing], layout: Mapping[str, int] | None = None) -> StepTimings:
+    """The table of these timings."""
+    collector = Collector()
+    for timing in timings:
+        collector.add(timing)
+    return collector.table(layout)
 
 
 def table(
