@@ -23,7 +23,15 @@ from typing import Any
 import lib
 from rich.console import Console
 
-from slurm_robust.localize.evidence import Capture, Evidence, Frame, Process, Progress, RankCapture, Thread
+from slurm_robust.localize.evidence import (
+    Capture,
+    CapturedProcess,
+    CapturedThread,
+    Evidence,
+    Progress,
+    RankCapture,
+    StackFrame,
+)
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.stacks.archive import NodeArchive, decode, encode
 from slurm_robust.localize.stacks.merge import render_tree
@@ -37,10 +45,10 @@ DECODED = 20
 NOTE = "Processor time of one core. Invented stacks, in number and depth like real ones."
 
 
-def _stack(label: str, *innermost: tuple[str, str]) -> tuple[Frame, ...]:
+def _stack(label: str, *innermost: tuple[str, str]) -> tuple[StackFrame, ...]:
     outer = FRAMES - len(innermost)
-    frames = [Frame(f"step_{label}_{i}", f"/home/u/project/model_{i % 7}.py", 10 + i) for i in range(outer)]
-    frames += [Frame(function, file, 100 + i) for i, (function, file) in enumerate(innermost)]
+    frames = [StackFrame(f"step_{label}_{i}", f"/home/u/project/model_{i % 7}.py", 10 + i) for i in range(outer)]
+    frames += [StackFrame(function, file, 100 + i) for i, (function, file) in enumerate(innermost)]
     return tuple(frames)
 
 
@@ -68,25 +76,27 @@ SIDE = tuple(
 )
 
 
-def _threads(main: tuple[Frame, ...], node: int) -> tuple[Thread, ...]:
-    side = (Thread(frames, f"pool-{n}", node * 1000 + n + 2) for n, frames in enumerate(SIDE))
-    return (Thread(main, "MainThread", node * 1000 + 1, main=True), *side)
+def _threads(main: tuple[StackFrame, ...], node: int) -> tuple[CapturedThread, ...]:
+    side = (CapturedThread(frames, f"pool-{n}", node * 1000 + n + 2) for n, frames in enumerate(SIDE))
+    return (CapturedThread(main, "MainThread", node * 1000 + 1, main=True), *side)
 
 
 def node_of(number: int, guilty: bool, at_s: float) -> NodeArchive:
     """One node's eight ranks; one of them hangs where the node is guilty."""
     name = f"n{number:05}"
     waits = _threads(WAITING[number % len(WAITING)], number)
-    idle = (Thread(IDLE, "MainThread", 7, main=True),)
+    idle = (CapturedThread(IDLE, "MainThread", 7, main=True),)
     ranks = []
     for place in range(RANKS_PER_NODE):
         rank = number * RANKS_PER_NODE + place
         hangs = guilty and place == 3
         threads = _threads(LOADING, number) if hangs else waits
-        worker = (Thread(LOCKED, "MainThread", 7, main=True),) if hangs else idle
+        worker = (CapturedThread(LOCKED, "MainThread", 7, main=True),) if hangs else idle
         processes = (
-            Process(1000 + place, 1, "S", "python train.py", 50.0, 10_000, "futex_do_wait", threads, "", 90),
-            Process(2000 + place, 1000 + place, "S", "pt_data_worker", 5.0, 9_000, "futex_do_wait", worker, "", 1),
+            CapturedProcess(1000 + place, 1, "S", "python train.py", 50.0, 10_000, "futex_do_wait", threads, "", 90),
+            CapturedProcess(
+                2000 + place, 1000 + place, "S", "pt_data_worker", 5.0, 9_000, "futex_do_wait", worker, "", 1
+            ),
         )
         ranks.append(RankCapture(rank, name, processes, Progress(20)))
     return NodeArchive(name, at_s, 1, tuple(ranks))

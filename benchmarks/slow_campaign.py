@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from statistics import median
 from typing import Any
 
 import lib
@@ -22,8 +23,7 @@ from campaign.slow import BLAMELESS, CLASSES, SlowCase, make_case
 from rich.console import Console
 
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.localize.slow.robust_statistics import median
-from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.model import Conclusion, Verdict
 
 REPORTED_FROM = 100_000
@@ -40,7 +40,7 @@ OURS, BASELINE = "slurm-robust", "slowest mean, 5 % above the median of all"
 def verdict_of(case: SlowCase) -> Verdict:
     """What is said of a case."""
     ranks = tuple(range(case.world))
-    timings = Timings(
+    timings = StepTimings(
         ranks,
         tuple(range(len(case.compute))),
         dict(enumerate(case.nodes)),

@@ -57,7 +57,7 @@ IMPURE = ACTING | {
     "threading",
 }
 AGENT = (*sorted((PACKAGE / "supervise" / "agent").glob("*.py")), PACKAGE / "progress.py")
-HEAVY = ("torch", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
+HEAVY = ("torch", "numpy", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
 
 MAX_LINES = 400
 LONGER = {"progress.py": 530}

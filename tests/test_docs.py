@@ -21,7 +21,7 @@ from documents import (
 from slurm_robust import checkpoint
 from slurm_robust.cli.main import cli
 from slurm_robust.daemon.api.http import metrics
-from slurm_robust.localize import stillness
+from slurm_robust.localize.stacks import blocking
 from slurm_robust.model import TIME_KEYS, ActionKind, Road
 from slurm_robust.supervise.incident import incident_page
 
@@ -136,7 +136,7 @@ def test_roads_are_documented() -> None:
 def test_the_table_of_patience_is_the_codes() -> None:
     """How long which kind of standing still must last, in the order of the code."""
     rows = re.findall(r"^ *\| .+ \| (\d) \| (\d+) s \|$", text_of("docs/architecture.md"), re.MULTILINE)
-    known = (stillness.SURE, stillness.BLOCKED, stillness.HELD, stillness.LIKELY, stillness.SLOW)
+    known = (blocking.SURE, blocking.BLOCKED, blocking.HELD, blocking.LIKELY, blocking.SLOW)
     assert [(int(count), float(span)) for count, span in rows] == [(p.captures, p.span_s) for p in known]
 
 

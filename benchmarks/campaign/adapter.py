@@ -9,8 +9,17 @@ from typing import Any
 from campaign.cases import Case
 from campaign.scene import ProcessView, RankView, RecorderView, Scene, ThreadView
 from slurm_robust.localize import judge as judging
-from slurm_robust.localize.evidence import Capture, Evidence, Frame, Process, Progress, RankCapture, RankExit, Thread
-from slurm_robust.localize.recorder.dump import Group, Op, RankDump
+from slurm_robust.localize.evidence import (
+    Capture,
+    CapturedProcess,
+    CapturedThread,
+    Evidence,
+    Progress,
+    RankCapture,
+    RankExit,
+    StackFrame,
+)
+from slurm_robust.localize.recorder.dump import Operation, ProcessGroup, RankDump
 from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
@@ -20,7 +29,7 @@ EPOCH_S = 1_700_000_000.0
 
 
 @lru_cache(maxsize=4096)
-def _frames(shown: tuple[str, ...], source: str) -> tuple[Frame, ...]:
+def _frames(shown: tuple[str, ...], source: str) -> tuple[StackFrame, ...]:
     made = []
     for label in shown:
         function, _, place = label.partition(" ")
@@ -31,20 +40,21 @@ def _frames(shown: tuple[str, ...], source: str) -> tuple[Frame, ...]:
             file = SITE + file
         elif not file.startswith("/"):
             file = STD + file
-        made.append(Frame(function, file, int(line)))
+        made.append(StackFrame(function, file, int(line)))
     return tuple(made)
 
 
 @lru_cache(maxsize=4096)
-def _threads(shown: tuple[ThreadView, ...], source: str) -> tuple[Thread, ...]:
+def _threads(shown: tuple[ThreadView, ...], source: str) -> tuple[CapturedThread, ...]:
     return tuple(
-        Thread(_frames(t.frames, source), t.name, 100 + i, i == 0, t.active, t.owns_gil) for i, t in enumerate(shown)
+        CapturedThread(_frames(t.frames, source), t.name, 100 + i, i == 0, t.active, t.owns_gil)
+        for i, t in enumerate(shown)
     )
 
 
-def _process(seen: ProcessView, parent: int, source: str) -> Process:
+def _process(seen: ProcessView, parent: int, source: str) -> CapturedProcess:
     threads = _threads(seen.threads, source)
-    return Process(
+    return CapturedProcess(
         seen.pid, parent, seen.state, seen.command, seen.cpu_s, seen.io_bytes, seen.wchan, threads, seen.error,
         len(threads) if seen.command.startswith("pt_") else -1,
     )  # fmt: skip
@@ -57,9 +67,10 @@ def _rank(seen: RankView, source: str, *, progress: bool) -> RankCapture:
     return RankCapture(seen.rank, seen.node, processes, known)
 
 
-def _dump(seen: RecorderView, groups: Mapping[str, Group]) -> RankDump:
+def _dump(seen: RecorderView, groups: Mapping[str, ProcessGroup]) -> RankDump:
     pending = tuple(
-        Op(e.group, e.seq, e.order, e.name, e.peer, e.state, f"[[[{e.size}]]]", EPOCH_S + e.at_s) for e in seen.pending
+        Operation(e.group, e.seq, e.order, e.name, e.peer, e.state, f"[[[{e.size}]]]", EPOCH_S + e.at_s)
+        for e in seen.pending
     )
     return RankDump(seen.rank, groups, seen.counters, seen.numbers, pending, EPOCH_S + seen.last_at_s)
 
@@ -67,7 +78,7 @@ def _dump(seen: RecorderView, groups: Mapping[str, Group]) -> RankDump:
 def _recorders(case: Case) -> dict[int, RankDump]:
     if not case.recorders:
         return {}
-    made = {g.name: Group(g.name, g.kind, g.ranks) for g in case.layout.all_groups()}
+    made = {g.name: ProcessGroup(g.name, g.kind, g.ranks) for g in case.layout.all_groups()}
     found = {}
     for seen in case.recorders:
         mine = {group.name: made[group.name] for group in case.layout.groups_of(seen.rank)}
@@ -107,17 +118,17 @@ def votes() -> tuple[str, ...]:
 
 def verdict_without(evidence: Evidence, vote: str) -> Verdict:
     """The verdict with one vote left out."""
-    kept = judging._VOTES
+    kept = judging.VOTES
     module: Any = judging
-    module._VOTES = tuple(v for v in _votes() if v.__name__ != vote)
+    module.VOTES = tuple(v for v in _votes() if v.__name__ != vote)
     try:
         return judging.judge(evidence)
     finally:
-        module._VOTES = kept
+        module.VOTES = kept
 
 
 def _votes() -> Sequence[Any]:
-    return judging._VOTES
+    return judging.VOTES
 
 
 def blames(verdict: Verdict) -> bool:

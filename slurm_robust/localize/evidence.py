@@ -1,6 +1,6 @@
 """What localisation is given: captured stacks, progress, exits and node signals, as frozen values.
 
-Whoever captures (the supervisor, a file of old dumps) makes these; whoever judges only reads them.
+The supervisor, or a reader of saved files, makes these values; the votes only read them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
-from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.model import Signal
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """One frame of a Python (or native) stack. `file` is a path as the process sees it; `line` 0 where unknown."""
 
     function: str
@@ -24,7 +24,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Thread:
+class CapturedThread:
     """One thread's stack; frames outermost first.
 
     Attributes:
@@ -33,7 +33,7 @@ class Thread:
         owns_gil: It holds the GIL.
     """
 
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
     name: str = ""
     os_thread_id: int = 0
     main: bool = False
@@ -42,7 +42,7 @@ class Thread:
 
 
 @dataclass(frozen=True)
-class Process:
+class CapturedProcess:
     """One process of a rank's tree (the rank itself, a data loader, a checkpoint writer).
 
     Attributes:
@@ -63,7 +63,7 @@ class Process:
     cpu_s: float = -1.0
     io_bytes: int = -1
     wchan: str = ""
-    threads: tuple[Thread, ...] = ()
+    threads: tuple[CapturedThread, ...] = ()
     error: str = ""
     os_threads: int = -1
 
@@ -88,7 +88,7 @@ class RankCapture:
 
     rank: int
     node: str
-    processes: tuple[Process, ...] = ()
+    processes: tuple[CapturedProcess, ...] = ()
     progress: Progress | None = None
 
 
@@ -132,13 +132,13 @@ class Evidence:
     Attributes:
         world_size: Number of ranks expected.
         rank_nodes: Where each rank runs.
-        captures: Oldest first; two or more tell a moving process from a still one.
+        captures: Oldest first; two or more show whether a process moves.
         node_signals: XIDs, links, lost agents, nodes down, of the same minutes.
         layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty where unknown.
         layout_order: Order in which they count ranks (`tp-pp-dp`), empty for Megatron's.
         recorder: Flight-recorder dumps of the ranks that left one.
-        timings: How long steps took each rank, None where nobody told.
-        ras: What NCCL's own service said of the job, oldest first.
+        timings: How long steps took each rank, None where not reported.
+        ras: What NCCL's own service reported of the job, oldest first.
     """
 
     world_size: int
@@ -149,5 +149,5 @@ class Evidence:
     layout: Mapping[str, int] = field(default_factory=dict)
     recorder: Mapping[int, RankDump] = field(default_factory=dict)
     layout_order: str = ""
-    timings: Timings | None = None
+    timings: StepTimings | None = None
     ras: tuple[RasView, ...] = ()

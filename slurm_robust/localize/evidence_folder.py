@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_robust.localize import ras
-from slurm_robust.localize.evidence import Evidence, Process, RankCapture
+from slurm_robust.localize.evidence import CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.layout import LayoutError, parse
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
@@ -23,7 +23,7 @@ MAX_FILES = 65536
 
 _RANK_FILE = re.compile(r"rank-(\d{1,7})\.(json|txt)")
 LAYOUT_FILE = "layout.txt"
-"""The layout that was known when the incident was judged, in the words of `--layout`."""
+"""The layout that was known when the incident was judged, as `--layout` takes it."""
 _RAS_FILE = re.compile(r"ras-\d{1,7}\.json")
 _HEADER = re.compile(r"#\s*(node|state|at_s)\s*[:=]\s*(\S{1,63})\s*")
 
@@ -39,7 +39,7 @@ class Saved:
 def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     """Read what a folder holds: archives (`*.json.gz`), and `rank-<r>.json` or `rank-<r>.txt` dumps of py-spy.
 
-    Beside the archives, what NCCL's RAS service said (`ras-<n>.json`) and the layout (`layout.txt`) are read.
+    Beside the archives, answers of NCCL's RAS service (`ras-<n>.json`) and the layout (`layout.txt`) are read.
 
     Raw dumps are one round of their own. A text dump may begin with `# node: n1` and `# state: T`; a JSON one may be
     `{"node": "n1", "state": "T", "dump": […]}`. Where no node is given, the folder `<node>/` that holds it names it.
@@ -66,7 +66,7 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
         raise ArchiveError(f"{folder}: nothing to localise from: {why}")
     last = max(incidents, key=lambda incident: max(archive.at_s for archive in incidents[incident]))
     if len(incidents) > 1:
-        problems.append(f"{folder}: {len(incidents)} incidents are in it; the last one, {last}, is looked at")
+        problems.append(f"{folder}: {len(incidents)} incidents are in it; the last one, {last}, is judged")
     rounds, clashes = captures(incidents[last])
     rank_nodes = {rank.rank: rank.node for capture in rounds for rank in capture.ranks}
     known = max(rank_nodes, default=-1) + 1
@@ -99,7 +99,7 @@ def _one(path: Path, folder: Path) -> NodeArchive | RasView | str:
         if _RAS_FILE.fullmatch(path.name):
             return ras.read(_read(path))
         return decode(_read(path)) if path.name.endswith(".json.gz") else ""
-    except (ArchiveError, pyspy.DumpError, ras.RasError) as error:
+    except (ArchiveError, pyspy.PySpyDumpError, ras.RasError) as error:
         return str(error)
 
 
@@ -127,7 +127,7 @@ def _raw_dump(path: Path, rank: int, folder: Path) -> NodeArchive:
     processes = []
     for index, part in enumerate(_split_processes(text)):
         state = header["state"][:1] if index == 0 else ""
-        processes.append(Process(index + 1, int(index > 0), state, threads=pyspy.parse(part)))
+        processes.append(CapturedProcess(index + 1, int(index > 0), state, threads=pyspy.parse(part)))
     try:
         at_s = float(header["at_s"])
     except ValueError:

@@ -16,7 +16,7 @@ class Cause(enum.Enum):
     """Why a rank ended, roots before victims."""
 
     LAUNCH = "Slurm could not start it"
-    HARDWARE = "a hardware fault in its own words"
+    HARDWARE = "a hardware error message"
     DEVICE = "an error of its GPU, which a broken one and a wrong program both cause"
     USER_CODE = "an exception of the program"
     DISK_FULL = "no space left"
@@ -30,8 +30,8 @@ class Cause(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A cause, with the line or fact that tells it; `signature` is the same for the same failure elsewhere."""
+class ExitCause:
+    """A cause, with the line or fact that shows it; `signature` is the same for the same failure elsewhere."""
 
     cause: Cause
     detail: str
@@ -123,7 +123,7 @@ _VARIABLE = (
 _SHAPE_MAX = 100
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _AT_ONCE = (Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE)
-"""Ends that leave a rank no time for words."""
+"""Ends that leave a rank no time to print anything."""
 _FROM_OUTSIDE = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
 
 
@@ -143,7 +143,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def findings(exits: Iterable[RankExit]) -> list[tuple[RankExit, Finding]]:
+def exit_causes(exits: Iterable[RankExit]) -> list[tuple[RankExit, ExitCause]]:
     """Why each of these ranks ended, in the order of their ends.
 
     Lines that name no rank are those of the one node on which ranks failed, if it is one, and nobody lost a peer.
@@ -155,44 +155,44 @@ def findings(exits: Iterable[RankExit]) -> list[tuple[RankExit, Finding]]:
     shared = {id(e.shared_lines): e.shared_lines for e in ended}
     spoken = chain.from_iterable((*(e.last_lines for e in ended), *shared.values()))
     alone = alone and not any(_PEER.search(line) for line in spoken)
-    told = {key: _from_shared(lines, alone=alone) for key, lines in shared.items()}
-    return [(e, _find(e, told[id(e.shared_lines)])) for e in ended]
+    read = {key: _from_shared(lines, alone=alone) for key, lines in shared.items()}
+    return [(e, _exit_cause(e, read[id(e.shared_lines)])) for e in ended]
 
 
-def find(ended: RankExit) -> Finding:
-    """Why one rank ended, as far as it can be told without the others."""
-    return _find(ended, _from_shared(ended.shared_lines, alone=False))
+def exit_cause(ended: RankExit) -> ExitCause:
+    """Why one rank ended, as far as it is known without the others."""
+    return _exit_cause(ended, _from_shared(ended.shared_lines, alone=False))
 
 
-def _find(ended: RankExit, shared: Finding | None) -> Finding:
+def _exit_cause(ended: RankExit, shared: ExitCause | None) -> ExitCause:
     number = signal_of(ended)
     if ended.oom_killed:
-        return Finding(Cause.OOM, "the kernel killed it for memory", "oom")
+        return ExitCause(Cause.OOM, "the kernel killed it for memory", "oom")
     if ended.exit_code == 0 and not number:
-        return Finding(Cause.FINISHED, "exit code 0", "finished")
-    told = _from_lines(ended.last_lines)
-    if told is None and number not in _AT_ONCE:
-        told = shared
-    if told is not None:
-        return told
+        return ExitCause(Cause.FINISHED, "exit code 0", "finished")
+    read = _from_lines(ended.last_lines)
+    if read is None and number not in _AT_ONCE:
+        read = shared
+    if read is not None:
+        return read
     if number:
         cause = Cause.ENDED_FROM_OUTSIDE if number in _FROM_OUTSIDE else Cause.SIGNAL
-        return Finding(cause, signal_name(number), signal_name(number))
+        return ExitCause(cause, signal_name(number), signal_name(number))
     if ended.exit_code is None:
-        return Finding(Cause.VANISHED, "no exit code was seen", "vanished")
-    return Finding(Cause.FAILED, f"exit code {ended.exit_code}", f"exit {ended.exit_code}")
+        return ExitCause(Cause.VANISHED, "no exit code was seen", "vanished")
+    return ExitCause(Cause.FAILED, f"exit code {ended.exit_code}", f"exit {ended.exit_code}")
 
 
-def in_words(finding: Finding) -> bool:
+def in_words(finding: ExitCause) -> bool:
     """Whether it is an error of which only the message is known, and neither program nor node is known to cause it."""
-    told = finding.cause is Cause.FAILED and re.fullmatch(r"exit \d+", finding.signature) is None
-    return told or finding.cause is Cause.DEVICE
+    read = finding.cause is Cause.FAILED and re.fullmatch(r"exit \d+", finding.signature) is None
+    return read or finding.cause is Cause.DEVICE
 
 
 def hardware_line(lines: tuple[str, ...]) -> str:
     """The first of these lines in which hardware complains, or else a GPU's error, shortened; empty for none."""
-    told = [line for line in lines if _HARDWARE.search(line)] or [line for line in lines if _about_device(line)]
-    return told[0].strip()[:160] if told else ""
+    read = [line for line in lines if _HARDWARE.search(line)] or [line for line in lines if _about_device(line)]
+    return read[0].strip()[:160] if read else ""
 
 
 def is_frame(line: str) -> bool:
@@ -205,13 +205,13 @@ _FRAME_LABEL = re.compile(r"^(?:\s*\d+: )?(?:\[rank\d+\]: ?)?")
 
 
 def path_of(detail: str) -> str:
-    """The path that an error's words name; empty where they name none."""
+    """The path that an error message names; empty where they name none."""
     found = _PATH.search(detail)
     return (found[1] or found[2]) if found else ""
 
 
 def shape(text: str) -> str:
-    """What a message has in common with the same one said elsewhere: no numbers, addresses, paths or ranks."""
+    """What a message has in common with the same one elsewhere: no numbers, addresses, paths or ranks."""
     text = _LABEL.sub("", text, count=1)
     for pattern, instead in _VARIABLE:
         text = pattern.sub(instead, text)
@@ -223,14 +223,14 @@ def bad_loss_line(lines: tuple[str, ...]) -> str:
     return next((line.strip()[:160] for line in reversed(lines) if _BAD_LOSS.search(line)), "")
 
 
-def _from_shared(lines: tuple[str, ...], *, alone: bool) -> Finding | None:
+def _from_shared(lines: tuple[str, ...], *, alone: bool) -> ExitCause | None:
     """What the lines that name no rank say. They may be any rank's, so that they say nothing of a node's hardware."""
     if not alone and any(_HARDWARE.search(line) or _about_device(line) for line in lines):
-        return None  # the root, on nobody knows which node: whatever else is said may only follow from it
+        return None  # the root, on an unknown node: other messages may only follow from it
     if alone and any(_HARDWARE.search(line) and not _EXCEPTION.match(line) for line in lines):
         return None  # a warning of any rank
-    told = [finding for block in _tracebacks(lines) if (finding := _from_lines(block)) is not None]
-    return next((f for f in told if f.cause is not Cause.PEER_LOST), told[0] if told else None)
+    read = [finding for block in _tracebacks(lines) if (finding := _from_lines(block)) is not None]
+    return next((f for f in read if f.cause is not Cause.PEER_LOST), read[0] if read else None)
 
 
 def _tracebacks(lines: Sequence[str]) -> list[tuple[str, ...]]:
@@ -246,32 +246,34 @@ def _tracebacks(lines: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _about_device(line: str) -> bool:
-    told = _from_line(line)
-    return told is not None and told.cause is Cause.DEVICE
+    read = _from_line(line)
+    return read is not None and read.cause is Cause.DEVICE
 
 
-def _from_lines(lines: tuple[str, ...]) -> Finding | None:
+def _from_lines(lines: tuple[str, ...]) -> ExitCause | None:
     for line in lines:
         if found := _HARDWARE.search(line):
-            return Finding(Cause.HARDWARE, line.strip()[:160], found[0].lower())
+            return ExitCause(Cause.HARDWARE, line.strip()[:160], found[0].lower())
     # The first exception of a chain is the root: what follows happened while it was handled.
     for line in lines:
-        if (told := _from_line(line)) is not None:
-            return told
+        if (read := _from_line(line)) is not None:
+            return read
     for line in lines:
         if (raised := _EXCEPTION.match(line)) and raised[1] not in _TORCHRUN:
-            return Finding(Cause.FAILED, line.strip()[:160], shape(line))
+            return ExitCause(Cause.FAILED, line.strip()[:160], shape(line))
     return None
 
 
-def _from_line(line: str) -> Finding | None:
+def _from_line(line: str) -> ExitCause | None:
     text = line.strip()[:160]
     for cause, pattern, signature in _BY_PATTERN:
         if match := pattern.search(line):
-            return Finding(cause, text, signature or shape(line[match.start() :]).lower())
+            return ExitCause(cause, text, signature or shape(line[match.start() :]).lower())
     raised = _EXCEPTION.match(line)
     if raised and raised[1] in ("KeyboardInterrupt", "SignalException"):
-        return Finding(Cause.ENDED_FROM_OUTSIDE, raised[1], "SIGINT" if raised[1] == "KeyboardInterrupt" else "SIGTERM")
+        return ExitCause(
+            Cause.ENDED_FROM_OUTSIDE, raised[1], "SIGINT" if raised[1] == "KeyboardInterrupt" else "SIGTERM"
+        )
     if raised and raised[1] in _USER_EXCEPTIONS:
-        return Finding(Cause.USER_CODE, text, shape(line))
+        return ExitCause(Cause.USER_CODE, text, shape(line))
     return None

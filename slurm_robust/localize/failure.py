@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, Finding, findings, in_words, path_of
+from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, path_of
 from slurm_robust.localize.stacks.process_tree import rank_place, stopped
 from slurm_robust.localize.votes.exits import ROOTS
 from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
@@ -25,11 +25,11 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
     if verdict.conclusion is Conclusion.NONE:
         return None
     nodes = tuple(sorted({suspect.node for suspect in verdict.suspects}))
-    told = _node_signature(evidence, nodes)
-    if told:
-        return Failure(told, nodes, FailureCause.NODE)
+    of_node = _node_signature(evidence, nodes)
+    if of_node:
+        return Failure(of_node, nodes, FailureCause.NODE)
     suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
-    roots = [(e, f) for e, f in findings(evidence.exits) if f.cause in ROOTS]
+    roots = [(e, f) for e, f in exit_causes(evidence.exits) if f.cause in ROOTS]
     for _, finding in [item for item in roots if item[0].rank in suspects] or roots:
         # Without a suspect it showed on every node that has it: one of them, by chance, would differ at the next time.
         where = nodes or tuple(sorted({e.node for e, f in roots if f.signature == finding.signature and e.node}))
@@ -38,17 +38,17 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
 
 
 def disk_path(exits: Iterable[RankExit]) -> str:
-    """The path on a full disk that a rank's last words name; empty where they name none."""
-    told = (path_of(f.detail) for _, f in findings(exits) if f.cause is Cause.DISK_FULL)
-    return next((path for path in told if path), "")
+    """The path on a full disk that a rank's last lines name; empty where they name none."""
+    of_node = (path_of(f.detail) for _, f in exit_causes(exits) if f.cause is Cause.DISK_FULL)
+    return next((path for path in of_node if path), "")
 
 
-def _cause(finding: Finding) -> FailureCause:
+def _cause(finding: ExitCause) -> FailureCause:
     return FailureCause.WORDS if in_words(finding) else _BY_CAUSE.get(finding.cause, FailureCause.PROGRAM)
 
 
-def _telling(finding: Finding) -> bool:
-    """Whether two failures that look like this are the same: any Python program ends with 1, and any disk is full."""
+def _telling(finding: ExitCause) -> bool:
+    """Whether two failures with this signature are the same: any Python program ends with 1, and any disk is full."""
     return finding.cause is not Cause.DISK_FULL and finding.signature != "exit 1"
 
 

@@ -57,14 +57,14 @@ class ParallelGroup:
     ranks: tuple[int, ...]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """`pipeline group of ranks 0,2,4,6`, for sentences."""
         words = " and ".join(WORDS.get(part, part) for part in self.kind.split("-"))
         return f"{words} group of {name(self.ranks)}"
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelLayout:
     """Sizes that multiply out, and the order in which they count.
 
     Attributes:
@@ -133,7 +133,7 @@ def parse(text: str) -> tuple[dict[str, int], str]:
     return sizes, order
 
 
-def fit(sizes: Mapping[str, int], order: str, world_size: int) -> Layout:
+def fit(sizes: Mapping[str, int], order: str, world_size: int) -> ParallelLayout:
     """Complete the sizes for so many ranks; `dp` is what is left where it is not given.
 
     Args:
@@ -150,21 +150,21 @@ def fit(sizes: Mapping[str, int], order: str, world_size: int) -> Layout:
     full.setdefault("etp", full["tp"])
     if any(size < 1 for size in full.values()):
         raise LayoutError("layout: a size below 1")
-    told = ",".join(f"{kind}={size}" for kind, size in sizes.items())
+    given_sizes = ",".join(f"{kind}={size}" for kind, size in sizes.items())
     if "dp" not in sizes and world_size:
         rest = full["tp"] * full["cp"] * full["pp"]
         if world_size % rest:
             raise LayoutError(
-                f"layout: {told} does not divide {world_size} ranks: each replica of the model takes {rest}"
+                f"layout: {given_sizes} does not divide {world_size} ranks: each replica of the model takes {rest}"
             )
         full["dp"] = world_size // rest
     whole = prod(full[kind] for kind in DENSE)
     if whole > MAX_RANKS:
-        raise LayoutError(f"layout: {told} makes {whole} ranks (at most {MAX_RANKS})")
+        raise LayoutError(f"layout: {given_sizes} makes {whole} ranks (at most {MAX_RANKS})")
     if world_size > whole:
-        raise LayoutError(f"layout: {told} makes {whole} ranks; beyond it: {name(range(whole, world_size))}")
+        raise LayoutError(f"layout: {given_sizes} makes {whole} ranks; beyond it: {name(range(whole, world_size))}")
     if world_size and world_size != whole:
-        raise LayoutError(f"layout: {told} makes {whole} ranks, but there are {world_size}")
+        raise LayoutError(f"layout: {given_sizes} makes {whole} ranks, but there are {world_size}")
     stage = full["tp"] * full["cp"] * full["dp"]
     if stage % (full["etp"] * full["ep"]):
         experts = f"etp={full['etp']} × ep={full['ep']}"
@@ -174,7 +174,7 @@ def fit(sizes: Mapping[str, int], order: str, world_size: int) -> Layout:
     if lacking or len(set(given)) != len(given) or set(given) - set(WORDS):
         why = f"lacks {lacking[0]}" if lacking else "names a kind twice, or one that is not known"
         raise LayoutError(f"layout: the order {order[:40]} {why}")
-    return Layout(full, (*given, *(kind for kind in WORDS if kind not in given)))
+    return ParallelLayout(full, (*given, *(kind for kind in WORDS if kind not in given)))
 
 
 class Groups:
@@ -205,7 +205,7 @@ class Groups:
         return min(fitting, key=lambda g: len(g.ranks), default=None)
 
 
-def groups_of(layout: Layout) -> Groups:
+def groups_of(layout: ParallelLayout) -> Groups:
     """All groups of a layout that are smaller than the world: of each kind, and of kinds taken together."""
     found: list[ParallelGroup] = []
     for count in range(1, len(layout.kinds) + 1):
@@ -220,7 +220,7 @@ def groups_of(layout: Layout) -> Groups:
 def known_groups(evidence: Evidence) -> tuple[Groups, str]:
     """The parallel groups of a job, and why its layout cannot be used (empty where it can, or where there is none).
 
-    Process groups in flight-recorder dumps are what the program itself made; sizes are what somebody said of it.
+    Process groups in flight-recorder dumps are what the program itself made; sizes are what a person gave.
     """
     recorded = _recorded(evidence)
     if recorded:

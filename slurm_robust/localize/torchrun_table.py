@@ -1,7 +1,7 @@
 """The table that torchrun prints when a worker fails: what it saw of each worker of its node, and which it saw first.
 
 torchrun itself exits with 1 whatever happened, so that srun's line hides a worker's signal. With `@record` the worker's
-last words stand here and nowhere else.
+last lines are here and nowhere else.
 """
 
 from __future__ import annotations

@@ -41,13 +41,13 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def to_text(verdict: Verdict) -> str:
-    """The verdict in words: conclusion, suspects, classes of ranks, and what was missing."""
+    """The verdict as text: conclusion, suspects, classes of ranks, and what was missing."""
     sure = ", corroborated" if verdict.corroborated else ""
     lines = [f"{_HEADLINES[verdict.conclusion]}{sure}: {verdict.reason}"]
     if verdict.detail:
         lines.append(f"  {verdict.detail}")
     for suspect in verdict.suspects:
-        kind = "" if suspect.infrastructure else ", nothing says that its node is at fault"
+        kind = "" if suspect.infrastructure else ", no evidence against its node"
         who = name(suspect.ranks) if suspect.ranks else "no rank"
         where = f"{suspect.node} ({who})" if suspect.node else who
         lines.append(f"  suspect {where}, confidence {suspect.confidence:.2f}{kind}: {suspect.why}")

@@ -203,3 +203,14 @@ def test_localisation_of_many_ranks() -> None:
         assert 100 < size["bytes_a_rank"] < 4096
         assert size["peak_mib"] > 1
     assert [t["met"] for t in found["targets"][:3]] == [None] * 3, "100,000 ranks were not measured"
+
+
+def test_slowness_of_many_ranks() -> None:
+    """The slow rank is named at each size; time and memory are there. How fast it was is not judged here."""
+    found = run("slow_scale.py")
+    sizes = found["figures"]["sizes"]
+    assert [(size["ranks"], size["named"]) for size in sizes] == [(1000, [[500]]), (4000, [[2000]])]
+    for size in sizes:
+        assert 0 < size["judge_s"] < 30
+        assert size["peak_mib"] > 1
+    assert [t["met"] for t in found["targets"][:3]] == [None, None, True], "100,000 ranks were not measured"

@@ -14,7 +14,7 @@ from helpers import wait_until
 
 from slurm_robust.cli.commands.stacks import motion_line
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.localize.evidence import Capture, Frame, Process, RankCapture, Thread
+from slurm_robust.localize.evidence import Capture, CapturedProcess, CapturedThread, RankCapture, StackFrame
 from slurm_robust.localize.evidence_folder import read_folder
 
 RANKS = """
@@ -31,15 +31,15 @@ turns() if os.environ["SLURM_PROCID"] == "1" else stands()
 
 def rank(number: int, line: int, cpu_s: float = 1.0) -> RankCapture:
     """A rank that stands at a line."""
-    thread = Thread((Frame("loop", "/home/u/train.py", line),), "MainThread", 1, main=True)
-    return RankCapture(number, "n1", (Process(100 + number, 1, "S", "python", cpu_s, 0, "", (thread,)),))
+    thread = CapturedThread((StackFrame("loop", "/home/u/train.py", line),), "MainThread", 1, main=True)
+    return RankCapture(number, "n1", (CapturedProcess(100 + number, 1, "S", "python", cpu_s, 0, "", (thread,)),))
 
 
 def test_who_moved_is_told_in_a_line() -> None:
-    """Between two looks one went on and one did not; of the first look nothing can be said."""
+    """Between two captures one moved and one did not; one capture shows no motion."""
     before, now = Capture(10.0, (rank(0, 5), rank(1, 5))), Capture(12.0, (rank(0, 5), rank(1, 9)))
-    assert motion_line(before, now, 2) == "look 2 in 2.0 s: rank 1 moved, rank 0 stood still"
-    assert motion_line(None, now, 1) == "look 1: nothing can be said of motion"
+    assert motion_line(before, now, 2) == "capture 2 in 2.0 s: rank 1 moved, rank 0 stood still"
+    assert motion_line(None, now, 1) == "capture 1: motion is not known"
 
 
 @pytest.mark.slurm
@@ -66,7 +66,7 @@ def test_a_live_tree_is_redrawn_until_the_job_ends(devcluster: DevCluster, tmp_p
                 return words in told
             return words in told
 
-        wait_until(lambda: heard(b"look 3"), 60, "the third look")
+        wait_until(lambda: heard(b"capture 3"), 60, "the third capture")
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     os.close(screen[0])
@@ -80,7 +80,7 @@ def test_a_live_tree_is_redrawn_until_the_job_ends(devcluster: DevCluster, tmp_p
     ends = subprocess.Popen([*command[:-2]], stdout=subprocess.PIPE, env=devcluster.env, text=True)
     assert ends.stdout is not None
     for line in ends.stdout:
-        if line.startswith("look 2"):
+        if line.startswith("capture 2"):
             devcluster.run(["scancel", job])
             break
     rest = ends.communicate(timeout=60)[0]

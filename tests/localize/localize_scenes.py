@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from slurm_robust.localize.evidence import Capture, Evidence, Frame, Process, Progress, RankCapture, RankExit, Thread
-from slurm_robust.model import Signal, SignalKind
+from slurm_robust.localize.evidence import (
+    Capture,
+    CapturedProcess,
+    CapturedThread,
+    Evidence,
+    Progress,
+    RankCapture,
+    RankExit,
+    StackFrame,
+)
+from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
 STD = "/usr/lib/python3.11/"
 
 
-def frames(*labels: str) -> tuple[Frame, ...]:
+def frames(*labels: str) -> tuple[StackFrame, ...]:
     """`function file:line` each, outermost first; `torch/…` goes into site-packages, the rest into the library."""
     made = []
     for label in labels:
@@ -22,7 +31,7 @@ def frames(*labels: str) -> tuple[Frame, ...]:
             file = SITE + file
         elif not file.startswith(("/", "<")):
             file = STD + file
-        made.append(Frame(function, file, int(line)))
+        made.append(StackFrame(function, file, int(line)))
     return tuple(made)
 
 
@@ -84,8 +93,8 @@ USER = frames(*MAIN, "augment /home/u/train.py:31")
 USER_LOCK = frames(*MAIN, "drain /home/u/train.py:31", "Condition.wait threading.py:327")
 EVALUATE = frames(*MAIN, "evaluate /home/u/train.py:40")
 SAVE = frames(*MAIN, "save torch/serialization.py:1003", "_save torch/serialization.py:1259")
-IMPORT = (*frames("<module> /home/u/train.py:1"), Frame("_find_and_load", "<frozen importlib._bootstrap>", 1178))
-FEEDER = Thread(
+IMPORT = (*frames("<module> /home/u/train.py:1"), StackFrame("_find_and_load", "<frozen importlib._bootstrap>", 1178))
+FEEDER = CapturedThread(
     frames("Thread._bootstrap threading.py:1002", "Thread.run threading.py:982",
            "Queue._feed multiprocessing/queues.py:231", "Condition.wait threading.py:327"),
     name="QueueFeederThread", os_thread_id=99,
@@ -93,7 +102,7 @@ FEEDER = Thread(
 
 
 def process(
-    stack: tuple[Frame, ...] | None,
+    stack: tuple[StackFrame, ...] | None,
     pid: int = 100,
     *,
     state: str = "S",
@@ -101,27 +110,29 @@ def process(
     io_bytes: int = 1000,
     wchan: str = "",
     command: str = "python train.py",
-    side: Iterable[Thread] = (),
+    side: Iterable[CapturedThread] = (),
     os_threads: int = -1,
-) -> Process:
+) -> CapturedProcess:
     """One process whose main thread has this stack (None: it could not be read)."""
-    threads = (Thread(stack, "MainThread", pid, main=True), *side) if stack is not None else ()
+    threads = (CapturedThread(stack, "MainThread", pid, main=True), *side) if stack is not None else ()
     error = "" if threads else "permission denied"
-    return Process(pid, 1, state, command, cpu_s, io_bytes, wchan, threads, error, os_threads)
+    return CapturedProcess(pid, 1, state, command, cpu_s, io_bytes, wchan, threads, error, os_threads)
 
 
-def rank(number: int, *processes: Process, node: str = "", step: int | None = 20, phase: str = "train") -> RankCapture:
+def rank(
+    number: int, *processes: CapturedProcess, node: str = "", step: int | None = 20, phase: str = "train"
+) -> RankCapture:
     """A rank on node `n<number>` unless another is named."""
     progress = None if step is None else Progress(step, phase)
     return RankCapture(number, node or f"n{number}", processes, progress)
 
 
-def waiting(number: int, stack: tuple[Frame, ...] = ALL_REDUCE, node: str = "") -> RankCapture:
+def waiting(number: int, stack: tuple[StackFrame, ...] = ALL_REDUCE, node: str = "") -> RankCapture:
     """A rank that waits in a collective."""
     return rank(number, process(stack, side=[FEEDER]), node=node)
 
 
-def in_loader(number: int, worker: Process, node: str = "") -> RankCapture:
+def in_loader(number: int, worker: CapturedProcess, node: str = "") -> RankCapture:
     """A rank that waits for its data loader, whose only worker is given."""
     return rank(number, process(LOADER_WAIT, side=[FEEDER]), replace(worker, pid=101), node=node)
 
@@ -150,3 +161,24 @@ def repeated(*ranks: RankCapture, times: int = 2, every_s: float = 5.0, signals:
 def signal(kind: SignalKind, node: str, detail: str = "") -> Signal:
     """A node signal."""
     return Signal(kind, 1000.0, "test", detail, node)
+
+
+PEERS = (waiting(0, SYNC_BUFFERS), waiting(2, BACKWARD), waiting(3))
+
+
+def with_peers(suspect: RankCapture, peers: Sequence[RankCapture] = PEERS) -> tuple[RankCapture, ...]:
+    """A suspect among ranks that wait."""
+    return (*peers, suspect)
+
+
+def named(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
+    """Nodes and ranks of the suspects."""
+    return [(s.node, s.ranks) for s in verdict.suspects]
+
+
+def assert_nobody(verdict: Verdict, *conclusions: Conclusion) -> None:
+    """No node is named, nothing is corroborated, and there is a sentence."""
+    assert verdict.conclusion in conclusions
+    assert not verdict.suspects
+    assert not verdict.corroborated
+    assert verdict.reason

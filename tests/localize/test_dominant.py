@@ -5,52 +5,52 @@ from __future__ import annotations
 from localize_scenes import WORKER_LOCK, in_loader, process
 from parallel_scenes import BYTEROBUST, GRADIENT_SYNC, TENSOR_GATHER, evidence_of, job, without_layout
 
+from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.judge import judge
-from slurm_robust.localize.votes.dominant import judge_dominant
-from slurm_robust.model import Conclusion, Verdict
+from slurm_robust.localize.layout import known_groups
+from slurm_robust.localize.votes.dominant import OddRanks, odd_ranks
 
 
-def said(verdict: Verdict | None) -> Verdict:
-    """The rule has something to say."""
-    assert verdict is not None
-    return verdict
-
-
-def nodes(verdict: Verdict) -> list[str]:
-    """Nodes of the suspects."""
-    return [s.node for s in verdict.suspects]
+def apart(evidence: Evidence) -> OddRanks:
+    """What the rule finds."""
+    found = odd_ranks(evidence.captures[-1], known_groups(evidence)[0])
+    assert found is not None
+    return found
 
 
 def test_the_papers_example() -> None:
-    """16 machines, TP=2 PP=4 DP=4: the outliers are on 12-15, which are one replica of the model."""
-    found = said(judge_dominant(evidence_of(job(BYTEROBUST))))
-    assert nodes(found) == ["m12", "m13", "m14", "m15"]
-    assert "tensor and pipeline group of ranks 24-31" in found.reason
+    """16 machines, TP=2 PP=4 DP=4: the odd ranks are on 12-15, which are one replica of the model."""
+    found = apart(evidence_of(job(BYTEROBUST)))
+    assert found.nodes == ("m12", "m13", "m14", "m15")
+    assert found.group is not None
+    assert found.group.description == "tensor and pipeline group of ranks 24-31"
 
 
-def test_what_it_costs_is_told() -> None:
+def test_its_cost_is_known() -> None:
     """One odd pipeline stage at each end: the whole replica, two machines of it for nothing."""
-    found = said(judge_dominant(evidence_of(job({12: TENSOR_GATHER, 15: TENSOR_GATHER}))))
-    assert nodes(found) == ["m12", "m13", "m14", "m15"]
-    assert found.detail == "leaving m12, m13, m14, m15 costs 2 nodes without an outlier"
+    found = apart(evidence_of(job({12: TENSOR_GATHER, 15: TENSOR_GATHER})))
+    assert found.nodes == ("m12", "m13", "m14", "m15")
+    own = {f"m{rank // 2:02}" for rank in found.ranks}
+    assert len(set(found.nodes) - own) == 2
 
 
 def test_without_a_layout_it_names_one_node_at_most() -> None:
     """Nothing says what several nodes share."""
-    assert said(judge_dominant(without_layout(evidence_of(job(BYTEROBUST))))).conclusion is Conclusion.UNDETERMINED
-    assert nodes(said(judge_dominant(without_layout(evidence_of(job({3: TENSOR_GATHER})))))) == ["m03"]
+    assert apart(without_layout(evidence_of(job(BYTEROBUST)))).nodes == ()
+    assert apart(without_layout(evidence_of(job({3: TENSOR_GATHER})))).nodes == ("m03",)
 
 
-def test_outliers_in_two_corners_share_nothing() -> None:
+def test_odd_ranks_in_two_corners_share_nothing() -> None:
     """Two machines in no common group: nobody."""
-    found = said(judge_dominant(evidence_of(job({0: TENSOR_GATHER, 15: TENSOR_GATHER, 6: TENSOR_GATHER}))))
-    assert found.conclusion is Conclusion.UNDETERMINED
-    assert not found.suspects
+    found = apart(evidence_of(job({0: TENSOR_GATHER, 15: TENSOR_GATHER, 6: TENSOR_GATHER})))
+    assert found.group is None
+    assert not found.nodes
 
 
-def test_all_alike_is_no_outlier() -> None:
-    """One class: nothing to say."""
-    assert judge_dominant(evidence_of(job({}))) is None
+def test_where_all_are_alike_none_is_odd() -> None:
+    """One class of stacks."""
+    seen = evidence_of(job({}))
+    assert odd_ranks(seen.captures[-1], known_groups(seen)[0]) is None
 
 
 def test_it_would_be_wrong_where_the_victims_are_of_two_kinds() -> None:
@@ -59,5 +59,5 @@ def test_it_would_be_wrong_where_the_victims_are_of_two_kinds() -> None:
     ranks[30] = in_loader(30, process(WORKER_LOCK), node="m15")
     ranks[31] = in_loader(31, process(WORKER_LOCK), node="m15")
     seen = evidence_of(ranks)
-    assert len(nodes(said(judge_dominant(seen)))) == 4
-    assert nodes(judge(seen)) == ["m15"]
+    assert len(apart(seen).nodes) == 4
+    assert [s.node for s in judge(seen).suspects] == ["m15"]

@@ -4,7 +4,7 @@ import pytest
 from localize_scenes import capture, evidence, process, rank, signal, waiting
 
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, find
+from slurm_robust.localize.exit_causes import Cause, exit_cause
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion, SignalKind
 
@@ -68,7 +68,7 @@ def died(
 )
 def test_cause(ended: RankExit, cause: Cause) -> None:
     """Exit code, signal and last lines say why; the first exception of a chain is the root."""
-    assert find(ended).cause is cause
+    assert exit_cause(ended).cause is cause
 
 
 def test_sigkill_names_the_first_and_not_its_node() -> None:
@@ -232,7 +232,7 @@ def test_a_line_that_names_no_rank_blames_no_node() -> None:
     verdict = judge(Evidence(8, {n: f"n{n}" for n in range(8)}, exits=tuple(exits)))
     assert not any(s.infrastructure for s in verdict.suspects)
     assert "ECC" in verdict.reason
-    assert any("which rank said so" in what for what in verdict.missing)
+    assert any("which rank printed it" in what for what in verdict.missing)
 
 
 def test_an_unlabelled_line_speaks_for_the_job() -> None:

@@ -1,7 +1,7 @@
 import pytest
 from localize_scenes import WORKER_IDLE
 
-from slurm_robust.localize.evidence import Frame
+from slurm_robust.localize.evidence import StackFrame
 from slurm_robust.localize.stacks.frames import label, own_frames, short_file, short_function
 
 
@@ -31,7 +31,7 @@ def test_short_function() -> None:
 
 def test_label_hides_addresses() -> None:
     """Addresses differ from process to process and say nothing."""
-    assert label(Frame("f<0x7f12345678>", "/a/b/c.py", 3)) == "f<0x…> (b/c.py:3)"
+    assert label(StackFrame("f<0x7f12345678>", "/a/b/c.py", 3)) == "f<0x…> (b/c.py:3)"
 
 
 def test_own_frames_of_a_forked_worker() -> None:

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.localize.layout import DENSE, Layout, LayoutError, ParallelGroup, fit, groups_of, parse
+from slurm_robust.localize.layout import DENSE, LayoutError, ParallelGroup, ParallelLayout, fit, groups_of, parse
 
 
-def layout(text: str, world_size: int = 0) -> Layout:
+def layout(text: str, world_size: int = 0) -> ParallelLayout:
     """A layout from its text."""
     return fit(*parse(text), world_size)
 
 
-def members(found: Layout, *kinds: str) -> list[tuple[int, ...]]:
+def members(found: ParallelLayout, *kinds: str) -> list[tuple[int, ...]]:
     """Ranks of all groups of these kinds."""
     return [group.ranks for group in found.groups(*kinds)]
 

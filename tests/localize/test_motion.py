@@ -16,13 +16,13 @@ from localize_scenes import (
     waiting,
 )
 
-from slurm_robust.localize.evidence import Frame, Process, RankCapture, Thread
+from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, RankCapture, StackFrame
 from slurm_robust.localize.stacks.motion import Motion, compare, stillness
 
 STILL = process(USER)
 
 
-def moved(before: Process, after: Process, elapsed_s: float = 5.0) -> Motion:
+def moved(before: CapturedProcess, after: CapturedProcess, elapsed_s: float = 5.0) -> Motion:
     """Motion of a rank that is this one process."""
     return compare(rank(0, before), rank(0, after), elapsed_s).motion
 
@@ -42,7 +42,7 @@ def moved(before: Process, after: Process, elapsed_s: float = 5.0) -> Motion:
         (replace(STILL, pid=7), Motion.MOVING),
     ],
 )
-def test_one_process(after: Process, motion: Motion) -> None:
+def test_one_process(after: CapturedProcess, motion: Motion) -> None:
     """Stack, CPU time and bytes: each alone makes a process move; what is not known makes it unsure."""
     assert moved(STILL, after) is motion
 
@@ -97,17 +97,20 @@ def test_bystanders_do_not_count() -> None:
 def test_a_side_thread_that_moves_is_unsure() -> None:
     """A main thread in a lock may wait for a thread at work."""
 
-    def side(line: int) -> Thread:
-        return Thread((Frame("pump", "/home/u/io.py", line),), "pump", 7)
+    def side(line: int) -> CapturedThread:
+        return CapturedThread((StackFrame("pump", "/home/u/io.py", line),), "pump", 7)
 
     assert moved(process(USER, side=[side(1)]), process(USER, side=[side(2)])) is Motion.UNSURE
-    bar = [Thread((Frame("run", "/x/lib/python3.11/site-packages/tqdm/_monitor.py", n),), "tqdm", 8) for n in (1, 2)]
+    bar = [
+        CapturedThread((StackFrame("run", "/x/lib/python3.11/site-packages/tqdm/_monitor.py", n),), "tqdm", 8)
+        for n in (1, 2)
+    ]
     assert moved(process(USER, side=[bar[0]]), process(USER, side=[bar[1]])) is Motion.STILL
 
 
 def test_thread_ids_are_not_compared() -> None:
     """An archive stores one of several equal stacks, with the thread ids of whichever process came first."""
-    sides = [Thread((Frame("pump", "/home/u/io.py", 1),), "pump", tid) for tid in (7, 8)]
+    sides = [CapturedThread((StackFrame("pump", "/home/u/io.py", 1),), "pump", tid) for tid in (7, 8)]
     assert moved(process(USER, side=[sides[0]]), process(USER, side=[sides[1]])) is Motion.STILL
 
 

@@ -17,29 +17,29 @@ from localize_scenes import (
     frames,
 )
 
-from slurm_robust.localize.evidence import Frame
-from slurm_robust.localize.stacks.known_names import Kind, Wait
+from slurm_robust.localize.evidence import StackFrame
+from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
 from slurm_robust.localize.stacks.place import place_of
 
 
 @pytest.mark.parametrize(
     ("stack", "kind", "wait"),
     [
-        (ALL_REDUCE, Kind.COLLECTIVE, Wait.NONE),
-        (BARRIER, Kind.COLLECTIVE, Wait.NONE),
-        (SYNC_BUFFERS, Kind.COLLECTIVE, Wait.NONE),
-        (BACKWARD, Kind.BACKWARD, Wait.NONE),
-        (LOADER_WAIT, Kind.LOADER, Wait.LOCK),
-        (WORKER_LOCK, Kind.LOADER, Wait.LOCK),
-        (WORKER_HTTP, Kind.LOADER, Wait.NETWORK),
-        (SAVE, Kind.CHECKPOINT, Wait.NONE),
-        (IMPORT, Kind.STARTUP, Wait.NONE),
-        (USER, Kind.USER, Wait.NONE),
-        (USER_LOCK, Kind.USER, Wait.LOCK),
-        ((), Kind.UNKNOWN, Wait.NONE),
+        (ALL_REDUCE, Kind.COLLECTIVE, WaitsOn.NONE),
+        (BARRIER, Kind.COLLECTIVE, WaitsOn.NONE),
+        (SYNC_BUFFERS, Kind.COLLECTIVE, WaitsOn.NONE),
+        (BACKWARD, Kind.BACKWARD, WaitsOn.NONE),
+        (LOADER_WAIT, Kind.LOADER, WaitsOn.LOCK),
+        (WORKER_LOCK, Kind.LOADER, WaitsOn.LOCK),
+        (WORKER_HTTP, Kind.LOADER, WaitsOn.NETWORK),
+        (SAVE, Kind.CHECKPOINT, WaitsOn.NONE),
+        (IMPORT, Kind.STARTUP, WaitsOn.NONE),
+        (USER, Kind.USER, WaitsOn.NONE),
+        (USER_LOCK, Kind.USER, WaitsOn.LOCK),
+        ((), Kind.UNKNOWN, WaitsOn.NONE),
     ],
 )
-def test_where_a_thread_stands(stack: tuple[Frame, ...], kind: Kind, wait: Wait) -> None:
+def test_where_a_thread_stands(stack: tuple[StackFrame, ...], kind: Kind, wait: WaitsOn) -> None:
     """Each part of a training program is told by the frames that real dumps show."""
     found = place_of(stack)
     assert (found.kind, found.wait) == (kind, wait)
@@ -48,29 +48,29 @@ def test_where_a_thread_stands(stack: tuple[Frame, ...], kind: Kind, wait: Wait)
 @pytest.mark.parametrize(
     ("wchan", "wait"),
     [
-        ("hrtimer_nanosleep", Wait.SLEEP),
-        ("futex_do_wait", Wait.NATIVE_LOCK),
-        ("folio_wait_bit_common", Wait.STORAGE),
-        ("rpc_wait_bit_killable", Wait.STORAGE),
-        ("unix_stream_read_generic", Wait.NETWORK),
-        ("poll_schedule_timeout.constprop.0", Wait.NETWORK),
-        ("do_wait", Wait.CHILD),
-        ("0", Wait.NONE),
+        ("hrtimer_nanosleep", WaitsOn.SLEEP),
+        ("futex_do_wait", WaitsOn.NATIVE_LOCK),
+        ("folio_wait_bit_common", WaitsOn.STORAGE),
+        ("rpc_wait_bit_killable", WaitsOn.STORAGE),
+        ("unix_stream_read_generic", WaitsOn.NETWORK),
+        ("poll_schedule_timeout.constprop.0", WaitsOn.NETWORK),
+        ("do_wait", WaitsOn.CHILD),
+        ("0", WaitsOn.NONE),
     ],
 )
-def test_the_kernel_tells_what_native_code_waits_for(wchan: str, wait: Wait) -> None:
+def test_the_kernel_tells_what_native_code_waits_for(wchan: str, wait: WaitsOn) -> None:
     """Where the innermost frame is a call into native code, the wait channel says what holds it."""
     assert place_of(WORKER_NATIVE, wchan).wait is wait
 
 
 def test_visible_wait_beats_the_wait_channel() -> None:
     """Every Python lock is a futex below; the frames know better."""
-    assert place_of(WORKER_LOCK, "futex_do_wait").wait is Wait.LOCK
+    assert place_of(WORKER_LOCK, "futex_do_wait").wait is WaitsOn.LOCK
 
 
 def test_user_code_below_a_collective_is_not_the_collective() -> None:
     """A hook or custom gradient that hangs inside backward is the user's code, not a wait for peers."""
-    stack = (*BACKWARD, Frame("MyFunction.backward", "/home/u/ops.py", 7))
+    stack = (*BACKWARD, StackFrame("MyFunction.backward", "/home/u/ops.py", 7))
     assert place_of(stack).kind is Kind.USER
 
 
@@ -92,7 +92,7 @@ def test_names_without_classes() -> None:
     ("stack", "word"),
     [(EVALUATE, "evaluate"), (SAVE, "checkpoint"), (IMPORT, "startup"), (USER, ""), (LOADER_WAIT, "")],
 )
-def test_slow_by_nature(stack: tuple[Frame, ...], word: str) -> None:
+def test_slow_by_nature(stack: tuple[StackFrame, ...], word: str) -> None:
     """Work that may rightly take long is marked by its name."""
     assert place_of(stack).slow_by_nature == word
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.localize.evidence import Thread
+from slurm_robust.localize.evidence import CapturedThread
 from slurm_robust.localize.stacks.frames import main_thread, short_file, short_function
-from slurm_robust.localize.stacks.pyspy import DumpError, parse, parse_json, parse_text
+from slurm_robust.localize.stacks.pyspy import PySpyDumpError, parse, parse_json, parse_text
 
 VICTIM = """
 import threading
@@ -52,7 +52,7 @@ def dump(pid: int, *options: str) -> str:
     return done.stdout
 
 
-def shape(threads: tuple[Thread, ...]) -> list[tuple[str, bool, list[tuple[str, str, int]]]]:
+def shape(threads: tuple[CapturedThread, ...]) -> list[tuple[str, bool, list[tuple[str, str, int]]]]:
     """What both forms must agree on."""
     return sorted(
         (t.name, t.main, [(short_function(f.function), short_file(f.file).split("/")[-1], f.line) for f in t.frames])
@@ -106,14 +106,14 @@ def test_text_with_words_around_it() -> None:
 )
 def test_not_a_dump(text: str, says: str) -> None:
     """Each wrong shape is a sentence."""
-    with pytest.raises(DumpError, match=says):
+    with pytest.raises(PySpyDumpError, match=says):
         parse(text)
 
 
 @given(st.text(max_size=400))
 def test_any_text(text: str) -> None:
     """Whatever comes, it is a `DumpError` or threads."""
-    with contextlib.suppress(DumpError):
+    with contextlib.suppress(PySpyDumpError):
         assert parse_text(text)
 
 
@@ -124,5 +124,5 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=20))
 def test_any_json(value: object) -> None:
     """JSON of another shape is a `DumpError`, never another exception."""
-    with contextlib.suppress(DumpError):
+    with contextlib.suppress(PySpyDumpError):
         parse_json(json.dumps([value]))

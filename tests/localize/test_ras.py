@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from localize_scenes import ALL_REDUCE, capture, evidence, process, rank, repeated, waiting
 
 from slurm_robust.localize.judge import judge
-from slurm_robust.localize.ras import Lag, Member, RasError, RasView, judge_ras, read, read_json, read_text
+from slurm_robust.localize.ras import CommunicatorMember, Lag, RasError, RasView, read, read_json, read_text
+from slurm_robust.localize.votes.nccl_ras import judge_ras
 from slurm_robust.model import Conclusion
 
 NODES = {n: f"n{n}" for n in range(4)}
 PIDS = {100 + n: (n,) for n in range(4)}
 
 
-def member(number: int) -> Member:
+def member(number: int) -> CommunicatorMember:
     """Rank `number` of ours as NCCL sees it."""
-    return Member(number, f"10.0.0.{number}", 100 + number)
+    return CommunicatorMember(number, f"10.0.0.{number}", 100 + number)
 
 
 def lag(*behind: int, operation: str = "AllReduce", size: int = 4, ahead: tuple[int, ...] = (), by: int = 1) -> Lag:
@@ -93,9 +94,9 @@ def test_most_nodes_silent_is_a_cause_that_they_share() -> None:
 
 def test_strangers_are_not_named() -> None:
     """Process ids that no rank of ours has, or that several have, name nobody."""
-    stranger = Lag("cafe", 2, "AllReduce", 50, ((Member(0, "10.9.9.9", 7), 49),))
+    stranger = Lag("cafe", 2, "AllReduce", 50, ((CommunicatorMember(0, "10.9.9.9", 7), 49),))
     assert judge_ras(views(stranger), PIDS, NODES) is None
-    shared = Lag("cafe", 2, "AllReduce", 50, ((Member(0, "10.0.0.1", 100), 49),))
+    shared = Lag("cafe", 2, "AllReduce", 50, ((CommunicatorMember(0, "10.0.0.1", 100), 49),))
     assert judge_ras(views(shared), {100: (0, 1)}, NODES) is None
 
 
@@ -163,7 +164,7 @@ TIMEOUT
 def test_the_text_of_older_versions() -> None:
     """Processes that do not answer, and who is behind in which operation by how much."""
     found = read_text(TEXT, 7.0)
-    assert found.silent == ((Member(-1, "10.1.0.213", 3487984), 0, False),)
+    assert found.silent == ((CommunicatorMember(-1, "10.1.0.213", 3487984), 0, False),)
     reduce, broadcast = found.lags
     assert (reduce.operation, reduce.most, reduce.size, reduce.whole) == ("AllReduce", 6650, 32, True)
     assert [(who.rank, who.pid, count) for who, count in reduce.behind] == [

@@ -13,7 +13,7 @@ from slurm_robust.cli.teaching import lesson
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.evidence_folder import Saved, read_folder
 from slurm_robust.localize.layout import LayoutError, fit, parse
-from slurm_robust.localize.recorder.dump import DumpError
+from slurm_robust.localize.recorder.dump import RecorderDumpError
 from slurm_robust.localize.recorder.dump_folder import read_dumps
 from slurm_robust.localize.slow.rounds import judge_repeated
 from slurm_robust.localize.slow.timings_file import TimingsError, read_timings
@@ -29,12 +29,12 @@ from slurm_robust.model import EXIT_USAGE
     "localize",
     epilog=lesson(
         [
-            ("srobust localize --stacks slurm-robust-1234/1234-r0-1795228470", "judge a saved incident once more"),
+            ("srobust localize --stacks slurm-robust-1234/1234-r0-1795228470", "judge a saved incident again"),
             ("srobust localize --stacks dumps --world-size 64 --json", "py-spy dumps of your own"),
             ("srobust localize --stacks dumps --layout tp=8,pp=4", "with the parallel groups"),
             ("srobust localize --stacks dumps --svg hang.svg", "and a flame graph of all ranks"),
             ("srobust localize --flight-recorder traces --ranks-per-node 8", "PyTorch's flight-recorder dumps"),
-            ("srobust localize --timings steps.jsonl --layout tp=8,pp=4", "which machine is slow, from step times"),
+            ("srobust localize --timings steps.jsonl --layout tp=8,pp=4", "find the slow machine from step times"),
         ],
         [(0, "judged, whatever the verdict"), (2, "wrong usage"), (64, "no such folder, or nothing in it to judge")],
     ),
@@ -42,8 +42,8 @@ from slurm_robust.model import EXIT_USAGE
 @click.option("--stacks", type=click.Path(path_type=Path), help="Folder of an incident, or of py-spy dumps.")
 @click.option("--flight-recorder", type=click.Path(path_type=Path), help="Folder of PyTorch's dumps, one a rank.")
 @click.option("--timings", type=click.Path(path_type=Path), help="Step times of all ranks: JSON lines or CSV.")
-@click.option("--world-size", type=click.IntRange(min=1), help="Number of ranks, where the folder may lack some.")
-@click.option("--ranks-per-node", type=click.IntRange(min=1), help="Name nodes by number where nothing names them.")
+@click.option("--world-size", type=click.IntRange(min=1), help="Number of ranks, in case the folder lacks some.")
+@click.option("--ranks-per-node", type=click.IntRange(min=1), help="Number the nodes where nothing names them.")
 @click.option("--layout", help="Parallel sizes: tp=2,pp=4,dp=4[,cp=,ep=,etp=][,order=tp-cp-ep-dp-pp].")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Write a flame graph of the last capture.")
 @click.option("--tree/--no-tree", default=True, help="Show the merged stacks of the last capture.")
@@ -60,7 +60,7 @@ def command(
     tree: bool,
     as_json: bool,
 ) -> None:
-    """Who is at fault, from captured stacks and flight-recorder dumps; who is slow, from step times.
+    """Name who is at fault, from captured stacks and flight-recorder dumps, or who is slow, from step times.
 
     \b
     --stacks takes what an incident's folder holds (<node>.json.gz), or py-spy dumps named
@@ -76,7 +76,7 @@ def command(
         saved = read_folder(stacks, world_size) if stacks is not None else Saved(Evidence(world_size or 0, {}))
         dumps = read_dumps(flight_recorder) if flight_recorder is not None else None
         steps = read_timings(timings) if timings is not None else None
-    except (ArchiveError, DumpError, TimingsError) as error:
+    except (ArchiveError, RecorderDumpError, TimingsError) as error:
         click.echo(f"srobust localize: {error}", err=True)
         sys.exit(EXIT_USAGE)
     evidence, problems = saved.evidence, saved.problems
@@ -109,7 +109,7 @@ def command(
 
 
 def _laid_out(evidence: Evidence, text: str, *, given: bool) -> Evidence:
-    """The evidence with the layout; a layout that does not fit stays in it, and the verdict says why it is not used."""
+    """The evidence with the layout. One that does not fit is kept: the verdict says why it is not used."""
     try:
         sizes, order = parse(text)
     except LayoutError as error:
@@ -119,7 +119,7 @@ def _laid_out(evidence: Evidence, text: str, *, given: bool) -> Evidence:
             whole = fit(sizes, order, 0).world_size
         except LayoutError as error:
             raise click.UsageError(str(error)) from None
-        # The layout knows how many ranks there are; that some left nothing behind is evidence.
+        # The layout gives the number of ranks; that some left no files is evidence.
         evidence = replace(evidence, world_size=max(evidence.world_size, whole))
     return replace(evidence, layout=sizes, layout_order=order)
 

@@ -31,25 +31,28 @@ from slurm_robust.supervise.watch.live_stacks import LiveCapture, LiveStacksErro
 
 _ROUND_S = 10.0
 _REDRAW = "\x1b[H\x1b[J"
-"""To the top left corner, and everything below it away."""
+"""To the top left corner; clear everything below."""
 
 
 @click.command(
     epilog=lesson(
         [
             ("srobust stacks 1234", "the merged stacks of job 1234, now"),
-            ("srobust stacks 1234 --every 5", "again each five seconds, redrawn, with who moves and who stands"),
+            (
+                "srobust stacks 1234 --every 5",
+                "again every five seconds, redrawn, with the ranks that move and that stand still",
+            ),
             (
                 "srobust stacks 1234 --save stacks",
-                "and the archives, for: srobust localize --stacks stacks",
+                "and keep the archives, for: srobust localize --stacks stacks",
             ),
-            ("srobust stacks 1234 --rounds 5", "a job that is slow: for whom do the others wait?"),
+            ("srobust stacks 1234 --rounds 5", "a slow job: which ranks do the others wait for?"),
         ],
         [
             (0, "all nodes answered"),
             (1, "some did not; stderr names them"),
             (2, "wrong usage"),
-            (3, "no such running job, or Slurm cannot be asked"),
+            (3, "no such running job, or Slurm does not answer"),
         ],
     )
 )
@@ -59,12 +62,12 @@ _REDRAW = "\x1b[H\x1b[J"
     "--save", type=click.Path(file_okay=False, path_type=Path), help="Also keep the archives here, one a node."
 )
 @click.option(
-    "--every", "every_s", type=click.FloatRange(min=0.5), help="Look again after so many seconds; Ctrl-C ends."
+    "--every", "every_s", type=click.FloatRange(min=0.5), help="Capture again after so many seconds; Ctrl-C ends."
 )
 @click.option(
-    "--rounds", type=click.IntRange(2, 100), help="Look so many times (every 10 s, or as --every says), and judge."
+    "--rounds", type=click.IntRange(2, 100), help="Capture so many times (every 10 s, or as --every says), and judge."
 )
-@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds for one look.")
+@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds for one capture.")
 @click.option("--config", "config_path", type=click.Path(), help="robust.yaml to use.")
 def command(
     *,
@@ -78,18 +81,18 @@ def command(
 ) -> None:
     """Take the stacks of every process of every rank of a running job, and print them merged.
 
-    The job need not know of srobust: plain `srun python train.py` will do. Nothing in it is changed or stopped. You
-    must be its owner (or root). The tree shows each place with the ranks that stand there, `0-2,5`; the odd ones out
-    are usually the interesting ones.
+    The job needs no preparation: plain `srun python train.py` will do. Nothing in it is changed or stopped. You
+    must be its owner (or root). The tree shows each place in the program with the ranks that stand there, `0-2,5`; the
+    odd ones out are usually the interesting ones.
 
-    With --every the tree is redrawn in place until Ctrl-C or the job's end, and with --save each look is kept: two of
-    them tell a rank that stands from one that moves.
+    With --every the tree is redrawn in place until Ctrl-C or the job's end, and with --save each capture is kept: two
+    captures show which ranks move and which stand still.
 
-    With --rounds a job that moves too slowly is looked at again and again, and who the others wait for in most rounds
-    is named; the tree is of the last round.
+    With --rounds a slow job is captured again and again, and the ranks that the others wait for in most rounds are
+    named; the tree is of the last round.
     """
     if as_json and every_s is not None and rounds is None:
-        raise click.UsageError("--json is one look; leave out --every, or say how many --rounds")
+        raise click.UsageError("--json is for one capture: leave out --every, or add --rounds N")
     try:
         config = site.load(config_path)
         ref = JobRef.parse(job_id)
@@ -128,7 +131,7 @@ def command(
 
 
 async def _show(found: AsyncGenerator[LiveCapture, None], *, as_json: bool, save: Path | None) -> list[str]:
-    """Show each look as it comes; the nodes that did not answer the last one."""
+    """Show each capture as it comes; returns the nodes that did not answer the last one."""
     before: Capture | None = None
     missing: list[str] = []
     async with contextlib.aclosing(found):
@@ -153,7 +156,7 @@ async def _show(found: AsyncGenerator[LiveCapture, None], *, as_json: bool, save
 async def _judge(
     found: AsyncGenerator[LiveCapture, None], count: int, *, as_json: bool, save: Path | None
 ) -> list[str]:
-    """Take all looks, then show the last one and what all of them tell; the nodes that did not answer the last one."""
+    """Take all captures, then show the last one and the verdict on all; returns nodes without an answer to the last."""
     captures: list[Capture] = []
     async with contextlib.aclosing(found):
         async for look in found:
@@ -181,18 +184,18 @@ def _as_json(look: LiveCapture, job: str, **more: object) -> str:
 
 
 def motion_line(before: Capture | None, now: Capture, number: int) -> str:
-    """Who moved between two looks, and who stood still, in a line."""
+    """Which ranks moved between two captures, and which stood still, in a line."""
     ranks = [r.rank for r in now.ranks]
     seen = stillness([c for c in (before, now) if c is not None], ranks)
     moved = [rank for rank, x in seen.items() if x.moves]
     still = [rank for rank, x in seen.items() if x.last is not None and x.last.motion is Motion.STILL]
     parts = [f"{name(some)} {verb}" for some, verb in ((moved, "moved"), (still, "stood still")) if some]
     apart = f" in {now.at_s - before.at_s:.1f} s" if before is not None else ""
-    return f"look {number}{apart}: {', '.join(parts) or 'nothing can be said of motion'}"
+    return f"capture {number}{apart}: {', '.join(parts) or 'motion is not known'}"
 
 
 def _fitting(tree: str) -> str:
-    """The tree, cut to the terminal where there is one: what does not fit would scroll the head away."""
+    """The tree, cut to the terminal's height where there is one."""
     if not sys.stdout.isatty():
         return tree
     height = shutil.get_terminal_size().lines - 3

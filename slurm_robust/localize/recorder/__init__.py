@@ -1,1 +1,4 @@
-"""What PyTorch's flight recorder knows: which rank joined which operation of which process group."""
+"""Who waits for whom, as PyTorch's flight recorder saw it?
+
+Dumps are read (`dump`, `dump_folder`) and laid side by side (`align`); `votes.flight_recorder` judges them.
+"""

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_robust.localize.recorder.dump import Group, Op, RankDump
+from slurm_robust.localize.recorder.dump import Operation, ProcessGroup, RankDump
 
 _ONE_SIDED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "scatter", "gather"})
 """Some members complete these while others have not begun: that says nothing about anybody's device."""
@@ -29,11 +29,11 @@ class Hold:
         op: As one of the waiters noted it.
         waiters: Ranks that have it pending, next in its group.
         absent: Members that never enqueued it; they left a dump, which says so.
-        undumped: Members that nothing is known of: they left no dump.
+        undumped: Members that left no dump, so nothing is known of them.
         behind: Members that enqueued it, and have something else before it on their device.
     """
 
-    op: Op
+    op: Operation
     waiters: tuple[int, ...]
     absent: tuple[int, ...] = ()
     undumped: tuple[int, ...] = ()
@@ -44,7 +44,7 @@ class Hold:
 class Mismatch:
     """Members of one group entered different operations under one number."""
 
-    group: Group
+    group: ProcessGroup
     seq: int
     entered: tuple[tuple[str, tuple[int, ...]], ...]
     """What was entered, and by whom; the most common first."""
@@ -65,10 +65,10 @@ class Alignment:
     """
 
     holds: tuple[Hold, ...]
-    stuck: Mapping[int, tuple[Op, tuple[int, ...]]]
+    stuck: Mapping[int, tuple[Operation, tuple[int, ...]]]
     idle: frozenset[int]
-    unstarted: Mapping[int, tuple[Op, tuple[int, ...]]]
-    closed: tuple[tuple[Group, Op], ...]
+    unstarted: Mapping[int, tuple[Operation, tuple[int, ...]]]
+    closed: tuple[tuple[ProcessGroup, Operation], ...]
     mismatches: tuple[Mismatch, ...]
     undumped: tuple[int, ...]
 
@@ -76,9 +76,9 @@ class Alignment:
 @dataclass
 class _Found:
     holds: list[Hold] = field(default_factory=list)
-    stuck: dict[int, tuple[Op, tuple[int, ...]]] = field(default_factory=dict)
-    unstarted: dict[int, tuple[Op, tuple[int, ...]]] = field(default_factory=dict)
-    closed: list[tuple[Group, Op]] = field(default_factory=list)
+    stuck: dict[int, tuple[Operation, tuple[int, ...]]] = field(default_factory=dict)
+    unstarted: dict[int, tuple[Operation, tuple[int, ...]]] = field(default_factory=dict)
+    closed: list[tuple[ProcessGroup, Operation]] = field(default_factory=list)
 
 
 class _Board:
@@ -86,8 +86,8 @@ class _Board:
 
     def __init__(self, dumps: Mapping[int, RankDump]) -> None:
         self.dumps = dumps
-        self.groups: dict[str, Group] = {}
-        self.entered: dict[tuple[str, int], dict[int, Op]] = defaultdict(dict)
+        self.groups: dict[str, ProcessGroup] = {}
+        self.entered: dict[tuple[str, int], dict[int, Operation]] = defaultdict(dict)
         self._mixed = {op.group for d in dumps.values() for op in d.pending if op.p2p}
         for dump in dumps.values():
             self.groups.update(dump.groups)
@@ -118,8 +118,8 @@ class _Board:
                     found[name, dump.rank] = counters
         return found
 
-    def joined(self, rank: int, op: Op) -> bool | None:
-        """Has this member enqueued the operation? None where its dump does not tell."""
+    def joined(self, rank: int, op: Operation) -> bool | None:
+        """Has this member enqueued the operation? None where its dump does not show it."""
         if rank in self.entered[op.group, op.seq]:
             return True
         counters = self._counters.get((op.group, rank))
@@ -127,7 +127,7 @@ class _Board:
             return counters[0] >= op.seq
         return None
 
-    def completed(self, rank: int, op: Op) -> bool:
+    def completed(self, rank: int, op: Operation) -> bool:
         """Is the operation known to be complete on this member's device?"""
         counters = self._counters.get((op.group, rank))
         return counters is not None and counters[1] >= op.seq and rank not in self.entered[op.group, op.seq]
@@ -160,15 +160,15 @@ def align(dumps: Iterable[RankDump]) -> Alignment:
     )
 
 
-def _heads(pending: Iterable[Op]) -> list[Op]:
+def _heads(pending: Iterable[Operation]) -> list[Operation]:
     """The first pending operation of each group, and of each peer in point-to-point: the others wait behind it."""
-    heads: dict[tuple[str, int], Op] = {}
+    heads: dict[tuple[str, int], Operation] = {}
     for op in pending:
         heads.setdefault((op.group, op.peer), op)
     return list(heads.values())
 
 
-def _collective(board: _Board, group: Group, seq: int, waiters: tuple[int, ...], found: _Found) -> None:
+def _collective(board: _Board, group: ProcessGroup, seq: int, waiters: tuple[int, ...], found: _Found) -> None:
     entered = board.entered[group.name, seq]
     op = entered[waiters[0]]
     seen = _members(board, group, op)
@@ -199,7 +199,7 @@ class _Seen:
     unknown: tuple[int, ...]
 
 
-def _members(board: _Board, group: Group, op: Op) -> _Seen:
+def _members(board: _Board, group: ProcessGroup, op: Operation) -> _Seen:
     absent, undumped, done, unknown = [], [], [], []
     for rank in group.ranks:
         if rank not in board.dumps:
@@ -213,7 +213,7 @@ def _members(board: _Board, group: Group, op: Op) -> _Seen:
     return _Seen(tuple(absent), tuple(undumped), tuple(done), tuple(unknown))
 
 
-def _began(entered: Mapping[int, Op], found: dict[int, tuple[Op, tuple[int, ...]]]) -> None:
+def _began(entered: Mapping[int, Operation], found: dict[int, tuple[Operation, tuple[int, ...]]]) -> None:
     """A few members' devices never began what the others' have: something holds those devices."""
     began = tuple(sorted(rank for rank, op in entered.items() if op.state == "started"))
     late = [rank for rank, op in entered.items() if op.state != "started"]
@@ -221,14 +221,14 @@ def _began(entered: Mapping[int, Op], found: dict[int, tuple[Op, tuple[int, ...]
         found.update((rank, (entered[rank], began)) for rank in late)
 
 
-def _is_first(board: _Board, rank: int, op: Op) -> bool:
+def _is_first(board: _Board, rank: int, op: Operation) -> bool:
     """Nothing lies before this operation on the member's device, as far as its recorder knows."""
     mine = board.entered[op.group, op.seq].get(rank)
     pending = board.dumps[rank].pending
     return mine is not None and bool(pending) and pending[0].order == mine.order
 
 
-def _pair(board: _Board, me: int, op: Op, found: _Found) -> None:
+def _pair(board: _Board, me: int, op: Operation, found: _Found) -> None:
     if op.peer < 0 or op.peer == me:
         return
     peer = board.dumps.get(op.peer)
@@ -244,7 +244,7 @@ def _pair(board: _Board, me: int, op: Op, found: _Found) -> None:
         found.holds.append(Hold(op, (me,), behind=(op.peer,)))
     elif me < op.peer and op is board.dumps[me].pending[0]:
         ends = {me: op, op.peer: answer}
-        found.closed.append((Group("", f"the pair in {board.groups[op.group].desc}", (me, op.peer)), op))
+        found.closed.append((ProcessGroup("", f"the pair in {board.groups[op.group].desc}", (me, op.peer)), op))
         _began(ends, found.unstarted)
 
 
@@ -256,6 +256,8 @@ def _mismatches(board: _Board) -> tuple[Mismatch, ...]:
             compared = "" if op.name.lower() in _ANY_SHAPE | _ONE_SIDED else f" {op.shape}"
             kinds[op.name + compared].append(rank)
         if len(kinds) > 1 and name in board.groups:
-            told = sorted(((what, tuple(sorted(who))) for what, who in kinds.items()), key=lambda k: (-len(k[1]), k[0]))
-            found.append(Mismatch(board.groups[name], seq, tuple(told)))
+            ordered = sorted(
+                ((what, tuple(sorted(who))) for what, who in kinds.items()), key=lambda k: (-len(k[1]), k[0])
+            )
+            found.append(Mismatch(board.groups[name], seq, tuple(ordered)))
     return tuple(sorted(found, key=lambda m: (m.group.name, m.seq)))

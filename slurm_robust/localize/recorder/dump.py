@@ -21,12 +21,12 @@ MAX_RANKS = 10_000_000
 _PEER = re.compile(r"(?:send|recv|isend|irecv) ?(\d+)(?:->|<-)(\d+)")
 
 
-class DumpError(Exception):
+class RecorderDumpError(Exception):
     """A dump cannot be used; the message says why, without the file's name."""
 
 
 @dataclass(frozen=True)
-class Op:
+class Operation:
     """One operation that a rank enqueued and that is not known to be complete.
 
     Attributes:
@@ -63,7 +63,7 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """A process group: what the program calls it, and its members (world ranks)."""
 
     name: str
@@ -78,16 +78,16 @@ class RankDump:
     Attributes:
         groups: The groups it is a member of, by name.
         counters: Group's number in this process → (last enqueued, last completed), -1 for none yet.
-        numbers: Group's number in this process → its name, as far as its entries tell.
+        numbers: Group's number in this process → its name, as far as its entries show.
         pending: Operations not complete, in the order in which they were enqueued.
         last_at_s: When it enqueued its newest recorded operation, 0 where it has none.
     """
 
     rank: int
-    groups: Mapping[str, Group]
+    groups: Mapping[str, ProcessGroup]
     counters: Mapping[int, tuple[int, int]]
     numbers: Mapping[int, str]
-    pending: tuple[Op, ...] = ()
+    pending: tuple[Operation, ...] = ()
     last_at_s: float = 0.0
 
 
@@ -95,10 +95,12 @@ class RankDump:
 # names, and one garbled byte makes that gigabytes.
 class _PlainUnpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise DumpError(f"it names {module}.{name}"[:120] + ": a dump holds plain containers only, nothing was run")
+        raise RecorderDumpError(
+            f"it names {module}.{name}"[:120] + ": a dump holds plain containers only, nothing was run"
+        )
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        raise DumpError("it refers to objects outside the file")
+        raise RecorderDumpError("it refers to objects outside the file")
 
 
 def read_dump(body: bytes, rank: int) -> RankDump:
@@ -106,46 +108,46 @@ def read_dump(body: bytes, rank: int) -> RankDump:
 
     Args:
         body: The whole file.
-        rank: Whose it is, as its name says: dumps do not tell.
+        rank: Whose dump it is, as its file name says: the dump itself does not.
 
     Raises:
         DumpError: not a dump, or one that would run something.
     """
     if len(body) > MAX_DUMP_BYTES:
-        raise DumpError(f"more bytes than a dump can have ({MAX_DUMP_BYTES})")
+        raise RecorderDumpError(f"more bytes than a dump can have ({MAX_DUMP_BYTES})")
     return _decode(_plain(body), rank)
 
 
 def _plain(body: bytes) -> Any:
     if not body:
-        raise DumpError("it is empty")
+        raise RecorderDumpError("it is empty")
     if body.lstrip()[:1] == b"{":
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise DumpError(f"not complete JSON ({error})") from None
+            raise RecorderDumpError(f"not complete JSON ({error})") from None
     try:
         return _PlainUnpickler(io.BytesIO(body)).load()
-    except DumpError:
+    except RecorderDumpError:
         raise
     except Exception as error:  # noqa: BLE001 (whatever a garbled pickle makes of itself)
-        raise DumpError(f"not a pickle that can be read ({type(error).__name__}: {error})"[:160]) from None
+        raise RecorderDumpError(f"not a pickle that can be read ({type(error).__name__}: {error})"[:160]) from None
 
 
 def _decode(plain: Any, rank: int) -> RankDump:
     if not isinstance(plain, dict) or not isinstance(plain.get("entries"), list):
-        raise DumpError("not a flight-recorder dump: no list of entries in it")
+        raise RecorderDumpError("not a flight-recorder dump: no list of entries in it")
     try:
-        groups = {str(name): _group(str(name), told) for name, told in (plain.get("pg_config") or {}).items()}
+        groups = {str(name): _group(str(name), fields) for name, fields in (plain.get("pg_config") or {}).items()}
         if "" in groups and "0" not in groups:
             # Gloo's default group has no name in the table of groups, and this one in its entries.
             groups["0"] = replace(groups.pop(""), name="0")
         counters = {
-            int(number): (int(told["last_enqueued_collective"]), int(told["last_completed_collective"]))
-            for number, told in (plain.get("pg_status") or {}).items()
+            int(number): (int(fields["last_enqueued_collective"]), int(fields["last_completed_collective"]))
+            for number, fields in (plain.get("pg_status") or {}).items()
         }
         numbers: dict[int, str] = {}
-        pending: list[Op] = []
+        pending: list[Operation] = []
         last_at_s = 0.0
         for entry in plain["entries"]:
             name = str(entry["process_group"][0])
@@ -155,21 +157,21 @@ def _decode(plain: Any, rank: int) -> RankDump:
                 pending.append(_op(entry, groups.get(name)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         version = plain.get("version", "none")
-        raise DumpError(f"version {version!s:.20}: {type(error).__name__} {error}"[:160]) from None
+        raise RecorderDumpError(f"version {version!s:.20}: {type(error).__name__} {error}"[:160]) from None
     pending.sort(key=lambda op: op.order)
     return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s)
 
 
-def _group(name: str, told: Mapping[str, Any]) -> Group:
-    if "ranges" in told:
-        # As the node's agent writes it; all ranks of a large job tell of the same group.
-        return Group(
-            name, str(told.get("desc", "")), _spread(tuple((int(a), int(b), int(c)) for a, b, c in told["ranges"]))
+def _group(name: str, fields: Mapping[str, Any]) -> ProcessGroup:
+    if "ranges" in fields:
+        # As the node's agent writes it; all ranks of a large job list the same group.
+        return ProcessGroup(
+            name, str(fields.get("desc", "")), _spread(tuple((int(a), int(b), int(c)) for a, b, c in fields["ranges"]))
         )
-    ranks = told["ranks"]
+    ranks = fields["ranks"]
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
-    return Group(name, str(told.get("desc", "")), tuple(int(r) for r in ranks))
+    return ProcessGroup(name, str(fields.get("desc", "")), tuple(int(r) for r in ranks))
 
 
 @lru_cache(maxsize=4096)
@@ -180,7 +182,7 @@ def _spread(ranges: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
     return tuple(rank for first, last, step in ranges for rank in range(first, last + 1, max(step, 1)))
 
 
-def _op(entry: Mapping[str, Any], group: Group | None) -> Op:
+def _op(entry: Mapping[str, Any], group: ProcessGroup | None) -> Operation:
     backend, _, name = str(entry["profiling_name"])[:80].partition(":")
     name = name or backend
     match = _PEER.match(name)
@@ -190,7 +192,7 @@ def _op(entry: Mapping[str, Any], group: Group | None) -> Op:
         place = int(match[2])
         peer = group.ranks[place] if place < len(group.ranks) else -1
     sizes = [entry.get(key) for key in ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")]
-    return Op(
+    return Operation(
         group=str(entry["process_group"][0]),
         seq=int(entry["p2p_seq_id"] if match is not None else entry["collective_seq_id"]),
         order=int(entry["record_id"]),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_robust.localize.recorder.dump import MAX_DUMP_BYTES, DumpError, RankDump, read_dump
+from slurm_robust.localize.recorder.dump import MAX_DUMP_BYTES, RankDump, RecorderDumpError, read_dump
 
 MAX_FILES = 131072
 _RANK = re.compile(r"(?:^|[^0-9])(\d{1,7})(?:\.(?:json|pkl|pickle|pt))?$")
@@ -30,7 +30,7 @@ def read_dumps(folder: Path) -> SavedDumps:
         DumpError: no such folder, or nothing usable in it.
     """
     if not folder.is_dir():
-        raise DumpError(f"{folder}: no such folder")
+        raise RecorderDumpError(f"{folder}: no such folder")
     dumps: dict[int, RankDump] = {}
     problems: list[str] = []
     for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))[:MAX_FILES]:
@@ -41,7 +41,7 @@ def read_dumps(folder: Path) -> SavedDumps:
         try:
             with path.open("rb") as stream:
                 found = read_dump(stream.read(MAX_DUMP_BYTES + 1), rank)
-        except (DumpError, OSError) as error:
+        except (RecorderDumpError, OSError) as error:
             problems.append(f"{path}: {error}")
             continue
         if rank in dumps:
@@ -50,5 +50,5 @@ def read_dumps(folder: Path) -> SavedDumps:
         dumps[rank] = found
     if not dumps:
         why = problems[0] if problems else "no file whose name ends with a rank"
-        raise DumpError(f"{folder}: no flight-recorder dump: {why}")
+        raise RecorderDumpError(f"{folder}: no flight-recorder dump: {why}")
     return SavedDumps(dumps, tuple(problems))

@@ -1,22 +1,23 @@
-"""What can be judged of the timings: ranks with enough steps, steps that are alike, and who may be compared."""
+"""Which of the timings can be judged: ranks with enough steps, steps that are alike, and who may be compared."""
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow.effects import usable_steps
 from slurm_robust.localize.slow.outliers import MIN_STEPS
 from slurm_robust.localize.slow.peers import Peers, peers_of
-from slurm_robust.localize.slow.robust_statistics import median
-from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.localize.slow.robust_statistics import Floats, Places, middle
+from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.model import Conclusion, Verdict
 
 _ROW_SHARE = 0.5
-"""A rank with fewer than this share of the steps of the one that told most is left out."""
+"""A rank with fewer than this share of the steps of the rank with the most is left out."""
 _LOCKSTEP_STEPS = 1.5
 """Ranks that synchronise are never further apart than about a step."""
 
@@ -26,60 +27,67 @@ class Case:
     """What is judged: usable ranks and steps, and who is whose peer.
 
     Attributes:
-        rows: A row a usable step, a value a usable rank: its own work, seconds.
-        ranks: Their numbers.
+        table: A row a usable step, a column a usable rank: the rank's own work, seconds; NaN for gaps.
+        ranks: The rank of each column.
+        nodes: The node of each column, empty where it is not known.
+        node_numbers: The nodes as numbers in the order of their first rank, -1 where the node is not known.
         steps: The usable steps' numbers.
     """
 
-    rows: tuple[array[float], ...]
+    table: Floats
     ranks: tuple[int, ...]
-    nodes: Mapping[int, str]
+    nodes: tuple[str, ...]
+    node_numbers: Places
     steps: tuple[int, ...]
     peers: Peers
     notes: tuple[str, ...] = ()
 
-    def node(self, at: int) -> str:
-        """Node of a place in the table, empty where not told."""
-        return self.nodes.get(self.ranks[at], "")
 
-
-def make_case(timings: Timings, sizes: Mapping[str, int], order: str, world: int) -> Case | Verdict:
+def make_case(timings: StepTimings, sizes: Mapping[str, int], order: str, world: int) -> Case | Verdict:
     """The case, or the verdict that there is none: too few ranks or steps, or only totals of ranks in lockstep."""
     notes: list[str] = []
-    rows, wanted = timings.compute, "the time that each rank computes, apart from waiting (compute_s)"
-    if not timings.has_compute:
-        rows = timings.total
-        if in_lockstep(rows):
-            reason = "all ranks take the same time for a step, since they wait for each other: who makes them wait?"
-            return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
-        notes.append(wanted + ": the totals differ between ranks, and were taken for it")
-    counts = [sum(map(math.isfinite, column)) for column in zip(*rows, strict=True)]
-    enough = [at for at, count in enumerate(counts) if count >= max(MIN_STEPS, _ROW_SHARE * max(counts))]
+    table, wanted = _table(timings.compute), "the time that each rank computes, without waiting (compute_s)"
+    if not np.isfinite(table).any():
+        table = _table(timings.total)
+        if in_lockstep(table):
+            reason = "every rank takes the same time for a step, since ranks wait for each other"
+            return Verdict(Conclusion.UNDETERMINED, f"{reason}: totals cannot show which is slow", missing=(wanted,))
+        notes.append(f"{wanted}; totals were used instead, since they differ between ranks")
+    counts = np.isfinite(table).sum(axis=0)
+    enough = np.flatnonzero(counts >= max(MIN_STEPS, _ROW_SHARE * counts.max()))
     if len(enough) < 2:
-        few = f"{max(counts, default=0)} steps of {len(counts)} ranks"
-        reason = f"too little to compare: {few} (at least {MIN_STEPS} steps of two ranks are needed)"
+        few = f"{counts.max()} steps of {len(counts)} ranks"
+        reason = f"too little to compare: {few}; at least {MIN_STEPS} steps of two ranks are needed"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("timings of more steps",))
-    lacking = sorted(set(range(world)) - {timings.ranks[at] for at in enough})
+    ranks = tuple(timings.ranks[at] for at in enough)
+    lacking = set(range(world)).difference(ranks)
     if lacking:
         notes.append(f"enough timings of {name(lacking)}")
-    if len(enough) < len(counts):
-        rows = tuple(array("d", [row[at] for at in enough]) for row in rows)
-    ranks = tuple(timings.ranks[at] for at in enough)
     peers = peers_of(ranks, sizes, order, world)
     if peers.problem:
         notes.append(peers.problem)
-    usable = usable_steps(rows)
+    table = table[:, enough]
+    usable = usable_steps(table)
     if len(usable) < MIN_STEPS:
-        reason = f"only {len(usable)} of {len(rows)} steps are alike: too few to compare (at least {MIN_STEPS})"
+        reason = f"only {len(usable)} of {len(table)} steps are alike; at least {MIN_STEPS} are needed to compare ranks"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("timings of more steps",))
-    kept = tuple(rows[at] for at in usable)
-    return Case(kept, ranks, timings.nodes, tuple(timings.steps[at] for at in usable), peers, tuple(notes))
+    nodes = tuple(timings.nodes.get(rank, "") for rank in ranks)
+    numbers = {"": -1} | {node: number for number, node in enumerate(dict.fromkeys(filter(None, nodes)))}
+    node_numbers = np.array([numbers[node] for node in nodes])
+    steps = tuple(timings.steps[at] for at in usable)
+    return Case(table[usable], ranks, nodes, node_numbers, steps, peers, tuple(notes))
 
 
-def in_lockstep(totals: Sequence[Sequence[float]]) -> bool:
+def _table(rows: Sequence[array[float]]) -> Floats:
+    table = np.array(rows, dtype=np.float64) if rows else np.empty((0, 0))
+    table[~np.isfinite(table)] = np.nan
+    return table
+
+
+def in_lockstep(totals: Floats) -> bool:
     """Whether the totals are those of ranks that wait for each other: none ever gets ahead by more than a step."""
-    complete = [row for row in zip(*totals, strict=True) if all(map(math.isfinite, row))]
-    if len(complete) < 2:
+    complete = totals[:, np.isfinite(totals).all(axis=0)]
+    if complete.shape[1] < 2 or not len(complete):
         return True
-    sums = [float(sum(row)) for row in complete]
-    return max(sums) - min(sums) <= _LOCKSTEP_STEPS * median(v for row in complete for v in row)
+    sums = complete.sum(axis=0)
+    return bool(sums.max() - sums.min() <= _LOCKSTEP_STEPS * middle(complete.ravel()))

@@ -4,94 +4,94 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow import wording
 from slurm_robust.localize.slow.case import Case
-from slurm_robust.localize.slow.effects import summed
-from slurm_robust.localize.slow.outliers import Finding
-from slurm_robust.localize.slow.robust_statistics import known, median
+from slurm_robust.localize.slow.effects import Comparison
+from slurm_robust.localize.slow.outliers import Outlier
+from slurm_robust.localize.slow.robust_statistics import known, median, middle
 
 _REPLICA_SHARE = 0.5
 """Of what a rank is slow, this much must show in others for it to be what they share."""
 _ALONE = 0.5
-"""Without a layout, nobody else may be slow by this share of the one that is named."""
+"""Without a layout, no other rank may be slow by this share of the one that is named."""
 _TWIN_SHARE, _DOUBT = 0.5, 1.0
 """Of what a rank is slower than its twins, this much must show against its role, give or take its scale."""
 
 
-def contradicted(finding: Finding, rows: Sequence[Sequence[float]], count: int) -> bool:
+def contradicted(outlier: Outlier, role: Comparison) -> bool:
     """Whether a rank that is slower than its twins is no slower than its role: then a twin is fast."""
-    if finding.by == "role" or finding.how != "steady":
+    if outlier.by == "role" or outlier.how != "steady":
         return False
-    effects = summed(rows, count, finding.seen_from)
-    level = median(effects.level[at] for at in finding.members)
-    return level + _DOUBT * effects.scale < _TWIN_SHARE * finding.share
+    effects = role.effects(outlier.seen_from)
+    level = middle(effects.level[list(outlier.members)])
+    return level + _DOUBT * effects.scale < _TWIN_SHARE * outlier.share
 
 
-def follows_data(case: Case, finding: Finding, rows: Sequence[Sequence[float]], *, noisy: bool) -> bool:
+def follows_data(case: Case, outlier: Outlier, role: Comparison, *, noisy: bool) -> bool:
     """Whether the rest of the replica, on other nodes, is as slow: what they share is data.
 
     Args:
         case: What is judged.
-        finding: Who stands out.
-        rows: Excess over the role.
+        outlier: Who stands out.
+        role: Excess over the role.
         noisy: Replicas differ from step to step by far more than twins do: by their data.
     """
-    peers = case.peers
-    if not peers.known or finding.by == "twins":
+    peers, members = case.peers, list(outlier.members)
+    if not peers.known or outlier.by == "twins":
         return False
-    if noisy and _shared_by_twins(case, finding, rows):
+    if noisy and _shared_by_twins(case, outlier, role):
         return True
-    replicas = {peers.replica[at] for at in finding.members}
-    homes = {case.node(at) for at in finding.members}
-    rest = [
-        at
-        for at in range(len(case.ranks))
-        if peers.replica[at] in replicas and at not in finding.members and (case.node(at) not in homes or "" in homes)
-    ]
-    if not rest:
-        return False
-    window = slice(finding.seen_from, None)
-    level = median(median(rows[at][window]) for at in rest)
-    if finding.how == "bursts":
-        same = [index for index, v in enumerate(rows[finding.members[0]]) if v > finding.share / 2]
-        level = median(median(rows[at][index] for index in same) for at in rest)
-    return level > _REPLICA_SHARE * finding.share
+    rest = np.isin(peers.replica, peers.replica[members])
+    homes = case.node_numbers[members]
+    if homes.min() >= 0:
+        rest &= ~np.isin(case.node_numbers, homes)
+    rest[members] = False
+    if outlier.how == "bursts":
+        same = role.rows[members[0]] > outlier.share / 2
+        levels = median(role.rows[rest][:, same])
+    else:
+        levels = role.effects(outlier.seen_from).level[rest]
+    return middle(levels) > _REPLICA_SHARE * outlier.share
 
 
-def _shared_by_twins(case: Case, finding: Finding, rows: Sequence[Sequence[float]]) -> bool:
+def _shared_by_twins(case: Case, outlier: Outlier, role: Comparison) -> bool:
     """Whether a rank's twins are as slow, and others on its node, if there are any, are not: then it is their data.
 
-    (A whole node that is slow is a finding of its own, of several members.)
+    (A whole node that is slow is an outlier of its own, of several members.)
     """
     twins = case.peers.twins
-    if twins is None or len(finding.members) > 1:
+    if twins is None or len(outlier.members) > 1:
         return False
-    at = finding.members[0]
-    mates = [other for other, key in enumerate(twins) if key == twins[at] and other != at]
-    others = [o for o in range(len(twins)) if o != at and o not in mates and case.node(o) == case.node(at) != ""]
-    limit = _REPLICA_SHARE * finding.share
-    slow = [median(median(rows[at][finding.seen_from :]) for at in some) > limit for some in (mates, others) if some]
-    return slow in ([True], [True, False])
+    at = outlier.members[0]
+    mates = twins == twins[at]
+    others = (case.node_numbers == case.node_numbers[at]) & (case.node_numbers >= 0) & ~mates
+    mates[at] = False
+    level = role.effects(outlier.seen_from).level
+    limit = _REPLICA_SHARE * outlier.share
+    return mates.any() and middle(level[mates]) > limit and not (others.any() and middle(level[others]) > limit)
 
 
-def may_be_the_program(case: Case, findings: Sequence[Finding], rows: Sequence[Sequence[float]]) -> str:
+def may_be_the_program(case: Case, outliers: Sequence[Outlier], role: Comparison) -> str:
     """Without a layout: why the slow ranks may have other work than the rest; empty where they hardly can."""
-    members = {at for f in findings for at in f.members}
-    first_slow = min(f.first for f in findings)
-    least = min(f.share for f in findings)
-    others = known(median(row[first_slow:]) for at, row in enumerate(rows) if at not in members)
+    members = [at for o in outliers for at in o.members]
+    first_slow = min(o.first for o in outliers)
+    least = min(o.share for o in outliers)
+    levels = median(role.rows[:, first_slow:])
+    levels[members] = np.nan
+    others = known(levels)
     slow = sorted(case.ranks[at] for at in members)
-    if others and others[-1] > _ALONE * least:
-        high = sum(v > _ALONE * least for v in others)
-        return (
-            f"{name(slow)} are slower by {wording.percent(least)}, and {high} others nearly so: work may differ by rank"
-        )
+    who = f"{name(slow)} {'is' if len(slow) == 1 else 'are'}"
+    high = int((others > _ALONE * least).sum())
+    if high:
+        return f"{who} {wording.percent(least)} slower, and {high} others nearly as slow: ranks may have different work"
     if first_slow:
         return ""  # the layout does not change in the middle
     first, last = case.ranks[0], case.ranks[-1]
     if slow[-1] != last and (slow[0] != first or len(slow) == 1):
         return ""
     end = "last" if slow[-1] == last else "first"
-    share = wording.percent(max(f.share for f in findings))
-    return f"{name(slow)} are slower by {share}: a slow machine, or the {end} pipeline stage with more to do"
+    share = wording.percent(max(o.share for o in outliers))
+    return f"{who} {share} slower: a slow machine, or the {end} pipeline stage, which has more work"

@@ -1,22 +1,33 @@
-"""How much slower than its peers is each rank? Numbers only; what they mean is decided in `judge`."""
+"""How much slower than its peers is each rank? Numbers only; `verdict` decides what they mean."""
 
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
-from slurm_robust.localize.slow.peers import Key, Peers, groups
-from slurm_robust.localize.slow.robust_statistics import NAN, excess, known, median, sample, spread
+import numpy as np
+
+from slurm_robust.localize.slow.peers import Peers, count_independent, groups
+from slurm_robust.localize.slow.robust_statistics import (
+    Floats,
+    Places,
+    excess,
+    known,
+    median,
+    median_around,
+    middle,
+    spread,
+    stride,
+)
 
 ODD_STEP = 1.4
 """A step whose median is so many times that of the steps around it is another kind of step (evaluation, checkpoint,
-compilation), and one whose ranks differ so much more than usual, too."""
+compilation), and so is one whose ranks differ so much more than usual."""
 _AROUND = 7
 _SAMPLE = 2048
 """Ranks that a spread is taken of, where there are more."""
+_CELLS = 1 << 17
+"""Cells of the table compared at once: as many as a processor's cache holds."""
 _ODD_SPREAD, _ODD_SPREAD_MIN = 5.0, 0.03
 SCALE_FLOOR = 0.003
 """GPUs of one kind differ by some tenths of a per cent whatever is done: less is never called a difference."""
@@ -27,109 +38,101 @@ SCALE_FEW = 0.008
 
 @dataclass(frozen=True)
 class Effects:
-    """Excess of each rank over its peers, as shares (0.05: five per cent slower).
+    """Levels of all ranks over a window of steps.
 
     Attributes:
-        rows: One row a rank, one value a usable step.
-        level: Each rank's median excess over the window.
+        level: Each rank's median excess over its peers, as a share (0.05: five per cent slower).
         scale: Standard deviation of the levels of healthy ranks.
         noise: Standard deviation of a healthy rank's excess from step to step.
     """
 
-    rows: Sequence[Sequence[float]]
-    level: tuple[float, ...]
+    level: Floats
     scale: float
     noise: float
 
-    def z(self, at: int) -> float:
-        """How far a rank's level is above what healthy ranks differ by; NaN where it has none."""
-        return self.level[at] / self.scale if self.scale > 0 else NAN
+
+class Comparison:
+    """Excess of each rank over the peers of one kind.
+
+    Args:
+        peers: `role` or `twins`: with whom ranks are compared.
+        rows: One row a rank, one value a usable step.
+        independent: How many of the levels are independent: of two peers, one is as fast as the other is slow.
+    """
+
+    def __init__(self, peers: str, rows: Floats, independent: int) -> None:
+        self.peers, self.rows, self.independent = peers, rows, independent
+        self._effects: dict[int, Effects] = {}
+
+    def effects(self, first: int = 0) -> Effects:
+        """Levels, and how much healthy ranks differ, over the steps from index `first` on."""
+        if first not in self._effects:
+            self._effects[first] = self._summed(self.rows[:, first:])
+        return self._effects[first]
+
+    def _summed(self, window: Floats) -> Effects:
+        level = median(window)
+        there = known(level)
+        noise = _noise(window, level)
+        # Of a median of so many steps, from step-to-step noise alone.
+        shaky = 1.2533 * noise / math.sqrt(max(1, window.shape[1]))
+        free = min(self.independent, len(there))
+        # The median of few peers is as uncertain as the rank itself: twice the variance against a single one.
+        against = len(there) / (len(there) - free) - 1 if 0 < free < len(there) else 1.0
+        few = SCALE_FEW * math.sqrt(1 + 1 / max(1.0, against / 1.57)) if against < 3 else SCALE_FEW
+        seen = float(spread(there, middle(there))) * uncertain(free) if free >= FEW else 0.0
+        floor = SCALE_FLOOR if free >= FEW else few
+        return Effects(level, max(seen, math.hypot(shaky, floor)), noise)
 
 
-def usable_steps(rows: Sequence[Sequence[float]]) -> list[int]:
-    """Indices of the steps that are steps of training like those around them."""
-    seen = [sample(row, _SAMPLE) for row in rows]
-    middles = [median(row) for row in seen]
-    apart = [spread(row, middle) / middle if middle > 0 else NAN for row, middle in zip(seen, middles, strict=True)]
-    usual = median(apart)
-    found = []
-    for at, middle in enumerate(middles):
-        near = median(chain(middles[max(0, at - _AROUND) : at], middles[at + 1 : at + 1 + _AROUND]))
-        if not middle > 0 or middle > ODD_STEP * near or middle < near / ODD_STEP:
-            continue
-        if apart[at] > max(_ODD_SPREAD * usual, _ODD_SPREAD_MIN):
-            continue
-        found.append(at)
-    return found
+def usable_steps(rows: Floats) -> Places:
+    """Indices of the steps (rows of the table) that are steps of training like those around them."""
+    seen = rows[:, :: stride(rows.shape[1], _SAMPLE)]
+    middles = median(seen)
+    spreads = spread(seen, middles[:, None])
+    spreads = np.divide(spreads, middles, out=np.full(len(rows), np.nan), where=middles > 0)
+    near = median_around(middles, _AROUND)
+    odd = (middles > ODD_STEP * near) | (middles < near / ODD_STEP)
+    odd |= spreads > max(_ODD_SPREAD * middle(spreads), _ODD_SPREAD_MIN)
+    return np.flatnonzero((middles > 0) & ~odd)
 
 
-def by_role(rows: Sequence[array[float]], peers: Peers) -> tuple[tuple[float, ...], ...]:
-    """Excess of each rank over the others of its role: one row a rank."""
-    return _compared(rows, peers.role)
+def by_role(table: Floats, peers: Peers) -> Comparison:
+    """Each rank against the others of its role."""
+    return Comparison("role", _compared(table, peers.role), count_independent(peers.role))
 
 
-def by_twins(rows: Sequence[array[float]], peers: Peers) -> tuple[tuple[float, ...], ...]:
-    """Excess of each rank over its twins, less what its place among them always costs: one row a rank."""
-    assert peers.twins is not None
-    compared = _compared(rows, peers.twins)
-    levels = [median(row) for row in compared]
-    usual: dict[Key, float] = {}
-    for members in groups(peers.slice_of):
-        found = known(levels[at] for at in members)
+def by_twins(table: Floats, peers: Peers, twins: Places) -> Comparison:
+    """Each rank against its twins, less what its place among them always costs."""
+    rows = _compared(table, twins)
+    levels = median(rows)
+    for places in groups(peers.slice_of):
+        ordered = np.sort(levels[places])
+        count = np.isfinite(ordered).sum(axis=1)
         # The lower one of two in the middle: a slow rank must not pass for what is usual. Of few, a low one is chance.
-        middle = found[(len(found) - 1) // 2] if len(found) > 1 else 0.0
-        usual[peers.slice_of[members[0]]] = middle if len(found) > 3 else max(0.0, middle)
-    less = [usual[key] if math.isfinite(usual[key]) else 0.0 for key in peers.slice_of]
-    return tuple(tuple(v - off for v in row) for row, off in zip(compared, less, strict=True))
+        usual = np.take_along_axis(ordered, np.maximum(count - 1, 0)[:, None] // 2, 1)[:, 0]
+        usual = np.where(count > 3, usual, np.where(count > 1, np.maximum(usual, 0.0), 0.0))
+        rows[places] -= usual[:, None, None]
+    return Comparison("twins", rows, count_independent(twins))
 
 
-def _compared(rows: Sequence[array[float]], keys: Sequence[Key]) -> tuple[tuple[float, ...], ...]:
-    members = groups(keys)
-    if len(members) == 1:
-        return tuple(zip(*(excess(row) for row in rows), strict=True))
-    columns = []
-    for row in rows:
-        out = [NAN] * len(row)
-        for group in members:
-            if len(group) > 1:
-                for at, value in zip(group, excess([row[at] for at in group]), strict=True):
-                    out[at] = value
-        columns.append(out)
-    return tuple(zip(*columns, strict=True))
+def _compared(table: Floats, keys: Places) -> Floats:
+    """Excess over the ranks with the same key: steps by ranks in, ranks by steps out."""
+    rows = np.full(table.shape, np.nan)
+    at_once = max(1, _CELLS // table.shape[1])
+    for places in groups(keys):
+        for first in range(0, len(table) if places.shape[1] > 1 else 0, at_once):
+            rows[first : first + at_once, places] = excess(table[first : first + at_once, places])
+    return np.ascontiguousarray(rows.T)
 
 
-def noise(rows: Sequence[Sequence[float]], level: Sequence[float] | None = None) -> float:
+def _noise(rows: Floats, level: Floats) -> float:
     """Standard deviation of a rank's excess from step to step, of the rank in the middle; 0 where nothing is known."""
-    some = sample(range(len(rows)), _SAMPLE)
-    found = median(spread(rows[at], median(rows[at]) if level is None else level[at]) for at in some)
+    some = slice(None, None, stride(len(rows), _SAMPLE))
+    found = middle(spread(rows[some], level[some, None]))
     return found if math.isfinite(found) else 0.0
 
 
 def uncertain(count: int) -> float:
     """By how much a spread seen in so many is to be widened: in few, it is itself uncertain."""
     return 1 + 8 / max(1, count)
-
-
-def summed(rows: Sequence[Sequence[float]], free: int, first: int = 0) -> Effects:
-    """Levels, and what healthy ranks differ by, over the steps from `first` on.
-
-    Args:
-        rows: As `by_role` or `by_twins` gives them.
-        free: How many of the levels are independent (`peers.free`): of two peers, one is as fast as the other is slow.
-        first: Index of a step.
-    """
-    window = [row[first:] for row in rows] if first else rows
-    level = tuple(median(row) for row in window)
-    there = known(level)
-    jitter = noise(window, level)
-    steps = len(window[0]) if window else 0
-    # Of a median of so many steps, from step-to-step noise alone.
-    shaky = 1.2533 * jitter / math.sqrt(max(1, steps))
-    free = min(free, len(there))
-    # The median of few peers is as uncertain as the rank itself: twice the variance against a single one.
-    against = len(there) / (len(there) - free) - 1 if 0 < free < len(there) else 1.0
-    few = SCALE_FEW * math.sqrt(1 + 1 / max(1.0, against / 1.57)) if against < 3 else SCALE_FEW
-    seen = spread(there, median(there)) * uncertain(free) if free >= FEW else 0.0
-    floor = SCALE_FLOOR if free >= FEW else few
-    scale = max(seen, math.hypot(shaky, floor))
-    return Effects(rows, level, scale, jitter)

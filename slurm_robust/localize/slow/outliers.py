@@ -1,13 +1,28 @@
-"""Slow nodes and ranks among the effects: who stands out, since when, and how steadily. Decides nothing about blame."""
+"""Slow nodes and ranks: which stand out, since when, and how steadily. Decides nothing about blame."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
-from slurm_robust.localize.slow.effects import FEW, SCALE_FEW, SCALE_FLOOR, Effects, summed, uncertain
-from slurm_robust.localize.slow.robust_statistics import binomial_tail, change_at, known, median, spread, z_limit
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_robust.localize.slow.effects import FEW, SCALE_FEW, SCALE_FLOOR, Comparison, Effects, uncertain
+from slurm_robust.localize.slow.peers import groups
+from slurm_robust.localize.slow.robust_statistics import (
+    Floats,
+    Places,
+    binomial_tail,
+    change_at,
+    known,
+    median,
+    middle,
+    spread,
+    z_limit,
+)
 
 MIN_EFFECT = 0.025
 """Healthy GPUs of one kind differ by a per cent or two; a job that loses less than this is left alone."""
@@ -26,19 +41,19 @@ _BURST_CHANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Finding:
+class Outlier:
     """A node, or a rank, that stands out.
 
     Attributes:
         members: Places in the table of the ranks that are slow.
         share: How much slower: the median excess over its peers while it is slow.
         hits: Steps in which it was slower than its peers by more than half of that.
-        steps: Steps that were looked at.
+        steps: Steps that were examined.
         first: Index (among the usable steps) from which it is slow, 0 for since the start.
         z: Standard deviations of healthy ranks.
         how: `steady`, or `bursts`.
         by: `role` or `twins`: in which comparison.
-        seen_from: Index from which steps were looked at.
+        seen_from: Index of the first step that was examined.
     """
 
     members: tuple[int, ...]
@@ -54,11 +69,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class _Window:
-    """Steps from `first` to the last, one of `looks` such, in one comparison."""
+    """Steps from `first` to the last, one of `windows` such, in one comparison."""
 
+    compared: Comparison
     first: int
-    looks: int
-    by: str
+    windows: int
+
+    @property
+    def rows(self) -> Floats:
+        return self.compared.rows[:, self.first :]
+
+    @property
+    def effects(self) -> Effects:
+        return self.compared.effects(self.first)
 
     @property
     def least(self) -> float:
@@ -66,106 +89,103 @@ class _Window:
         return MIN_EFFECT_LATE if self.first else MIN_EFFECT
 
 
-def windows(steps: int) -> list[int]:
-    """First indices of the windows that are looked at: all, and shorter and shorter ends of it."""
-    return [first for first in (0, steps // 2, steps * 3 // 4) if steps - first >= MIN_STEPS or not first]
-
-
-def sharp(rows: Sequence[Sequence[float]], free: int) -> bool:
+def sharp(compared: Comparison) -> bool:
     """Whether these effects show everything that is large enough to count: no other comparison can add to it."""
-    effects = summed(rows, free)
-    told = all(math.isfinite(level) for level in effects.level)
-    return told and z_limit(len(rows), CHANCE) * effects.scale < MIN_EFFECT
+    effects = compared.effects()
+    limit = z_limit(len(compared.rows), CHANCE) * effects.scale
+    return bool(np.isfinite(effects.level).all()) and limit < MIN_EFFECT
 
 
-def steady(rows: Sequence[Sequence[float]], free: int, nodes: Mapping[int, str], by: str) -> list[Finding]:
-    """Nodes and ranks that are slow all the time, or from some step to the end; `free` as in `summed`."""
-    steps = len(rows[0]) if rows else 0
-    found: dict[int, Finding] = {}
-    firsts = windows(steps)
+def steady(compared: Comparison, nodes: Places) -> list[Outlier]:
+    """Nodes and ranks that are slow all the time, or from some step to the end.
+
+    Args:
+        compared: Excess over the peers.
+        nodes: The number of each rank's node, -1 where it is not known.
+    """
+    steps = compared.rows.shape[1]
+    # All steps, and shorter and shorter ends of them.
+    firsts = [first for first in (0, steps // 2, steps * 3 // 4) if steps - first >= MIN_STEPS or not first]
+    found: dict[int, Outlier] = {}
     for first in firsts:
-        effects = summed(rows, free, first)
-        window = _Window(first, len(firsts) if first else 1, by)
-        for finding in (*_nodes(effects, nodes, window), *_ranks(effects, window)):
-            if not any(at in found for at in finding.members):
-                found.update(dict.fromkeys(finding.members, finding))
+        window = _Window(compared, first, len(firsts) if first else 1)
+        for members, z in (*_slow_nodes(window, nodes), *_slow_ranks(window)):
+            if not any(at in found for at in members):
+                found.update(dict.fromkeys(members, _steady_outlier(window, members, z)))
     return list(dict.fromkeys(found.values()))
 
 
-def _nodes(effects: Effects, nodes: Mapping[int, str], window: _Window) -> list[Finding]:
+def _slow_nodes(window: _Window, nodes: Places) -> Iterator[tuple[tuple[int, ...], float]]:
     """All ranks of a node together: their common level stands out where each alone is lost in the noise."""
-    members: dict[str, list[int]] = {}
-    for at, node in nodes.items():
-        if math.isfinite(effects.level[at]):
-            members.setdefault(node, []).append(at)
-    levels = {node: median(effects.level[at] for at in here) for node, here in members.items() if len(here) > 1}
-    if not levels:
-        return []
+    effects = window.effects
+    here = np.flatnonzero(np.isfinite(effects.level) & (nodes >= 0))
+    ranks_of = [here[places] for places in groups(nodes[here]) if places.shape[1] > 1]
+    if not ranks_of:
+        return
+    levels_of = [median(effects.level[ranks]) for ranks in ranks_of]
+    levels = np.concatenate(levels_of)
     scale = effects.scale
     if len(levels) >= FEW:
-        scale = max(spread(list(levels.values()), median(levels.values())) * uncertain(len(levels)), SCALE_FLOOR)
-    limit = z_limit(len(levels) * window.looks, CHANCE)
-    found = []
-    for node, level in levels.items():
-        if level < window.least or level < limit * scale:
-            continue
-        alike = [at for at in members[node] if effects.level[at] > level * _HALF_OF_ALL]
-        low = min(effects.level[at] for at in members[node])
-        if len(alike) * 4 >= len(members[node]) * 3 and low > -SCALE_FEW:
-            row = [median(column) for column in zip(*(effects.rows[at][window.first :] for at in alike), strict=True)]
-            if _lasts(row, level):
-                found.append(_steady_finding(effects, tuple(alike), window, level / scale))
-    return found
+        scale = max(float(spread(levels, middle(levels))) * uncertain(len(levels)), SCALE_FLOOR)
+    least = max(window.least, z_limit(len(levels) * window.windows, CHANCE) * scale)
+    slow = [
+        (ranks[row], float(level[row]))
+        for ranks, level in zip(ranks_of, levels_of, strict=True)
+        for row in np.flatnonzero(level >= least)
+    ]
+    for ranks, level in sorted(slow, key=lambda node: int(nodes[node[0][0]])):
+        alike = ranks[effects.level[ranks] > level * _HALF_OF_ALL]
+        most = len(alike) * 4 >= len(ranks) * 3 and effects.level[ranks].min() > -SCALE_FEW
+        if most and _lasts(median(window.rows[alike], axis=0), level):
+            yield tuple(alike.tolist()), level / scale
 
 
-def _ranks(effects: Effects, window: _Window) -> list[Finding]:
-    told = [at for at, level in enumerate(effects.level) if math.isfinite(level)]
-    least = max(window.least, z_limit(len(told) * window.looks, CHANCE) * effects.scale)
-    found = []
-    for at in told:
-        level = effects.level[at]
-        if level >= least and _lasts(effects.rows[at][window.first :], level):
-            found.append(_steady_finding(effects, (at,), window, effects.z(at)))
-    return found
+def _slow_ranks(window: _Window) -> Iterator[tuple[tuple[int, ...], float]]:
+    effects = window.effects
+    count = int(np.isfinite(effects.level).sum())
+    least = max(window.least, z_limit(count * window.windows, CHANCE) * effects.scale)
+    slow = np.flatnonzero(effects.level >= least)
+    level = effects.level[slow]
+    for at in slow[_lasts(window.rows[slow], level)].tolist():
+        yield (at,), float(effects.level[at]) / effects.scale if effects.scale > 0 else math.nan
 
 
-def _lasts(row: Sequence[float], level: float) -> bool:
-    half = len(row) // 2
-    return median(row[:half]) > _STEADY * level and median(row[half:]) > _STEADY * level
+def _lasts(rows: Floats, level: Floats | float) -> NDArray[np.bool_]:
+    """Whether both halves of the window show the effect."""
+    half = rows.shape[-1] // 2
+    return (median(rows[..., :half]) > _STEADY * level) & (median(rows[..., half:]) > _STEADY * level)
 
 
-def _steady_finding(effects: Effects, members: tuple[int, ...], window: _Window, z: float) -> Finding:
-    whole = [median(column) for column in zip(*(effects.rows[at] for at in members), strict=True)]
+def _steady_outlier(window: _Window, members: tuple[int, ...], z: float) -> Outlier:
+    whole = median(window.compared.rows[list(members)], axis=0)
     there = known(whole[window.first :])
-    level = median(there)
-    hits = sum(v > level / 2 for v in there)
+    level = middle(there)
+    hits = int((there > level / 2).sum())
     # Where it was slow before the window too, the window only showed it best.
-    began = window.first > 0 and not median(whole[: window.first]) > _STEADY * level
+    began = window.first > 0 and not middle(whole[: window.first]) > _STEADY * level
     since = (change_at(whole) or window.first) if began else 0
-    return Finding(members, level, hits, len(there), since, z, "steady", window.by, window.first)
+    return Outlier(members, level, hits, len(there), since, z, "steady", window.compared.peers, window.first)
 
 
-def bursts(rows: Sequence[Sequence[float]], free: int, by: str) -> list[Finding]:
+def bursts(compared: Comparison) -> list[Outlier]:
     """Ranks that are slow in far more steps than others are, now and then."""
-    if not rows or not rows[0]:
+    rows = compared.rows
+    limit = max(_BURST_MIN, 4 * compared.effects().noise)
+    steps, hits = np.isfinite(rows).sum(axis=1), (rows > limit).sum(axis=1)
+    usual_steps = middle(steps.astype(np.float64))
+    if not usual_steps >= MIN_STEPS:
         return []
-    effects = summed(rows, free)
-    limit = max(_BURST_MIN, 4 * effects.noise)
-    there = [len(row) if math.isfinite(sum(row)) else sum(map(math.isfinite, row)) for row in rows]
-    counts = [sum([v > limit for v in row]) for row in rows]
-    n = median(there)
-    if not n >= MIN_STEPS:
-        return []
-    usual = (median(count for count, steps in zip(counts, there, strict=True) if steps) + 1) / n
+    usual = (middle(hits[steps > 0].astype(np.float64)) + 1) / usual_steps
+    tail = cache(binomial_tail)
+    often = np.flatnonzero(hits >= np.maximum(_BURST_STEPS, _BURST_SHARE * steps))
+    high = np.where(rows[often] > limit, rows[often], np.nan)
+    share = median(high)
+    # One long pause (a log file, a garbage collection) must not pass for many short ones.
+    cost = np.nansum(np.minimum(high, 2 * share[:, None]), axis=1) / np.maximum(steps[often], 1)
     found = []
-    for at, (count, steps) in enumerate(zip(counts, there, strict=True)):
-        if count < max(_BURST_STEPS, _BURST_SHARE * steps):
-            continue
-        high = [v for v in rows[at] if v > limit]
-        # One long pause (a log file, a garbage collection) must not pass for many short ones.
-        cost = sum(min(v, 2 * median(high)) for v in high) / steps
-        if cost < _BURST_COST or binomial_tail(count, steps, usual) * len(rows) > _BURST_CHANCE:
-            continue
-        first = next(index for index, v in enumerate(rows[at]) if v > limit)
-        found.append(Finding((at,), median(high), count, steps, first, 0.0, "bursts", by))
+    for at, level, lost in zip(often.tolist(), share.tolist(), cost.tolist(), strict=True):
+        chance = tail(int(hits[at]), int(steps[at]), usual) * len(rows)
+        if lost >= _BURST_COST and chance <= _BURST_CHANCE:
+            first = int(np.argmax(rows[at] > limit))
+            found.append(Outlier((at,), level, int(hits[at]), int(steps[at]), first, 0.0, "bursts", compared.peers))
     return found

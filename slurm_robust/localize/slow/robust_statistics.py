@@ -1,67 +1,76 @@
-"""Statistics that a few wild values do not move. NaN is a gap everywhere."""
+"""Statistics that a few wild values do not move, over whole tables at once. NaN is a gap everywhere."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from statistics import NormalDist
-from typing import TypeVar
 
-NAN = math.nan
-T = TypeVar("T")
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+"""Numbers of columns or rows of a table."""
 _MAD_TO_SD = 1.4826
 
 
-def known(values: Iterable[float]) -> list[float]:
-    """What is there, in order. One sum tells whether there is any gap: this is the inner loop of all of it."""
-    found = list(values)
-    if not math.isfinite(sum(found)):
-        found = [v for v in found if math.isfinite(v)]
-    found.sort()
-    return found
+def median(values: Floats, axis: int = -1) -> Floats:
+    """The median of the known values along an axis; NaN where there is none."""
+    if not values.shape[axis]:
+        return np.full(np.delete(values.shape, axis), np.nan)
+    ordered = np.moveaxis(np.sort(values, axis=axis), axis, -1)  # gaps come last
+    count = np.isfinite(ordered).sum(axis=-1)[..., None]
+    low, high = (np.take_along_axis(ordered, at, -1)[..., 0] for at in (np.maximum(count - 1, 0) // 2, count // 2))
+    middle: Floats = (low + high) / 2
+    return middle
 
 
-def median(values: Iterable[float]) -> float:
-    """The median of what is there; NaN of nothing."""
-    found = known(values)
-    if not found:
-        return NAN
-    half = len(found) // 2
-    return found[half] if len(found) % 2 else (found[half - 1] + found[half]) / 2
+def middle(values: Floats) -> float:
+    """The median of one row as a plain number."""
+    return float(median(values))
 
 
-def sample(values: Sequence[T], limit: int) -> Sequence[T]:
-    """At most so many of them, evenly spread: enough for a median or a spread."""
-    return values[:: -(-len(values) // limit)] if len(values) > limit else values
+def known(values: Floats) -> Floats:
+    """The values of a row without its gaps."""
+    return values[np.isfinite(values)]
 
 
-def spread(values: Sequence[float], around: float = 0.0) -> float:
-    """Standard deviation of normal values with this median absolute deviation; NaN of nothing."""
-    return _MAD_TO_SD * median([abs(v - around) for v in values])
+def stride(count: int, limit: int) -> int:
+    """Every how manyth of `count` values to take for at most `limit`: enough for a median or a spread."""
+    return max(1, -(-count // limit))
 
 
-def excess(values: Sequence[float]) -> list[float]:
-    """How much each is above the median of the *others*, as a share of it; NaN for gaps and where there is no other."""
-    if len(values) == 2:
-        one, two = values
-        return [one / two - 1, two / one - 1] if one > 0 and two > 0 else [NAN, NAN]
-    found = known(values)
-    n = len(found)
-    if n < 2 or not found[0] > 0:
-        positive = [v if v > 0 else NAN for v in values]
-        return (
-            excess(positive) if found and found[-1] > 0 and n > sum(v <= 0 for v in found) > 0 else [NAN] * len(values)
-        )
-    # The median without one of them depends only on which side of the middle that one is.
-    k = n // 2
-    if n % 2:
-        middle = found[k]
-        below, at, above = (middle + found[k + 1]) / 2, (found[k - 1] + found[k + 1]) / 2, (found[k - 1] + middle) / 2
-    else:
-        middle = found[k - 1]
-        below, at, above = found[k], found[k], middle
-    return [v / (below if v < middle else above if v > middle else at) - 1.0 for v in values]
+def spread(values: Floats, around: Floats | float = 0.0) -> Floats:
+    """Standard deviation of normal values with this median absolute deviation, along the last axis; NaN of nothing."""
+    return _MAD_TO_SD * median(np.abs(values - around))
+
+
+def excess(values: Floats) -> Floats:
+    """How much each value exceeds the median of the *others* of its row, as a share of that median.
+
+    NaN for gaps, for durations of zero, and where a row has no other value.
+    """
+    ordered = np.sort(np.where(values > 0, values, np.nan), axis=-1)
+    count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
+    half, odd = count // 2, count % 2 == 1
+    before, center, after = (
+        np.take_along_axis(ordered, np.clip(at, 0, values.shape[-1] - 1), -1) for at in (half - 1, half, half + 1)
+    )
+    # The median without one value depends only on which side of the middle that value is.
+    turn = np.where(odd, center, before)
+    of_lower = np.where(odd, (center + after) / 2, center)
+    of_upper = np.where(odd, (before + center) / 2, before)
+    of_middle = np.where(odd, (before + after) / 2, center)
+    others = np.where(values < turn, of_lower, np.where(values > turn, of_upper, of_middle))
+    shares: Floats = np.where((count > 1) & (values > 0), values / others, np.nan) - 1.0
+    return shares
+
+
+def median_around(values: Floats, distance: int) -> Floats:
+    """The median of the neighbours of each value of a row, as far as `distance` on both sides, without itself."""
+    windows = sliding_window_view(np.pad(values, distance, constant_values=np.nan), 2 * distance + 1)
+    return median(np.delete(windows, distance, axis=1))
 
 
 def z_limit(candidates: int, chance: float) -> float:
@@ -81,29 +90,24 @@ def binomial_tail(hits: int, n: int, p: float) -> float:
     return min(1.0, sum(map(math.exp, log)))
 
 
-def change_at(values: Sequence[float]) -> int:
-    """Where the level of a row changes most: the index from which the later one holds; 0 where it has one level.
+def change_at(values: Floats) -> int:
+    """Where the level of a row changes most: the index from which the later level holds; 0 where it has one level.
 
-    The split that takes most out of the squared deviations, of values whose largest outliers are cut; it counts where
-    the two levels are apart by more than the noise around them explains.
+    The split that takes most out of the squared deviations, of values whose largest outliers are cut. It counts where
+    the two levels differ by more than the noise around them explains.
     """
-    there = [(at, v) for at, v in enumerate(values) if math.isfinite(v)]
+    there = np.flatnonzero(np.isfinite(values))
     n = len(there)
     if n < 8:
         return 0
-    middle = median(v for _, v in there)
-    cut = 5 * max(spread([v for _, v in there], middle), 1e-9)
-    row = [min(max(v, middle - cut), middle + cut) for _, v in there]
-    sums = list(accumulate(row))
-    best, where = 0.0, 0
-    for k in range(3, n - 2):
-        apart = sums[k - 1] / k - (sums[-1] - sums[k - 1]) / (n - k)
-        gain = apart * apart * k * (n - k) / n
-        if gain > best:
-            best, where = gain, k
-    if not where:
-        return 0
-    before, after = sums[where - 1] / where, (sums[-1] - sums[where - 1]) / (n - where)
-    rest = [v - before for v in row[:where]] + [v - after for v in row[where:]]
-    noise = max(spread(rest, median(rest)), 1e-9)
-    return there[where][0] if best > 25 * noise * noise else 0
+    level = middle(values[there])
+    cut = 5 * max(float(spread(values[there], level)), 1e-9)
+    row = np.clip(values[there], level - cut, level + cut)
+    sums, k = np.cumsum(row), np.arange(3, n - 2)
+    before, after = sums[k - 1] / k, (sums[-1] - sums[k - 1]) / (n - k)
+    gain = (before - after) ** 2 * k * (n - k) / n
+    best = int(np.argmax(gain))
+    split = int(k[best])
+    rest = np.concatenate((row[:split] - before[best], row[split:] - after[best]))
+    noise = max(float(spread(rest, middle(rest))), 1e-9)
+    return int(there[split]) if gain[best] > 25 * noise * noise else 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from slurm_robust.localize.evidence import Capture, Evidence, Frame
+from slurm_robust.localize.evidence import Capture, Evidence, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import Groups, known_groups
 from slurm_robust.localize.ranks import name
@@ -20,7 +20,7 @@ from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
 
 MIN_ROUNDS = 3
-"""Fewer tell a pause from slowness no better than one."""
+"""Fewer cannot distinguish a pause from slowness."""
 WAITING_SHARE = 0.5
 """So many ranks, or more, must wait for others: else nobody is waited for."""
 OUTSIDE_SHARE = 0.25
@@ -81,7 +81,7 @@ def _by_group(evidence: Evidence, groups: Groups, rounds: list[frozenset[int]]) 
     by_node: dict[str, list[int]] = {}
     for rank in group.ranks:
         by_node.setdefault(evidence.rank_nodes.get(rank, ""), []).append(rank)
-    why = f"the others waited for ranks of the {group.told} in {count} of {len(rounds)} rounds"
+    why = f"the others waited for ranks of the {group.description} in {count} of {len(rounds)} rounds"
     confidence = round(CONFIDENCE_GROUP / len(by_node), 2)
     suspects = tuple(Suspect(node, tuple(here), confidence, why) for node, here in sorted(by_node.items()))
     return Verdict(Conclusion.CULPRIT, joined([why]), suspects, detail="slow, not hung")
@@ -120,7 +120,7 @@ def _has_gone_on(before: Capture, after: Capture) -> bool:
     return any(rank in now_at and now_at[rank] != at for rank, at in stood.items() if rank not in outside)
 
 
-def _stacks(capture: Capture) -> dict[int, tuple[Frame, ...]]:
+def _stacks(capture: Capture) -> dict[int, tuple[StackFrame, ...]]:
     found = {}
     for rank in capture.ranks:
         process = rank_process(rank)

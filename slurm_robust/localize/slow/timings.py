@@ -1,14 +1,14 @@
-"""How long each step took each rank: one table, steps by ranks, with gaps where nothing was told."""
+"""How long each step took each rank: one table, steps by ranks, with gaps where nothing was reported."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MAX_STEPS = 1000
-"""Steps kept, the last ones: what was true a thousand steps ago says little of a machine now."""
+"""Steps kept, the last ones: a machine may have been different a thousand steps ago."""
 NAN = math.nan
 _Row = tuple["array[float]", "array[float]", "array[float]"]
 """Total, compute, communication of one step, a value a rank in the order in which the ranks came."""
@@ -16,11 +16,11 @@ _Row = tuple["array[float]", "array[float]", "array[float]"]
 
 @dataclass(frozen=True)
 class Timing:
-    """One step of one rank, seconds; None where it was not told.
+    """One step of one rank, seconds; None where it was not reported.
 
     Attributes:
         total_s: From the end of the step before to the end of this one.
-        compute_s: At work of its own: no waiting for other ranks in it.
+        compute_s: The rank's own work, without waiting for other ranks.
         communication_s: In collectives and exchanges, waiting for others included.
     """
 
@@ -33,13 +33,13 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Timings:
-    """Steps by ranks, seconds; NaN where nothing was told.
+class StepTimings:
+    """Steps by ranks, seconds; NaN where nothing was reported.
 
     Attributes:
         ranks: In order; the place of a rank here is its place in each row.
         steps: In order.
-        nodes: Rank → its node, where told.
+        nodes: Rank → its node, where reported.
         total: One row a step, one value a rank.
         compute: The same, for a rank's own work.
         layout: Parallel sizes that came with the timings, empty where none did.
@@ -54,11 +54,6 @@ class Timings:
     layout: Mapping[str, int] = field(default_factory=dict)
     layout_order: str = ""
 
-    @property
-    def has_compute(self) -> bool:
-        """Whether any rank told its own work apart."""
-        return any(not math.isnan(value) for row in self.compute for value in row)
-
 
 def usable(value: object) -> float | None:
     """A duration in seconds, or None for what cannot be one: negative, infinite, NaN, not a number."""
@@ -68,7 +63,7 @@ def usable(value: object) -> float | None:
 
 
 class Collector:
-    """Takes timings in any order, and makes the table. A step told twice by a rank counts as told last.
+    """Takes timings in any order, and makes the table. Of a step reported twice by a rank, the later report counts.
 
     Args:
         max_steps: Steps kept, the highest ones; 24 bytes for each of their ranks.
@@ -127,7 +122,7 @@ class Collector:
             row = self._rows[step] = (array("d"), array("d"), array("d"))
         return row
 
-    def table(self, layout: Mapping[str, int] | None = None, order: str = "") -> Timings:
+    def table(self, layout: Mapping[str, int] | None = None, order: str = "") -> StepTimings:
         """What was taken so far."""
         ranks = tuple(sorted(self._column))
         steps = tuple(sorted(self._rows))
@@ -142,7 +137,7 @@ class Collector:
                 rows.append(row if in_order else array("d", [row[c] for c in columns]))
             three.append(tuple(rows))
         total, compute, communication = three
-        return Timings(ranks, steps, dict(self.nodes), total, compute, communication, dict(layout or {}), order)
+        return StepTimings(ranks, steps, dict(self.nodes), total, compute, communication, dict(layout or {}), order)
 
 
 def _put(row: _Row, column: int, *values: float) -> bool:
@@ -158,11 +153,3 @@ def _put(row: _Row, column: int, *values: float) -> bool:
 
 def _or_nan(value: float | None) -> float:
     return NAN if value is None else value
-
-
-def collect(timings: Iterable[Timing], layout: Mapping[str, int] | None = None) -> Timings:
-    """The table of these timings."""
-    collector = Collector()
-    for timing in timings:
-        collector.add(timing)
-    return collector.table(layout)

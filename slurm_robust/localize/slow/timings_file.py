@@ -1,7 +1,7 @@
 """Step timings from a file: JSON lines or CSV, gzipped or not. One bad line never spoils the others.
 
-The formats stand in docs/localization.md. What cannot be used becomes a sentence that names file and line; of many
-of one kind the first is told, with their number.
+docs/localization.md describes the formats. What cannot be used becomes a sentence with file and line; of many
+of one kind only the first is shown, with their number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.localize.layout import LayoutError, parse
-from slurm_robust.localize.slow.timings import Collector, Timing, Timings, usable
+from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing, usable
 
 MAX_FILE_BYTES = 1 << 30
 """Unpacked: 100,000 ranks of 50 steps are about 150 MB."""
@@ -26,9 +26,9 @@ MAX_STEP = 1 << 53
 COLUMNS = ("total_s", "compute_s", "communication_s")
 _NODE_CHARS = 64
 _ODD = {
-    "again": "rank {rank} tells step {step} a second time; the later one counts",
+    "again": "rank {rank} reports step {step} a second time; the later report counts",
     "back": "rank {rank} goes back to step {step}; the steps are put in order",
-    "moved": "rank {rank} is on another node than before, {node}; what it took before is left out",
+    "moved": "rank {rank} is on another node than before, {node}; its earlier times are left out",
 }
 
 
@@ -40,7 +40,7 @@ class TimingsError(Exception):
 class Read:
     """A file's timings, and a sentence for each kind of thing in it that could not be used."""
 
-    timings: Timings
+    timings: StepTimings
     problems: tuple[str, ...] = ()
 
 
@@ -56,13 +56,13 @@ class _Problems:
         self._first.setdefault(kind, f"{self.path}: line {line}: {text or kind}")
         self._count[kind] = self._count.get(kind, 0) + 1
 
-    def told(self) -> tuple[str, ...]:
+    def sentences(self) -> tuple[str, ...]:
         more = ((self._count[kind] - 1, text) for kind, text in self._first.items())
         return tuple(f"{text} (and {n} more like it)" if n else text for n, text in more)
 
 
 class _BadLineError(Exception):
-    """A line that cannot be used: the kind of trouble, in words."""
+    """A line that cannot be used; the message is the kind of problem."""
 
 
 def read_timings(path: Path) -> Read:
@@ -87,12 +87,12 @@ def read_timings(path: Path) -> Read:
         for timing in found:
             odd = collector.add(timing)
             if odd:
-                told = _ODD[odd].format(rank=timing.rank, step=timing.step, node=timing.node)
-                problems.add(number, odd, told)
+                seconds = _ODD[odd].format(rank=timing.rank, step=timing.step, node=timing.node)
+                problems.add(number, odd, seconds)
     if not len(collector):
-        why = next(iter(problems.told()), "")
+        why = next(iter(problems.sentences()), "")
         raise TimingsError(f"{path}: no timing in it" + (f": {why.removeprefix(f'{path}: ')}" if why else ""))
-    return Read(collector.table(layout, order), problems.told())
+    return Read(collector.table(layout, order), problems.sentences())
 
 
 def _text(path: Path) -> str:
@@ -155,7 +155,7 @@ def _of_object(raw: object) -> list[Timing]:
     return [
         _timing(rank, node, _whole({"step": step}, "step", MAX_STEP), {n: v[at] for n, v in columns.items()})
         for at, step in enumerate(steps)
-        if any(values[at] is not None for values in columns.values())  # a gap in what the rank told
+        if any(values[at] is not None for values in columns.values())  # a gap
     ]
 
 
@@ -167,10 +167,17 @@ def _whole(raw: Mapping[str, Any], name: str, limit: int) -> int:
 
 
 def _timing(rank: int, node: str, step: int, values: Mapping[str, Any]) -> Timing:
-    told = {name: usable(value) for name, value in values.items()}
-    if all(value is None for value in told.values()):
+    seconds = {name: usable(value) for name, value in values.items()}
+    if all(value is None for value in seconds.values()):
         raise _BadLineError(f"none of {', '.join(COLUMNS)} is a duration in seconds; left out")
-    return Timing(rank, step, told.get("total_s"), told.get("compute_s"), told.get("communication_s"), node)
+    return Timing(
+        rank,
+        step,
+        seconds.get("total_s"),
+        seconds.get("compute_s"),
+        seconds.get("communication_s"),
+        node,
+    )
 
 
 # -- CSV ------------------------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ import math
 from array import array
 from collections.abc import Sequence
 
-from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.localize.slow.timings import StepTimings
 
 
-def packed(timings: Timings) -> bytes:
+def packed(timings: StepTimings) -> bytes:
     """JSON lines, one for the layout and one for each rank, gzipped."""
     lines = []
     if timings.layout:
@@ -19,7 +19,7 @@ def packed(timings: Timings) -> bytes:
         sizes = ",".join(f"{kind}={size}" for kind, size in timings.layout.items())
         lines.append(json.dumps({"layout": sizes + order}))
     for at, rank in enumerate(timings.ranks):
-        told = {
+        fields = {
             "rank": rank,
             "node": timings.nodes.get(rank, ""),
             "steps": timings.steps,
@@ -27,7 +27,7 @@ def packed(timings: Timings) -> bytes:
             "compute_s": _column(timings.compute, at),
             "communication_s": _column(timings.communication, at),
         }
-        lines.append(json.dumps({key: value for key, value in told.items() if value is not None}))
+        lines.append(json.dumps({key: value for key, value in fields.items() if value is not None}))
     return gzip.compress(("\n".join(lines) + "\n").encode(), 6, mtime=0)
 
 

@@ -1,4 +1,4 @@
-"""Slowness beside a hang: timings among other evidence, and two verdicts as one."""
+"""Slowness beside a hang: timings among other evidence, and two verdicts made into one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.model import Conclusion, Verdict
 
 
-def with_timings(evidence: Evidence, timings: Timings, ranks_per_node: int | None = None) -> Evidence:
-    """The evidence with timings, and what they know of nodes and layout where nothing else does.
+def with_timings(evidence: Evidence, timings: StepTimings, ranks_per_node: int | None = None) -> Evidence:
+    """The evidence with timings, and their nodes and layout where nothing else gives them.
 
     Args:
         evidence: Of the incident, empty where there is none.
@@ -38,7 +38,7 @@ def judge_slowness(evidence: Evidence) -> Verdict | None:
 
 
 def weigh(hung: Verdict | None, slow: Verdict | None) -> Verdict:
-    """One verdict: who stops a job is named before who slows it; the other is told in the detail.
+    """One verdict: a rank that stops the job is named before one that slows it; the other is in the detail.
 
     Args:
         hung: From stacks and recorders, None where there were none.
@@ -46,7 +46,7 @@ def weigh(hung: Verdict | None, slow: Verdict | None) -> Verdict:
     """
     if hung is None or slow is None:
         found = hung or slow
-        return found if found is not None else Verdict(Conclusion.UNDETERMINED, "nothing was given to judge")
+        return found if found is not None else Verdict(Conclusion.UNDETERMINED, "no evidence was given")
     if hung.conclusion in (Conclusion.CULPRIT, Conclusion.USER_CODE) or slow.conclusion is not Conclusion.CULPRIT:
         return replace(hung, detail="; ".join(filter(None, (hung.detail, f"step times: {slow.reason}"))))
     detail = "; ".join(filter(None, (slow.detail, f"stacks: {hung.reason}")))

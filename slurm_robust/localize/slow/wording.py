@@ -1,19 +1,17 @@
-"""Slowness in words and figures: what an on-call reads."""
+"""Reasons of slowness in words and figures, as an on-call reads them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.slow.robust_statistics import NAN, known, median
+from slurm_robust.localize.slow.case import Case
+from slurm_robust.localize.slow.outliers import Outlier
+from slurm_robust.localize.slow.robust_statistics import Places, median, middle
 
-if TYPE_CHECKING:
-    from slurm_robust.localize.slow.case import Case
-    from slurm_robust.localize.slow.outliers import Finding
-
-_WORTH_TELLING = 0.05
+_WORTH_EXPLAINING = 0.05
 
 
 def percent(share: float) -> str:
@@ -21,93 +19,88 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if abs(share) < 0.0995 else f"{100 * share:.0f} %"
 
 
-def why(case: Case, node: str, here: Sequence[int], finding: Finding) -> str:
+def why(case: Case, node: str, here: Sequence[int], outlier: Outlier) -> str:
     """One sentence: who, how slow, against whom, in how many steps."""
     ranks = [case.ranks[at] for at in here]
-    all_of = [at for at in range(len(case.ranks)) if node and case.node(at) == node]
-    if node and len(here) == len(all_of) > 1:
+    if node and len(here) == case.nodes.count(node) > 1:
         who = f"node {node}: its {len(here)} ranks compute"
     elif node:
         who = f"{name(ranks)} on {node} compute{'s' if len(ranks) == 1 else ''}"
     else:
         who = f"{name(ranks)} compute{'s' if len(ranks) == 1 else ''}"
-    more = f", since step {case.steps[finding.first]}" if finding.first else ""
-    if finding.how == "bursts":
-        more = ", the others hardly ever"
-    return f"{who} {percent(finding.share)} longer than {_peers(case, here[0], finding)} in {_steps(finding)}{more}"
+    more = f", since step {case.steps[outlier.first]}" if outlier.first else ""
+    if outlier.how == "bursts":
+        more = "; other ranks hardly ever do"
+    return f"{who} {percent(outlier.share)} longer than {_peers(case, here[0], outlier)} in {_steps(outlier)}{more}"
 
 
-def _steps(finding: Finding) -> str:
-    return f"{finding.hits} of {finding.steps} steps"
+def _steps(outlier: Outlier) -> str:
+    return f"{outlier.hits} of {outlier.steps} steps"
 
 
-def _peers(case: Case, at: int, finding: Finding) -> str:
+def _peers(case: Case, at: int, outlier: Outlier) -> str:
     peers = case.peers
-    keys = peers.twins if finding.by == "twins" and peers.twins is not None else peers.role
-    count = sum(key == keys[at] for key in keys) - 1
+    keys = peers.twins if outlier.by == "twins" and peers.twins is not None else peers.role
+    count = int((keys == keys[at]).sum()) - 1
     peer = "peer" if count == 1 else f"{count} peers"
-    if finding.by == "twins":
+    if outlier.by == "twins":
         return f"its {peer} with the same data"
     return f"its {peer}" + (f" of stage {peers.stage[at]}" if peers.stages > 1 else "")
 
 
-def detail(case: Case, finding: Finding) -> str:
+def detail(case: Case, outlier: Outlier) -> str:
     """What else is known: since when, and in how many standard deviations."""
-    if finding.how == "bursts":
+    if outlier.how == "bursts":
         return "slow now and then, as with heat or power limits"
-    since = "slow in all of the steps looked at"
-    if finding.first or finding.seen_from:
-        most = "" if finding.first else "most "
-        since = f"slow, {most}since step {case.steps[finding.first or finding.seen_from]}"
-    return f"{since}; {finding.z:.0f} times what healthy ranks differ by"
+    since = "slow in all steps examined"
+    if outlier.first or outlier.seen_from:
+        mostly = "" if outlier.first else "mostly "
+        since = f"slow, {mostly}since step {case.steps[outlier.first or outlier.seen_from]}"
+    return f"{since}; {outlier.z:.0f} times the usual difference between healthy ranks"
 
 
-def cost(case: Case, findings: Sequence[Finding]) -> str:
-    """What the job would gain without them, where that can be told."""
-    slow = {at for f in findings for at in f.members}
-    first = min(f.first for f in findings)
-    lost = []
-    for row in case.rows[first:]:
-        rest = row[:]
-        for at in slow:
-            rest[at] = NAN
-        others, theirs = known(rest), known(row[at] for at in slow)
-        if others and theirs:
-            lost.append(max(0.0, theirs[-1] - others[-1]) / max(others[-1], 1e-12))
-    share = sum(lost) / len(lost) if lost else 0.0
+def cost(case: Case, outliers: Sequence[Outlier]) -> str:
+    """What the job would gain without them."""
+    slow = np.zeros(len(case.ranks), dtype=bool)
+    slow[[at for o in outliers for at in o.members]] = True
+    table = case.table[min(o.first for o in outliers) :]
+    # Of each step; NaN where nobody of them has a time.
+    theirs, others = np.fmax.reduce(table[:, slow], axis=1), np.fmax.reduce(table[:, ~slow], axis=1)
+    lost = np.maximum(theirs - others, 0.0) / np.maximum(others, 1e-12)
+    lost = lost[np.isfinite(lost)]
+    share = float(lost.mean()) if len(lost) else 0.0
     if share < 0.002:
-        return "others are as slow for other reasons: without it the job would hardly be faster"
+        return "other ranks are as slow for other reasons: the job would hardly be faster without it"
     return f"the job loses about {percent(share)} of each step's compute to it"
 
 
-def nobody(case: Case, slowest: Counter[int]) -> str:
+def nobody(case: Case) -> str:
     """Why nobody is named: even, moving with the data, or the program's own shape."""
-    ranks, steps = len(case.ranks), len(case.rows)
+    steps, ranks = case.table.shape
     heads = f"no machine is slow among {ranks} ranks in {steps} steps"
-    ahead = []
-    for row in case.rows:
-        there = known(row)
-        if there:
-            ahead.append(there[-1] / max(median(there), 1e-12) - 1)
-    lost = median(ahead)
-    if not lost > _WORTH_TELLING:
-        return f"{heads}: the slowest is {percent(max(0.0, lost))} above the middle"
+    lost = middle(np.fmax.reduce(case.table, axis=1) / np.maximum(median(case.table), 1e-12) - 1)
+    if not lost > _WORTH_EXPLAINING:
+        return f"{heads}: the slowest rank is {percent(max(0.0, lost))} above the median"
     if case.peers.stages > 1:
-        by_stage = {
-            stage: median(median(row[at] for at, s in enumerate(case.peers.stage) if s == stage) for row in case.rows)
-            for stage in sorted(set(case.peers.stage))
-        }
-        high = max(by_stage, key=lambda stage: by_stage[stage])
-        over = by_stage[high] / median(by_stage.values()) - 1
-        if over > max(_WORTH_TELLING, 0.5 * lost):
-            last = " (the last: loss and vocabulary)" if high == case.peers.stages - 1 else ""
-            return (
-                f"{heads}: stage {high}{last} takes {percent(over)} longer than the others on every node: the program's"
-            )
-    most = slowest.most_common(1)[0][1] if slowest else 0
-    if len(slowest) > 2 and most <= steps / 2:
+        by_stage = np.array([middle(median(case.table[:, case.peers.stage == s])) for s in np.unique(case.peers.stage)])
+        high = int(by_stage.argmax())
+        over = float(by_stage[high]) / middle(by_stage) - 1
+        if over > max(_WORTH_EXPLAINING, 0.5 * lost):
+            stage = np.unique(case.peers.stage)[high]
+            last = " (the last: loss and vocabulary)" if stage == case.peers.stages - 1 else ""
+            return f"{heads}: stage {stage}{last} takes {percent(over)} longer on every node, by the program's design"
+    slowest = _slowest(case)
+    if len(slowest) > 2 and slowest.max() <= steps / 2:
         return (
-            f"{heads}: the slowest is {percent(lost)} above the middle, another rank in turn ({len(slowest)} of them): "
-            "the imbalance moves, as with sequence lengths or pauses of the program"
+            f"{heads}: the slowest rank is {percent(lost)} above the median, a different rank each time "
+            f"({len(slowest)} of them): the imbalance moves, as with sequence lengths or pauses of the program"
         )
-    return f"{heads}: the slowest is {percent(lost)} above the middle, and no rank is slower than those with its work"
+    return (
+        f"{heads}: the slowest rank is {percent(lost)} above the median, but not slower than ranks with the same work"
+    )
+
+
+def _slowest(case: Case) -> Places:
+    """In how many steps each of the slowest ranks was the slowest of all."""
+    slowest = np.argmax(np.nan_to_num(case.table, nan=-1.0), axis=1)
+    return np.unique(slowest, return_counts=True)[1]

@@ -28,8 +28,8 @@ from typing import Annotated
 
 import msgspec
 
-from slurm_robust.localize.evidence import Capture, Frame, Process, Progress, RankCapture, Thread
-from slurm_robust.localize.recorder.dump import DumpError, RankDump, read_dump
+from slurm_robust.localize.evidence import Capture, CapturedProcess, CapturedThread, Progress, RankCapture, StackFrame
+from slurm_robust.localize.recorder.dump import RankDump, RecorderDumpError, read_dump
 from slurm_robust.localize.stacks import pyspy
 
 VERSION = 1
@@ -71,7 +71,7 @@ class _Process(msgspec.Struct, frozen=True):
     stack: str | None = None
 
 
-class _Progress(msgspec.Struct, frozen=True):
+class _ProgressFields(msgspec.Struct, frozen=True):
     step: int
     phase: Word = "train"
     age_s: float = 0.0
@@ -85,7 +85,7 @@ class _Recorder(msgspec.Struct, frozen=True):
 class _Rank(msgspec.Struct, frozen=True):
     rank: RankNumber
     processes: Annotated[list[_Process], msgspec.Meta(max_length=4096)] = []
-    progress: _Progress | None = None
+    progress: _ProgressFields | None = None
     recorder: _Recorder | None = None
 
 
@@ -152,7 +152,7 @@ def _recorder(ranks: Iterable[_Rank]) -> tuple[dict[int, RankDump], tuple[str, .
         if bytes(rank.recorder.dump) != b"null" and not why:
             try:
                 found[rank.rank] = read_dump(bytes(rank.recorder.dump), rank.rank)
-            except DumpError as error:
+            except RecorderDumpError as error:
                 why = str(error)
         if why:
             problems.append(f"the flight recorder of rank {rank.rank}: {why}")
@@ -172,27 +172,27 @@ def _unpack(data: bytes) -> bytes:
     return unpacked
 
 
-def _thread(raw: _Thread) -> Thread:
-    return Thread(_frames(bytes(raw.frames)), raw.name, raw.os_thread_id, raw.main, raw.active, raw.owns_gil)
+def _thread(raw: _Thread) -> CapturedThread:
+    return CapturedThread(_frames(bytes(raw.frames)), raw.name, raw.os_thread_id, raw.main, raw.active, raw.owns_gil)
 
 
 @lru_cache(maxsize=16384)
-def _frames(text: bytes) -> tuple[Frame, ...]:
+def _frames(text: bytes) -> tuple[StackFrame, ...]:
     """Equal frames are one object, on whatever node they stand: a hundred thousand ranks have few different stacks."""
-    return tuple(Frame(function, file, max(line, 0)) for function, file, line in _FRAMES.decode(text))
+    return tuple(StackFrame(function, file, max(line, 0)) for function, file, line in _FRAMES.decode(text))
 
 
-def _rank(raw: _Rank, node: str, stacks: dict[str, tuple[Thread, ...]]) -> RankCapture:
+def _rank(raw: _Rank, node: str, stacks: dict[str, tuple[CapturedThread, ...]]) -> RankCapture:
     processes = []
     for process in raw.processes:
-        threads: tuple[Thread, ...] = ()
+        threads: tuple[CapturedThread, ...] = ()
         error = process.error
         if process.stack is not None:
             threads = stacks.get(process.stack, ())
             error = error if threads else error or "its stack is missing from the archive"
         cpu_s = process.cpu_s if math.isfinite(process.cpu_s) else -1.0
         processes.append(
-            Process(
+            CapturedProcess(
                 process.pid,
                 process.ppid,
                 process.state,
@@ -213,7 +213,7 @@ def _rank(raw: _Rank, node: str, stacks: dict[str, tuple[Thread, ...]]) -> RankC
 
 def encode(archive: NodeArchive) -> bytes:
     """Write one node's archive; what the node agent writes, for tools and tests that run elsewhere."""
-    keys: dict[tuple[Thread, ...], str] = {}
+    keys: dict[tuple[CapturedThread, ...], str] = {}
     ranks = []
     for rank in archive.ranks:
         processes = []
@@ -234,7 +234,7 @@ def encode(archive: NodeArchive) -> bytes:
 _PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads")
 
 
-def _as_json(thread: Thread) -> dict[str, object]:
+def _as_json(thread: CapturedThread) -> dict[str, object]:
     return {
         "name": thread.name,
         "main": thread.main,

@@ -1,8 +1,8 @@
 """The merged stacks as a picture: a flame graph in SVG, as wide as ranks are many, outermost functions on top.
 
-A function is a box; beside each other stand the ways that ranks took apart. Communication is blue, everything else the
-warmer the fewer ranks are in it: the odd one out is red. Each box tells function and ranks when pointed at; there is no
-script in it, so it may be attached anywhere.
+A function is a box; where ranks went different ways, boxes stand side by side. Communication is blue, everything else
+is warmer the fewer ranks are in it: the odd one out is red. Each box shows its function and ranks under the pointer.
+There is no script in it, so it may be attached anywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHAR_PX = 6.6
 MIN_BOX_PX = 0.2
 """Narrower boxes are not drawn: of 6,000 ranks and more a single one is, at the least, a hair."""
 HAIR_PX = 1.5
-"""Least width of a box where a rank stands apart from all others: it is what one looks for."""
+"""Least width of a box where a rank stands apart from all others: it is the box that matters."""
 _TITLE_PX = 4000
 _COMMUNICATION = ("torch/distributed/", "torch/nn/parallel/distributed.py", "p2p_communication.py", "deepspeed/comm/")
 
@@ -30,8 +30,8 @@ def render_svg(capture: Capture, title: str = "") -> str:
     boxes: list[str] = []
     y_px = 2 * ROW_PX
     for role, root in merged(capture):
-        told = f"{role.value} processes of {name(root.ranks)}"
-        boxes.append(_text(4, y_px + 12, shorten(told, WIDTH_PX), bold=True))
+        caption = f"{role.value} processes of {name(root.ranks)}"
+        boxes.append(_text(4, y_px + 12, shorten(caption, WIDTH_PX), bold=True))
         y_px = _draw(root, y_px + ROW_PX, boxes) + ROW_PX
     for node in capture.missing_nodes:
         boxes.append(_text(4, y_px + 12, f"{node}: no answer"))
@@ -79,10 +79,10 @@ def _widths(node: Branch, children: list[tuple[str, Branch]], width: float) -> l
 def _box(step: str, node: Branch, all_ranks: int, at: tuple[float, float, float]) -> str:
     left, y_px, width = at
     fill = "#8fb8de" if any(part in step for part in _COMMUNICATION) else _warmth(len(node.ranks) / max(all_ranks, 1))
-    told = escape(shorten(f"{step}: {len(node.ranks)} of {all_ranks} ranks: {fold(node.ranks)}", _TITLE_PX))
+    caption = escape(shorten(f"{step}: {len(node.ranks)} of {all_ranks} ranks: {fold(node.ranks)}", _TITLE_PX))
     label = shorten(step, width - 6) if width > 5 * CHAR_PX else ""
     return (
-        f'<g><title>{told}</title><rect x="{left:.1f}" y="{y_px}" width="{max(width - 0.4, 0.2):.1f}" '
+        f'<g><title>{caption}</title><rect x="{left:.1f}" y="{y_px}" width="{max(width - 0.4, 0.2):.1f}" '
         f'height="{ROW_PX - 1}" fill="{fill}"/>{_text(left + 3, y_px + 12, label) if label else ""}</g>'
     )
 

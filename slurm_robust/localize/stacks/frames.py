@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from slurm_robust.localize.evidence import Frame, Thread
+from slurm_robust.localize.evidence import CapturedThread, StackFrame
 
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _STDLIB = re.compile(r".*/(?:python\d+\.zip|lib(?:64)?/(?:python|pypy)\d+\.\d+[a-z]*)/")
@@ -48,7 +48,7 @@ def _clean(name: str) -> str:
     return _GENERATED.sub(r"<\1>", _ADDRESS.sub("0x…", name))
 
 
-def label(frame: Frame, lines: bool = True) -> str:
+def label(frame: StackFrame, lines: bool = True) -> str:
     """`function (file:line)`, the form of `model.StackClass.stack`."""
     where = short_file(frame.file)
     return (
@@ -58,12 +58,12 @@ def label(frame: Frame, lines: bool = True) -> str:
     )
 
 
-def labels(frames: tuple[Frame, ...], lines: bool = True) -> tuple[str, ...]:
+def labels(frames: tuple[StackFrame, ...], lines: bool = True) -> tuple[str, ...]:
     """All frames as `label`, in their order."""
     return tuple(label(frame, lines) for frame in frames)
 
 
-def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
+def main_thread(threads: tuple[CapturedThread, ...]) -> CapturedThread | None:
     """The main thread, or the only one, or None where it is not there."""
     for thread in threads:
         if thread.main:
@@ -71,7 +71,7 @@ def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
     return threads[0] if len(threads) == 1 else None
 
 
-def own_frames(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+def own_frames(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
     """The frames that a process runs itself.
 
     A forked child carries its parent's frames below its own; what it does begins at multiprocessing's `_bootstrap`.

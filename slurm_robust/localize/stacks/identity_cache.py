@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from slurm_robust.localize.evidence import Frame
+from slurm_robust.localize.evidence import StackFrame
 
 MAX_KEPT = 16384
 """Answers kept of each question; then all are forgotten at once. A big job has some thousand different stacks."""
 
 Answer = TypeVar("Answer")
-_Stack = tuple[Frame, ...]
+_Stack = tuple[StackFrame, ...]
 
 
 def by_identity(question: Callable[[_Stack, str], Answer]) -> Callable[[_Stack, str], Answer]:

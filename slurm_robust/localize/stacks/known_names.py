@@ -1,7 +1,7 @@
-"""Names that tell what a stack does: files and functions of torch, of its neighbours, and of the kernel.
+"""Names that show what a stack does: files and functions of torch, of its neighbours, and of the kernel.
 
-Tables only; `place` reads them. A name that is missing here makes a verdict later, never wrong: unknown code is taken
-for the user's own, which is not acted on before the action limit.
+Tables only; `place` reads them. A name that is missing here makes a verdict later, never wrong: unknown code counts
+as the user's own, which is not acted on before the action limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Kind(str, enum.Enum):
 
     COLLECTIVE = "collective"
     BACKWARD = "backward"
-    """In autograd's native engine: it computes, or waits for a gradient reduction; motion tells which."""
+    """In autograd's native engine: it computes, or waits for a gradient reduction; motion shows which."""
     SYNC = "sync"
     """Waiting for the device: victim and culprit look alike here."""
     LOADER = "loader"
@@ -29,8 +29,8 @@ class Kind(str, enum.Enum):
     """No stack."""
 
 
-class Wait(str, enum.Enum):
-    """What holds a thread."""
+class WaitsOn(str, enum.Enum):
+    """What a thread waits on."""
 
     LOCK = "a lock or queue"
     """A Python lock, condition, event or queue, seen in the frames."""
@@ -109,24 +109,26 @@ SLOW_NAMES = re.compile(
     re.IGNORECASE,
 )
 
-PRIMITIVES: tuple[tuple[Wait, tuple[str, ...]], ...] = (
-    (Wait.LOCK, ("threading.py", "queue.py", "multiprocessing/synchronize.py", "concurrent/futures/")),
-    (Wait.LOCK, ("multiprocessing/queues.py", "multiprocessing/connection.py", "multiprocessing/resource_sharer.py")),
-    (Wait.CHILD, ("subprocess.py", "multiprocessing/popen_fork.py", "multiprocessing/popen_spawn")),
-    (Wait.NETWORK, ("socket.py", "ssl.py", "http/", "urllib", "requests/", "httpx/", "httpcore/", "aiohttp/",
+PRIMITIVES: tuple[tuple[WaitsOn, tuple[str, ...]], ...] = (
+    (WaitsOn.LOCK, ("threading.py", "queue.py", "multiprocessing/synchronize.py", "concurrent/futures/")),
+    (WaitsOn.LOCK, ("multiprocessing/queues.py", "multiprocessing/connection.py",
+                    "multiprocessing/resource_sharer.py")),
+    (WaitsOn.CHILD, ("subprocess.py", "multiprocessing/popen_fork.py", "multiprocessing/popen_spawn")),
+    (WaitsOn.NETWORK, ("socket.py", "ssl.py", "http/", "urllib", "requests/", "httpx/", "httpcore/", "aiohttp/",
                     "asyncio/", "botocore/", "boto3/", "s3fs/", "gcsfs/", "fsspec/", "google/cloud/", "grpc/",
                     "huggingface_hub/",
                     "redis/", "zmq/", "paramiko/", "smart_open/", "tenacity/", "backoff/")),
-    (Wait.STORAGE, ("gzip.py", "bz2.py", "lzma.py", "zipfile", "tarfile.py", "shutil.py", "pathlib", "glob.py", "os.py",
-                    "tempfile.py", "codecs.py", "pickle.py", "numpy/lib/", "PIL/", "h5py/", "zarr/", "pandas/io/",
-                    "pyarrow/", "lmdb/", "sqlite3/", "mmap", "tifffile/", "netCDF4/")),
-    (Wait.NONE, ("selectors.py", "signal.py")),
+    (WaitsOn.STORAGE, ("gzip.py", "bz2.py", "lzma.py", "zipfile", "tarfile.py", "shutil.py", "pathlib", "glob.py",
+                       "os.py", "tempfile.py", "codecs.py", "pickle.py", "numpy/lib/", "PIL/", "h5py/", "zarr/",
+                       "pandas/io/", "pyarrow/", "lmdb/", "sqlite3/", "mmap", "tifffile/", "netCDF4/")),
+    (WaitsOn.NONE, ("selectors.py", "signal.py")),
 )  # fmt: skip
-WCHAN: tuple[tuple[Wait, re.Pattern[str]], ...] = (
-    (Wait.NATIVE_LOCK, re.compile(r"futex")),
-    (Wait.SLEEP, re.compile(r"nanosleep")),
-    (Wait.CHILD, re.compile(r"^do_wait|kernel_wait")),
-    (Wait.STORAGE, re.compile(r"nfs|rpc_|folio|page|io_schedule|fuse|request_wait|^ll_|lustre|^cl_|osc_|xfs|ext4|btrfs|"
-                              r"jbd2|blk|bit_wait|writeback|^wb_|balance_dirty|ceph|gpfs|mmfs|inode|iomap|flock|lock_page")),
-    (Wait.NETWORK, re.compile(r"poll|select|pipe|unix_stream|sk_|tcp|inet|sock|wait_woken|skb")),
+WCHAN: tuple[tuple[WaitsOn, re.Pattern[str]], ...] = (
+    (WaitsOn.NATIVE_LOCK, re.compile(r"futex")),
+    (WaitsOn.SLEEP, re.compile(r"nanosleep")),
+    (WaitsOn.CHILD, re.compile(r"^do_wait|kernel_wait")),
+    (WaitsOn.STORAGE, re.compile(r"nfs|rpc_|folio|page|io_schedule|fuse|request_wait|^ll_|lustre|^cl_|osc_|xfs|ext4|"
+                                 r"btrfs|jbd2|blk|bit_wait|writeback|^wb_|balance_dirty|ceph|gpfs|mmfs|inode|iomap|"
+                                 r"flock|lock_page")),
+    (WaitsOn.NETWORK, re.compile(r"poll|select|pipe|unix_stream|sk_|tcp|inet|sock|wait_woken|skb")),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Equal stacks told once: classes of ranks that stand at the same place, and a merged tree for people."""
+"""Equal stacks shown once: classes of ranks that stand at the same place, and a merged tree for people."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_robust.localize import ranks as rank_sets
-from slurm_robust.localize.evidence import Capture, Frame, Process
+from slurm_robust.localize.evidence import Capture, CapturedProcess, StackFrame
 from slurm_robust.localize.stacks.frames import labels, main_thread, own_frames
 from slurm_robust.localize.stacks.identity_cache import by_identity
-from slurm_robust.localize.stacks.known_names import Wait
+from slurm_robust.localize.stacks.known_names import WaitsOn
 from slurm_robust.localize.stacks.place import place_of
-from slurm_robust.localize.stacks.process_tree import Role, rank_process, role_of
+from slurm_robust.localize.stacks.process_tree import ProcessRole, rank_process, role_of
 from slurm_robust.model import StackClass
 
 _STATES = {"T": "stopped", "t": "held by a debugger", "D": "uninterruptible (D)", "Z": "zombie", "X": "dead"}
 
 
-_Told = tuple[tuple[str, ...], tuple[str, ...]]
+_Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def _stack(process: Process) -> _Told:
+def _stack(process: CapturedProcess) -> _Labels:
     """Its main thread as labels, and the same without what differs from poll to poll; one line in brackets for none."""
     thread = main_thread(process.threads)
     tail = (f"[{_STATES[process.state]}]",) if process.state in _STATES else ()
     if thread is None or not thread.frames:
         nothing = tail or (f"[no stack: {process.error[:80] or 'not captured'}]",)
         return nothing, nothing
-    told, alike = _labels(thread.frames, "")
-    return ((*told, *tail), (*alike, *tail)) if tail else (told, alike)
+    shown, comparable = _labels(thread.frames, "")
+    return ((*shown, *tail), (*comparable, *tail)) if tail else (shown, comparable)
 
 
 @by_identity
-def _labels(frames: tuple[Frame, ...], _: str) -> _Told:
+def _labels(frames: tuple[StackFrame, ...], _: str) -> _Labels:
     own = own_frames(frames)
-    told, found = labels(own), place_of(frames)
-    if not found.waits_for_peers and found.wait is not Wait.LOCK:
-        return told, told
+    shown, found = labels(own), place_of(frames)
+    if not found.waits_for_peers and found.wait is not WaitsOn.LOCK:
+        return shown, shown
     # Who waits goes round in a loop: the line in the call that waits, and what that calls, are chance.
     kept = found.anchor - 1 if found.waits_for_peers else found.anchor
-    return told, (*told[:kept], *labels(own[kept:], lines=False))
+    return shown, (*shown[:kept], *labels(own[kept:], lines=False))
 
 
-_Stacks = dict[Role, dict[tuple[str, ...], set[int]]]
+_Stacks = dict[ProcessRole, dict[tuple[str, ...], set[int]]]
 _latest: list[tuple[Capture, _Stacks]] = []
 """The capture looked at last, and its stacks: a verdict's classes and the tree beside it are made of the same."""
 
@@ -56,22 +56,22 @@ def _stacks(capture: Capture) -> _Stacks:
 def _folded(capture: Capture) -> _Stacks:
     found: _Stacks = {}
     # Content-addressed archives give equal stacks as the same object: it is worth making labels once.
-    seen: dict[tuple[int, str, str], _Told] = {}
-    exact: dict[tuple[Role, tuple[str, ...]], set[tuple[str, ...]]] = {}
+    seen: dict[tuple[int, str, str], _Labels] = {}
+    exact: dict[tuple[ProcessRole, tuple[str, ...]], set[tuple[str, ...]]] = {}
     for rank in capture.ranks:
         training = rank_process(rank)
         if training is None:
-            found.setdefault(Role.RANK, {}).setdefault(("[no process]",), set()).add(rank.rank)
+            found.setdefault(ProcessRole.RANK, {}).setdefault(("[no process]",), set()).add(rank.rank)
         for process in rank.processes:
             role = role_of(process, training)
             key = (id(process.threads), process.state, process.error)
             stack = seen.get(key)
             if stack is None:
                 stack = seen[key] = _stack(process)
-            told, alike = stack
-            found.setdefault(role, {}).setdefault(alike, set()).add(rank.rank)
-            exact.setdefault((role, alike), set()).add(told)
-    # Where all stand at the same line, it is told.
+            shown, comparable = stack
+            found.setdefault(role, {}).setdefault(comparable, set()).add(rank.rank)
+            exact.setdefault((role, comparable), set()).add(shown)
+    # Where all stand at the same line, that line is shown.
     return {
         role: {next(iter(exact[role, s])) if len(exact.get((role, s), ())) == 1 else s: r for s, r in members.items()}
         for role, members in found.items()
@@ -80,7 +80,7 @@ def _folded(capture: Capture) -> _Stacks:
 
 def classes(capture: Capture) -> tuple[StackClass, ...]:
     """Classes of the training processes, the largest first (ties: the lowest rank first)."""
-    members = _stacks(capture).get(Role.RANK, {})
+    members = _stacks(capture).get(ProcessRole.RANK, {})
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), min(item[1])))
     return tuple(StackClass(rank_sets.fold(ranks), stack) for stack, ranks in ordered)
 
@@ -103,11 +103,11 @@ class Branch:
         return sorted(self.children.items(), key=lambda item: (-len(item[1].ranks), min(item[1].ranks)))
 
 
-def merged(capture: Capture) -> list[tuple[Role, Branch]]:
+def merged(capture: Capture) -> list[tuple[ProcessRole, Branch]]:
     """All stacks as prefix trees of functions, one for each kind of process; bystanders are left out."""
-    trees: list[tuple[Role, Branch]] = []
-    for role, members in sorted(_stacks(capture).items(), key=lambda item: list(Role).index(item[0])):
-        if role is Role.BYSTANDER:
+    trees: list[tuple[ProcessRole, Branch]] = []
+    for role, members in sorted(_stacks(capture).items(), key=lambda item: list(ProcessRole).index(item[0])):
+        if role is ProcessRole.BYSTANDER:
             continue
         root = Branch()
         for stack, ranks in members.items():
@@ -126,7 +126,7 @@ def tree_json(capture: Capture) -> list[dict[str, Any]]:
     A stack may be a thousand calls deep, and nested objects as deep are more than many readers take; so calls are a
     flat list, callers before what they call, each with the place of its caller in the list (-1 for none).
     """
-    told = []
+    shown = []
     for role, root in merged(capture):
         calls: list[dict[str, Any]] = []
         todo = [(-1, step, child) for step, child in reversed(root.in_order())]
@@ -134,8 +134,8 @@ def tree_json(capture: Capture) -> list[dict[str, Any]]:
             caller, step, branch = todo.pop()
             calls.append({"function": step, "ranks": rank_sets.fold(branch.ranks), "caller": caller})
             todo += [(len(calls) - 1, below, child) for below, child in reversed(branch.in_order())]
-        told.append({"processes": role.value, "ranks": rank_sets.fold(root.ranks), "calls": calls})
-    return told
+        shown.append({"processes": role.value, "ranks": rank_sets.fold(root.ranks), "calls": calls})
+    return shown
 
 
 def render_tree(capture: Capture) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from slurm_robust.localize.evidence import Capture, Process, RankCapture, Thread
+from slurm_robust.localize.evidence import Capture, CapturedProcess, CapturedThread, RankCapture
 from slurm_robust.localize.stacks.frames import labels, main_thread, own_frames, short_function
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.process_tree import (
-    Role,
+    ProcessRole,
     is_bystander_thread,
     place,
     rank_place,
@@ -30,7 +30,7 @@ BUSY_SHARE = 0.2
 QUIET_SHARE = 0.02
 """Less than this is what the threads of a waiting training process use (NCCL's watchdog, metrics)."""
 QUIET_FLOOR_S = 0.03
-"""Three ticks of the kernel's clock (100 a second): below it nothing can be told."""
+"""Three ticks of the kernel's clock (100 a second): below it nothing can be measured."""
 _ASLEEP = ("SS", "SD", "DS", "DD")
 IO_BYTES = 16384
 """Fewer bytes than this are a log line or a heartbeat."""
@@ -77,10 +77,10 @@ def compare(before: RankCapture, after: RankCapture, elapsed_s: float) -> RankMo
     return RankMotion(rank, Motion.STILL, f"same stacks, no CPU time and no bytes in {elapsed_s:.1f} s")
 
 
-_Finding = tuple[Motion, str, bool]
+_Change = tuple[Motion, str, bool]
 
 
-def _tree(before: RankCapture, after: RankCapture) -> _Finding:
+def _tree(before: RankCapture, after: RankCapture) -> _Change:
     ours, theirs = rank_process(before), rank_process(after)
     assert ours is not None
     assert theirs is not None
@@ -91,12 +91,12 @@ def _tree(before: RankCapture, after: RankCapture) -> _Finding:
     for pid in sorted(old.keys() ^ new.keys()):
         process = new.get(pid) or old[pid]
         what = "came" if pid in new else "went"
-        loader = role_of(process, theirs) is Role.LOADER
+        loader = role_of(process, theirs) is ProcessRole.LOADER
         return (Motion.MOVING if loader else Motion.UNSURE), f"process {pid} ({process.command[:40]}) {what}", False
     return Motion.STILL, "", False
 
 
-def _processes(before: RankCapture, after: RankCapture, elapsed_s: float) -> list[_Finding]:
+def _processes(before: RankCapture, after: RankCapture, elapsed_s: float) -> list[_Change]:
     old = {p.pid: p for p in watched(before)}
     training = rank_process(after)
     findings = []
@@ -108,7 +108,7 @@ def _processes(before: RankCapture, after: RankCapture, elapsed_s: float) -> lis
     return findings
 
 
-def _stacks(before: Process, after: Process) -> _Finding:
+def _stacks(before: CapturedProcess, after: CapturedProcess) -> _Change:
     ours, theirs = main_thread(before.threads), main_thread(after.threads)
     # Archives give equal stacks as one object, and lists compare such without looking into them.
     same = before.threads is after.threads or [t.frames for t in before.threads] == [t.frames for t in after.threads]
@@ -126,7 +126,7 @@ def _stacks(before: Process, after: Process) -> _Finding:
     return Motion.STILL, "", False
 
 
-def _stack_key(process: Process, thread: Thread) -> tuple[object, ...]:
+def _stack_key(process: CapturedProcess, thread: CapturedThread) -> tuple[object, ...]:
     found = place(process)
     frames = own_frames(thread.frames)[: found.anchor]
     if found.kind in (Kind.COLLECTIVE, Kind.SYNC, Kind.BACKWARD):
@@ -135,7 +135,7 @@ def _stack_key(process: Process, thread: Thread) -> tuple[object, ...]:
     return labels(frames)
 
 
-def _others_key(process: Process) -> Counter[tuple[str, ...]]:
+def _others_key(process: CapturedProcess) -> Counter[tuple[str, ...]]:
     # Without their ids: an archive keeps one of several equal stacks, with the ids of whichever came first.
     main = main_thread(process.threads)
     keys: Counter[tuple[str, ...]] = Counter()
@@ -146,7 +146,7 @@ def _others_key(process: Process) -> Counter[tuple[str, ...]]:
     return keys
 
 
-def _counters(before: Process, after: Process, elapsed_s: float, *, is_rank: bool) -> _Finding:
+def _counters(before: CapturedProcess, after: CapturedProcess, elapsed_s: float, *, is_rank: bool) -> _Change:
     if before.state == after.state and after.state in ("T", "Z", "X"):
         return Motion.STILL, "", False
     if before.cpu_s < 0 or after.cpu_s < 0 or elapsed_s <= 0:
@@ -158,16 +158,16 @@ def _counters(before: Process, after: Process, elapsed_s: float, *, is_rank: boo
         return Motion.STILL, "", False
     found = _cpu(after, after.cpu_s - before.cpu_s, elapsed_s)
     if found[0] is Motion.MOVING and before.state + after.state in _ASLEEP and _side_thread_runs(after):
-        # /proc tells the main thread's state: what uses the processor is the thread that is seen to run.
+        # /proc shows the main thread's state: the processor is used by the thread that runs.
         return Motion.UNSURE, f"a side thread of process {after.pid} uses a processor", False
     return found
 
 
-def _side_thread_runs(process: Process) -> bool:
+def _side_thread_runs(process: CapturedProcess) -> bool:
     return any(thread.active and not thread.main for thread in process.threads)
 
 
-def _cpu(process: Process, used_s: float, elapsed_s: float) -> _Finding:
+def _cpu(process: CapturedProcess, used_s: float, elapsed_s: float) -> _Change:
     share = used_s / elapsed_s
     if share > BUSY_SHARE:
         return Motion.MOVING, f"process {process.pid} used {share:.0%} of a CPU at {place(process).label}", True
@@ -221,8 +221,8 @@ def _still(seen: list[tuple[float, RankCapture]]) -> Stillness:
 
 def moving(captures: Sequence[Capture], ranks: Iterable[int]) -> list[int]:
     """Those of these ranks that moved between the last two captures."""
-    looks = stillness(captures[-2:], ranks)
-    return sorted(rank for rank, still in looks.items() if still.moves)
+    still_for = stillness(captures[-2:], ranks)
+    return sorted(rank for rank, still in still_for.items() if still.moves)
 
 
 def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
@@ -232,11 +232,11 @@ def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
     that computes, and one whose stack cannot be read. It counts only in training (as far as is known), without a step,
     and where nothing says that the place is slow by nature.
     """
-    looks = stillness(captures[-2:], ranks)
+    still_for = stillness(captures[-2:], ranks)
     last = {r.rank: r for r in captures[-1].ranks} if captures else {}
     return {
         rank
-        for rank, still in looks.items()
+        for rank, still in still_for.items()
         if still.moves and still.last is not None and still.last.busy and _may_spin(last[rank])
     }
 

@@ -1,7 +1,7 @@
 """What a thread is doing: where it stands, and what it waits for there.
 
-Two questions are told apart. *Kind* is the part of a training program that the thread is in, read from the
-innermost frames outward. *Wait* is what holds it there, read from the innermost frames or, where those end in a call
+Two separate questions. *Kind* is the part of a training program that the thread is in, read from the
+innermost frames outward. *WaitsOn* is what holds it there, read from the innermost frames or, where those end in a call
 into native code, from the kernel's wait channel.
 """
 
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from slurm_robust.localize.evidence import Frame
+from slurm_robust.localize.evidence import StackFrame
 from slurm_robust.localize.stacks.frames import label, own_frames, short_file, short_function
 from slurm_robust.localize.stacks.identity_cache import by_identity
 from slurm_robust.localize.stacks.known_names import (
@@ -23,12 +23,12 @@ from slurm_robust.localize.stacks.known_names import (
     WCHAN,
     WRAPPERS,
     Kind,
-    Wait,
+    WaitsOn,
 )
 
 
 @dataclass(frozen=True)
-class Place:
+class StackPlace:
     """Where a thread stands.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place:
     """
 
     kind: Kind
-    wait: Wait = Wait.NONE
+    wait: WaitsOn = WaitsOn.NONE
     label: str = ""
     anchor: int = 0
     slow_by_nature: str = ""
@@ -50,28 +50,28 @@ class Place:
         return self.kind in (Kind.COLLECTIVE, Kind.BACKWARD, Kind.SYNC)
 
 
-def wait_of(frames: tuple[Frame, ...], wchan: str = "") -> Wait:
+def waits_on(frames: tuple[StackFrame, ...], wchan: str = "") -> WaitsOn:
     """What holds a thread with these frames (outermost first); `wchan` where it is the process's main thread."""
     for frame in reversed(frames):
         wait = _primitive(short_file(frame.file))
         # `Thread.run` innermost: the thread is in a native function of somebody's, not in threading's own code.
         if wait is None or short_function(frame.function) in ("run", "_bootstrap", "_bootstrap_inner"):
             break
-        if wait is not Wait.NONE:
+        if wait is not WaitsOn.NONE:
             return wait
     for wait, pattern in WCHAN:
         if wchan and pattern.search(wchan):
             return wait
-    return Wait.NONE
+    return WaitsOn.NONE
 
 
-def place_of(frames: tuple[Frame, ...], wchan: str = "") -> Place:
+def place_of(frames: tuple[StackFrame, ...], wchan: str = "") -> StackPlace:
     """Where a thread with these frames stands (outermost first)."""
     return _place_of(frames, wchan)
 
 
 @by_identity
-def slow_around(frames: tuple[Frame, ...], _: str) -> str:
+def slow_around(frames: tuple[StackFrame, ...], _: str) -> str:
     """The word for work that takes long by nature and that these frames are part of; empty where there is none.
 
     A rank that waits at the end of a checkpoint or an evaluation waits for those that are at work in it.
@@ -86,11 +86,11 @@ def slow_around(frames: tuple[Frame, ...], _: str) -> str:
 
 
 @by_identity
-def _place_of(frames: tuple[Frame, ...], wchan: str) -> Place:
+def _place_of(frames: tuple[StackFrame, ...], wchan: str) -> StackPlace:
     frames = own_frames(frames)
     if not frames:
-        return Place(Kind.UNKNOWN)
-    wait = wait_of(frames, wchan)
+        return StackPlace(Kind.UNKNOWN)
+    wait = waits_on(frames, wchan)
     slow = ""
     innermost = True
     for index in range(len(frames) - 1, -1, -1):
@@ -103,15 +103,15 @@ def _place_of(frames: tuple[Frame, ...], wchan: str) -> Place:
             innermost = _primitive(file) is not None or file in WRAPPERS
         kind = _match(LOOSE, file, function)
         if kind is Kind.LOADER:
-            return Place(kind, wait, label(_named(frames)), _trimmed(frames), slow)
+            return StackPlace(kind, wait, label(_named(frames)), _trimmed(frames), slow)
         if kind is not None:
-            return Place(kind, wait, label(frames[index]), _trimmed(frames), kind.value)
+            return StackPlace(kind, wait, label(frames[index]), _trimmed(frames), kind.value)
         if not slow and not file.startswith("torch/") and (match := SLOW_NAMES.search(function)):
             slow = match[0].strip("_").lower()
-    return Place(Kind.USER, wait, label(_named(frames)), _trimmed(frames), slow)
+    return StackPlace(Kind.USER, wait, label(_named(frames)), _trimmed(frames), slow)
 
 
-def _tight_place(kind: Kind, frames: tuple[Frame, ...], index: int, wait: Wait) -> Place:
+def _tight_place(kind: Kind, frames: tuple[StackFrame, ...], index: int, wait: WaitsOn) -> StackPlace:
     # A collective is entered through several functions of one module (`_sync_buffers`, `_sync_module_buffers`, …).
     outer = index
     while outer > 0:
@@ -119,10 +119,10 @@ def _tight_place(kind: Kind, frames: tuple[Frame, ...], index: int, wait: Wait) 
         if _match(TIGHT, short_file(frame.file), short_function(frame.function)) is not kind:
             break
         outer -= 1
-    return Place(kind, wait, label(frames[outer]), outer + 1, kind.value if kind is Kind.STARTUP else "")
+    return StackPlace(kind, wait, label(frames[outer]), outer + 1, kind.value if kind is Kind.STARTUP else "")
 
 
-def _named(frames: tuple[Frame, ...]) -> Frame:
+def _named(frames: tuple[StackFrame, ...]) -> StackFrame:
     """The innermost frame that is no waiting primitive: the line that people recognise."""
     for frame in reversed(frames):
         if _primitive(short_file(frame.file)) is None:
@@ -130,10 +130,10 @@ def _named(frames: tuple[Frame, ...]) -> Frame:
     return frames[-1]
 
 
-def _trimmed(frames: tuple[Frame, ...]) -> int:
+def _trimmed(frames: tuple[StackFrame, ...]) -> int:
     """Number of frames without the innermost ones of a lock or poll, which vary while it waits."""
     count = len(frames)
-    while count > 1 and _primitive(short_file(frames[count - 1].file)) in (Wait.LOCK, Wait.NONE):
+    while count > 1 and _primitive(short_file(frames[count - 1].file)) in (WaitsOn.LOCK, WaitsOn.NONE):
         count -= 1
     return count
 
@@ -149,7 +149,7 @@ def _match(table: tuple[tuple[Kind, str, str], ...], file: str, function: str) -
 
 
 @lru_cache(maxsize=16384)
-def _primitive(file: str) -> Wait | None:
+def _primitive(file: str) -> WaitsOn | None:
     for wait, starts in PRIMITIVES:
         if file.startswith(starts):
             return wait

@@ -7,14 +7,14 @@ import operator
 import re
 from functools import lru_cache
 
-from slurm_robust.localize.evidence import Frame, Process, RankCapture, Thread
+from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, RankCapture, StackFrame
 from slurm_robust.localize.stacks.frames import main_thread, own_frames, short_file, short_function
 from slurm_robust.localize.stacks.identity_cache import by_identity
-from slurm_robust.localize.stacks.known_names import Kind, Wait
-from slurm_robust.localize.stacks.place import Place, place_of, wait_of
+from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
+from slurm_robust.localize.stacks.place import StackPlace, place_of, waits_on
 
 
-class Role(str, enum.Enum):
+class ProcessRole(str, enum.Enum):
     """What a process of a rank's tree is for."""
 
     RANK = "rank"
@@ -36,7 +36,7 @@ _owns_gil = operator.attrgetter("owns_gil")
 _FROZEN = re.compile(r"freez|refrigerator")
 
 
-def rank_process(rank: RankCapture) -> Process | None:
+def rank_process(rank: RankCapture) -> CapturedProcess | None:
     """The training process: the first with a stack (a shell may stand before it), else the first; None: it was gone."""
     if len(rank.processes) == 1:
         return rank.processes[0]
@@ -46,15 +46,15 @@ def rank_process(rank: RankCapture) -> Process | None:
     return rank.processes[0] if rank.processes else None
 
 
-def role_of(process: Process, training: Process | None) -> Role:
+def role_of(process: CapturedProcess, training: CapturedProcess | None) -> ProcessRole:
     """What a process is for; `training` is the tree's `rank_process`."""
     if training is not None and process.pid == training.pid:
-        return Role.RANK
+        return ProcessRole.RANK
     if _is_bystander(process.command):
-        return Role.BYSTANDER
+        return ProcessRole.BYSTANDER
     if process.command.startswith("pt_data_") or _in_worker_loop(process):
-        return Role.LOADER
-    return Role.HELPER
+        return ProcessRole.LOADER
+    return ProcessRole.HELPER
 
 
 @lru_cache(maxsize=16384)
@@ -62,53 +62,53 @@ def _is_bystander(command: str) -> bool:
     return _BYSTANDERS.search(command) is not None
 
 
-def _in_worker_loop(process: Process) -> bool:
+def _in_worker_loop(process: CapturedProcess) -> bool:
     thread = main_thread(process.threads)
     return thread is not None and _is_worker_loop(thread.frames, "")
 
 
 @by_identity
-def _is_worker_loop(frames: tuple[Frame, ...], _: str) -> bool:
+def _is_worker_loop(frames: tuple[StackFrame, ...], _: str) -> bool:
     return any(
         short_function(frame.function) == "_worker_loop" and short_file(frame.file).startswith("torch/utils/data/")
         for frame in frames
     )
 
 
-def place(process: Process) -> Place:
+def place(process: CapturedProcess) -> StackPlace:
     """Where a process's main thread stands."""
     thread = main_thread(process.threads)
     if thread is None:
-        return Place(Kind.UNKNOWN)
+        return StackPlace(Kind.UNKNOWN)
     found = place_of(thread.frames, process.wchan)
     if found.kind is Kind.LOADER and found.label.startswith("_worker_loop "):
         # It waits for the next index: nothing was asked of it.
-        return Place(Kind.IDLE, found.wait, found.label, found.anchor)
+        return StackPlace(Kind.IDLE, found.wait, found.label, found.anchor)
     return found
 
 
-def rank_place(rank: RankCapture) -> Place:
+def rank_place(rank: RankCapture) -> StackPlace:
     """Where a rank stands: its training process's place."""
     process = rank_process(rank)
-    return Place(Kind.UNKNOWN) if process is None else place(process)
+    return StackPlace(Kind.UNKNOWN) if process is None else place(process)
 
 
-def watched(rank: RankCapture) -> tuple[Process, ...]:
+def watched(rank: RankCapture) -> tuple[CapturedProcess, ...]:
     """The processes whose motion is the rank's motion, the training process first."""
     training = rank_process(rank)
     if training is None:
         return ()
     others = (p for p in rank.processes if p.pid != training.pid)
-    return (training, *(p for p in others if role_of(p, training) is not Role.BYSTANDER))
+    return (training, *(p for p in others if role_of(p, training) is not ProcessRole.BYSTANDER))
 
 
-def loaders(rank: RankCapture) -> tuple[Process, ...]:
+def loaders(rank: RankCapture) -> tuple[CapturedProcess, ...]:
     """The rank's data loader workers."""
     training = rank_process(rank)
-    return tuple(p for p in rank.processes if role_of(p, training) is Role.LOADER)
+    return tuple(p for p in rank.processes if role_of(p, training) is ProcessRole.LOADER)
 
 
-def stopped(rank: RankCapture) -> Process | None:
+def stopped(rank: RankCapture) -> CapturedProcess | None:
     """A process of the rank that a signal, a debugger or a cgroup freezer holds, or None."""
     for process in watched(rank):
         if process.state in ("T", "t") or _FROZEN.search(process.wchan):
@@ -116,16 +116,16 @@ def stopped(rank: RankCapture) -> Process | None:
     return None
 
 
-def died(rank: RankCapture) -> Process | None:
+def died(rank: RankCapture) -> CapturedProcess | None:
     """The training process or a data loader as a zombie; other zombies are common and harmless."""
     training = rank_process(rank)
     for process in watched(rank):
-        if process.state in ("Z", "X") and role_of(process, training) in (Role.RANK, Role.LOADER):
+        if process.state in ("Z", "X") and role_of(process, training) in (ProcessRole.RANK, ProcessRole.LOADER):
             return process
     return None
 
 
-def uninterruptible(rank: RankCapture) -> Process | None:
+def uninterruptible(rank: RankCapture) -> CapturedProcess | None:
     """A process of the rank in D state, or None."""
     for process in watched(rank):
         if process.state == "D":
@@ -133,7 +133,7 @@ def uninterruptible(rank: RankCapture) -> Process | None:
     return None
 
 
-def gil_holder(rank: RankCapture) -> Thread | None:
+def gil_holder(rank: RankCapture) -> CapturedThread | None:
     """A side thread of the training process that has the GIL while the main thread sleeps; None: none, or a bystander.
 
     Many programs have such a thread for a moment; that it holds anybody needs the same stack again and again.
@@ -147,7 +147,7 @@ def gil_holder(rank: RankCapture) -> Thread | None:
     return None
 
 
-def all_threads_wait(process: Process, *, but_main: bool = False) -> bool:
+def all_threads_wait(process: CapturedProcess, *, but_main: bool = False) -> bool:
     """Every thread of it waits visibly (lock, queue, accept): none is at work where Python cannot be seen."""
     for thread in process.threads:
         if but_main and thread.main:
@@ -157,13 +157,13 @@ def all_threads_wait(process: Process, *, but_main: bool = False) -> bool:
             continue
         if thread.active:
             return False
-        if wait_of(frames) is Wait.LOCK or short_function(frames[-1].function) in ("accept", "select", "poll"):
+        if waits_on(frames) is WaitsOn.LOCK or short_function(frames[-1].function) in ("accept", "select", "poll"):
             continue
         return False
     return True
 
 
-def is_bystander_thread(frames: tuple[Frame, ...]) -> bool:
+def is_bystander_thread(frames: tuple[StackFrame, ...]) -> bool:
     """A thread of a metrics writer or progress bar, by the first frame that is not threading's own."""
     for frame in frames:
         file = short_file(frame.file)

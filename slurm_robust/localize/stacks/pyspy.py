@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.localize.evidence import Frame, Thread
+from slurm_robust.localize.evidence import CapturedThread, StackFrame
 
 MAX_DUMP_BYTES = 32 * 2**20
 """Larger dumps are refused: a process with 1,000 threads of 60 frames writes about 15 MB."""
@@ -24,22 +24,22 @@ _THREAD = re.compile(r"Thread (?P<tid>0x[0-9a-fA-F]+|\d+)(?: \((?P<state>[a-z+]+
 _FRAME = re.compile(r"\s+(?P<function>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*")
 
 
-class DumpError(ValueError):
+class PySpyDumpError(ValueError):
     """A dump that cannot be read; the message says why."""
 
 
-def parse(text: str) -> tuple[Thread, ...]:
+def parse(text: str) -> tuple[CapturedThread, ...]:
     """Read either form of a dump of one process.
 
     Raises:
         DumpError: it is neither, cut off, or too large.
     """
     if len(text) > MAX_DUMP_BYTES:
-        raise DumpError(f"a dump of {len(text)} characters is refused (at most {MAX_DUMP_BYTES})")
+        raise PySpyDumpError(f"a dump of {len(text)} characters is refused (at most {MAX_DUMP_BYTES})")
     return parse_json(text) if text.lstrip()[:1] in ("[", "{") else parse_text(text)
 
 
-def parse_json(text: str) -> tuple[Thread, ...]:
+def parse_json(text: str) -> tuple[CapturedThread, ...]:
     """Read the output of `py-spy dump --json`.
 
     Raises:
@@ -48,21 +48,21 @@ def parse_json(text: str) -> tuple[Thread, ...]:
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DumpError(f"not JSON (half written?): {str(error)[:80]}") from None
+        raise PySpyDumpError(f"not JSON (half written?): {str(error)[:80]}") from None
     if not isinstance(raw, list):
-        raise DumpError("not a list of threads, which `py-spy dump --json` writes")
+        raise PySpyDumpError("not a list of threads, which `py-spy dump --json` writes")
     if len(raw) > MAX_THREADS:
-        raise DumpError(f"{len(raw)} threads (at most {MAX_THREADS})")
+        raise PySpyDumpError(f"{len(raw)} threads (at most {MAX_THREADS})")
     return tuple(_thread(item) for item in raw)
 
 
-def _thread(raw: Any) -> Thread:
+def _thread(raw: Any) -> CapturedThread:
     if not isinstance(raw, dict) or not isinstance(raw.get("frames"), list):
-        raise DumpError("a thread without frames, which `py-spy dump --json` never writes")
+        raise PySpyDumpError("a thread without frames, which `py-spy dump --json` never writes")
     frames = tuple(_frame(item) for item in reversed(raw["frames"][:MAX_FRAMES]))
     name = _text(raw.get("thread_name"))
     thread_id = _whole(raw.get("os_thread_id"))
-    return Thread(
+    return CapturedThread(
         frames=frames,
         name=name,
         os_thread_id=thread_id,
@@ -73,11 +73,11 @@ def _thread(raw: Any) -> Thread:
     )
 
 
-def _frame(raw: Any) -> Frame:
+def _frame(raw: Any) -> StackFrame:
     if not isinstance(raw, Mapping):
-        raise DumpError("a frame that is no object")
+        raise PySpyDumpError("a frame that is no object")
     file = _text(raw.get("filename")) or _text(raw.get("short_filename"))
-    return Frame(_text(raw.get("name")) or "?", file, _whole(raw.get("line")))
+    return StackFrame(_text(raw.get("name")) or "?", file, _whole(raw.get("line")))
 
 
 def _text(value: Any) -> str:
@@ -88,14 +88,14 @@ def _whole(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else 0
 
 
-def parse_text(text: str) -> tuple[Thread, ...]:
-    """Read the plain output of `py-spy dump`, with or without the words around it.
+def parse_text(text: str) -> tuple[CapturedThread, ...]:
+    """Read the plain output of `py-spy dump`, with or without its heading.
 
     Raises:
         DumpError: no thread in it.
     """
-    threads: list[Thread] = []
-    frames: list[Frame] = []
+    threads: list[CapturedThread] = []
+    frames: list[StackFrame] = []
     head: re.Match[str] | None = None
     pid = 0
 
@@ -113,24 +113,24 @@ def parse_text(text: str) -> tuple[Thread, ...]:
             close()
             head, frames = found, []
             if len(threads) >= MAX_THREADS:
-                raise DumpError(f"more than {MAX_THREADS} threads")
+                raise PySpyDumpError(f"more than {MAX_THREADS} threads")
             continue
         found = _FRAME.fullmatch(line)
         if head is not None and found and len(frames) < MAX_FRAMES:
             function, file = found["function"][:_MAX_NAME_CHARS], found["file"][:_MAX_NAME_CHARS]
-            frames.append(Frame(function, file, _small(found["line"])))
+            frames.append(StackFrame(function, file, _small(found["line"])))
     close()
     if not threads:
-        raise DumpError("no line `Thread …`, which every `py-spy dump` prints")
+        raise PySpyDumpError("no line `Thread …`, which every `py-spy dump` prints")
     return tuple(threads)
 
 
-def _text_thread(head: re.Match[str], frames: list[Frame], pid: int) -> Thread:
+def _text_thread(head: re.Match[str], frames: list[StackFrame], pid: int) -> CapturedThread:
     state = head["state"] or ""
     name = head["name"] or ""
     tid = head["tid"]
     thread_id = 0 if tid.startswith("0x") else _small(tid)
-    return Thread(
+    return CapturedThread(
         frames=tuple(reversed(frames)),
         name=name[:_MAX_NAME_CHARS],
         os_thread_id=thread_id,

@@ -1,4 +1,4 @@
-"""Ranks outside the collective that may be at work there: who moves is no suspect, and who may move not yet."""
+"""Votes on ranks outside the collective that may be working there: a rank that moves, or may move, is not named."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Mapping, Sequence
 
 from slurm_robust.localize.evidence import RankCapture
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.blocking import Blocking
 from slurm_robust.localize.stacks.motion import Motion, Stillness
-from slurm_robust.localize.stacks.place import Place
-from slurm_robust.localize.stillness import Blocking
-from slurm_robust.localize.votes.held import GIL_LOOKS
+from slurm_robust.localize.stacks.place import StackPlace
+from slurm_robust.localize.votes.held_ranks import GIL_CAPTURES
 from slurm_robust.model import Conclusion, Verdict
 
-Look = tuple[Blocking, Stillness]
+Observation = tuple[Blocking, Stillness]
 """What holds a rank, and for how long it has stood still."""
 
 
 def verdict_at_work(
-    at_work: Sequence[RankCapture], places: Mapping[int, Place], looks: Mapping[int, Look], peers: str
+    moving: Sequence[RankCapture], places: Mapping[int, StackPlace], observed: Mapping[int, Observation], peers: str
 ) -> Verdict:
     """These move outside the collective: nobody is named."""
-    rank = at_work[0]
-    last = looks[rank.rank][1].last
+    rank = moving[0]
+    last = observed[rank.rank][1].last
     assert last is not None
-    who, where = name(r.rank for r in at_work), places[rank.rank].label
+    who, where = name(r.rank for r in moving), places[rank.rank].label
     if last.busy:
         what = f"is busy at {where} ({last.why})"
         reason = f"{who} on {rank.node} {what}: slow, or an endless loop"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it comes to an end",), detail=peers)
-    return Verdict(Conclusion.NONE, f"{who} on {rank.node} moves outside the collective ({last.why})", detail=peers)
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it ends by itself",), detail=peers)
+    return Verdict(Conclusion.NONE, f"{who} on {rank.node} moved outside the collective ({last.why})", detail=peers)
 
 
 def verdict_unsure(
     outside: Sequence[RankCapture],
-    places: Mapping[int, Place],
-    looks: Mapping[int, Look],
+    places: Mapping[int, StackPlace],
+    observed: Mapping[int, Observation],
     peers: str,
     *,
     captures: int,
@@ -42,43 +42,43 @@ def verdict_unsure(
 ) -> Verdict | None:
     """Undetermined, where those outside may rightly be at work as far as was seen; else None."""
     first = outside[0]
-    if captures < 2 and all(what.patience is None for what, _ in looks.values()):
-        # Only where something holds it is a rank a suspect at the first look: user code may just be slow there.
-        who, what = name(r.rank for r in outside), looks[first.rank][0].what
+    if captures < 2 and all(what.patience is None for what, _ in observed.values()):
+        # Only where something holds it is a rank a suspect after one capture: user code may just be slow there.
+        who, what = name(r.rank for r in outside), observed[first.rank][0].what
         reason = f"{who} on {first.node} is outside the collective ({what})"
         detail = f"{peers}; whether it moves is not known"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture",), detail=detail)
-    if all(_may_be_at_work(r, places, looks[r.rank]) for r in outside):
+    if all(_may_be_at_work(r, places, observed[r.rank]) for r in outside):
         where = places[first.rank]
         what = f"is in {where.slow_by_nature}" if where.slow_by_nature else "stands"
         reason = f"{name(r.rank for r in outside)} on {first.node} {what} at {where.label}, and may be at work"
-        return Verdict(Conclusion.UNDETERMINED, f"{reason} ({_why(looks[first.rank])})", detail=peers)
-    chance = None if gil else _met_by_chance(outside, looks)
+        return Verdict(Conclusion.UNDETERMINED, f"{reason} ({_why(observed[first.rank])})", detail=peers)
+    chance = None if gil else _met_by_chance(outside, observed)
     if chance is not None:
-        reason = f"rank {chance.rank} on {chance.node}: {looks[chance.rank][0].what}, and may be at work there"
-        missing = (f"{GIL_LOOKS} captures that meet it there ({_why(looks[chance.rank])})",)
+        reason = f"rank {chance.rank} on {chance.node}: {observed[chance.rank][0].what}, and may be at work there"
+        missing = (f"{GIL_CAPTURES} captures that show it there ({_why(observed[chance.rank])})",)
         return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=peers)
     return None
 
 
-def _met_by_chance(outside: Sequence[RankCapture], looks: Mapping[int, Look]) -> RankCapture | None:
+def _met_by_chance(outside: Sequence[RankCapture], observed: Mapping[int, Observation]) -> RankCapture | None:
     """A rank whose side thread was met with the GIL and uses a processor, where nothing surer holds anybody."""
-    here = [looks[r.rank][0] for r in outside]
+    here = [observed[r.rank][0] for r in outside]
     if any(what.patience is None or what.infrastructure for what in here):
         return None
-    return next((r for r in outside if looks[r.rank][0].by_gil and _unsure(looks[r.rank])), None)
+    return next((r for r in outside if observed[r.rank][0].by_gil and _unsure(observed[r.rank])), None)
 
 
-def _may_be_at_work(rank: RankCapture, places: Mapping[int, Place], look: Look) -> bool:
+def _may_be_at_work(rank: RankCapture, places: Mapping[int, StackPlace], observation: Observation) -> bool:
     """Nothing is seen to hold it, and it uses some of a processor, or is where work takes long by nature."""
-    what, still = look
+    what, still = observation
     slow_or_busy = bool(places[rank.rank].slow_by_nature) or (still.last is not None and still.last.busy)
-    return what.patience is None and _unsure(look) and slow_or_busy
+    return what.patience is None and _unsure(observation) and slow_or_busy
 
 
-def _unsure(look: Look) -> bool:
-    return look[1].last is not None and look[1].last.motion is Motion.UNSURE
+def _unsure(observation: Observation) -> bool:
+    return observation[1].last is not None and observation[1].last.motion is Motion.UNSURE
 
 
-def _why(look: Look) -> str:
-    return look[1].last.why if look[1].last is not None else ""
+def _why(observation: Observation) -> str:
+    return observation[1].last.why if observation[1].last is not None else ""

@@ -1,7 +1,8 @@
-"""The rule of dominant stacks: large classes are healthy, and the group that the others share is suspected.
+"""Reads the classes of stacks for the vote on groups: names the ranks apart from the large classes, and their group.
 
-It is ByteRobust's (SOSP 2025). It isolates fast and evicts more than it must, and it is wrong where the victims are
-the many and of several kinds, or where the program is at fault; so it is one vote, and what it costs is told.
+ByteRobust's rule (SOSP 2025): large classes are healthy, and the smallest group that the others share is suspected. It
+isolates fast and evicts more than it must, and it is wrong where the victims are the many and of several kinds, or
+where the program is at fault. So it names nobody by itself (`group` uses it), and what it costs is part of the detail.
 """
 
 from __future__ import annotations
@@ -9,36 +10,29 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from slurm_robust.localize.evidence import Capture, Evidence
-from slurm_robust.localize.layout import Groups, ParallelGroup, known_groups
-from slurm_robust.localize.ranks import name
+from slurm_robust.localize.evidence import Capture
+from slurm_robust.localize.layout import Groups, ParallelGroup
 from slurm_robust.localize.stacks.process_tree import rank_place
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import shortened
 
 DOMINANT_SHARE = 0.5
 """A class with at least this share of the largest one's ranks is dominant too."""
-CONFIDENCE_GROUP = 0.4
-"""Of a whole group by this rule alone."""
 
 
 @dataclass(frozen=True)
-class Outliers:
+class OddRanks:
     """Ranks outside the dominant classes, and what they share.
 
     Attributes:
         group: The smallest parallel group that holds them all; None where none does.
-        nodes: Nodes to leave: the group's, or the outliers' own where they are on one node.
-        cost: How many of those nodes hold no outlier.
+        nodes: Nodes to exclude: the group's, or the odd ranks' own where these are on one node.
     """
 
     ranks: tuple[int, ...]
     group: ParallelGroup | None
     nodes: tuple[str, ...]
-    cost: int
 
 
-def outliers(capture: Capture, groups: Groups) -> Outliers | None:
+def odd_ranks(capture: Capture, groups: Groups) -> OddRanks | None:
     """Lay the classes of stacks over the groups; None where all classes are dominant."""
     places = {r.rank: rank_place(r).label for r in capture.ranks}
     sizes = Counter(places.values())
@@ -49,32 +43,9 @@ def outliers(capture: Capture, groups: Groups) -> Outliers | None:
     node_of = {r.rank: r.node for r in capture.ranks}
     own = {node_of[rank] for rank in odd}
     if len(own) == 1:
-        return Outliers(odd, groups.shared(odd), tuple(own), 0)
+        return OddRanks(odd, groups.shared(odd), tuple(own))
     group = groups.shared(odd)
     if group is None:
-        return Outliers(odd, None, (), 0)
+        return OddRanks(odd, None, ())
     nodes = {node_of[rank] for rank in group.ranks if rank in node_of}
-    return Outliers(odd, group, tuple(sorted(nodes)), len(nodes - own))
-
-
-def judge_dominant(evidence: Evidence) -> Verdict | None:
-    """What the rule says by itself; None without a capture or without outliers."""
-    if not evidence.captures:
-        return None
-    capture = evidence.captures[-1]
-    found = outliers(capture, known_groups(evidence)[0])
-    if found is None:
-        return None
-    who = name(found.ranks)
-    if not found.nodes:
-        reason = f"{who} stand apart from the dominant stacks, and share no parallel group that is known"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("the parallel layout: --layout tp=…,pp=…,dp=…",))
-    shared = f"share the {found.group.told}" if found.group is not None else "are on one node"
-    suspects = []
-    for node in found.nodes:
-        members = tuple(r.rank for r in capture.ranks if r.node == node)
-        confidence = round(CONFIDENCE_GROUP / len(found.nodes), 3)
-        suspects.append(Suspect(node, members, confidence, f"{node}: {who} stand apart and {shared}"))
-    detail = f"leaving {shortened(', '.join(found.nodes), 60)} costs {found.cost} nodes without an outlier"
-    reason = f"{who} stand apart from the dominant stacks and {shared}"
-    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), detail=detail)
+    return OddRanks(odd, group, tuple(sorted(nodes)))

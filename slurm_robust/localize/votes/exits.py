@@ -1,4 +1,4 @@
-"""Ranks that ended: which was first, which only followed, and does it say anything about a node?"""
+"""Votes on ranks that ended: names the rank that died first, and its node where the death says anything about it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, Finding, findings, hardware_line, in_words
+from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, hardware_line, in_words
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.stillness import SURE
+from slurm_robust.localize.stacks.blocking import SURE
 from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined
 
 SAME_MOMENT_S = 5.0
-"""Closer deaths are not ordered: agents look twice a second, clocks differ, and peers follow within seconds."""
+"""Closer deaths are not ordered: agents poll twice a second, clocks differ, and peers follow within seconds."""
 
 CLEAR_LEAD_S = 1.0
-"""Two looks of an agent."""
+"""Two polls of an agent."""
 
 _NODE_GONE = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING, SignalKind.AGENT_SILENT)
 _WITH_ITS_NODE = (Cause.HARDWARE, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 """Ends that a node's own end explains; whoever could still say something else had a node to say it on."""
 _BY_WORDS = (Cause.LAUNCH, Cause.HARDWARE, Cause.DEVICE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM)
-"""Causes that tell of themselves, the surest first."""
+"""Causes that an error message shows, the surest first."""
 ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
+
+_LEFT_EARLY = "the program ended there too early, no node is at fault"
 
 # Set by hand for the first version: an order of trust, not yet frequencies measured on a campaign.
 CONFIDENCE_HARDWARE = 0.9
@@ -39,45 +41,53 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
     """The verdict where ranks ended; None where the exits alone explain nothing (none, or only victims)."""
     found = _judged(evidence)
     shared = {id(e.shared_lines): e.shared_lines for e in evidence.exits}
-    said = next((line for lines in shared.values() if (line := hardware_line(lines))), "")
-    if found is None or not said or any(s.infrastructure for s in found.suspects):
+    line_found = next((line for lines in shared.values() if (line := hardware_line(lines))), "")
+    if found is None or not line_found or any(s.infrastructure for s in found.suspects):
         return found
     return replace(
         found,
-        reason=f"{found.reason}; the output says {said!r}, and not of which rank",
-        missing=(*found.missing, "which rank said so: srun --label, or an error handler that names it"),
+        reason=f"{found.reason}; the output also says {line_found!r}, without naming the rank",
+        missing=(*found.missing, "which rank printed it: srun --label, or an error handler that names the rank"),
     )
 
 
+def judge_lost_peers(evidence: Evidence) -> Verdict | None:
+    """Undetermined where ranks ended that no other vote explains; None where none ended."""
+    if not evidence.exits:
+        return None
+    reason = f"{name(e.rank for e in evidence.exits)} lost a peer, and no rank is known to have died first"
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=("the first death: exit codes or output of all ranks",))
+
+
 def _judged(evidence: Evidence) -> Verdict | None:
-    told = findings(evidence.exits)
-    if not told:
+    causes = exit_causes(evidence.exits)
+    if not causes:
         return None
     gone = _gone_nodes(evidence)
-    failed = [(e, f) for e, f in told if f.cause is not Cause.FINISHED]
+    failed = [(e, f) for e, f in causes if f.cause is not Cause.FINISHED]
     if not failed:
-        return _finished(evidence, [e for e, _ in told])
+        return _finished(evidence, [e for e, _ in causes])
     on_gone = sorted({e.node for e, f in failed if e.node in gone and f.cause in _WITH_ITS_NODE})
     if on_gone and _earliest_on(on_gone, failed):
         return _node_gone(evidence, on_gone, gone, failed)
     roots = [(e, f) for e, f in failed if f.cause in ROOTS]
     if not roots:
-        left = [e for e, f in told if f.cause is Cause.FINISHED]
+        left = [e for e, f in causes if f.cause is Cause.FINISHED]
         return _left_early(left, failed) or _no_root(failed)
     first_s = roots[0][0].at_s
     early = [(e, f) for e, f in roots if e.at_s <= first_s + SAME_MOMENT_S]
     for cause in _BY_WORDS:
         chosen = [(e, f) for e, f in early if f.cause is cause]
         if chosen:
-            return _told(evidence, cause, chosen, failed)
-    return _untold(evidence, _likely_first(early), failed)
+            return _by_message(evidence, cause, chosen, failed)
+    return _without_message(evidence, _likely_first(early), failed)
 
 
-def _likely_first(early: list[tuple[RankExit, Finding]]) -> list[tuple[RankExit, Finding]]:
+def _likely_first(early: list[tuple[RankExit, ExitCause]]) -> list[tuple[RankExit, ExitCause]]:
     """Of deaths at the same moment, those that look like the first one.
 
-    A kill or a crash takes a rank at once; its peers fail, abort or vanish after it. Failing that, an error in a rank's
-    own words says more than an exit code; failing that, a lead of a second.
+    A kill or a crash takes a rank at once; its peers fail, abort or vanish after it. Failing that, an error message
+    says more than an exit code; failing that, a lead of a second decides.
     """
     taken = [(e, f) for e, f in early if f.cause is Cause.SIGNAL and f.signature != "SIGABRT"]
     taken = taken or [(e, f) for e, f in early if in_words(f)]
@@ -95,7 +105,7 @@ def _gone_nodes(evidence: Evidence) -> dict[str, str]:
     return gone
 
 
-def _earliest_on(nodes: Iterable[str], failed: list[tuple[RankExit, Finding]]) -> bool:
+def _earliest_on(nodes: Iterable[str], failed: list[tuple[RankExit, ExitCause]]) -> bool:
     """No rank elsewhere died well before those of these nodes for a reason of its own."""
     members = set(nodes)
     here_s = min(e.at_s for e, _ in failed if e.node in members)
@@ -109,15 +119,13 @@ def _finished(evidence: Evidence, ended: list[RankExit]) -> Verdict:
     who = name(e.rank for e in ended)
     if not others_wait(evidence, {e.rank for e in ended}):
         # Ranks do not end in the same second, and saving at the end takes its time.
-        return Verdict(Conclusion.NONE, f"{who} ended with exit code 0, the others are still on their way")
-    reason = (
-        f"{who} ended with exit code 0 while the others wait in a collective: the program let it leave early, no node"
-    )
-    return Verdict(Conclusion.USER_CODE, reason)
+        return Verdict(Conclusion.NONE, f"{who} ended with exit code 0, the others have not finished yet")
+    reason = f"{who} ended with exit code 0 while the others wait in a collective"
+    return Verdict(Conclusion.USER_CODE, f"{reason}: {_LEFT_EARLY}")
 
 
 def _node_gone(
-    evidence: Evidence, nodes: list[str], gone: dict[str, str], failed: list[tuple[RankExit, Finding]]
+    evidence: Evidence, nodes: list[str], gone: dict[str, str], failed: list[tuple[RankExit, ExitCause]]
 ) -> Verdict:
     suspects = tuple(
         Suspect(
@@ -132,54 +140,50 @@ def _node_gone(
     return _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), suspects)
 
 
-def _left_early(left: list[RankExit], failed: list[tuple[RankExit, Finding]]) -> Verdict | None:
+def _left_early(left: list[RankExit], failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
     """Some ended well, and others lost them."""
     lost = [e for e, f in failed if f.cause is Cause.PEER_LOST]
     if not left or not lost or len(left) >= len(lost):
         return None
     who = name(e.rank for e in left)
-    reason = (
-        f"{who} ended with exit code 0, and {name(e.rank for e in lost)} lost a peer: the program let it leave early"
-    )
-    return Verdict(Conclusion.USER_CODE, f"{reason}, no node")
+    reason = f"{who} ended with exit code 0, and {name(e.rank for e in lost)} lost a peer"
+    return Verdict(Conclusion.USER_CODE, f"{reason}: {_LEFT_EARLY}")
 
 
-def _no_root(failed: list[tuple[RankExit, Finding]]) -> Verdict | None:
+def _no_root(failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
     if any(f.cause is Cause.PEER_LOST for _, f in failed):
         # All that is known are victims: whoever was lost must show in the captures before.
         return None
     detail = failed[0][1].detail
-    reason = f"{name(e.rank for e, _ in failed)} ended from outside ({detail}): cancelled, preempted or out of time"
+    who = name(e.rank for e, _ in failed)
+    reason = f"{who} ended from outside ({detail}): the job was cancelled, preempted or out of time"
     return Verdict(Conclusion.NONE, reason)
 
 
-def _told(
-    evidence: Evidence, cause: Cause, chosen: list[tuple[RankExit, Finding]], failed: list[tuple[RankExit, Finding]]
+def _by_message(
+    evidence: Evidence, cause: Cause, chosen: list[tuple[RankExit, ExitCause]], failed: list[tuple[RankExit, ExitCause]]
 ) -> Verdict:
     finding = chosen[0][1]
     who = name(e.rank for e, f in chosen if f.signature == finding.signature)
     after = _victims(failed, {e.node for e, _ in chosen})
     if cause is Cause.USER_CODE:
-        return Verdict(
-            Conclusion.USER_CODE, f"{who} raised {finding.detail!r}: the program's own error, no node{after}"
-        )
+        reason = f"{who} raised {finding.detail!r}: the program's own error, no node is at fault{after}"
+        return Verdict(Conclusion.USER_CODE, reason)
     if cause is Cause.LAUNCH:
-        reason = f"Slurm could not start the step ({finding.detail}): nothing of the program has run"
+        reason = f"Slurm could not start the step ({finding.detail}): the program never ran"
         return Verdict(Conclusion.UNDETERMINED, reason)
     if cause is Cause.DISK_FULL:
-        reason = (
-            f"{who} found a full disk ({finding.detail}): more than one node may share it, so none is blamed{after}"
-        )
+        reason = f"{who} found a full disk ({finding.detail}): several nodes may share it, so none is blamed{after}"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("which file system is full",))
     nodes = sorted({e.node for e, _ in chosen if e.node})
     if not nodes:
-        reason = f"{who} ended with {finding.detail!r}, and which rank's or node's it is is not known{after}"
+        reason = f"{who} ended with {finding.detail!r}; on which rank or node is not known{after}"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("exit codes of single ranks: the job's output file",))
     hardware = cause is Cause.HARDWARE
     if cause in (Cause.HARDWARE, Cause.DEVICE) and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
         reason = f"{who} on {len(nodes)} nodes died with {finding.detail!r}: they share the cause (storage, fabric)"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those nodes share",))
-    note = "; a wrong program may cause it too, so its node is not left yet" if cause is Cause.DEVICE else ""
+    note = "; a wrong program may cause it too, so its node stays in use for now" if cause is Cause.DEVICE else ""
     suspects = tuple(
         Suspect(
             node,
@@ -193,17 +197,17 @@ def _told(
     return _culprit(joined(s.why for s in suspects) + after, suspects)
 
 
-def _untold(
-    evidence: Evidence, early: list[tuple[RankExit, Finding]], failed: list[tuple[RankExit, Finding]]
+def _without_message(
+    evidence: Evidence, early: list[tuple[RankExit, ExitCause]], failed: list[tuple[RankExit, ExitCause]]
 ) -> Verdict:
     if all(e.rank < 0 for e, _ in early):
         reason = f"the training step ended with {early[0][1].detail}, and no single rank is known to have died first"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("exit codes of single ranks: the job's output file",))
     nodes = sorted({e.node for e, _ in early})
     if len({e.rank for e, _ in early}) > 1 and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
-        told = ", ".join(sorted({f.detail for _, f in early}))
+        causes = ", ".join(sorted({f.detail for _, f in early}))
         who = name(e.rank for e, _ in early)
-        reason = f"{who} on {len(nodes)} nodes died together ({told}): which was first cannot be told"
+        reason = f"{who} on {len(nodes)} nodes died together ({causes}): which died first is not known"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("an error text, or the order of the deaths",))
     suspects = []
     for node in nodes:
@@ -215,11 +219,11 @@ def _untold(
         if faulted:
             why, confidence = f"{why}; the node itself reports {faulted[0][:120]}", CONFIDENCE_HARDWARE
         else:
-            why += "; nothing says that its node is at fault"
+            why += "; there is no evidence against its node"
         ranks = tuple(sorted({e.rank for e, _ in here}))
         suspects.append(Suspect(node, ranks, confidence, why, infrastructure=bool(faulted)))
     found = _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
-    # A rank that vanished may have finished: its agent sees no exit code. The others' waiting tells.
+    # A rank that vanished may have finished: its agent sees no exit code. The others' waiting shows it.
     vanished = {e.rank for e, f in failed if f.cause is Cause.VANISHED}
     if vanished >= {e.rank for e, _ in failed} and not others_wait(evidence, vanished, SURE.span_s):
         wanted = (f"the exit code of {name(vanished)}", "two captures in which the others wait in a collective")
@@ -227,11 +231,11 @@ def _untold(
     return found
 
 
-def _victims(failed: list[tuple[RankExit, Finding]], nodes: set[str]) -> str:
+def _victims(failed: list[tuple[RankExit, ExitCause]], nodes: set[str]) -> str:
     followed = sorted({e.rank for e, f in failed if e.node not in nodes})
     return f" ({name(followed)} only followed)" if followed else ""
 
 
 def _culprit(reason: str, suspects: tuple[Suspect, ...]) -> Verdict:
-    # A death is a fact seen once and for all: no second look makes it more certain.
+    # A death is certain at once: a second capture adds nothing.
     return Verdict(Conclusion.CULPRIT, reason, suspects, corroborated=True)

@@ -1,7 +1,7 @@
-"""All ranks wait, but not for each other in a circle: the waiting ends in one group, which is held by one of its own.
+"""Votes on the code in which all ranks wait: names the nodes of the parallel group in which the waiting ends.
 
-Python stacks alone cannot say which member it is, nor whether it is the machine or the link between them; so the nodes
-of that group are named together, with a confidence that says as much, and never acted on before the action limit.
+Python stacks alone cannot show which member holds that group up, nor whether it is a machine or the link between them.
+So its nodes are named together, with a low confidence, and are never acted on before the action limit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.frames import main_thread, own_frames
 from slurm_robust.localize.stacks.motion import BUSY_SHARE, moving
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
-from slurm_robust.localize.votes.dominant import outliers
+from slurm_robust.localize.votes.dominant import odd_ranks
 from slurm_robust.localize.votes.group_scopes import Scope, scope_of
-from slurm_robust.localize.votes.wait_graph import Sink, WaitGraph
+from slurm_robust.localize.votes.wait_graph import WaitGraph, WaitSink
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import shortened
 
@@ -40,7 +40,7 @@ def _scope(rank: RankCapture) -> Scope | None:
 
 
 def judge_groups(evidence: Evidence) -> Verdict | None:
-    """A verdict where all ranks wait and the waiting ends in one group; None where it does not, or nobody can tell."""
+    """A verdict where all ranks wait and the waiting ends in one group; else None."""
     if len(evidence.captures) < 2:
         return None
     before, last = evidence.captures[-2:]
@@ -60,7 +60,7 @@ def judge_groups(evidence: Evidence) -> Verdict | None:
 def _ahead_of_devices(before: Capture, last: Capture) -> bool:
     """Most of the waiting ranks use a processor: hosts that wait for their GPU, wherever their next need of it is.
 
-    What their devices wait in lies before that, in another group perhaps; the code that they stand in does not tell it.
+    What their devices wait in lies before that, in another group perhaps; their stacks do not show it.
     """
     elapsed_s = last.at_s - before.at_s
     old = {r.rank: rank_process(r) for r in before.ranks}
@@ -72,7 +72,7 @@ def _ahead_of_devices(before: Capture, last: Capture) -> bool:
     return busy > len(last.ranks) / 2
 
 
-def _only_sink(capture: Capture, groups: Groups) -> Sink | None:
+def _only_sink(capture: Capture, groups: Groups) -> WaitSink | None:
     """Where all the waiting ends; several ends on the same nodes (pipelines side by side) are one."""
     graph = wait_graph(capture, groups)
     sinks = graph.sinks()
@@ -82,37 +82,37 @@ def _only_sink(capture: Capture, groups: Groups) -> Sink | None:
         return None
     if set(graph.unknown) & set(ranks):
         return None
-    return Sink(
+    return WaitSink(
         ranks, sinks[0].group if len(sinks) == 1 else None, frozenset().union(*(sink.waiters for sink in sinks))
     )
 
 
-def _named(capture: Capture, sink: Sink, groups: Groups) -> Verdict | None:
+def _named(capture: Capture, sink: WaitSink, groups: Groups) -> Verdict | None:
     node_of = {r.rank: r.node for r in capture.ranks}
     nodes = sorted({node_of[rank] for rank in sink.ranks})
     if len(nodes) > len(set(node_of.values())) / 2:
         return None
-    told_nodes = shortened(", ".join(nodes), 60)
-    what = sink.group.told if sink.group is not None else name(sink.ranks)
-    why = f"{len(sink.waiters)} ranks wait, over whatever steps, for the {what}, which waits within itself"
+    node_names = shortened(", ".join(nodes), 60)
+    what = sink.group.description if sink.group is not None else name(sink.ranks)
+    why = f"{len(sink.waiters)} ranks wait, directly or through others, for the {what}, which waits within itself"
     suspects = [
         Suspect(node, _ranks(sink.ranks, node, node_of), round(CONFIDENCE_SINK / len(nodes), 3), f"{node}: {why}")
         for node in nodes
     ]
-    told = [f"leaving {told_nodes} is the least that takes the {what} apart"] if len(nodes) > 1 else []
-    odd = outliers(capture, groups)
+    details = [f"excluding {node_names} is the smallest change that breaks up the {what}"] if len(nodes) > 1 else []
+    odd = odd_ranks(capture, groups)
     if odd is not None and odd.group is not None and set(sink.ranks) < set(odd.group.ranks):
         # The rule of dominant stacks agrees, and sees more: its nodes are named, and left only if it comes again.
         beside = [node for node in odd.nodes if node not in nodes]
-        shared = f"the stacks of {name(odd.ranks)} stand apart; they share the {odd.group.told}"
+        shared = f"the stacks of {name(odd.ranks)} differ from most; these ranks share the {odd.group.description}"
         suspects += [
             Suspect(node, _ranks(odd.group.ranks, node, node_of), CONFIDENCE_BESIDE, f"{node}: {shared}", False)
             for node in beside
         ]
         if beside:
-            told.append(f"{shared}: leaving all of it costs {len(beside)} nodes more")
-    missing = ("flight recorder or NCCL RAS: which of them", f"pairwise tests of {told_nodes}")
-    return Verdict(Conclusion.CULPRIT, why, tuple(suspects), missing=missing, detail="; ".join(told))
+            details.append(f"{shared}: excluding all of it costs {len(beside)} more nodes")
+    missing = ("flight recorder or NCCL RAS: which rank of them", f"pairwise tests of {node_names}")
+    return Verdict(Conclusion.CULPRIT, why, tuple(suspects), missing=missing, detail="; ".join(details))
 
 
 def _ranks(ranks: tuple[int, ...], node: str, node_of: dict[int, str]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""In which kind of group does a rank wait? Read from the code that called the collective; tables, no guesses.
+"""Reads in which kind of parallel group a rank waits, for the vote on groups; tables, no guesses.
 
-Python stacks name functions, not process groups. Megatron, DeepSpeed and PyTorch call theirs from modules that serve
-one kind of group only; a collective that is called from anywhere else has no scope, and whoever waits in it waits for
-somebody unknown.
+Python stacks name functions, not process groups. Megatron, DeepSpeed and PyTorch call their collectives from modules
+that serve one kind of group only. A collective that is called from anywhere else has no scope: its waiters wait for
+unknown ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from slurm_robust.localize.evidence import Frame
+from slurm_robust.localize.evidence import StackFrame
 from slurm_robust.localize.stacks.frames import short_function
 
 
@@ -65,8 +65,8 @@ def _line_of(file: str, function: str) -> int | None:
     return None
 
 
-def scope_of(frames: tuple[Frame, ...]) -> Scope | None:
-    """The group that a thread with these frames (outermost first) waits in; None where its code does not tell."""
+def scope_of(frames: tuple[StackFrame, ...]) -> Scope | None:
+    """The group that a thread with these frames (outermost first) waits in; None where its code does not show it."""
     fallback = None
     for frame in reversed(frames):
         line = _line_of(frame.file, short_function(frame.function))

@@ -1,4 +1,4 @@
-"""Nodes that fell silent, and nodes that report a fault of their own."""
+"""Votes on nodes: names nodes that do not answer, and nodes that report a fault of their own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE
 from slurm_robust.localize.stacks.motion import moving, spinning
-from slurm_robust.localize.stillness import CONFIDENCE_FIRST_LOOK
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined, shortened
 
@@ -29,8 +29,8 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     if not silent:
         return None
     if len(silent) > max(1, len(nodes) // 2):
-        told = shortened(", ".join(sorted(silent)), 60)
-        reason = f"{len(silent)} of {len(nodes)} nodes are silent ({told}): a cause that they share, or ours"
+        nodes_text = shortened(", ".join(sorted(silent)), 60)
+        reason = f"{len(silent)} of {len(nodes)} nodes are silent ({nodes_text}): a shared cause, or our agents failed"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what the silent nodes share",))
     certain = all(sure for _, sure in silent.values())
     down = {s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN}
@@ -38,11 +38,11 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     wanted = "an answer from " + ", ".join(sorted(silent))
     whys = {node: f"node {node} is silent: {why}" for node, (why, _) in silent.items()}
     if on_the_move and not set(silent) <= down:
-        reason = f"{'; '.join(whys.values())}; but {name(on_the_move)} move, so an agent may be lost, not a node"
+        reason = f"{'; '.join(whys.values())}; but {name(on_the_move)} move, so perhaps only an agent is lost"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(wanted,))
-    confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_FIRST_LOOK for node, (_, sure) in silent.items()}
+    confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_ONE_CAPTURE for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
-    missing = (*_spin_told(spin), *(() if certain else (wanted,)))
+    missing = (*_spin_missing(spin), *(() if certain else (wanted,)))
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=not missing)
 
 
@@ -60,12 +60,13 @@ def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
     silent: dict[str, tuple[str, bool]] = {}
     for node in sorted(set(evidence.rank_nodes.values())):
         if node in down:
-            silent[node] = (f"Slurm says: {down[node]}", True)
+            silent[node] = (f"Slurm reports: {down[node]}", True)
         elif node in now and (absent[node] >= 2 or node in hints):
             also = f", and {hints[node]}" if node in hints else ""
-            silent[node] = (f"its agent did not answer in {absent[node]} of the last captures{also}", True)
+            last = len(evidence.captures[-2:])
+            silent[node] = (f"its agent did not answer {absent[node]} of the last {last} captures{also}", True)
         elif node in now:
-            silent[node] = ("its agent did not answer once", False)
+            silent[node] = ("its agent did not answer one capture", False)
         elif not evidence.captures and (node in hints or node in quiet):
             silent[node] = (hints.get(node) or quiet[node], False)
     return silent
@@ -80,9 +81,9 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
         return None
     sure = len(evidence.captures) > 1 and not spin
     whys = {node: f"node {node} reports {faults[node][:160]}{', and no rank moves' if sure else ''}" for node in faults}
-    confidence = CONFIDENCE_FAULT if sure else CONFIDENCE_FAULT_SPIN if spin else CONFIDENCE_FIRST_LOOK
+    confidence = CONFIDENCE_FAULT if sure else CONFIDENCE_FAULT_SPIN if spin else CONFIDENCE_ONE_CAPTURE
     suspects = _suspects(evidence, whys, dict.fromkeys(faults, confidence))
-    missing = () if sure else _spin_told(spin) or ("a second capture: does nothing move?",)
+    missing = () if sure else _spin_missing(spin) or ("a second capture, to see whether anything moves",)
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
 
 
@@ -105,5 +106,5 @@ def _moving_ranks(evidence: Evidence) -> tuple[list[int], list[int]]:
     return [rank for rank in moved if rank not in spin], sorted(spin)
 
 
-def _spin_told(spin: list[int]) -> tuple[str, ...]:
-    return (f"whether {name(spin)} wait: they use a processor, at one place",) if spin else ()
+def _spin_missing(spin: list[int]) -> tuple[str, ...]:
+    return (f"whether {name(spin)} wait or compute: they use a processor at one place",) if spin else ()

@@ -1,4 +1,4 @@
-"""Who is not in the collective that all others wait in? Does what it does there explain their waiting?"""
+"""Votes on stacks: names the few ranks outside the collective that all others wait in, if that explains the waiting."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.blocking import BLOCKED, CONFIDENCE_ONE_CAPTURE, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import BUSY_SHARE, Motion, Stillness, moving, spinning, stillness
-from slurm_robust.localize.stacks.place import Place
+from slurm_robust.localize.stacks.place import StackPlace
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
-from slurm_robust.localize.stillness import BLOCKED, CONFIDENCE_FIRST_LOOK, LIKELY, Blocking, Patience, blocking
-from slurm_robust.localize.votes.busy_ranks import Look, verdict_at_work, verdict_unsure
-from slurm_robust.localize.votes.held import gil_held, gone_for_good, seen_held
-from slurm_robust.localize.votes.lagging import left_behind
+from slurm_robust.localize.votes.busy_ranks import Observation, verdict_at_work, verdict_unsure
+from slurm_robust.localize.votes.held_ranks import gil_held, gone_for_good, seen_held
+from slurm_robust.localize.votes.progress import left_behind
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
 
@@ -26,10 +26,10 @@ MAX_UNREAD_SHARE = 0.2
 
 
 @dataclass(frozen=True)
-class _Scene:
+class _Partition:
     """The last capture, by what the ranks do."""
 
-    places: dict[int, Place]
+    places: dict[int, StackPlace]
     waiting: tuple[int, ...]
     outside: tuple[RankCapture, ...]
     unseen: tuple[int, ...]
@@ -39,29 +39,34 @@ class _Scene:
     """Those of them that use a processor where they stand: hosts that wait for a GPU do, and hosts that compute."""
 
 
+def judge_outside(evidence: Evidence) -> Verdict | None:
+    """The verdict of `judge_waiting` where it names a culprit; else None."""
+    found = judge_waiting(evidence)
+    return found if found is not None and found.conclusion is Conclusion.CULPRIT else None
+
+
 def judge_waiting(evidence: Evidence) -> Verdict | None:
     """The verdict from who waits and who does not; None where the last capture shows none."""
     if not evidence.captures or not evidence.captures[-1].ranks:
         return None
     last = evidence.captures[-1]
-    scene = _scene(evidence.captures, last)
+    parts = _scene(evidence.captures, last)
     gil = gil_held(evidence.captures)
-    held = _one_is_held(evidence.captures, last, scene, gil)
-    scene = held or scene
-    if not scene.waiting:
-        return _nobody_waits(evidence, scene)
-    if not scene.outside:
-        return _all_wait(last, scene)
-    scene = _without_spinners(evidence.captures, scene, gil)
-    if _outnumbered(last, scene):
-        outside_nodes = {r.node for r in scene.outside}
-        who = name(r.rank for r in scene.outside)
-        where = Counter(scene.places[r.rank].label for r in scene.outside).most_common(1)[0][0]
-        reason = (
-            f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where}): no node explains it"
-        )
+    held = _one_is_held(evidence.captures, last, parts, gil)
+    parts = held or parts
+    if not parts.waiting:
+        return _nobody_waits(evidence, parts)
+    if not parts.outside:
+        return _all_wait(last, parts)
+    parts = _without_spinners(evidence.captures, parts, gil)
+    if _outnumbered(last, parts):
+        outside_nodes = {r.node for r in parts.outside}
+        who = name(r.rank for r in parts.outside)
+        where = Counter(parts.places[r.rank].label for r in parts.outside).most_common(1)[0][0]
+        reason = f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where})"
+        reason = f"{reason}: no single node explains it"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those ranks share: storage, input, code",))
-    return _minority(evidence, scene, gil)
+    return _minority(evidence, parts, gil)
 
 
 def others_wait(evidence: Evidence, without: set[int], span_s: float = BLOCKED.span_s) -> bool:
@@ -80,7 +85,7 @@ def others_wait(evidence: Evidence, without: set[int], span_s: float = BLOCKED.s
     )
 
 
-def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
+def _scene(captures: tuple[Capture, ...], last: Capture) -> _Partition:
     places = {r.rank: rank_place(r) for r in last.ranks}
     waiting = [r for r in last.ranks if places[r.rank].waits_for_peers]
     firm = _waits_firmly(captures, waiting)
@@ -89,43 +94,45 @@ def _scene(captures: tuple[Capture, ...], last: Capture) -> _Scene:
         waiting, firm = _at_common_place(last, places), False
         spin = spinning(captures, (r.rank for r in waiting))
     members = {r.rank for r in waiting}
-    # A rank without a stack is still outside where something else tells what holds it (stopped, dead, gone).
+    # A rank without a stack is still outside where something else shows what holds it (stopped, dead, gone).
     unseen = tuple(r.rank for r in last.ranks if places[r.rank].kind is Kind.UNKNOWN and blocking(r).patience is None)
     outside = tuple(r for r in last.ranks if r.rank not in members and r.rank not in unseen)
-    return _Scene(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
+    return _Partition(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
 
 
-def _without_spinners(captures: Sequence[Capture], scene: _Scene, gil: frozenset[int]) -> _Scene:
+def _without_spinners(captures: Sequence[Capture], parts: _Partition, gil: frozenset[int]) -> _Partition:
     """Hosts that wait for their GPU use a processor wherever they stand: where others outside sleep, these wait too."""
-    moved = set(moving(captures, (r.rank for r in scene.outside))) - gil
+    moved = set(moving(captures, (r.rank for r in parts.outside))) - gil
     busy = spinning(captures, moved)
-    if busy != moved or not 0 < len(busy) < len(scene.outside):
-        return scene
-    outside = tuple(r for r in scene.outside if r.rank not in busy)
-    return replace(scene, outside=outside, spin=tuple(sorted({*scene.spin, *busy})))
+    if busy != moved or not 0 < len(busy) < len(parts.outside):
+        return parts
+    outside = tuple(r for r in parts.outside if r.rank not in busy)
+    return replace(parts, outside=outside, spin=tuple(sorted({*parts.spin, *busy})))
 
 
-def _outnumbered(last: Capture, scene: _Scene) -> bool:
+def _outnumbered(last: Capture, parts: _Partition) -> bool:
     """More are outside than wait, or they are on most nodes."""
-    nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in scene.outside}
-    return len(scene.outside) > len(scene.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
+    nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in parts.outside}
+    return len(parts.outside) > len(parts.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
 
 
-def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene, gil: frozenset[int]) -> _Scene | None:
+def _one_is_held(
+    captures: tuple[Capture, ...], last: Capture, parts: _Partition, gil: frozenset[int]
+) -> _Partition | None:
     """Ranks that something is seen to hold, while all others stand in the step, each where it stood before.
 
     Under CUDA the others wait wherever they next need their device, which is not one line of the program.
     """
-    if len(captures) < 2 or len(scene.unseen) > max(1, MAX_UNREAD_SHARE * len(last.ranks)):
+    if len(captures) < 2 or len(parts.unseen) > max(1, MAX_UNREAD_SHARE * len(last.ranks)):
         return None
     gone = gone_for_good(captures)
     held = tuple(r for r in last.ranks if r.rank in gil | gone or seen_held(r))
-    if {r.rank for r in held} == {r.rank for r in scene.outside}:
-        return None  # who waits tells the same, without a look at each of many thousands
-    others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(scene.unseen)
+    if {r.rank for r in held} == {r.rank for r in parts.outside}:
+        return None  # the waiting ranks show the same, without reading each of many thousands
+    others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(parts.unseen)
     before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
     at_rest = all(
-        before.get(rank) == (where := scene.places[rank]).label and not where.slow_by_nature for rank in others
+        before.get(rank) == (where := parts.places[rank]).label and not where.slow_by_nature for rank in others
     )
     if not held or not at_rest:
         return None
@@ -133,7 +140,7 @@ def _one_is_held(captures: tuple[Capture, ...], last: Capture, scene: _Scene, gi
     spin = spinning(captures, moved)
     if moved - spin:
         return None
-    found = _Scene(scene.places, tuple(sorted(others)), held, scene.unseen, False, tuple(sorted(spin)))
+    found = _Partition(parts.places, tuple(sorted(others)), held, parts.unseen, False, tuple(sorted(spin)))
     return None if not others or _outnumbered(last, found) else found
 
 
@@ -155,7 +162,7 @@ def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> 
     return True
 
 
-def _at_common_place(last: Capture, places: dict[int, Place]) -> list[RankCapture]:
+def _at_common_place(last: Capture, places: dict[int, StackPlace]) -> list[RankCapture]:
     """Ranks at one line of the program, where they are more than half: `.item()` and its like wait in native code."""
     in_step = [p for p in places.values() if p.kind is Kind.USER and not p.slow_by_nature]
     labels = Counter(place.label for place in in_step)
@@ -165,62 +172,63 @@ def _at_common_place(last: Capture, places: dict[int, Place]) -> list[RankCaptur
     return [r for r in last.ranks if places[r.rank].label == label] if count > len(last.ranks) / 2 else []
 
 
-def _nobody_waits(evidence: Evidence, scene: _Scene) -> Verdict:
-    kinds = Counter(place.slow_by_nature or place.kind.value for place in scene.places.values())
+def _nobody_waits(evidence: Evidence, parts: _Partition) -> Verdict:
+    kinds = Counter(place.slow_by_nature or place.kind.value for place in parts.places.values())
     what, count = kinds.most_common(1)[0]
-    on_the_move = moving(evidence.captures, scene.places)
+    on_the_move = moving(evidence.captures, parts.places)
     if on_the_move:
-        return Verdict(Conclusion.NONE, f"no rank waits for another, and {name(on_the_move)} move (most ranks: {what})")
-    reason = f"no rank waits in a collective: {count} of {len(scene.places)} are in {what}"
+        reason = f"no rank waits for another, and {name(on_the_move)} move (most ranks are in {what})"
+        return Verdict(Conclusion.NONE, reason)
+    reason = f"no rank waits in a collective: {count} of {len(parts.places)} are in {what}"
     if len(evidence.captures) < 2:
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture: do they move?",))
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture, to see whether they move",))
     return Verdict(
         Conclusion.UNDETERMINED, f"{reason}, and none moves", missing=("what all ranks share: storage, input",)
     )
 
 
-def _all_wait(last: Capture, scene: _Scene) -> Verdict:
-    if scene.unseen:
-        reason = f"every rank that was seen waits; {name(scene.unseen)} could not be seen"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(scene.unseen)}",))
+def _all_wait(last: Capture, parts: _Partition) -> Verdict:
+    if parts.unseen:
+        reason = f"every rank with a stack waits; {name(parts.unseen)} without a stack may be the cause"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(parts.unseen)}",))
     behind = left_behind(last)
     if behind is not None:
         return behind
-    labels = Counter(place.label for place in scene.places.values())
+    labels = Counter(place.label for place in parts.places.values())
     missing = ("flight recorder or NCCL RAS: who did not join", "pairwise tests of the nodes")
     if len(labels) == 1:
-        reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot tell who holds them"
+        reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot show which rank holds them up"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
-    told = joined(
-        (f"{name(r for r, p in scene.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common()),
+    places_text = joined(
+        (f"{name(r for r, p in parts.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common()),
         most=4,
     )
     reason = "all ranks wait, at different places: a wrong order of collectives in the program, or a lost message"
-    return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=told)
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=places_text)
 
 
-def _minority(evidence: Evidence, scene: _Scene, gil: frozenset[int]) -> Verdict:
+def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Verdict:
     captures = evidence.captures
-    still_for = stillness(captures, [r.rank for r in scene.outside])
-    looks: dict[int, Look] = {r.rank: (blocking(r), still_for[r.rank]) for r in scene.outside}
-    peers = f"while {name(scene.waiting)} wait at {_where(scene)}"
-    at_work = [r for r in scene.outside if looks[r.rank][1].moves and r.rank not in gil]
-    if at_work:
-        return verdict_at_work(at_work, scene.places, looks, peers)
-    unsure = verdict_unsure(scene.outside, scene.places, looks, peers, captures=len(captures), gil=gil)
+    still_for = stillness(captures, [r.rank for r in parts.outside])
+    observed: dict[int, Observation] = {r.rank: (blocking(r), still_for[r.rank]) for r in parts.outside}
+    peers = f"while {name(parts.waiting)} wait at {_where(parts)}"
+    still_moving = [r for r in parts.outside if observed[r.rank][1].moves and r.rank not in gil]
+    if still_moving:
+        return verdict_at_work(still_moving, parts.places, observed, peers)
+    unsure = verdict_unsure(parts.outside, parts.places, observed, peers, captures=len(captures), gil=gil)
     if unsure is not None:
         return unsure
-    missing = [] if _peers_explained(captures, scene) else ["captures in which all others wait, one after the other"]
-    if scene.spin:
-        missing.append(f"whether {name(scene.spin)} wait: they use a processor, at one place")
+    missing = [] if _peers_explained(captures, parts) else ["two captures in a row in which all others wait"]
+    if parts.spin:
+        missing.append(f"whether {name(parts.spin)} wait or compute: they use a processor at one place")
     suspects = []
-    for node in sorted({r.node for r in scene.outside}):
-        here = [r for r in scene.outside if r.node == node]
-        surest = max(here, key=lambda r: _trust(*looks[r.rank], scene))
-        blocked, still = looks[surest.rank]
-        if not _trust(blocked, still, scene)[0]:
-            missing.append(_wanted(_needed(blocked, scene), still))
-        confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_FIRST_LOOK)
+    for node in sorted({r.node for r in parts.outside}):
+        here = [r for r in parts.outside if r.node == node]
+        surest = max(here, key=lambda r: _trust(*observed[r.rank], parts))
+        blocked, still = observed[surest.rank]
+        if not _trust(blocked, still, parts)[0]:
+            missing.append(_wanted(_needed(blocked, parts), still))
+        confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_ONE_CAPTURE)
         seen = f"unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
         ranks = tuple(sorted(r.rank for r in here))
         why, detail = f"{name(ranks)} on {node}: {blocked.what}", ", ".join(filter(None, (blocked.detail, seen)))
@@ -231,43 +239,43 @@ def _minority(evidence: Evidence, scene: _Scene, gil: frozenset[int]) -> Verdict
     return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
 
 
-def _where(scene: _Scene) -> str:
-    return Counter(scene.places[r].label for r in scene.waiting).most_common(1)[0][0]
+def _where(parts: _Partition) -> str:
+    return Counter(parts.places[r].label for r in parts.waiting).most_common(1)[0][0]
 
 
-def _needed(what: Blocking, scene: _Scene) -> Patience | None:
+def _needed(what: Blocking, parts: _Partition) -> Patience | None:
     """How long this must last; longer where the others are only known to stand at a common place."""
-    if what.patience is None or scene.firm:
+    if what.patience is None or parts.firm:
         return what.patience
     return max(what.patience, LIKELY, key=lambda p: p.span_s)
 
 
-def _trust(what: Blocking, still: Stillness, scene: _Scene) -> tuple[bool, int, float]:
-    needed = _needed(what, scene)
+def _trust(what: Blocking, still: Stillness, parts: _Partition) -> tuple[bool, int, float]:
+    needed = _needed(what, parts)
     enough = needed is not None and still.captures >= needed.captures and still.span_s >= needed.span_s
     return enough, still.captures, still.span_s
 
 
 def _wanted(needed: Patience | None, still: Stillness) -> str:
     if needed is None:
-        return "anything beyond its stack that says that it will not go on by itself"
+        return "evidence beyond its stack that it will not continue by itself"
     if still.last is not None and still.last.motion is Motion.UNSURE:
-        return f"certainty that it stands still ({still.last.why})"
+        return f"certainty that it does not move ({still.last.why})"
     so_far = f"so far {still.captures} over {still.span_s:.0f} s"
-    return f"{needed.captures} still captures over {needed.span_s:.0f} s ({so_far})"
+    return f"{needed.captures} unmoved captures over {needed.span_s:.0f} s ({so_far})"
 
 
-def _peers_explained(captures: tuple[Capture, ...], scene: _Scene) -> bool:
+def _peers_explained(captures: tuple[Capture, ...], parts: _Partition) -> bool:
     """All others waited in the last two captures already, and hardly any rank is unseen."""
-    if len(captures) < 2 or len(scene.unseen) > MAX_UNSEEN_SHARE * len(scene.places):
+    if len(captures) < 2 or len(parts.unseen) > MAX_UNSEEN_SHARE * len(parts.places):
         return False
     before = {r.rank: rank_place(r) for r in captures[-2].ranks}
-    now = scene.places
-    for rank in scene.waiting:
+    now = parts.places
+    for rank in parts.waiting:
         if rank not in before:
             return False
-        if scene.firm and not before[rank].waits_for_peers:
+        if parts.firm and not before[rank].waits_for_peers:
             return False
-        if not scene.firm and before[rank].label != now[rank].label:
+        if not parts.firm and before[rank].label != now[rank].label:
             return False
     return True

@@ -1,7 +1,8 @@
-"""Recorder and stacks together: the recorder says who never joined, its stack says why.
+"""Votes on recorders (PyTorch's flight recorder, NCCL RAS) together with stacks: names the ranks that others wait for.
 
-The two are independent witnesses. Where they name the same node, the verdict is surer than either, and is acted on as
-soon as the stacks alone would be; where they do not, the recorder's word stands and what the stack shows is told.
+Recorder and stacks are independent witnesses: the recorder shows who never joined, that rank's stack shows why. Where
+both name the same node, the verdict is surer than either, and is acted on as soon as the stacks alone would be. Where
+they differ, the recorder decides, and the detail says what the stack shows.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust.localize.evidence import Evidence, Frame, RankCapture
+from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
+from slurm_robust.localize.stacks.blocking import blocking
 from slurm_robust.localize.stacks.frames import main_thread, own_frames, short_function
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import Motion, RankMotion, stillness
 from slurm_robust.localize.stacks.place import slow_around
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process, stopped
-from slurm_robust.localize.stillness import blocking
+from slurm_robust.localize.votes.flight_recorder import judge_dumps
+from slurm_robust.localize.votes.nccl_ras import judge_ras
+from slurm_robust.localize.votes.outside_collective import judge_outside
+from slurm_robust.localize.votes.stopped import judge_stops
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
 
@@ -23,6 +28,47 @@ MAX_CONFIDENCE = 0.97
 """Two witnesses are not certainty: both may see the victim of a third."""
 _HOST_BACKENDS = frozenset({"gloo", "mpi"})
 """Operations that no device takes part in."""
+
+
+def judge_stops_with_recorder(evidence: Evidence) -> Verdict | None:
+    """Stopped processes, and whom else the recorder names; None where nothing is stopped."""
+    found = judge_stops(evidence)
+    if found is None or found.conclusion is not Conclusion.CULPRIT:
+        return found
+    return with_recorded(found, judge_recorder(evidence))
+
+
+def judge_recorder(evidence: Evidence) -> Verdict | None:
+    """Ranks that the flight recorder knows to hold the others; None where it names nobody: stacks may know more."""
+    found = judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
+    if found is None or found.conclusion is Conclusion.UNDETERMINED:
+        return None
+    found = without_workers(found, evidence)
+    return None if found is None else with_stacks(found, judge_outside(evidence), evidence)
+
+
+def judge_recorder_undecided(evidence: Evidence) -> Verdict | None:
+    """Why the flight recorder names nobody; None where it names somebody, or there is none."""
+    found = judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
+    return found if found is not None and found.conclusion is Conclusion.UNDETERMINED else None
+
+
+def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
+    """Ranks that NCCL's RAS service names; None where it names nobody.
+
+    Its process ids are matched to ranks by the last capture.
+    """
+    if not evidence.ras:
+        return None
+    ranks: dict[int, tuple[int, ...]] = {}
+    for rank in evidence.captures[-1].ranks if evidence.captures else ():
+        process = rank_process(rank)
+        if process is not None:
+            ranks[process.pid] = (*ranks.get(process.pid, ()), rank.rank)
+    found = judge_ras(evidence.ras, ranks, evidence.rank_nodes)
+    if found is None or found.conclusion is Conclusion.UNDETERMINED:
+        return None
+    return with_stacks(found, judge_outside(evidence), evidence)
 
 
 def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -> Verdict:
@@ -65,7 +111,7 @@ def with_recorded(stopped: Verdict, recorded: Verdict | None) -> Verdict:
 def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
     """The recorder's verdict without suspects that are at work elsewhere; None where nobody is left.
 
-    All wait at a barrier for the rank that evaluates or saves: the recorder cannot tell that from a hang. A rank whose
+    All wait at a barrier for the rank that evaluates or saves: to the recorder that looks like a hang. A rank whose
     stack is not there counts as at work where others that the recorder names are, and where the peers wait in a barrier
     or at the end of such work.
     """
@@ -73,14 +119,14 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
     ranks = {rank for suspect in recorded.suspects for rank in suspect.ranks}
-    looks = stillness(evidence.captures[-2:], ranks)
+    observed = stillness(evidence.captures[-2:], ranks)
     # One that only uses a processor where it stands may be a host that waits for its device, unless there is none.
     by_hosts = _carried_by_hosts(evidence)
-    moved = {r for r, still in looks.items() if still.last is not None and _moved(still.last, by_hosts=by_hosts)}
-    at_work = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
-    if at_work or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
-        at_work |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
-    left = tuple(s for s in recorded.suspects if not s.ranks or not at_work >= set(s.ranks))
+    moved = {r for r, still in observed.items() if still.last is not None and _moved(still.last, by_hosts=by_hosts)}
+    working = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
+    if working or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
+        working |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
+    left = tuple(s for s in recorded.suspects if not s.ranks or not working >= set(s.ranks))
     if len(left) == len(recorded.suspects):
         return recorded
     return replace(recorded, suspects=left, reason=joined(s.why for s in left)) if left else None
@@ -116,7 +162,7 @@ def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
     return sum(around) > len(around) / 2
 
 
-def _in_barrier(frames: tuple[Frame, ...]) -> bool:
+def _in_barrier(frames: tuple[StackFrame, ...]) -> bool:
     own = own_frames(frames)
     return bool(own) and short_function(own[-1].function) in ("barrier", "monitored_barrier")
 
@@ -136,16 +182,16 @@ def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:
 def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture]) -> Suspect:
     """The suspect with what its rank's stack shows; surer where the stacks name its node too."""
     rank = next((seen[r] for r in suspect.ranks if r in seen), None)
-    told = [suspect.detail]
+    details = [suspect.detail]
     confidence, infrastructure = suspect.confidence, suspect.infrastructure
     if by_stacks is not None:
-        told += [by_stacks.why, by_stacks.detail]
+        details += [by_stacks.why, by_stacks.detail]
         confidence = 1 - (1 - suspect.confidence) * (1 - by_stacks.confidence)
         infrastructure = by_stacks.infrastructure
     elif rank is not None:
         where = rank_place(rank)
-        told.append(f"its stack waits at {where.label}" if where.waits_for_peers else blocking(rank).what)
-    detail = "; ".join(filter(None, told))
+        details.append(f"its stack waits at {where.label}" if where.waits_for_peers else blocking(rank).what)
+    detail = "; ".join(filter(None, details))
     return replace(
         suspect, confidence=round(min(confidence, MAX_CONFIDENCE), 3), infrastructure=infrastructure, detail=detail
     )

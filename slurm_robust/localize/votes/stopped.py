@@ -1,11 +1,11 @@
-"""Processes that a signal, a debugger or a cgroup freezer holds: they cannot go on by themselves."""
+"""Votes on process states: names nodes whose processes a signal or a cgroup freezer stopped."""
 
 from __future__ import annotations
 
 from slurm_robust.localize.evidence import Evidence, RankCapture
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE, blocking
 from slurm_robust.localize.stacks.process_tree import stopped
-from slurm_robust.localize.stillness import CONFIDENCE_FIRST_LOOK, SURE, blocking
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined
 
@@ -27,7 +27,7 @@ def judge_stops(evidence: Evidence) -> Verdict | None:
     who = name(r.rank for members in held.values() for r in members)
     nodes = set(evidence.rank_nodes.values()) | set(held)
     if len(nodes) > 1 and len(held) > len(nodes) / 2:
-        reason = f"{who} are stopped, on most nodes: suspended by Slurm or by a person, no node at fault"
+        reason = f"{who} are stopped, on most nodes: suspended by Slurm or by a person, no node is at fault"
         return Verdict(Conclusion.NONE, reason)
     suspects, sure = [], True
     for node, members in sorted(held.items()):
@@ -39,7 +39,7 @@ def judge_stops(evidence: Evidence) -> Verdict | None:
         seen = f"in {len(times)} captures over {span_s:.0f} s" if len(times) > 1 else ""
         ranks = tuple(sorted(r.rank for r in members))
         why = f"{name(ranks)} on {node}: {what.what}"
-        confidence = what.confidence if enough else CONFIDENCE_FIRST_LOOK
+        confidence = what.confidence if enough else CONFIDENCE_ONE_CAPTURE
         suspects.append(Suspect(node, ranks, confidence, why, detail=seen))
     reason, detail = joined(s.why for s in suspects), joined(filter(None, (s.detail for s in suspects)))
     missing = () if sure else ("a second capture of the stopped process",)
@@ -69,5 +69,5 @@ def judge_stop_signals(evidence: Evidence) -> Verdict | None:
         return None
     ranks = tuple(sorted({s.rank for s in held if s.rank is not None}))
     why = held[0].detail or f"{name(ranks)} on {held[0].node} is stopped"
-    suspect = Suspect(held[0].node, ranks, CONFIDENCE_FIRST_LOOK, why)
+    suspect = Suspect(held[0].node, ranks, CONFIDENCE_ONE_CAPTURE, why)
     return Verdict(Conclusion.CULPRIT, why, (suspect,), missing=("stacks of the ranks",))

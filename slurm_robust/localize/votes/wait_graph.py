@@ -1,4 +1,4 @@
-"""Who waits for whom: a graph of ranks from their stacks and their parallel groups, followed to where it ends."""
+"""Finds where the waiting ends, for the vote on groups: a graph of which rank waits for which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_robust.localize.votes.group_scopes import Scope
 
 
 @dataclass(frozen=True)
-class Sink:
+class WaitSink:
     """Ranks that wait for nobody but each other, and that others wait for.
 
     Attributes:
@@ -28,7 +28,7 @@ class WaitGraph:
     """Edges from who waits to who is waited for. A collective is a point of its own between the two.
 
     Args:
-        scopes: What each rank that waits waits in; None where its code does not tell.
+        scopes: The group that each waiting rank waits in; None where its code does not show it.
         others: Ranks that do not wait, or of which nothing is known.
         groups: The job's parallel groups.
     """
@@ -63,7 +63,7 @@ class WaitGraph:
             self._closed[frozenset(group.ranks)] = group
         return point
 
-    def sinks(self) -> tuple[Sink, ...]:
+    def sinks(self) -> tuple[WaitSink, ...]:
         """Where the waiting ends, the most waited for first. Ranks that nobody waits for are none."""
         parts = _strong_parts(self._edges)
         part_of = {member: number for number, part in enumerate(parts) for member in part}
@@ -79,7 +79,7 @@ class WaitGraph:
             ranks = tuple(sorted(member for member in parts[end] if member >= 0))
             waiters = frozenset(m for part in _reaching(end, before) for m in parts[part] if m >= 0)
             if waiters and ranks:
-                found.append(Sink(ranks, self._closed.get(frozenset(ranks)), waiters))
+                found.append(WaitSink(ranks, self._closed.get(frozenset(ranks)), waiters))
         return tuple(sorted(found, key=lambda sink: (-len(sink.waiters), sink.ranks)))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import ras
-from slurm_robust.localize.evidence import Capture, Evidence, Process, RankCapture, RankExit
+from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RankCapture, RankExit
 from slurm_robust.localize.evidence_folder import LAYOUT_FILE
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.judge import judge
@@ -210,7 +210,7 @@ def merge(archives: Mapping[str, bytes], missing: Iterable[str], unseen: Iterabl
         missing: Nodes that do not answer.
         unseen: Ranks that are there, and whose stacks did not come.
     """
-    ranks = [RankCapture(r.rank, r.node, (Process(r.pid, 0, error=_SLOW),), None) for r in unseen]
+    ranks = [RankCapture(r.rank, r.node, (CapturedProcess(r.pid, 0, error=_SLOW),), None) for r in unseen]
     lost = list(missing)
     recorder: dict[int, RankDump] = {}
     problems: list[str] = []

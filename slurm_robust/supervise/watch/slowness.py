@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.localize.slow.timings import Timings
+from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.localize.slow.timings_writer import packed
 from slurm_robust.model import Conclusion, Verdict
 
@@ -46,7 +46,7 @@ class Slowness:
         self._last_step = fleet.timings.last_step
         self._look = asyncio.create_task(self._judge(timings_of(self._s)))
 
-    async def _judge(self, timings: Timings) -> None:
+    async def _judge(self, timings: StepTimings) -> None:
         began_s = time.monotonic()
         try:
             verdict = await asyncio.to_thread(judge_timings, timings)
@@ -62,7 +62,7 @@ class Slowness:
             self._told = again
             await self._tell(verdict, again, timings)
 
-    async def _tell(self, verdict: Verdict, nodes: frozenset[str], timings: Timings) -> None:
+    async def _tell(self, verdict: Verdict, nodes: frozenset[str], timings: StepTimings) -> None:
         name = f"{FOLDER}/timings-{timings.steps[-1]}.jsonl.gz"
         self._s.folder.write(name, await asyncio.to_thread(packed, timings))
         sure = max(s.confidence for s in verdict.suspects if s.node in nodes)
@@ -70,7 +70,7 @@ class Slowness:
         self._s.folder.tell("slow", text, nodes=sorted(nodes), confidence=sure, timings=name)
 
 
-def timings_of(supervisor: Supervisor) -> Timings:
+def timings_of(supervisor: Supervisor) -> StepTimings:
     """What the ranks told, with the layout where it is known."""
     present = supervisor.present
     layout = present.scene.layout or next((r.layout for r in present.fleet.ranks.values() if r.layout), {})

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from slurm_robust.localize.slow.timings import Timing, Timings, collect
+from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing
 
 Work = Callable[[int, int], float]
+
+
+def collect(timings: Iterable[Timing], layout: Mapping[str, int] | None = None) -> StepTimings:
+    """The table of these timings."""
+    collector = Collector()
+    for timing in timings:
+        collector.add(timing)
+    return collector.table(layout)
 
 
 def table(
@@ -19,7 +27,7 @@ def table(
     noise: float = 0.005,
     seed: int = 1,
     totals: bool = True,
-) -> Timings:
+) -> StepTimings:
     """A table in which all ranks wait for the slowest of each step; `work` gives seconds of a rank in a step."""
     rng = random.Random(seed)
     made = []

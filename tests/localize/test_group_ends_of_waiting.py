@@ -19,7 +19,7 @@ from parallel_scenes import (
     without_layout,
 )
 
-from slurm_robust.localize.evidence import Evidence, Frame, RankCapture
+from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.votes.group import judge_groups
 from slurm_robust.model import Conclusion, Verdict
@@ -41,7 +41,7 @@ def test_the_papers_example_ends_at_machine_15() -> None:
     assert found.suspects[0].confidence > 4 * found.suspects[1].confidence
     assert "30 ranks wait" in found.reason
     assert "tensor group of ranks 30-31" in found.reason
-    assert "tensor and pipeline group of ranks 24-31: leaving all of it costs 3 nodes more" in found.detail
+    assert "tensor and pipeline group of ranks 24-31: excluding all of it costs 3 more nodes" in found.detail
     assert not found.corroborated
     assert any("flight recorder" in what for what in found.missing)
 
@@ -55,7 +55,7 @@ def test_a_link_between_two_stages() -> None:
 
 
 @pytest.mark.parametrize("stack", [GRADIENT_SYNC, TENSOR_GATHER, SOMEWHERE], ids=["data", "tensor", "unknown"])
-def test_all_in_one_kind_of_collective(stack: tuple[Frame, ...]) -> None:
+def test_all_in_one_kind_of_collective(stack: tuple[StackFrame, ...]) -> None:
     """Every group is whole: the waiting ends everywhere, so stacks cannot tell."""
     evidence = evidence_of(job({}, stack))
     assert judge_groups(evidence) is None

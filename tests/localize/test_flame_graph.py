@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from localize_scenes import WORKER_LOCK, capture, in_loader, process, rank, waiting
 
-from slurm_robust.localize.evidence import Frame
+from slurm_robust.localize.evidence import StackFrame
 from slurm_robust.localize.stacks.flame_graph import HAIR_PX, WIDTH_PX, render_svg
 from slurm_robust.localize.stacks.merge import tree_json
 
@@ -48,7 +48,7 @@ def test_one_of_ten_thousand_can_be_seen() -> None:
 @given(st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=4))
 def test_any_name_makes_whole_xml(names: list[str]) -> None:
     """Functions called `<lambda>`, quotes, control characters: still one document, without a script."""
-    stack = tuple(Frame(name, f"/tmp/{name}", 1) for name in names)
+    stack = tuple(StackFrame(name, f"/tmp/{name}", 1) for name in names)
     text = render_svg(capture(1.0, rank(0, process(stack)), missing=["n<9>"]), title=names[0])
     root = ET.fromstring(text)
     assert not [e for e in root.iter() if e.tag.endswith("script")]

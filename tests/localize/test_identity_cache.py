@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from localize_scenes import ALL_REDUCE, frames
 
-from slurm_robust.localize.evidence import Frame, Process, RankCapture, Thread
+from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, RankCapture, StackFrame
 from slurm_robust.localize.stacks import identity_cache
 from slurm_robust.localize.stacks.archive import NodeArchive, decode, encode
 
@@ -14,7 +14,7 @@ def test_asked_once_for_the_same_object() -> None:
     asked: list[tuple[int, str]] = []
 
     @identity_cache.by_identity
-    def question(stack: tuple[Frame, ...], word: str) -> int:
+    def question(stack: tuple[StackFrame, ...], word: str) -> int:
         asked.append((len(stack), word))
         return len(stack)
 
@@ -27,18 +27,18 @@ def test_an_identity_that_is_used_again_gets_its_own_answer() -> None:
     """Many short-lived stacks, more than are kept: each answer is its own."""
 
     @identity_cache.by_identity
-    def first_line(stack: tuple[Frame, ...], _: str) -> int:
+    def first_line(stack: tuple[StackFrame, ...], _: str) -> int:
         return stack[0].line
 
-    assert all(first_line((Frame("f", "a.py", n),), "") == n for n in range(2 * identity_cache.MAX_KEPT + 5))
+    assert all(first_line((StackFrame("f", "a.py", n),), "") == n for n in range(2 * identity_cache.MAX_KEPT + 5))
 
 
 def test_equal_frames_of_two_nodes_are_one_object() -> None:
     """Whatever the thread's id on its node: that is what makes a hundred thousand ranks fit."""
 
     def node(name: str, thread_id: int) -> RankCapture:
-        threads = (Thread(ALL_REDUCE, "MainThread", thread_id, main=True),)
-        archive = NodeArchive(name, 1.0, 1, (RankCapture(0, name, (Process(1, 0, threads=threads),)),))
+        threads = (CapturedThread(ALL_REDUCE, "MainThread", thread_id, main=True),)
+        archive = NodeArchive(name, 1.0, 1, (RankCapture(0, name, (CapturedProcess(1, 0, threads=threads),)),))
         return decode(encode(archive)).ranks[0]
 
     one, two = node("n1", 5), node("n2", 6)

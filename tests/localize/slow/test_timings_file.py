@@ -68,7 +68,7 @@ def test_a_layout_may_come_first(tmp_path: Path, head: str) -> None:
         ('{"rank": 1, "step": 1, "total_s": -1}\n', "line 2: none of total_s"),
         ('{"rank": 1, "step": 1, "total_s": NaN}\n', "line 2: none of total_s"),
         ('{"rank": 1, "steps": [1, 2], "total_s": [1]}\n', "line 2: total_s has not as many values"),
-        (GOOD, "line 2: rank 0 tells step 7 a second time"),
+        (GOOD, "line 2: rank 0 reports step 7 a second time"),
         (GOOD.replace("7", "6"), "line 2: rank 0 goes back to step 6"),
         (GOOD.replace("n1", "n2").replace("7", "8"), "line 2: rank 0 is on another node than before, n2"),
         ('{"layout": {"tp": "two"}}\n', "line 2: layout"),

@@ -25,7 +25,7 @@ from localize_scenes import (
 )
 from recorder_dumps import TENSOR, WORLD, dump, entry
 
-from slurm_robust.localize.evidence import Evidence, Frame, RankCapture, RankExit
+from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
 
@@ -94,7 +94,7 @@ def test_no_stacks() -> None:
     assert judge(alone).suspects[0].detail == "ranks 0,2-3 wait for it there"
 
 
-def moving_suspect(stacks: Sequence[Sequence[Frame]], busy_s: float) -> Evidence:
+def moving_suspect(stacks: Sequence[Sequence[StackFrame]], busy_s: float) -> Evidence:
     """Rank 1 never joined; its stack is another in each capture, or it uses a processor."""
     captures = [
         capture(1000.0 + 5 * n, rank(1, process(tuple(stack), cpu_s=n * busy_s)), *(waiting(r) for r in (0, 2, 3)))

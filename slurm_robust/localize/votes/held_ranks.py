@@ -1,18 +1,18 @@
-"""Ranks that something is seen to hold, wherever in the program they stand."""
+"""Finds ranks that something visibly holds, wherever in the program they stand, for the vote on stacks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from slurm_robust.localize.evidence import Capture, RankCapture
+from slurm_robust.localize.stacks.blocking import blocking
 from slurm_robust.localize.stacks.frames import label, labels
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import QUIET_FLOOR_S, QUIET_SHARE
 from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, rank_process
-from slurm_robust.localize.stillness import blocking
 
 _AWAKE = frozenset({"S", "R"})
-GIL_LOOKS = 3
+GIL_CAPTURES = 3
 """Captures that must show a thread with the GIL at one place, where it uses a processor meanwhile."""
 
 
@@ -42,19 +42,19 @@ def gil_held(captures: Sequence[Capture]) -> frozenset[int]:
     """Ranks of which one side thread held the GIL in every capture, with the same stack.
 
     Two captures may meet a thread at work twice at one place; not one that used no processor in between. Of thousands
-    of ranks some are met so every time: a function in which others have the GIL too tells nothing. All threads of all
-    ranks are looked at for it: ask once.
+    of ranks some are met so every time: a function in which others have the GIL too proves nothing. This reads all
+    threads of all ranks: call it once.
     """
-    looks: dict[int, list[tuple[tuple[str, ...], float]]] = {}
+    holders: dict[int, list[tuple[tuple[str, ...], float]]] = {}
     functions: dict[str, set[int]] = {}
     for capture in captures:
         for rank in capture.ranks:
             holder, process = gil_holder(rank), rank_process(rank)
             if holder is not None and process is not None:
-                looks.setdefault(rank.rank, []).append((labels(holder.frames), process.cpu_s))
+                holders.setdefault(rank.rank, []).append((labels(holder.frames), process.cpu_s))
                 functions.setdefault(label(holder.frames[-1], lines=False), set()).add(rank.rank)
     elapsed_s = captures[-1].at_s - captures[0].at_s if captures else 0.0
-    found = {number for number, seen in looks.items() if _keeps(seen, len(captures), elapsed_s)}
+    found = {number for number, seen in holders.items() if _keeps(seen, len(captures), elapsed_s)}
     return frozenset().union(*(ranks & found for ranks in functions.values() if len(ranks & found) > len(ranks) / 2))
 
 
@@ -63,4 +63,4 @@ def _keeps(seen: Sequence[tuple[tuple[str, ...], float]], captures: int, elapsed
     if captures < 2 or len(seen) < captures or len({stack for stack, _ in seen}) > 1:
         return False
     used_s = seen[-1][1] - seen[0][1]
-    return captures >= GIL_LOOKS or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S)
+    return captures >= GIL_CAPTURES or 0 <= used_s <= max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S)

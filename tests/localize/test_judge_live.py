@@ -16,11 +16,11 @@ import psutil
 import pytest
 from helpers import wait_until
 
-from slurm_robust.localize.evidence import Capture, Evidence, Process, RankCapture
+from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.process_tree import loaders, rank_place
-from slurm_robust.localize.stacks.pyspy import DumpError, parse
+from slurm_robust.localize.stacks.pyspy import PySpyDumpError, parse
 from slurm_robust.model import Conclusion
 
 pytestmark = [
@@ -93,7 +93,7 @@ class Job:
         return Evidence(WORLD, {n: f"n{n}" for n in range(WORLD)}, captures)
 
 
-def _process(process: psutil.Process) -> Process:
+def _process(process: psutil.Process) -> CapturedProcess:
     spy = Path(sys.executable).with_name("py-spy")
     proc = Path(f"/proc/{process.pid}")
     command = [str(spy), "dump", "--nonblocking", "--json", "--pid", str(process.pid)]
@@ -103,14 +103,14 @@ def _process(process: psutil.Process) -> Process:
     io = process.io_counters()
     try:
         threads, error = parse(done.stdout), ""
-    except DumpError as refused:
+    except PySpyDumpError as refused:
         threads, error = (), f"{refused} {done.stderr}"
     cpu_s = times.user + times.system
     name = " ".join(process.cmdline())
     wchan = (proc / "wchan").read_text()
     moved = io.read_chars + io.write_chars
     counted = process.num_threads()
-    return Process(process.pid, process.ppid(), state, name, cpu_s, moved, wchan, threads, error, counted)
+    return CapturedProcess(process.pid, process.ppid(), state, name, cpu_s, moved, wchan, threads, error, counted)
 
 
 @contextlib.contextmanager

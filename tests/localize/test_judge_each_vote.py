@@ -34,8 +34,8 @@ from slurm_robust.localize import judge as judging
 from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import fit, groups_of
-from slurm_robust.localize.ras import Lag, Member, RasView
-from slurm_robust.localize.recorder.dump import Group, RankDump
+from slurm_robust.localize.ras import CommunicatorMember, Lag, RasView
+from slurm_robust.localize.recorder.dump import ProcessGroup, RankDump
 from slurm_robust.model import Conclusion, SignalKind, Verdict
 
 FOUR = {n: f"n{n}" for n in range(4)}
@@ -102,13 +102,15 @@ def circle() -> dict[int, RankDump]:
         1: dump(1, [entry(11, 3, group=TENSOR, number=1)], {0: (4, 4), 1: (3, 2)}, sizes),
     }
     made = groups_of(fit(SIZES, ORDER, 32)).all
-    own = {f"{g.kind}{n}": Group(f"{g.kind}{n}", g.kind, g.ranks) for n, g in enumerate(made)}
+    own = {f"{g.kind}{n}": ProcessGroup(f"{g.kind}{n}", g.kind, g.ranks) for n, g in enumerate(made)}
     return {r: replace(one, groups={**one.groups, **own}) for r, one in found.items()}
 
 
 def lagging(number: int) -> tuple[RasView, ...]:
     """NCCL says twice that one rank launched an operation less than its peers."""
-    lag = Lag("cafe", 4, "AllReduce", 50, ((Member(number, f"10.0.0.{number}", 100 + number), 49),), True, ())
+    lag = Lag(
+        "cafe", 4, "AllReduce", 50, ((CommunicatorMember(number, f"10.0.0.{number}", 100 + number), 49),), True, ()
+    )
     return RasView(1000.0, (), (lag,)), RasView(1005.0, (), (lag,))
 
 
@@ -133,15 +135,15 @@ RIGHT: dict[str, Scene] = {
     # One rank was killed; nothing was captured.
     "judge_exits": (Evidence(4, FOUR, exits=(ended(2, None, 9),)), names("n2")),
     # One stands outside the collective that others wait in; meanwhile another completes a step.
-    "_moves": (stepping(*others(3), rank(3, process(USER_LOCK))), NOBODY),
+    "judge_progress": (stepping(*others(3), rank(3, process(USER_LOCK))), NOBODY),
     # Nobody waits for anybody, and one is stopped.
-    "_stopped": (evidence(capture(1000.0, STOPPED, *(apart(n) for n in (0, 2, 3)))), names("n1")),
+    "judge_stops_with_recorder": (evidence(capture(1000.0, STOPPED, *(apart(n) for n in (0, 2, 3)))), names("n1")),
     # All stand at one place, and only the recorders know who never came there.
-    "_recorded": (replace(repeated(*others()), recorder=recorded(1)), names("n1")),
+    "judge_recorder": (replace(repeated(*others()), recorder=recorded(1)), names("n1")),
     # The same, and only NCCL's service knows.
-    "_seen_by_nccl": (replace(repeated(*processes()), ras=lagging(2)), names("n2")),
+    "judge_ras_with_stacks": (replace(repeated(*processes()), ras=lagging(2)), names("n2")),
     # One is outside the collective that all others wait in, held by its loader; a node with a fault waits like all.
-    "_outside_the_collective": (repeated(*others(1), HANGS, times=3, signals=XID), names("n1")),
+    "judge_outside": (repeated(*others(1), HANGS, times=3, signals=XID), names("n1")),
     # No word from one node, while all others wait.
     "judge_silence": (evidence(*SILENT, nodes=FOUR), names("n2")),
     # All wait at one place, and one node reports a fault.
@@ -152,12 +154,12 @@ RIGHT: dict[str, Scene] = {
         names("n1"),
     ),
     # Most ended because a peer was gone: where the rest stands now tells of that, not of the fault.
-    "_only_victims": (
+    "judge_lost_peers": (
         replace(evidence_of(job(BYTEROBUST)), exits=tuple(replace(e, node="m00") for e in victims())),
         UNDETERMINED,
     ),
     # The recorders show a circle: where the stacks' waiting seems to end is not the beginning of it.
-    "_recorded_nobody": (replace(evidence_of(job(BYTEROBUST)), recorder=circle()), UNDETERMINED),
+    "judge_recorder_undecided": (replace(evidence_of(job(BYTEROBUST)), recorder=circle()), UNDETERMINED),
     # All wait, and the layout tells for whom.
     "judge_groups": (evidence_of(job(BYTEROBUST)), names("m15")),
     # One is in an evaluation and gets on with it.
@@ -173,14 +175,14 @@ WRONG: dict[str, Scene] = {
         names("n1"),
     ),
     # A step was completed, and then a rank was killed.
-    "_moves": (replace(stepping(*others()), exits=(ended(2, None, 9, at_s=1004.0),)), names("n2")),
+    "judge_progress": (replace(stepping(*others()), exits=(ended(2, None, 9, at_s=1004.0),)), names("n2")),
     # Stopped for a moment, as some profilers do: others complete steps.
-    "_stopped": (stepping(*others(1), STOPPED), NOBODY),
+    "judge_stops_with_recorder": (stepping(*others(1), STOPPED), NOBODY),
     # The recorders' word is from before the step that was completed.
-    "_recorded": (replace(stepping(*others()), recorder=recorded(1)), NOBODY),
-    "_seen_by_nccl": (replace(stepping(*processes()), ras=lagging(2)), NOBODY),
+    "judge_recorder": (replace(stepping(*others()), recorder=recorded(1)), NOBODY),
+    "judge_ras_with_stacks": (replace(stepping(*processes()), ras=lagging(2)), NOBODY),
     # One sleeps in the program, for another reason: the recorder knows whom all wait for.
-    "_outside_the_collective": (replace(repeated(*others(1), HANGS), recorder=recorded(2)), names("n2")),
+    "judge_outside": (replace(repeated(*others(1), HANGS), recorder=recorded(2)), names("n2")),
     # An agent is gone, its rank is not what the others wait for.
     "judge_silence": (
         evidence(*(capture(c.at_s, *others(1, 2), HANGS, missing=["n2"]) for c in SILENT), nodes=FOUR),
@@ -199,9 +201,9 @@ WRONG: dict[str, Scene] = {
         names("n2"),
     ),
     # All that ended were victims, and one that did not end is stopped.
-    "_only_victims": (evidence(*(capture(t, STOPPED) for t in (1000.0, 1005.0)), exits=victims()[1:]), names("n1")),
+    "judge_lost_peers": (evidence(*(capture(t, STOPPED) for t in (1000.0, 1005.0)), exits=victims()[1:]), names("n1")),
     # The one that all wait for has left no dump, and its stack tells.
-    "_recorded_nobody": (replace(repeated(*others(1), HANGS, times=3), recorder=without_dump(1)), names("n1")),
+    "judge_recorder_undecided": (replace(repeated(*others(1), HANGS, times=3), recorder=without_dump(1)), names("n1")),
     # The waiting seems to end in one group; a node of another has fallen off its bus.
     "judge_groups": (
         replace(evidence_of(job(BYTEROBUST)), node_signals=(signal(SignalKind.NODE_FAULT, "m03", "XID 79"),)),
@@ -210,7 +212,7 @@ WRONG: dict[str, Scene] = {
     # Stacks show all at one place.
     "judge_waiting": (replace(repeated(*others()), recorder=recorded(3)), names("n3")),
 }
-VOTES = {vote.__name__: vote for vote in judging._VOTES}
+VOTES = {vote.__name__: vote for vote in judging.VOTES}
 
 
 def test_each_vote_has_both() -> None:
@@ -225,7 +227,7 @@ def test_alone_right(vote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(VOTES[vote](scene)) == truth
     assert said(judge(scene)) == truth
     left: Sequence[Callable[[Evidence], Verdict | None]] = [v for name, v in VOTES.items() if name != vote]
-    monkeypatch.setattr(judging, "_VOTES", tuple(left))
+    monkeypatch.setattr(judging, "VOTES", tuple(left))
     assert said(judge(scene)) != truth
 
 

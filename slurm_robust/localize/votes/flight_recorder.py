@@ -1,4 +1,4 @@
-"""The verdict that flight-recorder dumps carry by themselves: sinks of the wait-for graph, or a reason for none."""
+"""Votes on PyTorch's flight-recorder dumps: names the ranks that others wait for and that wait for nobody."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Ver
     known = {rank_nodes.get(d.rank, f"?{d.rank}") for d in dumps} | nodes
     if len(known) > 2 and len(nodes) > MAX_SUSPECT_SHARE * len(known):
         who = name(lead.rank for lead in leads)
-        reason = f"{who} hold all others, on {len(nodes)} of {len(known)} nodes: no node explains it"
+        reason = f"{who} hold up all others, on {len(nodes)} of {len(known)} nodes: no single node explains it"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(*missing, "what those ranks share: storage, input"))
     suspects = tuple(_suspects(leads, rank_nodes))
     return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), suspects, missing=missing)
@@ -59,21 +59,21 @@ def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Ver
 
 def _stuck(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
     """Ranks whose own device holds what their peers' devices completed, or began."""
-    told = [(rank, op, peers, "holds", "completed it") for rank, (op, peers) in seen.stuck.items()]
-    told += [(rank, op, peers, "never began", "began it") for rank, (op, peers) in seen.unstarted.items()]
+    listed = [(rank, op, peers, "has not completed", "completed it") for rank, (op, peers) in seen.stuck.items()]
+    listed += [(rank, op, peers, "never began", "began it") for rank, (op, peers) in seen.unstarted.items()]
     last = {d.rank: d.last_at_s for d in dumps}
     leads = []
-    for rank, op, peers, what, done in told:
+    for rank, op, peers, what, done in listed:
         where = _group(dumps, rank, op.group)
-        said = f"its device {what} {op.name} {op.seq} of {where}"
-        leads.append(_Lead(rank, CONFIDENCE_STUCK, said, f"{name(peers)} {done}", last[rank]))
+        what_text = f"its device {what} {op.name} {op.seq} of {where}"
+        leads.append(_Lead(rank, CONFIDENCE_STUCK, what_text, f"{name(peers)} {done}", last[rank]))
     return leads
 
 
 def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
     """Ranks that are waited for and have nothing outstanding themselves."""
     by_rank = {d.rank: d for d in dumps}
-    # A collective tells more than one pair; what was enqueued first, more than what lies behind it.
+    # A collective shows more than one pair; an operation that was enqueued earlier, more than a later one.
     holds = sorted(seen.holds, key=lambda h: (h.op.p2p, h.op.order))
     first: dict[int, Hold] = {}
     for hold in holds:
@@ -97,10 +97,9 @@ def _shared_node(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[
         return None
     (node,) = shared
     group, op = seen.closed[0]
-    count = f"{len(around)} operations that" if len(around) > 1 else f"{op.name} {op.seq} of {group.desc}, which"
-    why = f"{node}: {count} all joined and none completed, on this node only"
-    if any(len(nodes) > 1 for nodes in around):
-        why = f"{node}: {count} all joined and none completed, with other nodes each, share this one"
+    what = f"{len(around)} operations" if len(around) > 1 else f"{op.name} {op.seq} of {group.desc}"
+    only = "the only node they share" if any(len(nodes) > 1 for nodes in around) else "the only node"
+    why = f"{node}: all ranks joined {what} and none completed; this is {only}"
     ranks = tuple(sorted({r for group, _ in seen.closed for r in group.ranks if rank_nodes.get(r) == node}))
     suspect = Suspect(node, ranks, CONFIDENCE_SHARED, why)
     wanted = (*missing, "NCCL RAS, NIC counters: the link, or one device")
@@ -140,10 +139,12 @@ def _first(leads: Iterable[_Lead]) -> float:
 
 def _code_fault(mismatches: Sequence[Mismatch], missing: tuple[str, ...]) -> Verdict:
     first = mismatches[0]
-    told = joined((f"{name(who)}: {what}" for what, who in first.entered), most=3)
+    listed = joined((f"{name(who)}: {what}" for what, who in first.entered), most=3)
     group = f"{first.group.desc or 'group ' + first.group.name} ({name(first.group.ranks)})"
-    reason = f"different operations under number {first.seq} of {group}: the program's order or shapes differ"
-    return Verdict(Conclusion.USER_CODE, reason, missing=missing, detail=told)
+    reason = (
+        f"ranks entered different operations as number {first.seq} of {group}: order or shapes differ in the program"
+    )
+    return Verdict(Conclusion.USER_CODE, reason, missing=missing, detail=listed)
 
 
 def _nobody(seen: Alignment, missing: tuple[str, ...]) -> Verdict:
@@ -151,19 +152,19 @@ def _nobody(seen: Alignment, missing: tuple[str, ...]) -> Verdict:
     if seen.closed:
         group, op = seen.closed[0]
         reason = (
-            f"all of {name(group.ranks)} joined {op.name} {op.seq} of {group.desc or 'group ' + group.name}, "
-            "none completed it: a link or one device among them"
+            f"{name(group.ranks)} all joined {op.name} {op.seq} of {group.desc or 'group ' + group.name} "
+            "and none completed it: one link or device among them is at fault"
         )
         return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted)
     waits: Counter[int] = Counter()
     for hold in seen.holds:
         waits.update(dict.fromkeys((*hold.absent, *hold.undumped, *hold.behind), len(hold.waiters)))
     waited = waits.most_common(3)
-    told = joined(f"{name([rank])} is waited for by {count}" for rank, count in waited)
+    listed = joined(f"{count} wait for {name([rank])}" for rank, count in waited)
     unknown = sorted({rank for hold in seen.holds for rank in hold.undumped})
     if unknown:
         # Dead, or its watchdog could not write, or the file is lost: a link's fault with a lost dump looks the same.
-        reason = f"what was recorded ends at {name(unknown)}, of which there is no dump"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=told)
-    reason = "every rank that is waited for waits for another itself"
-    return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=told)
+        reason = f"the recorded waiting ends at {name(unknown)}, without a flight-recorder dump"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=listed)
+    reason = "every rank that others wait for waits for another rank itself"
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=listed)

@@ -20,7 +20,7 @@ from slurm_robust.localize.evidence import RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.recorder.dump_folder import read_dumps
-from slurm_robust.localize.recorder.vote import judge_dumps
+from slurm_robust.localize.votes.flight_recorder import judge_dumps
 from slurm_robust.model import Conclusion, Verdict
 
 REAL = Path(__file__).resolve().parents[3] / "shared/data/flight_recorder"
@@ -75,7 +75,7 @@ def test_a_device_that_holds_what_others_completed() -> None:
     done = [dump(r, [], {0: (5, 5)}, FOUR) for r in (0, 1, 2)]
     found = verdict([*done, waits(3)])
     assert ranks(found) == [3]
-    assert "its device holds all_reduce 5" in found.reason
+    assert "its device has not completed all_reduce 5" in found.reason
 
 
 @pytest.mark.parametrize("name", ["broadcast", "reduce", "gather"])
@@ -90,7 +90,7 @@ def test_all_joined_and_none_completed_names_the_group_only() -> None:
     """A link fault leaves all at one number: no node, the group is named."""
     found = verdict([waits(r) for r in range(4)])
     assert found.conclusion is Conclusion.UNDETERMINED
-    assert "all of ranks 0-3 joined all_reduce 5 of group_0" in found.reason
+    assert "ranks 0-3 all joined all_reduce 5 of group_0" in found.reason
 
 
 def test_the_chain_is_followed_to_its_end() -> None:
@@ -140,7 +140,7 @@ def test_a_missing_dump_names_nobody() -> None:
     """All wait for a rank that left no dump: it may be dead, or the file lost; it is told, and not named."""
     found = verdict([waits(0), waits(1), waits(3)])
     assert found.conclusion is Conclusion.UNDETERMINED
-    assert found.reason == "what was recorded ends at rank 2, of which there is no dump"
+    assert found.reason == "the recorded waiting ends at rank 2, without a flight-recorder dump"
     assert found.missing[0] == "flight-recorder dumps of rank 2"
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from localize_scenes import ALL_REDUCE, USER, WORKER_LOCK, capture, evidence, frames, in_loader, process, rank, signal
 
-from slurm_robust.localize.evidence import Evidence, RankCapture, Thread
+from slurm_robust.localize.evidence import CapturedThread, Evidence, RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.stacks import motion
 from slurm_robust.localize.stacks.place import place_of
@@ -30,7 +30,7 @@ def spinning(number: int, t: float, *, step: int | None = 20, unread: bool = Fal
 def holder(number: int, t: float = 0.0, *, line: int = 58, busy: bool = False, owns: bool = True) -> RankCapture:
     """A rank in a collective, with a side thread that may have the GIL."""
     stack = (*HOLDER[:-1], replace(HOLDER[-1], line=line))
-    side = Thread(stack, "metrics", 7, active=True, owns_gil=owns)
+    side = CapturedThread(stack, "metrics", 7, active=True, owns_gil=owns)
     return rank(number, process(ALL_REDUCE, cpu_s=100 + t * busy, side=[side]))
 
 
@@ -77,7 +77,7 @@ def test_one_of_many_with_such_a_thread() -> None:
 
 def test_a_loader_that_hangs_while_another_thread_has_the_gil() -> None:
     """What holds it is its loader, whatever a metrics thread does at that moment."""
-    side = Thread(HOLDER, "metrics", 7, active=True, owns_gil=True)
+    side = CapturedThread(HOLDER, "metrics", 7, active=True, owns_gil=True)
     stuck = in_loader(1, process(WORKER_LOCK))
     stuck = replace(
         stuck,
@@ -90,7 +90,7 @@ def test_a_loader_that_hangs_while_another_thread_has_the_gil() -> None:
 @pytest.mark.parametrize(("state", "named"), [("S", ["n9"]), ("R", [])], ids=["main asleep", "main runs"])
 def test_a_side_thread_at_work_beside_a_held_main_thread(state: str, named: list[str]) -> None:
     """What uses the processor is the side thread where the main thread sleeps: held all the same, and not yet sure."""
-    side = Thread(HOLDER, "metrics", 7, active=True)
+    side = CapturedThread(HOLDER, "metrics", 7, active=True)
     looks = [[*peers(), rank(9, process(USER, state=state, cpu_s=10.0 * t, side=[side]))] for t in range(2)]
     found = judge(seen(*looks))
     assert [s.node for s in found.suspects] == named
@@ -100,7 +100,7 @@ def test_a_side_thread_at_work_beside_a_held_main_thread(state: str, named: list
 @pytest.mark.parametrize(("looks", "named"), [(2, []), (3, ["n9"])], ids=["twice", "three times"])
 def test_a_thread_that_computes_with_the_gil_beside_a_main_thread_in_the_program(looks: int, named: list[str]) -> None:
     """The main thread may wait for its device there; twice the thread may have been met by chance."""
-    side = Thread(HOLDER, "metrics", 7, active=True, owns_gil=True)
+    side = CapturedThread(HOLDER, "metrics", 7, active=True, owns_gil=True)
     found = judge(seen(*([*peers(), rank(9, process(USER, cpu_s=10.0 * t, side=[side]))] for t in range(looks))))
     assert [s.node for s in found.suspects] == named
 

@@ -1,18 +1,18 @@
-"""How long must a rank stand still before its standing still explains a hang?
+"""What holds a rank, and how long must it stand still before that explains a hang?
 
-A false kill is worse than a late one, so the answer depends on what holds it: a stopped process will not go on by
-itself, a lock between waiting threads neither; a slow read, a retry with its sleeps, or a C++ pool at work may. Where
-nothing but time would tell, the answer is None: the site's action limit decides.
+A false kill is worse than a late one, so the time depends on what holds the rank. A stopped process does not continue
+by itself, and neither does a lock between waiting threads; a slow read, a retry with its sleeps, or a C++ pool at work
+may. Where only time can show it, the answer is None: the site's action limit decides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_robust.localize.evidence import Process, RankCapture
+from slurm_robust.localize.evidence import CapturedProcess, RankCapture
 from slurm_robust.localize.stacks.frames import label
-from slurm_robust.localize.stacks.known_names import Kind, Wait
-from slurm_robust.localize.stacks.place import Place
+from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
+from slurm_robust.localize.stacks.place import StackPlace
 from slurm_robust.localize.stacks.process_tree import (
     all_threads_wait,
     died,
@@ -34,7 +34,7 @@ class Patience:
 
 
 SURE = Patience(2, 2.0)
-"""Stopped or dead: it cannot go on by itself. Two looks, since py-spy or a debugger may stop a process for a moment."""
+"""Stopped or dead: it does not continue by itself. Two captures, since py-spy may stop a process for a moment."""
 BLOCKED = Patience(2, 4.0)
 """Every thread that matters waits for another: a loader's deadlock."""
 HELD = Patience(3, 8.0)
@@ -45,16 +45,16 @@ SLOW = Patience(3, 120.0)
 """Storage, network, D state: what the kernel itself calls a hung task (hung_task_timeout_secs)."""
 
 
-CONFIDENCE_FIRST_LOOK = 0.6
+CONFIDENCE_ONE_CAPTURE = 0.6
 """At most this with a single capture: nothing is known of motion yet."""
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """What holds a rank, in words, and how long that must last to count.
+    """What holds a rank, as a phrase, and how long that must last to count.
 
     Attributes:
-        what: In a few words, for the short sentence.
+        what: A phrase for the short sentence.
         detail: What belongs to it and is too much for that sentence.
         infrastructure: Its node may be the reason (a stopped or uninterruptible process, a loader that hangs).
         confidence: That this is where the cause is: see `docs/localization.md` for which of them are measured.
@@ -69,14 +69,14 @@ class Blocking:
     by_gil: bool = False
 
 
-_BY_WAIT: dict[Wait, tuple[Patience, float]] = {
-    Wait.LOCK: (BLOCKED, 0.85),
-    Wait.NATIVE_LOCK: (HELD, 0.8),
-    Wait.SLEEP: (LIKELY, 0.75),
-    Wait.NONE: (LIKELY, 0.75),
-    Wait.CHILD: (SLOW, 0.7),
-    Wait.NETWORK: (SLOW, 0.7),
-    Wait.STORAGE: (SLOW, 0.7),
+_BY_WAIT: dict[WaitsOn, tuple[Patience, float]] = {
+    WaitsOn.LOCK: (BLOCKED, 0.85),
+    WaitsOn.NATIVE_LOCK: (HELD, 0.8),
+    WaitsOn.SLEEP: (LIKELY, 0.75),
+    WaitsOn.NONE: (LIKELY, 0.75),
+    WaitsOn.CHILD: (SLOW, 0.7),
+    WaitsOn.NETWORK: (SLOW, 0.7),
+    WaitsOn.STORAGE: (SLOW, 0.7),
 }
 
 
@@ -92,7 +92,7 @@ def blocking(rank: RankCapture) -> Blocking:
     return _alive(rank, training)
 
 
-def _alive(rank: RankCapture, training: Process) -> Blocking:
+def _alive(rank: RankCapture, training: CapturedProcess) -> Blocking:
     where = place(training)
     announced = rank.progress.phase if rank.progress is not None else "train"
     slow = where.slow_by_nature if announced == "train" else f"the phase {announced}"
@@ -109,16 +109,16 @@ def _alive(rank: RankCapture, training: Process) -> Blocking:
     return _in_program(rank, training, where)
 
 
-def _in_program(rank: RankCapture, training: Process, where: Place) -> Blocking:
+def _in_program(rank: RankCapture, training: CapturedProcess, where: StackPlace) -> Blocking:
     if (holder := gil_holder(rank)) is not None:
         what = f"its thread {holder.name or holder.os_thread_id} holds the GIL at {label(holder.frames[-1])}"
         return Blocking(what, LIKELY, False, 0.8, f"the main thread is at {where.label}", by_gil=True)
-    if where.wait is Wait.LOCK and all_threads_wait(training):
+    if where.wait is WaitsOn.LOCK and all_threads_wait(training):
         return Blocking(f"it waits for {where.wait.value} at {where.label}", LIKELY, False, 0.7)
     return Blocking(f"it stands at {where.label} ({where.wait.value})", None, False, 0.75)
 
 
-def _stopped(training: Process, held: Process) -> Blocking:
+def _stopped(training: CapturedProcess, held: CapturedProcess) -> Blocking:
     which = "its process" if held.pid == training.pid else "its helper process"
     if held.state == "t":
         return Blocking(f"{which} {held.pid} is held by a debugger", None, False, 0.6)
@@ -126,9 +126,9 @@ def _stopped(training: Process, held: Process) -> Blocking:
     return Blocking(f"{which} {held.pid} is {how}", SURE, True, 0.95)
 
 
-def _loader(rank: RankCapture, training: Process, where: Place) -> Blocking:
+def _loader(rank: RankCapture, training: CapturedProcess, where: StackPlace) -> Blocking:
     workers = loaders(rank)
-    waits_for_worker = where.wait is Wait.LOCK
+    waits_for_worker = where.wait is WaitsOn.LOCK
     busy = [(worker, place(worker)) for worker in workers]
     at_work = [(worker, found) for worker, found in busy if found.kind is not Kind.IDLE]
     if waits_for_worker and at_work:
@@ -138,32 +138,32 @@ def _loader(rank: RankCapture, training: Process, where: Place) -> Blocking:
             f"its data loader hangs at {found.label}", found, _worker_wait(worker, found), f"process {worker.pid}"
         )
     if waits_for_worker and workers:
-        what, wait = "it waits for its data loader, whose workers wait for work", Wait.LOCK
-        return _held(what, where, wait if all_threads_wait(training) else Wait.NONE, f"at {where.label}")
+        what, wait = "it waits for its data loader, whose workers wait for work", WaitsOn.LOCK
+        return _held(what, where, wait if all_threads_wait(training) else WaitsOn.NONE, f"at {where.label}")
     if waits_for_worker:
         what = "it waits for its data loader, whose workers were not seen"
-        return _held(what, where, Wait.NONE, f"at {where.label}")
+        return _held(what, where, WaitsOn.NONE, f"at {where.label}")
     return _held(f"it loads data at {where.label}", where, where.wait)
 
 
-def _worker_wait(worker: Process, found: Place) -> Wait:
+def _worker_wait(worker: CapturedProcess, found: StackPlace) -> WaitsOn:
     if found.kind is Kind.UNKNOWN:
-        return Wait.NONE
-    if found.wait is Wait.LOCK and not all_threads_wait(worker):
+        return WaitsOn.NONE
+    if found.wait is WaitsOn.LOCK and not all_threads_wait(worker):
         # A Python lock may be released by a thread that is at work below Python.
-        return Wait.NATIVE_LOCK
-    if found.wait is Wait.NATIVE_LOCK and worker.os_threads == len(worker.threads):
+        return WaitsOn.NATIVE_LOCK
+    if found.wait is WaitsOn.NATIVE_LOCK and worker.os_threads == len(worker.threads):
         # No native thread is there to release it: it is a plain lock, and only Python's threads could.
-        return Wait.LOCK if all_threads_wait(worker, but_main=True) else Wait.NATIVE_LOCK
-    if found.wait is Wait.NATIVE_LOCK and worker.os_threads > len(worker.threads):
+        return WaitsOn.LOCK if all_threads_wait(worker, but_main=True) else WaitsOn.NATIVE_LOCK
+    if found.wait is WaitsOn.NATIVE_LOCK and worker.os_threads > len(worker.threads):
         # A native pool that it waits for: reading, decoding, fetching.
-        return Wait.NONE
+        return WaitsOn.NONE
     return found.wait
 
 
-def _held(what: str, found: Place, wait: Wait, detail: str = "") -> Blocking:
+def _held(what: str, found: StackPlace, wait: WaitsOn, detail: str = "") -> Blocking:
     patience, confidence = _BY_WAIT[wait]
-    told = ", ".join(part for part in (detail, f"held by {wait.value}") if part)
+    detail_text = ", ".join(part for part in (detail, f"held by {wait.value}") if part)
     if found.slow_by_nature:
-        return Blocking(what, SLOW, True, 0.6, f"{told}, in {found.slow_by_nature}")
-    return Blocking(what, patience, True, confidence, told)
+        return Blocking(what, SLOW, True, 0.6, f"{detail_text}, in {found.slow_by_nature}")
+    return Blocking(what, patience, True, confidence, detail_text)

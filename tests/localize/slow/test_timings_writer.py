@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_tables import collect
 
-from slurm_robust.localize.slow.timings import Timing, collect
+from slurm_robust.localize.slow.timings import Timing
 from slurm_robust.localize.slow.timings_file import read_timings
 from slurm_robust.localize.slow.timings_writer import packed
 

@@ -13,7 +13,7 @@ from parallel_scenes import (
     TENSOR_GATHER,
 )
 
-from slurm_robust.localize.evidence import Frame
+from slurm_robust.localize.evidence import StackFrame
 from slurm_robust.localize.votes.group_scopes import Scope, scope_of
 
 
@@ -34,7 +34,7 @@ from slurm_robust.localize.votes.group_scopes import Scope, scope_of
         ((), None),
     ],
 )
-def test_scope_of_a_stack(stack: tuple[Frame, ...], scope: Scope | None) -> None:
+def test_scope_of_a_stack(stack: tuple[StackFrame, ...], scope: Scope | None) -> None:
     """Code that serves one kind of group tells it; all other code tells nothing."""
     assert scope_of(stack) == scope
 
@@ -48,4 +48,4 @@ def test_the_model_below_ddp_is_no_data_group() -> None:
 def test_experts_exchange_from_tensor_mappings() -> None:
     """Megatron keeps the experts' all-to-all beside the tensor collectives."""
     file = "/opt/env/lib/python3.11/site-packages/megatron/core/tensor_parallel/mappings.py"
-    assert scope_of((Frame("_AllToAll.forward", file, 400), Frame("all_to_all", file, 500))) == Scope("ep")
+    assert scope_of((StackFrame("_AllToAll.forward", file, 400), StackFrame("all_to_all", file, 500))) == Scope("ep")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorder_dumps import WORLD, entry, plain
 
-from slurm_robust.localize.recorder.dump import MAX_DUMP_BYTES, DumpError, read_dump
+from slurm_robust.localize.recorder.dump import MAX_DUMP_BYTES, RecorderDumpError, read_dump
 from slurm_robust.localize.recorder.dump_folder import read_dumps
 
 FOUR = {WORLD: [0, 1, 2, 3]}
@@ -46,7 +46,7 @@ def test_nothing_of_a_pickle_is_run(tmp_path: Path, protocol: int) -> None:
     """A pickle that would call something is refused by name, and has called nothing."""
     body = pickle.dumps({"entries": [_Bomb(tmp_path / "ran")]}, protocol)
     assert any(op.name in ("GLOBAL", "STACK_GLOBAL") for op, _, _ in pickletools.genops(body))
-    with pytest.raises(DumpError, match=r"it names (posix|os)\.mkdir: .* nothing was run"):
+    with pytest.raises(RecorderDumpError, match=r"it names (posix|os)\.mkdir: .* nothing was run"):
         read_dump(body, 0)
     assert not (tmp_path / "ran").exists()
 
@@ -64,7 +64,7 @@ def test_nothing_of_a_pickle_is_run(tmp_path: Path, protocol: int) -> None:
 )
 def test_what_is_no_dump_is_a_sentence(body: bytes, why: str) -> None:
     """Half-written files and other versions: an error that says what it is."""
-    with pytest.raises(DumpError, match=why):
+    with pytest.raises(RecorderDumpError, match=why):
         read_dump(body, 0)
 
 
@@ -73,10 +73,10 @@ def test_a_garbled_number_does_not_take_all_memory() -> None:
     body = pickle.dumps(DUMP)
     noise = b"r\x89\x1b\xabH1\xe0\xe5\xd52\xf7"
     began_s = time.monotonic()
-    with contextlib.suppress(DumpError):
+    with contextlib.suppress(RecorderDumpError):
         read_dump(body[:225] + noise + body[225 + len(noise) :], 3)
     read_big = b"\x80\x04N" + b"r" + (3_000_000_000).to_bytes(4, "little") + b"."
-    with pytest.raises(DumpError, match="no list of entries"):
+    with pytest.raises(RecorderDumpError, match="no list of entries"):
         read_dump(read_big, 3)
     assert time.monotonic() - began_s < 10
 
@@ -86,7 +86,7 @@ def test_a_garbled_number_does_not_take_all_memory() -> None:
 def test_garbled_dumps_are_errors_or_dumps(noise: bytes, at: int) -> None:
     """Whatever is written over a dump, it is read or refused."""
     body = pickle.dumps(DUMP)
-    with contextlib.suppress(DumpError):
+    with contextlib.suppress(RecorderDumpError):
         assert read_dump(body[:at] + noise + body[at + len(noise) :], 3).rank == 3
 
 
@@ -111,7 +111,7 @@ def test_a_folder_of_dumps(tmp_path: Path) -> None:
 
 def test_a_folder_without_dumps(tmp_path: Path) -> None:
     """No folder, or nothing in it: an error that says so."""
-    with pytest.raises(DumpError, match="no such folder"):
+    with pytest.raises(RecorderDumpError, match="no such folder"):
         read_dumps(tmp_path / "none")
-    with pytest.raises(DumpError, match="no file whose name ends with a rank"):
+    with pytest.raises(RecorderDumpError, match="no file whose name ends with a rank"):
         read_dumps(tmp_path)

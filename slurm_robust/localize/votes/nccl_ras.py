@@ -1,0 +1,135 @@
+"""Votes on the answers of NCCL's RAS service: names ranks that do not answer, or launched less than their peers.
+
+Its service thread needs neither Python nor the GPU: a process that does not answer it is stopped, dead or cut off. The
+counts of operations show who was absent when its peers went ahead, as the flight recorder does, with less detail:
+they count only where two answers, some seconds apart, show the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from slurm_robust.localize.ranks import name
+from slurm_robust.localize.ras import CommunicatorMember, Lag, RasView
+from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.text import joined
+
+CONFIDENCE_DEAD = 0.9
+CONFIDENCE_SILENT = 0.8
+CONFIDENCE_BEHIND = 0.75
+"""Hand-set: below the flight recorder's, which knows the operation."""
+APART_S = 2.0
+"""Two answers closer than this say nothing of motion."""
+MAX_SUSPECT_SHARE = 0.5
+
+
+def judge_ras(
+    views: Sequence[RasView], pids: Mapping[int, tuple[int, ...]], rank_nodes: Mapping[int, str]
+) -> Verdict | None:
+    """The verdict that NCCL's own view carries; None where it shows nothing wrong, or nothing that lasts.
+
+    Args:
+        views: Oldest first.
+        pids: Process id → the ranks that have it (several on several nodes).
+        rank_nodes: Where each rank runs.
+    """
+    if not views:
+        return None
+    find = _Finder(pids, len(rank_nodes))
+    last = views[-1]
+    before = next((v for v in reversed(views) if last.at_s - v.at_s >= APART_S), None)
+    silent = _silent(last, before, find)
+    if silent:
+        return _named(silent, rank_nodes)
+    behind = _behind(last, before, find)
+    return _named(behind, rank_nodes) if behind else None
+
+
+class _Finder:
+    """Our ranks for NCCL's members."""
+
+    def __init__(self, pids: Mapping[int, tuple[int, ...]], world: int) -> None:
+        self._pids, self.world = pids, world
+
+    def ahead(self, lag: Lag) -> set[int | None]:
+        """Who launched the operation as often as any: they wait for those that are behind."""
+        if lag.size == self.world:
+            return {*range(self.world)} - {who.rank for who, _ in lag.behind}
+        return {self.rank(who, lag.size) for who in lag.ahead}
+
+    def rank(self, who: CommunicatorMember, size: int) -> int | None:
+        """Its number in the communicator of all ranks; else the only rank with its process id; else None."""
+        if size == self.world and who.rank >= 0:
+            return who.rank
+        ranks = self._pids.get(who.pid, ())
+        return ranks[0] if len(ranks) == 1 else None
+
+
+_Lead = tuple[float, str]
+
+
+def _silent(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _Lead]:
+    """Processes that answered neither answer, or that NCCL has given up."""
+    earlier = {(who.host, who.pid) for who, _, _ in before.silent} if before is not None else set()
+    leads: dict[int, _Lead] = {}
+    for who, size, dead in last.silent:
+        rank = find.rank(who, size)
+        if rank is None or not (dead or (who.host, who.pid) in earlier):
+            continue
+        confidence = CONFIDENCE_DEAD if dead else CONFIDENCE_SILENT
+        what = f"NCCL considers its process {who.pid} dead" if dead else f"NCCL cannot reach its process {who.pid}"
+        leads[rank] = max(leads.get(rank, (0.0, "")), (confidence, what))
+    return leads
+
+
+def _behind(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _Lead]:
+    """Ranks that are waited for, wait for nobody themselves, and did not move between the two answers."""
+    if before is None or not last.lags or not _all_named(last.lags, find):
+        return {}
+    earlier = {(lag.communicator, lag.operation): lag for lag in before.lags}
+    if any(earlier.get((lag.communicator, lag.operation)) != lag for lag in last.lags):
+        return {}  # something moves
+    late: dict[int, _Lead] = {}
+    waiting: set[int | None] = set()
+    for lag in last.lags:
+        least = min(count for _, count in lag.behind)
+        waiting |= find.ahead(lag)
+        for who, count in lag.behind:
+            rank = find.rank(who, lag.size)
+            if rank is None:
+                return {}
+            if count > least:
+                waiting.add(rank)
+            else:
+                late[rank] = (CONFIDENCE_BEHIND, _counts(lag, count))
+    return {rank: lead for rank, lead in late.items() if rank not in waiting}
+
+
+def _all_named(lags: Sequence[Lag], find: _Finder) -> bool:
+    """All that are behind are named and, where several operations lag, all that are ahead, too."""
+    if not all(lag.whole for lag in lags):
+        return False
+    return len(lags) == 1 or all(lag.size == find.world or len(lag.ahead) + len(lag.behind) == lag.size for lag in lags)
+
+
+def _counts(lag: Lag, count: int) -> str:
+    what = lag.operation or "operation"
+    return f"it launched {what} {count} times, {lag.size - len(lag.behind)} peers {lag.most} times"
+
+
+def _named(leads: Mapping[int, _Lead], rank_nodes: Mapping[int, str]) -> Verdict:
+    by_node: dict[str, list[int]] = defaultdict(list)
+    for rank in sorted(leads):
+        by_node[rank_nodes.get(rank, "")].append(rank)
+    nodes = set(rank_nodes.values())
+    if len(nodes) > 1 and len(by_node) > MAX_SUSPECT_SHARE * len(nodes):
+        reason = f"NCCL shows {name(leads)} behind or silent, on {len(by_node)} of {len(nodes)} nodes"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those ranks share: network, storage, input",))
+    suspects = []
+    for node, ranks in by_node.items():
+        confidence, what = max(leads[rank] for rank in ranks)
+        where = f"{name(ranks)} on {node}" if node else name(ranks)
+        suspects.append(Suspect(node, tuple(ranks), confidence, f"{where}: {what}"))
+    suspects.sort(key=lambda s: -s.confidence)
+    return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), tuple(suspects))

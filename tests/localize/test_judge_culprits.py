@@ -1,0 +1,182 @@
+"""Evidence in which somebody is at fault: who is named, how surely, and in which sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from localize_scenes import (
+    ALL_REDUCE,
+    PEERS,
+    SAVE,
+    USER,
+    USER_LOCK,
+    WORKER_IDLE,
+    WORKER_LOCK,
+    capture,
+    evidence,
+    in_loader,
+    named,
+    process,
+    rank,
+    repeated,
+    signal,
+    waiting,
+    with_peers,
+)
+
+from slurm_robust.localize.evidence import Evidence, RankCapture
+from slurm_robust.localize.judge import judge
+from slurm_robust.model import Conclusion, SignalKind
+
+
+def test_loader_deadlock_twice() -> None:
+    """A loader that stands in a lock in two captures while all others wait: its node, corroborated."""
+    verdict = judge(repeated(*with_peers(in_loader(1, process(WORKER_LOCK)))))
+    assert verdict.conclusion is Conclusion.CULPRIT
+    assert named(verdict) == [("n1", (1,))]
+    assert verdict.corroborated
+    assert verdict.suspects[0].infrastructure
+    assert "data loader" in verdict.suspects[0].why
+
+
+def test_a_reason_is_one_short_sentence() -> None:
+    """Node, fault and evidence in about a hundred characters; what was seen besides is told as detail."""
+    verdict = judge(repeated(*with_peers(in_loader(1, process(WORKER_LOCK)))))
+    assert verdict.reason == verdict.suspects[0].why
+    assert verdict.reason.startswith("rank 1 on n1: its data loader hangs at ")
+    assert len(verdict.reason) <= 100
+    assert "captures over" in verdict.suspects[0].detail
+    assert "while ranks 0,2-3 wait at" in verdict.detail
+
+
+def test_loader_deadlock_once() -> None:
+    """One capture names it, with less confidence, and says that a second one is missing."""
+    verdict = judge(repeated(*with_peers(in_loader(1, process(WORKER_LOCK))), times=1))
+    assert named(verdict) == [("n1", (1,))]
+    assert not verdict.corroborated
+    assert verdict.suspects[0].confidence <= 0.6
+    assert verdict.missing
+
+
+def test_lost_item() -> None:
+    """The rank waits for data and all its workers wait for work: nothing will come any more."""
+    verdict = judge(repeated(*with_peers(in_loader(1, process(WORKER_IDLE)))))
+    assert named(verdict) == [("n1", (1,))]
+    assert verdict.corroborated
+
+
+@pytest.mark.parametrize(
+    "suspect",
+    [
+        rank(1, process(USER, state="T")),
+        rank(1, process(None, state="T")),
+        in_loader(1, process(WORKER_IDLE, state="T")),
+        rank(1, process(ALL_REDUCE, wchan="do_freezer_trap")),
+        rank(1, process(SAVE, state="T")),
+    ],
+    ids=["rank", "without a stack", "its loader", "frozen by a cgroup", "in a checkpoint"],
+)
+def test_stopped(suspect: RankCapture) -> None:
+    """A stopped process in a rank's tree, in both captures: whatever its stack is."""
+    verdict = judge(repeated(*with_peers(suspect)))
+    assert named(verdict) == [("n1", (1,))]
+    assert verdict.corroborated
+    assert verdict.suspects[0].infrastructure
+
+
+def test_stopped_once_is_not_enough() -> None:
+    """py-spy or a debugger may stop a process for a moment."""
+    going = capture(1000.0, *with_peers(rank(1, process(USER))))
+    stopped = capture(1005.0, *with_peers(rank(1, process(USER, state="T"))))
+    verdict = judge(evidence(going, stopped))
+    assert named(verdict) == [("n1", (1,))]
+    assert not verdict.corroborated
+
+
+def test_lone_rank_stopped() -> None:
+    """There is nobody to wait for it, and still it cannot go on."""
+    assert judge(repeated(rank(0, process(USER, state="T")))).corroborated
+
+
+def test_uninterruptible_for_as_long_as_the_kernel_calls_hung() -> None:
+    """D state outside storage code for 130 s is a fault; for 5 s it may be a slow read."""
+    suspect = rank(1, process(USER, state="D", wchan="os_acquire_rwlock"))
+    short, long = repeated(*with_peers(suspect)), repeated(*with_peers(suspect), times=3, every_s=65.0)
+    assert named(judge(short)) == named(judge(long)) == [("n1", (1,))]
+    assert not judge(short).corroborated
+    assert judge(long).corroborated
+
+
+def test_whole_node_outside() -> None:
+    """Several ranks of one node outside the collective are one suspect."""
+    peers = [waiting(n, node=f"n{n // 2}") for n in range(8) if n // 2 != 1]
+    loaders = [in_loader(n, process(WORKER_LOCK), node="n1") for n in (2, 3)]
+    verdict = judge(repeated(*peers, *loaders))
+    assert named(verdict) == [("n1", (2, 3))]
+    assert verdict.corroborated
+
+
+def test_silent_agent_twice() -> None:
+    """A node whose agent is gone in both captures, the others waiting."""
+    nodes = {n: f"n{n}" for n in range(4)}
+    captures = [capture(t, *PEERS, missing=["n1"]) for t in (1000.0, 1005.0)]
+    verdict = judge(evidence(*captures, nodes=nodes))
+    assert named(verdict) == [("n1", (1,))]
+    assert verdict.corroborated
+    once = judge(evidence(captures[1], nodes=nodes))
+    assert named(once) == [("n1", (1,))]
+    assert not once.corroborated
+
+
+def test_an_agents_silence_is_counted_once() -> None:
+    """The supervisor reports a missing answer as a signal too; that does not make it two."""
+    nodes = {n: f"n{n}" for n in range(4)}
+    once = evidence(
+        capture(1000.0, *PEERS, waiting(1)),
+        capture(1005.0, *PEERS, missing=["n1"]),
+        nodes=nodes,
+        signals=[signal(SignalKind.AGENT_SILENT, "n1")],
+    )
+    assert not judge(once).corroborated
+    both = replace(once, node_signals=(signal(SignalKind.NODE_NOT_RESPONDING, "n1"),))
+    assert judge(both).corroborated
+
+
+def test_node_down_without_captures() -> None:
+    """Slurm's word is enough."""
+    verdict = judge(Evidence(2, {0: "n0", 1: "n1"}, node_signals=(signal(SignalKind.NODE_DOWN, "n1", "DOWN"),)))
+    assert named(verdict) == [("n1", (1,))]
+    assert verdict.corroborated
+
+
+def test_node_fault_while_all_wait() -> None:
+    """Stacks alone cannot tell; an XID on one node can."""
+    ranks = [waiting(n) for n in range(4)]
+    verdict = judge(repeated(*ranks, signals=[signal(SignalKind.NODE_FAULT, "n2", "XID 79")]))
+    assert named(verdict) == [("n2", (2,))]
+    assert verdict.corroborated
+    assert "XID 79" in verdict.reason
+
+
+def test_visible_culprit_beats_a_fault_report_elsewhere() -> None:
+    """A link that flapped on another node does not explain a loader's deadlock here."""
+    ranks = with_peers(in_loader(1, process(WORKER_LOCK)))
+    verdict = judge(repeated(*ranks, signals=[signal(SignalKind.NODE_FAULT, "n3", "link flapped")]))
+    assert named(verdict) == [("n1", (1,))]
+
+
+def test_user_lock_is_the_rank_not_the_node() -> None:
+    """A deadlock in the program's own code: the rank, late, and nothing about its node."""
+    verdict = judge(repeated(*with_peers(rank(1, process(USER_LOCK))), times=5))
+    assert named(verdict) == [("n1", (1,))]
+    assert verdict.corroborated
+    assert not verdict.suspects[0].infrastructure
+
+
+def test_left_behind() -> None:
+    """All wait, one of them five steps behind: named, but not acted on by that alone."""
+    behind = rank(1, process(ALL_REDUCE), step=15)
+    verdict = judge(repeated(*with_peers(behind)))
+    assert named(verdict) == [("n1", (1,))]
+    assert not verdict.corroborated
