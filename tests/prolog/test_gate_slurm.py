@@ -22,9 +22,9 @@ def node(cluster: DevCluster, name: str = "n1") -> str:
     return cluster.run(["scontrol", "show", "node", "-o", name]).stdout
 
 
-def leave(cluster: DevCluster, names: str, most: str = "") -> None:
+def give_permit(cluster: DevCluster, names: str, most: str = "") -> None:
     """What the daemon does while its breaker is closed."""
-    comment = f"[[srobust-leave until={int(time.time()) + 300}{most}]]"
+    comment = f"[[srobust-drain-permit until={int(time.time()) + 300}{most}]]"
     cluster.run(["scontrol", "update", f"nodename={names}", f"comment={comment}"])
 
 
@@ -59,7 +59,7 @@ def test_health_check_prolog_epilog_one_after_another(folder: Path, tmp_path: Pa
         wait_until(lambda: "srobust-epilog: " in told.read_text(), 10, "the job's epilog is over")
 
         # The second look in a row drains; the first only says so.
-        leave(cluster, "n1")
+        give_permit(cluster, "n1")
         cluster.add_kmsg("n1", XID_79)
         wait_until(lambda: "DRAIN" in node(cluster), 30, "n1 is drained", poll_s=0.2)
         assert "Reason=srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:9b:00" in node(cluster)
@@ -68,8 +68,8 @@ def test_health_check_prolog_epilog_one_after_another(folder: Path, tmp_path: Pa
 
         # A person's words are never changed, however often it looks.
         cluster.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=fan, Ann"])
-        seen = told.read_text().count("drained already")
-        wait_until(lambda: told.read_text().count("drained already") > seen + 1, 30, "two more looks", poll_s=0.2)
+        seen = told.read_text().count("already drained")
+        wait_until(lambda: told.read_text().count("already drained") > seen + 1, 30, "two more looks", poll_s=0.2)
         assert "Reason=fan, Ann" in node(cluster)
         assert "DRAIN" not in node(cluster, "n2")
     finally:
@@ -77,7 +77,7 @@ def test_health_check_prolog_epilog_one_after_another(folder: Path, tmp_path: Pa
 
 
 def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
-    """All of 12 nodes fail in the same second, with leave: about as many go as the breaker allows, the rest train."""
+    """All of 12 nodes fail in the same second, with a permit: about as many go as the breaker allows, the rest train."""
     spec = Spec(
         nodes=12,
         gpus_per_node=0,
@@ -91,7 +91,7 @@ def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
     )
     cluster = DevCluster.up(spec, timeout_s=60)
     try:
-        wait_until(lambda: "most=3" in node(cluster, "n12"), 30, "the daemon gives leave", poll_s=0.2)
+        wait_until(lambda: "most=3" in node(cluster, "n12"), 30, "the daemon gives a permit", poll_s=0.2)
         for name in cluster.node_names:
             cluster.add_kmsg(name, XID_79)
         for _ in cluster.node_names:
