@@ -34,9 +34,21 @@ DRAIN = "srobust: XID 79 on GPU 0000:9b:00"
         ("prolog", Mode.OBSERVE, IDLE, (False, ""), "observe: would drain n1"),
         ("prolog", Mode.ACT, None, (False, ""), "does not know this node"),
         ("prolog", Mode.ACT, Node("n1", "IDLE"), (False, ""), "no drain permit"),
-        ("prolog", Mode.ACT, Node("n1", "IDLE", comment="[[srobust-drain-permit until=1]]"), (False, ""), "no drain permit"),
+        (
+            "prolog",
+            Mode.ACT,
+            Node("n1", "IDLE", comment="[[srobust-drain-permit until=1]]"),
+            (False, ""),
+            "no drain permit",
+        ),
         # nhc#134 and its kind: what a person wrote stays; a node drained already gets no new job either.
-        ("prolog", Mode.ACT, Node("n1", "IDLE", frozenset({"DRAIN"}), "bad fan", comment=PERMIT), (True, ""), "bad fan"),
+        (
+            "prolog",
+            Mode.ACT,
+            Node("n1", "IDLE", frozenset({"DRAIN"}), "bad fan", comment=PERMIT),
+            (True, ""),
+            "bad fan",
+        ),
         (
             "epilog",
             Mode.ACT,
@@ -55,7 +67,13 @@ DRAIN = "srobust: XID 79 on GPU 0000:9b:00"
         ("prolog", Mode.ACT, Node("n1", "IDLE", reason="bad fan", comment=PERMIT), (True, DRAIN), "draining n1"),
         ("periodic", Mode.ACT, Node("n1", "MIXED", reason="bad fan", comment=PERMIT), (True, DRAIN), "draining n1"),
         ("periodic", Mode.ACT, Node("n1", "DOWN", reason="bad fan", comment=PERMIT), (False, ""), "bad fan"),
-        ("epilog", Mode.ACT, Node("n1", "IDLE", frozenset({"FAIL"}), "bad fan", comment=PERMIT), (False, ""), "bad fan"),
+        (
+            "epilog",
+            Mode.ACT,
+            Node("n1", "IDLE", frozenset({"FAIL"}), "bad fan", comment=PERMIT),
+            (False, ""),
+            "bad fan",
+        ),
         ("prolog", Mode.ACT, Node("n1", "IDLE", reason="srobust: old", comment=PERMIT), (True, DRAIN), "draining n1"),
         # nhc#159: slurmd's first health check runs before the node has registered; the next look decides.
         ("periodic", Mode.ACT, IDLE, (True, DRAIN), "draining n1"),

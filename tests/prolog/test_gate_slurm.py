@@ -54,7 +54,7 @@ def test_health_check_prolog_epilog_one_after_another(folder: Path, tmp_path: Pa
         # The prolog believes it.
         cluster.run(["srun", "--immediate=20", "-w", "n1", "true"], timeout_s=40)
         told = cluster.layout.log / "checks.n1.log"
-        wait_until(lambda: "srobust-prolog: fresh verdict: " in told.read_text(), 10, "the prolog says so")
+        wait_until(lambda: "srobust-prolog: cached verdict: " in told.read_text(), 10, "the prolog says so")
 
         wait_until(lambda: "srobust-epilog: " in told.read_text(), 10, "the job's epilog is over")
 
@@ -63,7 +63,7 @@ def test_health_check_prolog_epilog_one_after_another(folder: Path, tmp_path: Pa
         cluster.add_kmsg("n1", XID_79)
         wait_until(lambda: "DRAIN" in node(cluster), 30, "n1 is drained", poll_s=0.2)
         assert "Reason=srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:9b:00" in node(cluster)
-        assert "(look 1 of 2): not yet held against it" in told.read_text()
+        assert "(run 1 of 2): does not count yet" in told.read_text()
         assert not verdict.exists()
 
         # A person's words are never changed, however often it looks.

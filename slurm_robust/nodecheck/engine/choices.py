@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.context import Context, job_gpus_of, job_instances_of, job_of
-from slurm_robust.nodecheck.stages import fast_path
-from slurm_robust.nodecheck.stages.cache_conditions import Stale
 
 if TYPE_CHECKING:
     from slurm_robust.config import Config
@@ -85,20 +84,20 @@ def load(path: str, node: str) -> Choices:
         CheckError: `gpu_profiles` has a key or a value that no profile has.
     """
     distrust(path)
-    identity = fast_path.identity(path)
+    identity = state_folder.identity(path)
     try:
-        folder = Path(fast_path.cache_dir_of(path, node))
+        folder = Path(state_folder.cache_dir_of(path, node))
         kept = check_state.load(folder, NAME)
-        if (kept.get("of"), kept.get("identity")) == (f"{fast_path.FORMAT}\t{path}", identity):
+        if (kept.get("of"), kept.get("identity")) == (f"{state_folder.FORMAT}\t{path}", identity):
             return Choices(**{**kept["choices"], "disable": tuple(kept["choices"]["disable"])})
-    except (OSError, Stale, TypeError, KeyError):
+    except (OSError, state_folder.UntrustedState, TypeError, KeyError):
         pass
     made = of(read(path))
     if made.gpu_profiles:
         from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own pays for it)
 
         profiles.validate(made.gpu_profiles)
-    kept = {"of": f"{fast_path.FORMAT}\t{path}", "identity": identity, "choices": made._asdict()}
+    kept = {"of": f"{state_folder.FORMAT}\t{path}", "identity": identity, "choices": made._asdict()}
     check_state.save(Path(made.cache_dir.replace("%n", node)), NAME, kept)
     return made
 
@@ -112,7 +111,7 @@ def read(path: str) -> Config:
     need_packages()
     from slurm_robust.config import Config, ConfigError, parse  # noqa: PLC0415 (only where nothing is kept)
 
-    if path == fast_path.DEFAULT_CONFIG and fast_path.identity(path) == "none":
+    if path == state_folder.DEFAULT_CONFIG and state_folder.identity(path) == "none":
         return Config()
     try:
         with open(path, "rb") as file:
@@ -140,7 +139,7 @@ def distrust(path: str) -> None:
         for folder in dict.fromkeys((*_above(real), *_above(os.path.abspath(path)))):
             info = os.stat(folder)
             # In a sticky folder (/tmp) nobody can put something else in the place of root's file.
-            if info.st_uid != 0 or (fast_path.others_may_write(info) and not info.st_mode & stat.S_ISVTX):
+            if info.st_uid != 0 or (state_folder.others_may_write(info) and not info.st_mode & stat.S_ISVTX):
                 raise Wrong(f"{folder}: others may write it, and {path} lies below; chown root:root and chmod go-w it")
     except OSError:
         return  # not there: whoever reads it says so
@@ -155,7 +154,7 @@ def _above(path: str) -> list[str]:
 
 
 def _own(path: str, info: os.stat_result) -> None:
-    if os.geteuid() == 0 and (info.st_uid != 0 or fast_path.others_may_write(info)):
+    if os.geteuid() == 0 and (info.st_uid != 0 or state_folder.others_may_write(info)):
         raise Wrong(f"{path}: others may write it; chown root:root and chmod go-w it")
 
 

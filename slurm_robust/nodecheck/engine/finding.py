@@ -54,13 +54,13 @@ class Result:
     """A finding with the name of its check and the wall time of its probe.
 
     Attributes:
-        watches: What must not change for this finding to hold for a while, as module `watches` has it.
+        conditions: What must still hold for a cached verdict with this finding, see `fast_path.CONDITIONS`.
     """
 
     name: str
     finding: Finding
     duration_ms: float = 0.0
-    watches: tuple[tuple[str, ...], ...] = ()
+    conditions: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

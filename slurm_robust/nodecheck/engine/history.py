@@ -95,6 +95,6 @@ def _not_yet(finding: Finding, count: int, strikes: int) -> Finding:
     return replace(
         finding,
         status=Status.WARN,
-        sentence=f"{finding.sentence} (look {count} of {strikes})",
+        sentence=f"{finding.sentence} (run {count} of {strikes})",
         evidence=evidence,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine import counters, last_probe
+from slurm_robust.nodecheck.engine import check_state, counters
 from slurm_robust.nodecheck.engine.context import STAGES, Context
 from slurm_robust.nodecheck.engine.finding import Finding, Status
 from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
@@ -34,7 +34,7 @@ def probe(context: Context, options: Options) -> Facts:
         "controllers": len(controllers),
         "counts": counts,
         "labels": labels,
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.engine import counters, last_probe
+from slurm_robust.nodecheck.engine import check_state, counters
 from slurm_robust.nodecheck.engine.context import Context, read_text
 from slurm_robust.nodecheck.engine.finding import Finding, Status
 from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
@@ -31,7 +31,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "devices": devices,
         "counts": counts,
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.engine import counters, last_probe
+from slurm_robust.nodecheck.engine import check_state, counters
 from slurm_robust.nodecheck.engine.context import Context, read_text
 from slurm_robust.nodecheck.engine.finding import Finding, Status
 from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
@@ -26,7 +26,7 @@ def probe(context: Context, options: Options) -> Facts:
         ],
         "counts": {name: int(value) for name, value in _VMSTAT.findall(read_text(context.path("/proc/vmstat")))},
         "stalled_percent": float(full[1]) if full else None,
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 

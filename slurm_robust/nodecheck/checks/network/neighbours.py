@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_robust.nodecheck.checks.network.conntrack import column
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.context import Context, read_text
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
 from slurm_robust.nodecheck.engine.finding import Finding, Status
@@ -37,7 +37,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "tables": tables,
         "counts": counts,
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.context import STAGES, Context
 from slurm_robust.nodecheck.engine.counters import Growth
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
@@ -74,7 +74,7 @@ def probe(context: Context, options: Options) -> Facts:
             for device, port in group
             if rdma.may_be_management(port, len(group))
         ],
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.context import Context, read_text
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
 from slurm_robust.nodecheck.engine.finding import Finding, Status
@@ -51,7 +51,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "cards": cards,
         "counts": counts,
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_robust.nodecheck.checks.network.rdma_errors import flat
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
 from slurm_robust.nodecheck.engine.finding import Finding, Status
@@ -65,7 +65,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "counts": counts,
         "sisters": [[rdma.label(device, port) for device, port in group] for group in rdma.sisters(ports)],
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 
