@@ -29,7 +29,7 @@ NOW_S = 1_763_686_000.0
     ],
 )
 def test_a_permit_is_valid_only_until_its_time(comment: str, until_s: float | None) -> None:
-    """Absent, expired, malformed or implausibly far ahead: no permit. The last of two counts; old markers mean the same."""
+    """Absent, expired, malformed or too far ahead: no permit. The last of two counts; old markers mean the same."""
     permit = None if until_s is None else DrainPermit(until_s)
     assert parse(comment, NOW_S) == permit
     assert parse(comment.replace("drain-permit", "leave"), NOW_S) == permit
@@ -52,7 +52,10 @@ def test_own_words_stay_and_markers_do_not_pile_up() -> None:
     assert once == "rack 12 [[srobust-drain-permit until=1763686060]]"
     assert render_permit(NOW_S + 90, once) == "rack 12 [[srobust-drain-permit until=1763686090]]"
     assert render_permit(None, once) == "rack 12 [[srobust-no-drain-permit]]"
-    assert render_permit(NOW_S + 90, "rack 12 [[srobust-no-drain-permit]]") == "rack 12 [[srobust-drain-permit until=1763686090]]"
+    assert (
+        render_permit(NOW_S + 90, "rack 12 [[srobust-no-drain-permit]]")
+        == "rack 12 [[srobust-drain-permit until=1763686090]]"
+    )
     assert render_permit(None) == "[[srobust-no-drain-permit]]"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_robust.config import BreakerConfig, Config, NodecheckConfig, SlurmConfig
 from slurm_robust.model import Mode
-from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
 from slurm_robust.nodecheck.stages import gate
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmTimeoutError
@@ -18,9 +18,9 @@ PERMIT = "rack 12 [[srobust-drain-permit until=1763686060]]"
 IDLE = Node("n1", "IDLE", comment=PERMIT)
 
 
-def report(status: Status = Status.FAIL, stage: str = "prolog") -> Report:
+def report(status: Status = Status.FAIL, stage: str = "prolog") -> NodeReport:
     """A report with one finding."""
-    return Report("n1", stage, (Result("xid", Finding(status, "xid_79", "XID 79 on GPU 0000:9b:00")),))
+    return NodeReport("n1", stage, (Result("xid", Finding(status, "xid_79", "XID 79 on GPU 0000:9b:00")),))
 
 
 DRAIN = "srobust: XID 79 on GPU 0000:9b:00"

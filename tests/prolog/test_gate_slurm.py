@@ -77,7 +77,7 @@ def test_health_check_prolog_epilog_one_after_another(folder: Path, tmp_path: Pa
 
 
 def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
-    """All of 12 nodes fail in the same second, with a permit: about as many go as the breaker allows, the rest train."""
+    """12 nodes with a permit fail in the same second: about as many go as the breaker allows, the rest train."""
     spec = Spec(
         nodes=12,
         gpus_per_node=0,

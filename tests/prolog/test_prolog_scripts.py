@@ -132,7 +132,11 @@ def test_with_a_permit_an_unfit_node_is_drained_with_our_reason(broken: Node, sc
 
 @pytest.mark.parametrize(
     ("comment", "words"),
-    [("", "no drain permit"), ("rack 12", "no drain permit"), ("[[srobust-drain-permit until=1763680000]]", "no drain permit")],
+    [
+        ("", "no drain permit"),
+        ("rack 12", "no drain permit"),
+        ("[[srobust-drain-permit until=1763680000]]", "no drain permit"),
+    ],
 )
 def test_without_a_permit_the_job_starts(broken: Node, comment: str, words: str) -> None:
     """No marker, or one that is over: exit 0, a line in the log, the node as it was."""

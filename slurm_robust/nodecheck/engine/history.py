@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
 
 NAME = "looks"
 STRIKES, WINDOW = "strikes", "window_s"
@@ -20,14 +20,14 @@ _BAD = (Status.FAIL, Status.WARN)
 
 
 def weigh(
-    report: Report,
+    report: NodeReport,
     kept: Mapping[str, Any],
     settings: Mapping[str, Mapping[str, Any]],
     *,
     boot_id: str,
     now_s: float,
     job_id: int | None = None,
-) -> tuple[Report, dict[str, Any]]:
+) -> tuple[NodeReport, dict[str, Any]]:
     """Judge a look by those before it.
 
     In the periodic stage a fault of a check with two or more strikes only warns until so many looks in a row had it,

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status, shorten
+from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status, shorten
 from slurm_robust.nodecheck.engine.isolate import Outcome, Task, run_all, tell_nobody
 from slurm_robust.nodecheck.engine.registry import Check
 
@@ -23,7 +23,7 @@ def run(
     chosen: Mapping[str, Mapping[str, Any]],
     deadline_s: float,
     progress: Callable[[Sequence[str]], None] = tell_nobody,
-) -> Report:
+) -> NodeReport:
     """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
 
     Args:
@@ -48,11 +48,11 @@ def run(
     for check in checks:
         outcome = outcomes[check.name]
         finding = _finding(check, outcome, settings[check.name], tasks[check.name].deadline_s)
-        watches = _watches(check, outcome, settings[check.name])
-        results.append(Result(check.name, finding, outcome.duration_s * 1000, watches))
+        conditions = _conditions(check, outcome, settings[check.name])
+        results.append(Result(check.name, finding, outcome.duration_s * 1000, conditions))
         if check.remember is not None and not outcome.error and context.cache_dir is not None:
             _remember(check, outcome.value, settings[check.name], context)
-    return Report(context.node, context.stage, tuple(results))
+    return NodeReport(context.node, context.stage, tuple(results))
 
 
 def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], seconds: float) -> Finding:
@@ -78,12 +78,12 @@ def _printable(finding: Finding) -> Finding:
     return finding if same else replace(finding, sentence=sentence, remedy=remedy)
 
 
-def _watches(check: Check, outcome: Outcome, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    if check.watch is None or outcome.error:
+def _conditions(check: Check, outcome: Outcome, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    if check.valid_while is None or outcome.error:
         return ()
     try:
-        return tuple(check.watch(outcome.value, settings))
-    except Exception:  # noqa: BLE001 (then no verdict is believed for longer than this look)
+        return tuple(check.valid_while(outcome.value, settings))
+    except Exception:  # noqa: BLE001 (then the verdict is not cached)
         return (("never",),)
 
 

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.isolate import Task, run_all
+from slurm_robust.nodecheck.sources import small_files
 
 _PATHS = (
     "/etc/slurm/slurm.conf",
@@ -81,10 +82,10 @@ def slurm_conf(context: Context, named: str, env: Mapping[str, str]) -> str:
     that nobody else may write, and is not followed through a link.
     """
     if named:
-        return read_text(context.path(named), _MAX_BYTES)
+        return small_files.read_text(context.path(named), _MAX_BYTES)
     if context.real_root and (text := _own(env.get("SLURM_CONF", ""))):
         return text
-    return next((text for path in _PATHS if (text := read_text(context.path(path), _MAX_BYTES))), "")
+    return next((text for path in _PATHS if (text := small_files.read_text(context.path(path), _MAX_BYTES))), "")
 
 
 def _own(path: str) -> str:
@@ -171,4 +172,4 @@ def connect(address: str, port: int, timeout_s: float) -> dict[str, Any]:
 
 def hosts_file(context: Context) -> dict[str, list[str]]:
     """What this machine's /etc/hosts knows."""
-    return in_hosts(read_text(Path(context.path("/etc/hosts")), _MAX_BYTES))
+    return in_hosts(small_files.read_text(Path(context.path("/etc/hosts")), _MAX_BYTES))

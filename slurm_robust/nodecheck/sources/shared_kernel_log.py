@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.sources import small_files
 
 if TYPE_CHECKING:
     from slurm_robust.nodecheck.sources import kmsg
@@ -59,7 +60,7 @@ def booted_at_s(context: Context) -> float | None:
     """When this boot began, where the log is this machine's own; None for a saved one."""
     if not context.real_root or context.cache_dir is None:
         return None
-    match = re.search(r"^btime (\d+)$", read_text(context.path("/proc/stat")), re.MULTILINE)
+    match = re.search(r"^btime (\d+)$", small_files.read_text(context.path("/proc/stat")), re.MULTILINE)
     return float(match[1]) if match else None
 
 

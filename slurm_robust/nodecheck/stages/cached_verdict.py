@@ -17,7 +17,7 @@ from slurm_robust.nodecheck.engine import check_state, registry
 from slurm_robust.nodecheck.engine.choices import Choices
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.counters import uptime_s
-from slurm_robust.nodecheck.engine.finding import Report, Status
+from slurm_robust.nodecheck.engine.finding import NodeReport, Status
 from slurm_robust.nodecheck.engine.registry import Check
 
 Condition = tuple[str, ...]
@@ -55,7 +55,7 @@ def log_position(path: Path) -> Condition:
 
 
 def save(
-    report: Report, checks: Sequence[Check], choices: Choices, context: Context, config: str, *, log_end: Condition
+    report: NodeReport, checks: Sequence[Check], choices: Choices, context: Context, config: str, *, log_end: Condition
 ) -> bool:
     """Write the verdict, or remove the existing one.
 
@@ -73,7 +73,7 @@ def save(
     folder = context.cache_dir
     if folder is None:
         return False
-    words = [word for check in checks for word in check.log_words]
+    words = [word for check in checks for word in check.invalidating_words]
     if any(r.finding.status in (Status.FAIL, Status.UNKNOWN) for r in report.results) or log_end == ("never",):
         check_state.remove(folder, state_folder.VERDICT)
         return False
@@ -81,10 +81,10 @@ def save(
     if words and log_end:
         conditions.append((*log_end, *words) if log_end[0] == "log" else log_end)
     now_s = uptime_s()
-    again = {check.name: choices.options.get(check.name, {}) for check in checks if check.again}
+    again = {check.name: choices.options.get(check.name, {}) for check in checks if check.always}
     for check in _not_run(checks, choices):
-        if check.instead:
-            conditions += check.instead
+        if check.if_not_run:
+            conditions += check.if_not_run
         else:
             again[check.name] = choices.options.get(check.name, {})
     lines = [

@@ -15,7 +15,7 @@ from slurm_robust import config as configuration
 from slurm_robust.config import Config, ConfigError
 from slurm_robust.nodecheck.engine import registry, runner
 from slurm_robust.nodecheck.engine.context import STAGES, Context, job_gpus_of, job_instances_of, job_of, node_name
-from slurm_robust.nodecheck.engine.finding import Fitness, Report, Status
+from slurm_robust.nodecheck.engine.finding import Fitness, NodeReport, Status
 from slurm_robust.nodecheck.engine.isolate import tell_nobody
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
@@ -163,7 +163,7 @@ def _clear(context: Context, gpu: str, config: Config) -> int:
     return EXIT_FIT
 
 
-def _print(report: Report, *, as_json: bool) -> None:
+def _print(report: NodeReport, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.to_json(), ensure_ascii=False))
         return

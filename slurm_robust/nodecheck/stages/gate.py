@@ -1,4 +1,4 @@
-"""What prolog, epilog and health check do with a report: let the job start, or drain this node if it has a drain permit.
+"""What prolog, epilog and health check do with a report: let the job start, or drain the node if that is permitted.
 
 A fit node costs no call to Slurm. An unfit node costs one read. If that shows a drain permit, or if the site has no
 daemon and chose `nodecheck.alone: drain`, the node pauses for a random moment, counts the drained nodes, and drains
@@ -17,7 +17,7 @@ import msgspec
 from slurm_robust.config import BreakerConfig, Config, SlurmConfig
 from slurm_robust.drain_permit import of_daemon, parse
 from slurm_robust.model import REASON_PREFIX, JobRef, Mode, job_tag
-from slurm_robust.nodecheck.engine.finding import SENTENCE_MAX_CHARS, Fitness, Report, shorten
+from slurm_robust.nodecheck.engine.finding import SENTENCE_MAX_CHARS, Fitness, NodeReport, shorten
 from slurm_robust.policy.cluster.breaker import Drain, over_limit
 from slurm_robust.slurm.client import Node, SlurmClient
 
@@ -55,7 +55,7 @@ class Decision:
 
 
 def decide(
-    report: Report, mode: Mode, node: Node | None, now_s: float, job_id: int | None = None, *, alone: bool = False
+    report: NodeReport, mode: Mode, node: Node | None, now_s: float, job_id: int | None = None, *, alone: bool = False
 ) -> Decision:
     """What to do about an unfit node, given how Slurm sees it (None: Slurm does not know the node).
 
@@ -124,7 +124,7 @@ def _connect(config: SlurmConfig) -> SlurmClient:
 
 
 def act(
-    report: Report,
+    report: NodeReport,
     config: Config,
     log: Callable[[str], None],
     connect: Connect = _connect,
@@ -188,7 +188,7 @@ def _until(config: SlurmConfig, end_s: float) -> SlurmConfig:
     return msgspec.structs.replace(config, timeout_s=max(0.1, round(end_s - time.monotonic(), 2)))
 
 
-def tell_job(report: Report, config: Config, env: Mapping[str, str], connect: Connect = _connect) -> str:
+def tell_job(report: NodeReport, config: Config, env: Mapping[str, str], connect: Connect = _connect) -> str:
     """Write the verdict into the surrounding job's Comment, for the daemon's recheck.
 
     Returns:
@@ -206,6 +206,6 @@ def tell_job(report: Report, config: Config, env: Mapping[str, str], connect: Co
     return ""
 
 
-def comment_of(report: Report) -> str:
+def comment_of(report: NodeReport) -> str:
     """The verdict as a recheck job's Comment carries it."""
     return f"srobust-check: {report.verdict.value}: {shorten(report.sentence)}"

@@ -14,7 +14,7 @@ from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.engine import check_state, choices, history, isolate, registry, runner
 from slurm_robust.nodecheck.engine.context import Context, job_choice_of, job_of, node_name
 from slurm_robust.nodecheck.engine.counters import uptime_s
-from slurm_robust.nodecheck.engine.finding import Fitness, Report, Status, shorten
+from slurm_robust.nodecheck.engine.finding import Fitness, NodeReport, Status, shorten
 from slurm_robust.nodecheck.stages import cached_verdict
 
 EXIT_DONE, EXIT_CONFIG = 0, 2
@@ -60,14 +60,14 @@ def main(stage: str, config: str, *, verbose: bool = False, why: str = "", again
             registry.require(name)
         checks = registry.select(stage, (), chosen.disable)
         report, code = _run(checks, chosen, context, config, log)
-        if verbose:
-            because = f" (no cached verdict: {why})" if why else ""
-            summary = f"{report.node}: {report.verdict.value}, {len(report.results)} checks{because}"
-            print(f"srobust-{stage}: {summary}", file=sys.stderr)
-        return code
     except (choices.Wrong, registry.CheckError) as error:
         print(f"srobust-{stage}: {error}", file=sys.stderr)
         return EXIT_CONFIG
+    if verbose:
+        because = f" (no cached verdict: {why})" if why else ""
+        summary = f"{report.node}: {report.verdict.value}, {len(report.results)} checks{because}"
+        print(f"srobust-{stage}: {summary}", file=sys.stderr)
+    return code
 
 
 def _run_again(names: str, chosen: choices.Choices, context: Context) -> str:
@@ -81,7 +81,7 @@ def _run_again(names: str, chosen: choices.Choices, context: Context) -> str:
 
 def _run(
     checks: list[registry.Check], chosen: choices.Choices, context: Context, config: str, log: Log
-) -> tuple[Report, int]:
+) -> tuple[NodeReport, int]:
     """The report, weighed with earlier runs, and the exit code."""
     assert context.cache_dir is not None
     log_end = cached_verdict.log_position(context.kmsg)
@@ -116,8 +116,8 @@ def _run(
 
 
 def _second_run(
-    found: Report, checks: list[registry.Check], chosen: choices.Choices, context: Context, log: Log
-) -> Report:
+    found: NodeReport, checks: list[registry.Check], chosen: choices.Choices, context: Context, log: Log
+) -> NodeReport:
     """Before and after a job: run once more the failed checks that need several strikes in the health check.
 
     A fault that comes and goes (a link, a full disk) is gone a moment later; one that stays counts.
@@ -140,7 +140,7 @@ def _second_run(
     return replace(found, results=tuple(again.get(result.name, result) for result in found.results))
 
 
-def _act(report: Report, config: str, log: Log) -> int:
+def _act(report: NodeReport, config: str, log: Log) -> int:
     """Act on an unfit node: that needs Slurm, and the whole configuration."""
     whole = choices.read(config)
     distrust_slurm_conf(os.environ)

@@ -107,7 +107,7 @@ class Twice(NamedTuple):
         Twice("epilog", 2, (Status.FAIL, Status.WARN), refuses=False, words="not so a second later"),
         Twice("prolog", 2, (Status.FAIL, Status.UNKNOWN), refuses=False, words="not so a second later"),
         Twice("prolog", 1, (Status.FAIL,), refuses=True),
-        Twice("periodic", 2, (Status.FAIL,), refuses=False, words="look 1 of 2"),
+        Twice("periodic", 2, (Status.FAIL,), refuses=False, words="run 1 of 2"),
     ],
 )
 def test_what_comes_and_goes_is_looked_at_twice_also_before_a_job(

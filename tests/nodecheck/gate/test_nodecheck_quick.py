@@ -315,7 +315,7 @@ def test_the_whole_look_without_yaml_once_the_choices_are_kept(site: Site) -> No
 def restless(monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
     """`leftovers` is a check that changes by the minute, and finds this."""
     finding = Finding(status, "said", "said so")
-    changed = replace(leftovers.check, again=True, probe=lambda c, o: {}, judge=lambda f, o: finding)
+    changed = replace(leftovers.check, always=True, probe=lambda c, o: {}, judge=lambda f, o: finding)
     monkeypatch.setattr(leftovers, "check", changed)
 
 

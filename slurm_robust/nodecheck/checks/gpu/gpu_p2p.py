@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 _NVIDIA = "0x10de"
@@ -77,45 +76,46 @@ def probe(context: Context, options: Options) -> Facts:
     gpus = 0
     if context.path("/proc/driver/nvidia/version").exists():
         for device in context.path("/sys/bus/pci/devices").glob("*"):
-            if read_text(device / "vendor", 16).strip() != _NVIDIA:
+            if small_files.read_text(device / "vendor", 16).strip() != _NVIDIA:
                 continue
-            if not read_text(device / "class", 16).startswith(_GPU_CLASSES):
+            if not small_files.read_text(device / "class", 16).startswith(_GPU_CLASSES):
                 continue
             gpus += 1
             for bridge in _bridges(device):
                 if bridge.name not in ports:
                     config = _config(bridge)
                     ports[bridge.name] = {"type": port_type(config), "acs": acs_control(config), "bytes": len(config)}
-    return {"gpus": gpus, "ports": ports, "virtual": "hypervisor" in read_text(context.path("/proc/cpuinfo"), 8192)}
+    return {
+        "gpus": gpus,
+        "ports": ports,
+        "virtual": "hypervisor" in small_files.read_text(context.path("/proc/cpuinfo"), 8192),
+    }
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: traffic takes the longer way, and nothing is wrong with it."""
     if not facts["gpus"]:
-        return Finding(Status.SKIP, "no_gpu", "no GPU of NVIDIA's driver is here")
+        return Finding.skip("no_gpu", "no GPU of NVIDIA's driver is here")
     if facts["virtual"]:
-        return Finding(Status.SKIP, "virtual", "a virtual machine: what lies between its cards is the host's")
+        return Finding.skip("virtual", "a virtual machine: what lies between its cards is the host's")
     switches = {name: port for name, port in facts["ports"].items() if port["type"] == _DOWNSTREAM_PORT}
     if facts["ports"] and not any(port["bytes"] > 256 for port in facts["ports"].values()):
-        return Finding(Status.SKIP, "not_root", "only root may read what PCIe switches do")
+        return Finding.skip("not_root", "only root may read what PCIe switches do")
     if not switches:
-        return Finding(Status.SKIP, "no_switch", "no PCIe switch is above a GPU")
+        return Finding.skip("no_switch", "no PCIe switch is above a GPU")
     redirect = sorted(name for name, port in switches.items() if (port["acs"] or 0) & _REDIRECTS)
     if redirect and options["wanted_off"]:
-        words = f"{len(redirect)} PCIe switch ports above GPUs send peer traffic to the processor (ACS)"
+        text = f"{len(redirect)} PCIe switch ports above GPUs send peer traffic to the processor (ACS)"
         remedy = f"`setpci -s {redirect[0]} ECAP_ACS+6.w=0` for each at boot, or disable ACS in the firmware"
-        return Finding(Status.WARN, "acs_redirects", words, remedy, {"ports": redirect})
-    return Finding(Status.PASS, "p2p_direct", f"{len(switches)} PCIe switch ports let peers reach each other")
+        return Finding.warn("acs_redirects", text, remedy, {"ports": redirect})
+    return Finding.passed("p2p_direct", f"{len(switches)} PCIe switch ports let peers reach each other")
 
 
 check = Check(
-    name="gpu_p2p",
-    question="Do PCIe switches let GPUs and network cards reach each other directly?",
+    **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{vendor,class}, the config space of the ports above each GPU (root only)",
     cost="one read a device and a port, 1–5 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "wanted_off": Option(

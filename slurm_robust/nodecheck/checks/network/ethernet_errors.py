@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state, counters, windows
-from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import network_links, small_files
 
 LIMITS: Mapping[str, tuple[int, str]] = {
@@ -62,7 +60,7 @@ def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
                 continue
             sentence = f"{name} had {growth.delta} {counter} within {growth.window_s / 60:.0f} min"
             remedy = f"`ethtool -S {name}`; look at cable, transceiver and switch port"
-            yield Fault(Status.WARN, counter, sentence, remedy)
+            yield Fault.warn(counter, sentence, remedy)
 
 
 def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
@@ -74,13 +72,13 @@ def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
         if window_s <= 1.5 * _DAY_S and 0 < options["warn_flaps_per_day"] <= times:
             sentence = f"{name} lost its link {times} times within {window_s / 3600:.0f} h"
             remedy = f"read `dmesg | grep {name}`; look at cable, transceiver and switch port"
-            yield Fault(Status.WARN, "link_flaps", sentence, remedy)
+            yield Fault.warn("link_flaps", sentence, remedy)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: packets that are lost are sent again."""
     if not facts["counts"]:
-        return Finding(Status.SKIP, "no_counters", "no interface that is needed stands on a card with statistics")
+        return Finding.skip("no_counters", "no interface that is needed stands on a card with statistics")
     grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
     evidence: dict[str, Any] = {
         "cards": facts["cards"],
@@ -88,7 +86,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     }
     first = not windows.samples_of(facts["kept"], facts["boot_id"])
     said = "statistics are read for the first time in this boot" if first else "no card loses packets or its link"
-    healthy = Finding(Status.PASS, "first_look" if first else "errors_low", said, evidence=evidence)
+    healthy = Finding.passed("first_look" if first else "errors_low", said, evidence)
     return conclude([*_flaps(facts, options), *_errors(facts, options)], healthy, evidence)
 
 
@@ -98,15 +96,11 @@ def remember(facts: Facts, options: Options) -> Facts:
 
 
 check = Check(
-    name="ethernet_errors",
-    question="Do the cards below default routes, bonds and RoCE make errors, lose packets, or flap?",
+    **Check.parts_of(__name__),
     reads="/sys/class/net/*/{statistics,carrier_changes,carrier_down_count}, compared with the looks of the last day",
     cost="twelve small reads a card, 1 ms",
     stages=("epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
-    remember=remember,
     options={
         "interfaces": Option([], "list of further interfaces to look at", "ours: empty"),
         "warn_per_hour": Option(
