@@ -151,8 +151,8 @@ def test_acs(
 def test_any_config_space_is_read(config: bytes) -> None:
     """Truncated, or with capabilities that run in a circle."""
     for space in (config, config_space(6, 1)[: len(config)] + config, config + config_space(6, 1)[len(config) :]):
-        assert -1 <= gpu_p2p.port_type(space) <= 15
-        assert gpu_p2p.acs_control(space) is None or gpu_p2p.acs_control(space) in range(65536)
+        assert -1 <= pci.port_type(space) <= 15
+        assert pci.acs_control(space) is None or pci.acs_control(space) in range(65536)
 
 
 def test_a_driver_whose_gpus_nvml_does_not_show() -> None:

@@ -9,26 +9,15 @@ import glob
 import os
 
 from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.sources import small_files
+from slurm_robust.nodecheck.sources import pci, slurm_conf, small_files
 
-_NVIDIA = "0x10de"
 _REMEDY = "drain; look for the missing GPU in `lspci -d 10de:` and the kernel log; power-cycle"
-_GPU_CLASSES = ("0x0300", "0x0302")  # PCI classes of VGA and 3D controllers
-
-
 _GIVEN_AWAY = ("vfio-pci", "pci-stub", "xen-pciback")
 
 
 def _on_bus(context: Context) -> int:
-    """GPUs of NVIDIA on the PCI bus, those left out that were given to a virtual machine on purpose."""
-    found = 0
-    for device in context.path("/sys/bus/pci/devices").glob("*"):
-        if (
-            small_files.read_text(device / "vendor", 16).strip() == _NVIDIA
-            and small_files.target(device / "driver") not in _GIVEN_AWAY
-        ):
-            found += small_files.read_text(device / "class", 16).startswith(_GPU_CLASSES)
-    return found
+    """GPUs of NVIDIA on the PCI bus, without those that were passed to a virtual machine."""
+    return sum(small_files.target(device / "driver") not in _GIVEN_AWAY for device in pci.gpus(context))
 
 
 def probe(context: Context, options: Options) -> Facts:
@@ -44,17 +33,8 @@ def probe(context: Context, options: Options) -> Facts:
         "devices": sorted(name for name in map(os.path.basename, names) if name[-1:].isdigit()),
         "mig": any(context.path("/proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*")),
         "job_gpus": list(context.job_gpus),
-        "declared": _declared(context),
+        "declared": slurm_conf.declared(context, slurm_conf.gpus),
     }
-
-
-def _declared(context: Context) -> int:
-    """Slurm's count for this node; not asked before and after a job, where each millisecond is waited for."""
-    if context.stage not in ("periodic", "full"):
-        return 0
-    from slurm_robust.nodecheck.sources import gres, host_names  # noqa: PLC0415 (the same)
-
-    return gres.gpus(host_names.slurm_conf(context, "", os.environ), context.node)
 
 
 def judge(facts: Facts, options: Options) -> Finding:

@@ -38,7 +38,7 @@ def _hung_finding(facts: Facts, options: Options) -> Finding:
     hung: Mapping[str, Any] = facts["hung"]
     where = "" if hung["gpu"] is None else f" of GPU {hung['gpu']}"
     sentence = f"the driver hangs: {hung['call']}{where} did not return within {hung['after_s']:g} s"
-    before_s = streaks.lasted_s(facts["kept"], _HUNG, facts["boot_id"], facts["at_s"])
+    before_s = streaks.lasted(facts, _HUNG)
     waking = hung["call"] in _OPENING and not facts["persistenced"]
     stuck = hung["task_state"] == "D" and not waking and facts["stage"] in ("prolog", "full")
     evidence = {"hung": dict(hung), "persistenced": facts["persistenced"], "before_s": round(before_s)}
@@ -76,7 +76,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """Since when it hangs."""
-    return streaks.keep(facts["kept"], [_HUNG] if facts["hung"] else [], facts["boot_id"], facts["at_s"])
+    return streaks.kept(facts, [_HUNG] if facts["hung"] else [])
 
 
 check = Check(

@@ -34,7 +34,7 @@ def judge(facts: Facts, options: Options) -> Finding:
             where = fails if grave else warns
             status = Status.FAIL if grave else Status.WARN
             where.append(GpuFault(status, "uncorrectable_errors", text, _RESET, gpu))
-    grown = counters.growth(facts["kept"], _counts(facts), facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts, _counts(facts))
     for gpu in facts["gpus"]:
         seen = grown.get(f"{gpu['uuid']}.corrected")
         if seen and seen.delta >= options["corrected_min"] and seen.per_hour > options["corrected_per_hour"]:
@@ -77,7 +77,7 @@ def _counts(facts: Facts) -> dict[str, int]:
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The counters; zero is kept too, so that the first error has a time before it."""
     counts = {f"{gpu['uuid']}.corrected": count for gpu, count in reported(facts, "ecc_volatile_corrected")}
-    return counters.keep(counts, facts["boot_id"], facts["at_s"]) if counts else None
+    return counters.kept(facts, counts) if counts else None
 
 
 probe = probe_of(

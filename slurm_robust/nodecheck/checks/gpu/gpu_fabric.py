@@ -83,7 +83,7 @@ def _not_joined(facts: Facts, told: list[tuple[Mapping[str, Any], dict[str, int]
     host's: there it only warns.
     """
     faults = []
-    before_s = streaks.lasted_s(facts["kept"], _STARTING, facts["boot_id"], facts["at_s"])
+    before_s = streaks.lasted(facts, _STARTING)
     lasts = before_s >= options["start_s"] or facts["at_s"] >= options["boot_s"]
     sure = facts["switches"] > 0 or (
         len(facts["gpus"]) >= _WHOLE and all(gpu["profile"].get("fabric") for gpu, _ in told)
@@ -130,7 +130,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     if not facts["gpus"]:
         return None
     starting = any(fabric["state"] in (1, 2) for _, fabric in reported(facts, "fabric"))
-    return streaks.keep(facts["kept"], [_STARTING] if starting else [], facts["boot_id"], facts["at_s"])
+    return streaks.kept(facts, [_STARTING] if starting else [])
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:

@@ -47,7 +47,7 @@ def judge(facts: Facts, options: Options) -> Finding:
             sentence = f"NVML does not tell NVLink counters: {', '.join(sorted(errors))}"
             return Finding.unknown("not_told", sentence, "run `nvidia-smi nvlink -e`")
         return Finding.skip("not_supported", "the GPUs have no NVLink counters")
-    grown = counters.growth(facts["kept"], counts, facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts, counts)
     limits = {
         "recoveries": options["recoveries_per_hour"],
         "replays": options["replays_per_hour"],
@@ -69,7 +69,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The counters."""
     counts = _counts(facts)
-    return counters.keep(counts, facts["boot_id"], facts["at_s"]) if counts else None
+    return counters.kept(facts, counts) if counts else None
 
 
 probe = probe_of(*_TOTALS, *LINK_COUNTERS, kept_as="gpu_nvlink_errors")

@@ -2,70 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.sources import small_files
+from slurm_robust.nodecheck.sources import pci, small_files
 
-_NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
-_NVIDIA = "0x10de"
-_GPU_CLASSES = ("0x0300", "0x0302")
-_EXPRESS, _ACS = 0x10, 0x0D
 _DOWNSTREAM_PORT = 6
 _REDIRECTS = 0x0C
 """P2P Request Redirect and P2P Completion Redirect of the ACS control register."""
-_CONFIG_BYTES = 4096
-_ENOUGH = 96
-"""Capabilities of one device; a longer list runs in a circle."""
-
-
-def _word(config: bytes, at: int) -> int:
-    return int.from_bytes(config[at : at + 2], "little")
-
-
-def port_type(config: bytes) -> int:
-    """The kind of a PCIe port (PCI Express Capabilities Register, bits 4–7); -1 where the space does not say."""
-    if len(config) < 64 or not config[6] & 0x10:
-        return -1
-    at = config[0x34] & 0xFC
-    for _ in range(_ENOUGH):
-        if at < 64 or at + 4 > len(config):
-            return -1
-        if config[at] == _EXPRESS:
-            return _word(config, at + 2) >> 4 & 0xF
-        at = config[at + 1] & 0xFC
-    return -1
-
-
-def acs_control(config: bytes) -> int | None:
-    """The Access Control Services register; None where there is none, or only root may read so far."""
-    at = 0x100
-    for _ in range(_ENOUGH):
-        if at < 0x100 or at + 8 > len(config):
-            return None
-        header = int.from_bytes(config[at : at + 4], "little")
-        if header in (0, 0xFFFFFFFF):
-            return None
-        if header & 0xFFFF == _ACS:
-            return _word(config, at + 6)
-        at = header >> 20 & 0xFFC
-    return None
-
-
-def _config(folder: Path) -> bytes:
-    try:
-        with (folder / "config").open("rb") as file:
-            return file.read(_CONFIG_BYTES)
-    except OSError:
-        return b""
 
 
 def _bridges(gpu: Path) -> list[Path]:
     """The PCI devices above this one, nearest first."""
     try:
-        return [parent for parent in gpu.resolve().parents if _NAME.match(parent.name)]
+        return [parent for parent in gpu.resolve().parents if pci.ADDRESS.match(parent.name)]
     except (OSError, RuntimeError):  # a link that leads to itself
         return []
 
@@ -75,16 +26,16 @@ def probe(context: Context, options: Options) -> Facts:
     ports: dict[str, dict[str, Any]] = {}
     gpus = 0
     if context.path("/proc/driver/nvidia/version").exists():
-        for device in context.path("/sys/bus/pci/devices").glob("*"):
-            if small_files.read_text(device / "vendor", 16).strip() != _NVIDIA:
-                continue
-            if not small_files.read_text(device / "class", 16).startswith(_GPU_CLASSES):
-                continue
+        for device in pci.gpus(context):
             gpus += 1
             for bridge in _bridges(device):
                 if bridge.name not in ports:
-                    config = _config(bridge)
-                    ports[bridge.name] = {"type": port_type(config), "acs": acs_control(config), "bytes": len(config)}
+                    config = pci.read_config(bridge)
+                    ports[bridge.name] = {
+                        "type": pci.port_type(config),
+                        "acs": pci.acs_control(config),
+                        "bytes": len(config),
+                    }
     return {
         "gpus": gpus,
         "ports": ports,

@@ -37,7 +37,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         if not lack:
             continue
         full = [other for other, theirs in busy if other["model"] == gpu["model"] and not _short(theirs)]
-        before_s = streaks.lasted_s(facts["kept"], gpu["uuid"], facts["boot_id"], facts["at_s"])
+        before_s = streaks.lasted(facts, gpu["uuid"])
         lasts = before_s >= options["fail_after_s"]
         status = Status.FAIL if lasts and full else Status.WARN
         faults.append(GpuFault(status, "pcie_degraded", lack, _REMEDY, gpu))
@@ -56,7 +56,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
         known = isinstance(kept, dict) and gpu["uuid"] in kept
         if _short(link) if link["busy"] else known:
             keys.append(gpu["uuid"])
-    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"])
+    return streaks.kept(facts, keys)
 
 
 probe = probe_of("pcie", kept_as="gpu_pcie")

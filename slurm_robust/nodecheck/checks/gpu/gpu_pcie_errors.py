@@ -20,7 +20,7 @@ def _counts(facts: Facts) -> dict[str, int]:
 def judge(facts: Facts, options: Options) -> Finding:
     """Never fails: the link corrects itself; a GPU that falls off the bus is seen by `gpu_driver` and `xid`."""
     counts = _counts(facts)
-    grown = counters.growth(facts["kept"], counts, facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts, counts)
     limits = {
         "pcie_fatal": ("fatal PCIe errors", 0.0, 1),
         "pcie_nonfatal": ("uncorrected PCIe errors", 0.0, options["least"]),
@@ -40,7 +40,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The counters."""
     counts = _counts(facts)
-    return counters.keep(counts, facts["boot_id"], facts["at_s"]) if counts else None
+    return counters.kept(facts, counts) if counts else None
 
 
 probe = probe_of(*_NAMES, kept_as="gpu_pcie_errors")

@@ -39,9 +39,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     for gpu in facts["gpus"]:
         part, text = _hot(gpu)
         if part:
-            before_s = streaks.lasted_s(
-                facts["kept"], f"{gpu['uuid']}.{part}", facts["boot_id"], facts["at_s"], streaks.GAP_S
-            )
+            before_s = streaks.lasted(facts, f"{gpu['uuid']}.{part}", streaks.GAP_S)
             status = Status.FAIL if before_s >= options["fail_after_s"] else Status.WARN
             faults.append(GpuFault(status, f"{part}_hot", text, _REMEDY, gpu))
     told = {gpu["bus"]: value for gpu, value in reported(facts, "temperature")}
@@ -74,7 +72,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     if not facts["gpus"]:
         return None
     keys = [f"{gpu['uuid']}.{part}" for gpu in facts["gpus"] if (part := _hot(gpu)[0])]
-    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"], streaks.GAP_S)
+    return streaks.kept(facts, keys, streaks.GAP_S)
 
 
 probe = probe_of(

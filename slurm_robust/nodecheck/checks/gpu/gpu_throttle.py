@@ -50,9 +50,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         if bad is None:
             continue
         _, reason, text, remedy = bad
-        before_s = streaks.lasted_s(
-            facts["kept"], f"{gpu['uuid']}.{reason}", facts["boot_id"], facts["at_s"], streaks.GAP_S
-        )
+        before_s = streaks.lasted(facts, f"{gpu['uuid']}.{reason}", streaks.GAP_S)
         lasts = before_s >= options["fail_after_s"] and reason != "sw_thermal" and not reasons & _IDLE
         told = f"{text} for {before_s / 60:.0f} min" if lasts else text
         faults.append(GpuFault(Status.FAIL if lasts else Status.WARN, reason, told, remedy, gpu))
@@ -68,7 +66,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
         return None
     bad = [(gpu, _worst(reasons)) for gpu, reasons in reported(facts, "clock_reasons")]
     keys = [f"{gpu['uuid']}.{worst[1]}" for gpu, worst in bad if worst is not None]
-    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"], streaks.GAP_S)
+    return streaks.kept(facts, keys, streaks.GAP_S)
 
 
 probe = probe_of("clock_reasons", kept_as="gpu_throttle")

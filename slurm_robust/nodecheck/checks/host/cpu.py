@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.sources import small_files
+from slurm_robust.nodecheck.sources import slurm_conf, small_files
 
 _CPU = "/sys/devices/system/cpu"
 
@@ -23,17 +21,8 @@ def probe(context: Context, options: Options) -> Facts:
         "offline": small_files.ranges(present - online),
         "smt_control": small_files.text(folder / "smt/control", 32),
         "smt_active": small_files.text(folder / "smt/active", 8),
-        "declared": _declared(context),
+        "declared": slurm_conf.declared(context, slurm_conf.cpus),
     }
-
-
-def _declared(context: Context) -> int:
-    """Slurm's count for this node; not asked before and after a job, where each millisecond is waited for."""
-    if context.stage not in ("periodic", "full"):
-        return 0
-    from slurm_robust.nodecheck.sources import host_names, node_line  # noqa: PLC0415 (the same)
-
-    return node_line.cpus(host_names.slurm_conf(context, "", os.environ), context.node)
 
 
 def _on_purpose(facts: Facts, expected: int) -> bool:

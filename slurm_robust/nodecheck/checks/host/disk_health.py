@@ -147,7 +147,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         return Finding.skip("not_asked", f"the disks were not asked: {facts['why']}")
     disks = facts["disks"]
     said = [words for name, disk in disks.items() for words in _faults(name, disk, options)]
-    grown = counters.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts)
     said += [
         f"{name.partition(' ')[0]} lost {new.delta} blocks since the last look"
         for name, new in grown.items()
@@ -163,7 +163,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """Counters, and when the disks were asked."""
-    return counters.keep(facts["counts"], facts["boot_id"], facts["at_s"]) if facts["asked"] else None
+    return counters.kept(facts) if facts["asked"] else None
 
 
 check = Check(

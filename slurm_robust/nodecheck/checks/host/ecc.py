@@ -58,7 +58,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         failed = 0 < options["fail_uncorrected"] <= uncorrected
         remedy = f"drain and have the module {where} replaced" if failed else "have the memory looked at if it repeats"
         return Finding(Status.FAIL if failed else Status.WARN, "memory_uncorrected", sentence, remedy, evidence)
-    grown = counters.growth(facts["kept"], counts, facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts, counts)
     new = {name: growth.delta for name, growth in grown.items() if name.endswith(" ce") and growth.delta > 0}
     most = max(new.values(), default=0)
     if most >= options["warn_corrected"] > 0:
@@ -72,8 +72,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """A first look a day, so that a slow drip adds up."""
-    now = counters.keep(facts["counts"], facts["boot_id"], facts["at_s"])
-    return counters.hold(facts["kept"], now, _WINDOW_S)
+    return counters.hold(facts["kept"], counters.kept(facts), _WINDOW_S)
 
 
 check = Check(

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-import struct
-from pathlib import Path
-
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.sources import small_files
+from slurm_robust.nodecheck.sources import pci, small_files
 
 _BRIDGE = "0x0604"
-_EXTENDED_AT = 0x100
-_ACS = 0x000D
 # Source validation, request and completion redirection, upstream forwarding, egress control (PCIe base specification).
 _REDIRECTS = 0x3D
-_MAX_CAPABILITIES = 64
-
-
-def acs_control(config: bytes) -> int | None:
-    """The ACS control bits of a PCIe function; None where it has none, or its extended space may not be read."""
-    at = _EXTENDED_AT
-    for _ in range(_MAX_CAPABILITIES):
-        if at < _EXTENDED_AT or at + 8 > len(config):
-            return None
-        header = struct.unpack_from("<I", config, at)[0]
-        if header in (0, 0xFFFF_FFFF):
-            return None
-        if header & 0xFFFF == _ACS:
-            return int(struct.unpack_from("<H", config, at + 6)[0])
-        at = header >> 20 & 0xFFC
-    return None
-
-
-def _config(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(4096)
-    except OSError:
-        return b""
 
 
 def probe(context: Context, options: Options) -> Facts:
     """Bridges with ACS on, and how the IOMMU maps; nothing where the site asks for nothing."""
     facts: Facts = {"bridges": 0, "redirecting": [], "translating": 0, "groups": 0}
     if options["acs"]:
-        for device in small_files.matching(context.path("/sys/bus/pci/devices"), "*:*"):
+        for device in small_files.matching(context.path(pci.DEVICES), "*:*"):
             if not small_files.text(device / "class", 16).startswith(_BRIDGE):
                 continue
-            control = acs_control(_config(device / "config"))
+            control = pci.acs_control(pci.read_config(device))
             if control is not None:
                 facts["bridges"] += 1
                 if control & _REDIRECTS:

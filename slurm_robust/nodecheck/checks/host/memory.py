@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.sources import processes, small_files
+from slurm_robust.nodecheck.sources import processes, slurm_conf, small_files
 
 _ARCSTATS = "/proc/spl/kstat/zfs/arcstats"
 _ARC = re.compile(r"^(size|c_min) +\d +(\d{1,18})$", re.MULTILINE)
@@ -23,7 +22,7 @@ def probe(context: Context, options: Options) -> Facts:
     facts["huge_kb"] = table.get("Hugetlb", 0)
     if "MemAvailable" in facts:
         facts["MemAvailable"] += _cache_of_zfs_kb(context)
-    facts["declared_mb"] = _declared_mb(context)
+    facts["declared_mb"] = 0 if context.real_memory_mb else slurm_conf.declared(context, slurm_conf.memory_mb)
     idle = context.stage in ("periodic", "full") and not processes.job_managers(context)
     facts["idle"] = idle and any(process.command == "slurmd" for process in processes.scan(context))
     return facts
@@ -33,15 +32,6 @@ def _cache_of_zfs_kb(context: Context) -> int:
     """What ZFS gives back when somebody needs it; the kernel does not count that as available."""
     said = {name: int(value) for name, value in _ARC.findall(small_files.read_text(context.path(_ARCSTATS), 1 << 16))}
     return max(0, said.get("size", 0) - said.get("c_min", 0)) >> 10
-
-
-def _declared_mb(context: Context) -> int:
-    """Slurm's RealMemory of this node; not asked before and after a job, where each millisecond is waited for."""
-    if context.real_memory_mb or context.stage not in ("periodic", "full"):
-        return 0
-    from slurm_robust.nodecheck.sources import host_names, node_line  # noqa: PLC0415 (the same)
-
-    return node_line.memory_mb(host_names.slurm_conf(context, "", os.environ), context.node)
 
 
 def _missing(facts: Facts, options: Options, total_mb: int) -> Finding | None:

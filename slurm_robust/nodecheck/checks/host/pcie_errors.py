@@ -37,7 +37,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: links recover, and what did not recover is seen by the check of the card."""
     if not facts["devices"]:
         return Finding.skip("no_aer", "the kernel counts no PCIe errors here (no AER)")
-    grown = counters.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts)
     lost = {name: new.delta for name, new in grown.items() if not name.endswith(" COR") and new.delta > 0}
     if lost:
         worst = max(lost, key=lambda name: lost[name])
@@ -63,8 +63,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """A first look an hour."""
-    now = counters.keep(facts["counts"], facts["boot_id"], facts["at_s"])
-    return counters.hold(facts["kept"], now, _WINDOW_S)
+    return counters.hold(facts["kept"], counters.kept(facts), _WINDOW_S)
 
 
 check = Check(

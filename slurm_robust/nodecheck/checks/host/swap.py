@@ -40,7 +40,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         return Finding.warn("swap_on", sentence, "`swapoff -a`, and take it out of /etc/fstab", evidence)
     if options["expected"] == "on" and not facts["areas"]:
         return Finding.warn("swap_off", "swap is off, on is expected", "`swapon -a`", evidence)
-    grown = counters.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts)
     window_s = max((growth.window_s for growth in grown.values()), default=0.0)
     if window_s >= _MIN_WINDOW_S and on_disk:
         per_s = sum(growth.delta for growth in grown.values()) / window_s
@@ -58,7 +58,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The counters of this look."""
-    return counters.keep(facts["counts"], facts["boot_id"], facts["at_s"])
+    return counters.kept(facts)
 
 
 check = Check(

@@ -53,7 +53,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         return Finding.warn("cpu_critical", sentence, remedy, {"critical": facts["critical"]})
     if not facts["counts"] and not facts["sensors"]:
         return Finding.skip("no_sensors", "the kernel shows no temperatures of the processors here")
-    grown = counters.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts)
     for name, new in grown.items():
         package, _, kind = name.partition(" ")
         if new.window_s < _MIN_WINDOW_S or not kind.endswith("time_ms"):
@@ -69,7 +69,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The counters of this look."""
-    return counters.keep(facts["counts"], facts["boot_id"], facts["at_s"])
+    return counters.kept(facts)
 
 
 check = Check(

@@ -45,7 +45,7 @@ def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
     if facts["count"] > options["warn_share"] * facts["max"]:
         sentence = f"{facts['count']} of {facts['max']} tracked connections are in use"
         yield Fault.warn("conntrack_filling", sentence, remedy)
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S)
     dropped = sum(growth.delta for growth in grown.values())
     if dropped > options["warn_drops_per_hour"]:
         yield Fault.warn("conntrack_drops", f"connection tracking dropped {dropped} packets", remedy)
@@ -62,7 +62,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts:
     """Packets dropped until now."""
-    return windows.keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    return windows.kept(facts, counters.HOUR_S)
 
 
 check = Check(

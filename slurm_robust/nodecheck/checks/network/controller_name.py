@@ -8,15 +8,15 @@ from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.sources import host_names
+from slurm_robust.nodecheck.sources import host_names, slurm_conf
 
 _CONNECT_S = 1.0
 
 
 def probe(context: Context, options: Options) -> Facts:
     """Each controller's addresses: as written, from /etc/hosts, or from the resolver."""
-    text = "" if options["hosts"] else host_names.slurm_conf(context, options["slurm_conf"], os.environ)
-    hosts, port = host_names.controllers(text)
+    text = "" if options["hosts"] else slurm_conf.read(context, options["slurm_conf"], os.environ)
+    hosts, port = slurm_conf.controllers(text)
     for host in options["hosts"]:
         if not isinstance(host, str) or not host_names.is_host(host):
             raise CheckError(f"nodecheck.options.controller_name.hosts: {host!r} is no host's name")

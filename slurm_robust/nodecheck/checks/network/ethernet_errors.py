@@ -49,7 +49,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S)
     for name in facts["cards"]:
         for counter, (usual, packets) in LIMITS.items():
             limit = options["warn_per_hour"].get(counter, usual)
@@ -64,7 +64,7 @@ def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
 
 
 def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], _DAY_S)
+    grown = windows.grown(facts, _DAY_S)
     for name in facts["cards"]:
         down, changes = grown.get(f"{name} carrier_down_count"), grown.get(f"{name} carrier_changes")
         window_s = (down or changes or counters.Growth(0, 1.0)).window_s
@@ -79,7 +79,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: packets that are lost are sent again."""
     if not facts["counts"]:
         return Finding.skip("no_counters", "no interface that is needed stands on a card with statistics")
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S)
     evidence: dict[str, Any] = {
         "cards": facts["cards"],
         "grown": {name: g.delta for name, g in grown.items() if g.delta and not name.endswith("_packets")},
@@ -92,7 +92,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts:
     """This look's counts, and some of the last day's."""
-    return windows.keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], _DAY_S)
+    return windows.kept(facts, _DAY_S)
 
 
 check = Check(

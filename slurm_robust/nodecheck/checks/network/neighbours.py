@@ -40,7 +40,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S)
     for family, (entries, limit) in facts["tables"].items():
         remedy = f"`sysctl net.{family}.neigh.default.gc_thresh3`: raise it, with gc_thresh1 and gc_thresh2 below it"
         if family in grown and grown[family].delta:
@@ -65,7 +65,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts:
     """How often the tables were full until now."""
-    return windows.keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    return windows.kept(facts, counters.HOUR_S)
 
 
 check = Check(

@@ -82,7 +82,7 @@ def flat(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def _grown(facts: Facts, window_s: float) -> dict[str, Growth]:
-    return windows.growth(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], window_s)
+    return windows.grown(facts, window_s, flat(facts["counts"]))
 
 
 def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
@@ -140,7 +140,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts:
     """This look's counts, and some of the last day's."""
-    return windows.keep(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], _DAY_S)
+    return windows.kept(facts, _DAY_S, flat(facts["counts"]))
 
 
 check = Check(

@@ -13,10 +13,9 @@ from typing import Any
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.sources import rdma, small_files
+from slurm_robust.nodecheck.sources import pci, rdma, small_files
 
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 _AER = {
     "aer_dev_fatal": "TOTAL_ERR_FATAL",
     "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL",
@@ -67,7 +66,7 @@ def _slot(function: Path) -> list[float]:
         above = function.resolve().parent
     except (OSError, RuntimeError):
         return [0.0, 0.0]
-    return _link(above, "max") if _PCI.match(above.name) else [0.0, 0.0]
+    return _link(above, "max") if pci.ADDRESS.match(above.name) else [0.0, 0.0]
 
 
 def _less(facts: Facts) -> Iterator[Fault]:
@@ -91,7 +90,7 @@ def _less(facts: Facts) -> Iterator[Fault]:
 
 
 def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S)
     for name, growth in grown.items():
         device, _, file = name.partition(" ")
         limit = options["warn_correctable_per_hour"] if file == "aer_dev_correctable" else 0.0
@@ -125,8 +124,7 @@ def remember(facts: Facts, options: Options) -> Facts:
         for what, now in zip(("speed", "width"), card["now"], strict=True):
             old = best.get(f"{card['name']} {what}")
             best[f"{card['name']} {what}"] = max(now, old) if isinstance(old, (int, float)) else now
-    kept = windows.keep(kept, facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
-    return {"boot_id": facts["boot_id"], "best": best, **kept}
+    return {"boot_id": facts["boot_id"], "best": best, **windows.kept(facts, counters.HOUR_S)}
 
 
 check = Check(

@@ -68,7 +68,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _rates(facts: Facts) -> dict[str, float]:
-    grown = windows.growth(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S, flat(facts["counts"]))
     return {name: windows.per_hour(growth) for name, growth in grown.items()}
 
 
@@ -108,7 +108,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts:
     """This look's counts, and some of the last hour's."""
-    return windows.keep(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    return windows.kept(facts, counters.HOUR_S, flat(facts["counts"]))
 
 
 check = Check(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.sources import rdma, small_files
+from slurm_robust.nodecheck.sources import pci, rdma, small_files
 
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 _INFINIBAND_CLASS = "0x0207"  # PCI class of an InfiniBand controller: a card in Ethernet mode has another
 _DRIVERS = ("mlx5_core", "mlx4_core")
 
@@ -48,7 +46,7 @@ def _without_driver(context: Context) -> Iterator[str]:
     for driver in _DRIVERS:
         for address in small_files.names(context.path("/sys/bus/pci/drivers") / driver):
             function = context.path("/sys/bus/pci/devices") / address
-            if not _PCI.match(address) or small_files.exists(function / "physfn"):
+            if not pci.ADDRESS.match(address) or small_files.exists(function / "physfn"):
                 continue
             if small_files.word(function / "class", 16).startswith(_INFINIBAND_CLASS) and not small_files.names(
                 function / "infiniband"
