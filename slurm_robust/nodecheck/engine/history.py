@@ -93,8 +93,5 @@ def _told(finding: Finding, job: Any, *, now: bool) -> Finding:
 def _not_yet(finding: Finding, count: int, strikes: int) -> Finding:
     evidence = {**finding.evidence, "look": count, "strikes": strikes}
     return replace(
-        finding,
-        status=Status.WARN,
-        sentence=f"{finding.sentence} (run {count} of {strikes})",
-        evidence=evidence,
+        finding, status=Status.WARN, sentence=f"{finding.sentence} (run {count} of {strikes})", evidence=evidence
     )

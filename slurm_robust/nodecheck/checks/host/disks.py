@@ -121,6 +121,6 @@ check = Check(
     options={
         "expected": Option(
             {}, '{pattern of names: how many there must be}, as {"nvme*": 8}', "ours: only the site knows its nodes"
-        ),
+        )
     },
 )

@@ -26,11 +26,7 @@ def probe(context: Context, options: Options) -> Facts:
         for text in (first, *(small_files.read_text(folder / name, 4096) for name in _FILES[1:])):
             for kind, value in _TOTALS.findall(text):
                 counts[f"{folder.name} {kind}"] = int(value)
-    return {
-        "devices": devices,
-        "counts": counts,
-        **check_state.since(context, check.name),
-    }
+    return {"devices": devices, "counts": counts, **check_state.since(context, check.name)}
 
 
 def judge(facts: Facts, options: Options) -> Finding:

@@ -82,6 +82,6 @@ check = Check(
             0.05,
             "share of the time since the last look in which heat slowed a processor; 0 never",
             "ours: a twentieth of a step shows in its time",
-        ),
+        )
     },
 )

@@ -41,11 +41,7 @@ def probe(context: Context, options: Options) -> Facts:
         for counter, path in files.items():
             if (value := small_files.count(path)) is not None:
                 counts[f"{name} {counter}"] = value
-    return {
-        "cards": cards,
-        "counts": counts,
-        **check_state.since(context, check.name),
-    }
+    return {"cards": cards, "counts": counts, **check_state.since(context, check.name)}
 
 
 def _errors(facts: Facts, options: Options) -> Iterator[Fault]:

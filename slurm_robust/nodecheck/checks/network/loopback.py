@@ -27,10 +27,4 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding.passed("loopback_up", "the loopback interface is up", facts)
 
 
-check = Check(
-    **Check.parts_of(__name__),
-    reads="/sys/class/net/lo/flags",
-    cost="one read",
-    stages=STAGES,
-    lane="files",
-)
+check = Check(**Check.parts_of(__name__), reads="/sys/class/net/lo/flags", cost="one read", stages=STAGES, lane="files")

@@ -32,11 +32,7 @@ def probe(context: Context, options: Options) -> Facts:
         tables[family] = [_entries(text), limit]
         if (full := column(text, "table_fulls")) is not None:
             counts[family] = full
-    return {
-        "tables": tables,
-        "counts": counts,
-        **check_state.since(context, check.name),
-    }
+    return {"tables": tables, "counts": counts, **check_state.since(context, check.name)}
 
 
 def _faults(facts: Facts, options: Options) -> Iterator[Fault]:

@@ -45,11 +45,7 @@ def probe(context: Context, options: Options) -> Facts:
             match = re.search(rf"^{total} (\d{{1,18}})$", small_files.read_text(function / name, 4096), re.MULTILINE)
             if match:
                 counts[f"{device['name']} {name}"] = int(match[1])
-    return {
-        "cards": cards,
-        "counts": counts,
-        **check_state.since(context, check.name),
-    }
+    return {"cards": cards, "counts": counts, **check_state.since(context, check.name)}
 
 
 def _link(function: Path, which: str) -> list[float]:

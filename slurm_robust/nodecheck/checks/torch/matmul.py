@@ -79,10 +79,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     guilty, split = _outsiders(found)
     faults = {
         "wrong_product": (_names(d for d in found if d["wrong_rows"]), "computes wrong products"),
-        "not_repeatable": (
-            _names(d for d in found if len(set(d["sums"])) > 1),
-            "gives other bits each time",
-        ),
+        "not_repeatable": (_names(d for d in found if len(set(d["sums"])) > 1), "gives other bits each time"),
         "unlike_sisters": (guilty, "computes other bits than the GPUs of the same model"),
     }
     for reason, (names, words) in faults.items():
