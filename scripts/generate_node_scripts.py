@@ -24,7 +24,7 @@ SCRIPTS: dict[str, dict[str, str]] = {
         "@STAGE@": "prolog",
         "@ABOUT@": """\
 # Prolog=: is this node fit for the job that starts? Exit 1 keeps the job away, and only a check that ran, found
-# the node unfit and may drain it (a drain permit, or `nodecheck.alone: drain`) leads to it. After anything else the
+# the node unfit and may drain it (a drain permit, or `nodecheck.without_daemon`) leads to it. After anything else the
 # job starts.""",
     },
     "epilog/srobust-epilog": {
@@ -32,7 +32,7 @@ SCRIPTS: dict[str, dict[str, str]] = {
         "@STAGE@": "epilog",
         "@ABOUT@": """\
 # Epilog=: what has the job left behind on this node? Exit 1 drains the node, and only a check that ran, found it
-# unfit and may drain it (a drain permit, or `nodecheck.alone: drain`) leads to it. After anything else the node
+# unfit and may drain it (a drain permit, or `nodecheck.without_daemon`) leads to it. After anything else the node
 # stays in service.""",
     },
     "prolog/srobust-healthcheck": {
@@ -41,7 +41,7 @@ SCRIPTS: dict[str, dict[str, str]] = {
         "@TIMEOUT_S@": "40",
         "@ABOUT@": """\
 # HealthCheckProgram=: is this node still fit? slurmd ignores the exit code: the check itself drains an unfit node,
-# if it may (a drain permit, or `nodecheck.alone: drain`), or only reports it. Slurm kills it after 60 s.""",
+# if it may (a drain permit, or `nodecheck.without_daemon`), or only reports it. Slurm kills it after 60 s.""",
     },
 }
 

@@ -1,8 +1,8 @@
 """What prolog, epilog and health check do with a report: let the job start, or drain the node if that is permitted.
 
 A fit node costs no call to Slurm. An unfit node costs one read. If that shows a drain permit, or if the site has no
-daemon and chose `nodecheck.alone: drain`, the node pauses for a random moment, counts the drained nodes, and drains
-itself; the calls together take at most `nodecheck.leave_timeout_s`. Any error on the way lets the job start.
+daemon and chose `nodecheck.without_daemon: drain`, the node pauses for a random moment, counts the drained nodes, and
+drains itself; the calls together take at most `nodecheck.permit_timeout_s`. Any error lets the job start.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def decide(
     Slurm 24.11 keeps the text of the last drain when a node is resumed.
 
     A prolog's drain reason names the job (`job_id`) that Slurm puts back, so that the daemon knows why Slurm holds it.
-    With `alone` (`nodecheck.alone: drain`) a node that no daemon has ever marked needs no permit.
+    With `alone` (`nodecheck.without_daemon: drain`) a node that no daemon has ever marked needs no permit.
     """
     why = shorten(report.sentence, 160)
     if mode is not Mode.ACT:
@@ -74,7 +74,7 @@ def decide(
     if parse(node.comment, now_s) is None and not (alone and not of_daemon(node.comment)):
         lack = "it has no drain permit from srobustd"
         if not of_daemon(node.comment):
-            lack = "it has no drain permit: no srobustd manages it, and nodecheck.alone is report"
+            lack = "it has no drain permit: no srobustd manages it, and nodecheck.without_daemon is report"
         return Decision(False, "", f"{report.node} is unfit, but is not drained: {lack}: {why}")
     if node.drained:
         # Only a prolog has a job to keep away.
@@ -144,8 +144,8 @@ def act(
     if config.mode is not Mode.ACT:
         log(decide(report, config.mode, None, 0.0).line)
         return 0
-    end_s = time.monotonic() + config.nodecheck.leave_timeout_s
-    alone = config.nodecheck.alone == "drain"
+    end_s = time.monotonic() + config.nodecheck.permit_timeout_s
+    alone = config.nodecheck.without_daemon == "drain"
     try:
         node = connect(_until(config.slurm, end_s)).node(report.node)
         decision = decide(report, config.mode, node, time.time(), job_id, alone=alone)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.checks.host import leftovers
-from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine import choices, runner
 from slurm_robust.nodecheck.engine.finding import Finding, Status
 from slurm_robust.nodecheck.stages import fast_path, stage_run
 from slurm_robust.nodecheck.stages.fast_path import StaleVerdict
@@ -137,7 +137,7 @@ CHANGES: list[Callable[[Site], object]] = [
     rewrite("end", ""),
     rewrite("watch\tentries", "watch\tunheard\tof"),
     rewrite("watch\tentries", "watch\tentries\t/proc/driver/nvidia/gpus\t8"),
-    lambda site: site.configure(", leave_timeout_s: 4"),
+    lambda site: site.configure(", permit_timeout_s: 4"),
     lambda site: site.config.touch(),
     lambda site: site.config.unlink(),
     lambda site: site.verdict.unlink(),
@@ -359,3 +359,16 @@ def test_options_and_names_that_do_not_exist_are_2(site: Site) -> None:
     ):
         site.configure(more)
         assert site.look("prolog") == 2
+
+
+@pytest.mark.parametrize(
+    "keys", ["permit_timeout_s: 4.0, without_daemon: drain", "leave_timeout_s: 4.0, alone: drain"], ids=["new", "old"]
+)
+def test_old_keys_of_the_configuration_are_read_as_the_new_ones(tmp_path: Path, keys: str) -> None:
+    """By the scripts too: their choices are the same, and so is what the gate reads."""
+    path = tmp_path / "robust.yaml"
+    path.write_text(f"nodecheck: {{cache_dir: {tmp_path}/cache, {keys}}}\n")
+    path.chmod(0o644)
+    part = choices.read(str(path)).nodecheck
+    assert (part.permit_timeout_s, part.without_daemon) == (4.0, "drain")
+    assert choices.load(str(path), "n1").cache_dir == f"{tmp_path}/cache"
