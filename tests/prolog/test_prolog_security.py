@@ -215,7 +215,7 @@ def test_a_path_through_a_user_s_link_is_judged_by_where_it_leads(trap: Trap) ->
     (trap.folder / "root.yaml").write_text("mode: act\n")
     (theirs / "to-root.yaml").symlink_to(trap.folder / "root.yaml")
     for path in (link, trap.evil / "../theirs/robust.yaml", theirs / "to-root.yaml"):
-        with pytest.raises(choices.Wrong, match="others may write"):
+        with pytest.raises(choices.ConfigRejected, match="others may write"):
             choices.distrust(str(path))
 
 

@@ -1,4 +1,4 @@
-"""Run checks and bring their findings together."""
+"""Run checks and collect their findings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status, shorten
-from slurm_robust.nodecheck.engine.isolate import Outcome, Task, run_all, tell_nobody
+from slurm_robust.nodecheck.engine.isolate import Outcome, Task, no_progress, run_all
 from slurm_robust.nodecheck.engine.registry import Check
 
 _MAX_CHARS = 2000
-_ASK = "run `srobust check --only {name} --json` on the node; if it stays, report it as a bug of slurm_robust"
+_ASK = "run `srobust check --only {name} --json` on the node; if it happens again, report it as a bug of slurm_robust"
 
 
 def run(
@@ -22,13 +22,13 @@ def run(
     context: Context,
     chosen: Mapping[str, Mapping[str, Any]],
     deadline_s: float,
-    progress: Callable[[Sequence[str]], None] = tell_nobody,
+    progress: Callable[[Sequence[str]], None] = no_progress,
 ) -> NodeReport:
     """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
 
     Args:
         checks: What `registry.select` gave.
-        context: Where and what to look at.
+        context: What probes get.
         chosen: The site's options, by check.
         deadline_s: For each check that has none of its own.
         progress: Called with the names that have not answered yet, whenever one has.
@@ -62,17 +62,17 @@ def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], second
             Status.UNKNOWN, "probe_timeout", sentence, f"look for a dead mount or a hung driver: {check.reads}"
         )
     if outcome.error:
-        sentence = shorten(f"{check.name} could not look: {outcome.error}")
+        sentence = shorten(f"{check.name} could not read its facts: {outcome.error}")
         return Finding(Status.UNKNOWN, "probe_error", sentence, _ASK.format(name=check.name))
     try:
         return _printable(check.judge(outcome.value, settings))
-    except Exception as error:  # noqa: BLE001 (a fault of ours is never a verdict on the node)
-        sentence = shorten(f"{check.name} could not judge: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 (our own errors are never a verdict on the node)
+        sentence = shorten(f"{check.name} could not judge its facts: {type(error).__name__}: {error}")
         return Finding(Status.UNKNOWN, "judge_error", sentence, _ASK.format(name=check.name), {"facts": outcome.value})
 
 
 def _printable(finding: Finding) -> Finding:
-    """In words that a terminal and a log take as words: processes and files have names of any kind."""
+    """Without characters that a terminal interprets: names of processes and files may contain any."""
     sentence, remedy = (shorten(text, _MAX_CHARS) for text in (finding.sentence, finding.remedy))
     same = (sentence, remedy) == (finding.sentence, finding.remedy)
     return finding if same else replace(finding, sentence=sentence, remedy=remedy)

@@ -60,7 +60,7 @@ def main(stage: str, config: str, *, verbose: bool = False, why: str = "", again
             registry.require(name)
         checks = registry.select(stage, (), chosen.disable)
         report, code = _run(checks, chosen, context, config, log)
-    except (choices.Wrong, registry.CheckError) as error:
+    except (choices.ConfigRejected, registry.CheckError) as error:
         print(f"srobust-{stage}: {error}", file=sys.stderr)
         return EXIT_CONFIG
     if verbose:

@@ -89,7 +89,7 @@ check = Check(
     options={
         "hung_s": Option(
             30.0,
-            "a hang that may be a GPU waking up fails when looks have seen nothing else for so many seconds",
+            "a hang that may be a GPU waking up fails when runs have seen nothing else for so many seconds",
             "ours: NVIDIA's persistence guide has one to three seconds a GPU, and a node has up to 16",
         )
     },

@@ -104,7 +104,7 @@ check = Check(
         ),
         "corrected_min": Option(
             50,
-            "corrected errors since the last look below which no rate is judged",
+            "corrected errors since the last run below which no rate is judged",
             "ours: one event can be several bits",
         ),
     },

@@ -31,7 +31,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails where the site's word or this job's is broken; what changed since the last look only warns."""
+    """Fails where the site's word or this job's is broken; what changed since the last run only warns."""
     gpus = facts["gpus"]
     nothing = unanswered(facts)
     hidden = nothing is not None and nothing.reason == "no_gpu" and [*_job(facts), *_changes(facts)]

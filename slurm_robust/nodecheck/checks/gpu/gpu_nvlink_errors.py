@@ -87,8 +87,6 @@ check = Check(
             1000.0, "replays an hour above which it warns", "ours: replayed traffic is not lost"
         ),
         "crc_per_second": Option(100.0, "CRC errors a second above which it warns", "NVIDIA's DCGM: its limit"),
-        "least": Option(
-            3, "events since the last look below which no rate is judged", "ours: one event proves nothing"
-        ),
+        "least": Option(3, "events since the last run below which no rate is judged", "ours: one event proves nothing"),
     },
 )

@@ -24,7 +24,7 @@ def _short(link: Facts) -> str:
 def judge(facts: Facts, options: Options) -> Finding:
     """Only a busy board is judged: an idle one saves power by a slower link.
 
-    Fails where a busy sister has more and the lack lasts from look to look. Where all have the same the machine may be
+    Fails where a busy sister has more and the lack lasts from run to run. Where all have the same the machine may be
     made so, or be a virtual one: that only warns.
     """
     told = reported(facts, "pcie")
@@ -47,7 +47,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Since when a busy board has a short link; an idle look says nothing, and keeps what was."""
+    """Since when a busy board has a short link; an idle run says nothing, and keeps what was."""
     if not facts["gpus"]:
         return None
     keys = []
@@ -69,8 +69,8 @@ check = Check(
     options={
         "fail_after_s": Option(
             240.0,
-            "seconds from look to look after which a busy board's short link fails",
-            "ours: one look may meet a change of speed",
+            "seconds from run to run after which a busy board's short link fails",
+            "ours: one run may meet a change of speed",
         )
     },
 )

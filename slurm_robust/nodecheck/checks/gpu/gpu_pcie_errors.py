@@ -53,7 +53,7 @@ check = Check(
     options={
         "replays_per_minute": Option(8.0, "replays a minute above which it warns", "NVIDIA's DCGM: its limit"),
         "least": Option(
-            20, "events since the last look below which no rate is judged", "ours: a burst at a job's start is none"
+            20, "events since the last run below which no rate is judged", "ours: a burst at a job's start is none"
         ),
     },
 )

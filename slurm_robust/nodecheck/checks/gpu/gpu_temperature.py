@@ -34,7 +34,7 @@ def _plausible(value: object) -> bool:
 
 @needs_gpus("temperature", "its temperature")
 def judge(facts: Facts, options: Options) -> Finding:
-    """At the limit from look to look fails; a single look, or a GPU much hotter than its sisters, warns."""
+    """At the limit from run to run fails; a single run, or a GPU much hotter than its sisters, warns."""
     faults = []
     for gpu in facts["gpus"]:
         part, text = _hot(gpu)
@@ -93,8 +93,8 @@ check = Check(
     options={
         "fail_after_s": Option(
             540.0,
-            "seconds from look to look at the limit after which it fails",
-            "ours: with looks every 5 min the third in a row",
+            "seconds from run to run at the limit after which it fails",
+            "ours: with a health check every 5 min the third run in a row",
         ),
         "idle_spread_c": Option(
             25,

@@ -40,7 +40,7 @@ def _names(reasons: int) -> list[str]:
 
 @needs_gpus("clock_reasons", "clock event reasons")
 def judge(facts: Facts, options: Options) -> Finding:
-    """Slowdown by hardware fails once a working GPU shows it at look after look; a first look, and software's, warn.
+    """Slowdown by hardware fails once a working GPU shows it at run after run; a first look, and software's, warn.
 
     A power cap that software keeps, application clocks and idleness are what they should be.
     """
@@ -79,8 +79,8 @@ check = Check(
     options={
         "fail_after_s": Option(
             540.0,
-            "seconds from look to look after which a slowdown by hardware fails",
-            "ours: with looks every 5 min the third in a row; a short brake in a rack is none of the node's",
+            "seconds from run to run after which a slowdown by hardware fails",
+            "ours: with a health check every 5 min the third run in a row; a short power brake is not the node's fault",
         )
     },
 )

@@ -167,7 +167,7 @@ def _elsewhere(event: Mapping[str, Any], facts: Facts) -> bool:
 def judge(facts: Facts, options: Options) -> Finding:
     """A latched fault of GPU, switch or driver fails; what an application can do by itself never does.
 
-    In a prolog a fault of one GPU alone only warns where the job was given others: the next look that is not a
+    In a prolog a fault of one GPU alone only warns where the job was given others: the next run that is not a
     prolog's, or the next job on that GPU, fails.
     """
     merged = _merged(facts)
@@ -251,7 +251,7 @@ def clear(context: Context, gpu: str, options: Options) -> int:
 _LISTS = "list of codes (XIDs, SXIDs) that {what} whatever the catalogue says"
 check = Check(
     **Check.parts_of(__name__),
-    reads="the kernel log (`nodecheck.kmsg`), what earlier looks latched (`nodecheck.cache_dir`), SLURM_JOB_GPUS",
+    reads="the kernel log (`nodecheck.kmsg`), what earlier runs latched (`nodecheck.cache_dir`), SLURM_JOB_GPUS",
     cost="one pass over the kernel log, 1–20 ms",
     stages=STAGES,
     lane=shared_kernel_log.LANE,

@@ -149,7 +149,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     said = [words for name, disk in disks.items() for words in _faults(name, disk, options)]
     grown = counters.grown(facts)
     said += [
-        f"{name.partition(' ')[0]} lost {new.delta} blocks since the last look"
+        f"{name.partition(' ')[0]} lost {new.delta} blocks since the last run"
         for name, new in grown.items()
         if new.delta
     ]

@@ -55,7 +55,7 @@ def _pairs(known: Any) -> list[list[str]]:
 
 
 def _broken(facts: Facts) -> list[list[str]]:
-    """(kind, device) of file systems that an error made read-only or shut down, now or at an earlier look."""
+    """(kind, device) of file systems that an error made read-only or shut down, now or at an earlier run."""
     said = [pair for pair in facts["known"] if pair not in facts["back"]]
     said += [[kind, name] for kind in _LASTING for name in facts["seen"].get(kind, {}).get("names", ())]
     return sorted({tuple(pair): pair for pair in said}.values())
@@ -86,11 +86,11 @@ def judge(facts: Facts, options: Options) -> Finding:
         if entry["count"] >= options["often"].get(kind, kernel_patterns.KINDS[kind].often)
     }
     if not told:
-        sentence = "the kernel log shows no trouble since the last look"
+        sentence = "the kernel log shows no trouble since the last run"
         return Finding.passed("quiet", sentence, {"seen": seen})
     worst = next(kind for kind in reversed(kernel_patterns.KINDS) if kind in told)
     said = ", ".join(_say(kind, told[kind]) for kind in sorted(told, key=lambda kind: kind != worst))
-    sentence = f"kernel log since the last look: {said}"
+    sentence = f"kernel log since the last run: {said}"
     return Finding.warn(worst, sentence, kernel_patterns.KINDS[worst].remedy, {"seen": seen})
 
 
@@ -101,7 +101,7 @@ def _say(kind: str, entry: Mapping[str, Any]) -> str:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Where the next look goes on, and which file systems an error has broken."""
+    """Where the next run goes on, and which file systems an error has broken."""
     if facts["error"]:
         return None
     return {"boot_id": facts["boot_id"], "cursor": facts["cursor"], "broken": _still(facts)}

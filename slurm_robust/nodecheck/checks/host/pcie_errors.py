@@ -38,7 +38,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     if lost:
         worst = max(lost, key=lambda name: lost[name])
         device, _, kind = worst.partition(" ")
-        sentence = f"{lost[worst]} uncorrected PCIe errors ({kind.lower()}) at {device} since the last looks"
+        sentence = f"{lost[worst]} uncorrected PCIe errors ({kind.lower()}) at {device} since the last run"
         return Finding.warn("pcie_uncorrected", sentence, f"`lspci -vvs {device}`; reseat the card", {"new": lost})
     many = {
         name: new
@@ -58,7 +58,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """A first look an hour."""
+    """A first run an hour."""
     return counters.hold(facts["kept"], counters.kept(facts), _WINDOW_S)
 
 

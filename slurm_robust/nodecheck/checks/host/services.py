@@ -34,7 +34,7 @@ def _in_cgroup(context: Context, unit: str) -> _Sign | None:
     return None
 
 
-def _process(found: Iterable[processes.Process], name: str) -> _Sign | None:
+def _process(found: Iterable[processes.NodeProcess], name: str) -> _Sign | None:
     """The first process of this command; of several it is the one that started the others."""
     command = name[:_COMMAND_CHARS]
     pids = [process.pid for process in found if process.command == command and process.state != "Z"]

@@ -57,7 +57,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """The counters of this look."""
+    """The counters of this run."""
     return counters.kept(facts)
 
 
@@ -71,7 +71,7 @@ check = Check(
         "expected": Option("", "`on` or `off` (compressed memory, zram, is no swap here); empty does not say", "ours"),
         "warn_pages_per_s": Option(
             1000.0,
-            "pages swapped in and out a second since the last look from which on it warns; 0 never",
+            "pages swapped in and out a second since the last run from which on it warns; 0 never",
             "ours: 4 MB/s",
         ),
         "warn_stalled_percent": Option(

@@ -9,7 +9,7 @@ from typing import Any
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state, counters
 from slurm_robust.nodecheck.sources import processes, small_files
-from slurm_robust.nodecheck.sources.processes import Process
+from slurm_robust.nodecheck.sources.processes import NodeProcess
 
 _MAX_KEPT = 500
 _MAX_TOLD = 5
@@ -18,12 +18,12 @@ _SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\s+(\d{1,18})$", re.MU
 
 
 def _since(kept: Mapping[str, Any], name: str, now_s: float) -> float:
-    """When this was seen first, by an earlier look or by this one."""
+    """When this was seen first, by an earlier run or by this one."""
     value = kept.get(name)
     return float(value) if isinstance(value, (int, float)) and 0 <= value <= now_s else now_s
 
 
-def _stuck(process: Process) -> str:
+def _stuck(process: NodeProcess) -> str:
     """`blocked`, `zombie`, or empty. A zombie whose threads live on waits in the kernel to exit."""
     if process.kernel:
         return ""
@@ -38,7 +38,7 @@ def _switches(context: Context, pid: int) -> int:
     return sum(int(number) for number in found)
 
 
-def _load(context: Context, every: Sequence[Process]) -> float:
+def _load(context: Context, every: Sequence[NodeProcess]) -> float:
     """What has kept the CPUs busy for the last minutes and does so now.
 
     The least of both averages and of what runs or waits for a disk at this moment: averages fade for minutes after the
@@ -129,7 +129,7 @@ check = Check(
     options={
         "warn_blocked_s": Option(
             300.0,
-            "seconds between two looks that found a process in state D, never woken in between, from which it warns",
+            "seconds between two runs that found a process in state D, never woken in between, from which it warns",
             "ours: the kernel's own hung-task limit is 120 s; large checkpoints wait as long",
         ),
         "zombie_age_s": Option(

@@ -68,7 +68,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """The counters of this look."""
+    """The counters of this run."""
     return counters.kept(facts)
 
 
@@ -80,7 +80,7 @@ check = Check(
     options={
         "warn_throttled_share": Option(
             0.05,
-            "share of the time since the last look in which heat slowed a processor; 0 never",
+            "share of the time since the last run in which heat slowed a processor; 0 never",
             "ours: a twentieth of a step shows in its time",
         )
     },

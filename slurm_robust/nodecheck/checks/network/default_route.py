@@ -61,7 +61,7 @@ def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault.fail("route_missing", "there is no default route", remedy)
         elif had:
             remedy = "`ip route`; restart the network configuration"
-            yield Fault.warn("route_lost", "the default route has gone since an earlier look", remedy)
+            yield Fault.warn("route_lost", "the default route has gone since an earlier run", remedy)
     silent = [address for address, answers in facts["gateways"].items() if answers is False]
     if silent:
         # Also so for the blink of an eye while it is asked.

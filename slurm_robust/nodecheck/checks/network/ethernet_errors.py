@@ -28,7 +28,7 @@ _DAY_S = 86_400.0
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Statistics of each card, with those of earlier looks in this boot."""
+    """Statistics of each card, with those of earlier runs in this boot."""
     wanted = [*network_links.routed(context), *map(str, options["interfaces"]), *network_links.roce(context)]
     counts: dict[str, int] = {}
     cards = network_links.cards(network_links.stack(context, wanted))
@@ -87,13 +87,13 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts:
-    """This look's counts, and some of the last day's."""
+    """This run's counts, and some of the last day's."""
     return windows.kept(facts, _DAY_S)
 
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="/sys/class/net/*/{statistics,carrier_changes,carrier_down_count}, compared with the looks of the last day",
+    reads="/sys/class/net/*/{statistics,carrier_changes,carrier_down_count}, compared with the runs of the last day",
     cost="twelve small reads a card, 1 ms",
     stages=("epilog", "periodic", "full"),
     lane="files",

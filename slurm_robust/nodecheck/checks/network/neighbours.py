@@ -40,7 +40,7 @@ def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
     for family, (entries, limit) in facts["tables"].items():
         remedy = f"`sysctl net.{family}.neigh.default.gc_thresh3`: raise it, with gc_thresh1 and gc_thresh2 below it"
         if family in grown and grown[family].delta:
-            sentence = f"the {family} neighbour table was full {grown[family].delta} times since an earlier look"
+            sentence = f"the {family} neighbour table was full {grown[family].delta} times since an earlier run"
             yield Fault.warn("neighbour_overflow", sentence, remedy)
         elif entries is not None and limit and entries > options["warn_share"] * limit:
             sentence = f"{entries} of {limit} {family} neighbours are in use"

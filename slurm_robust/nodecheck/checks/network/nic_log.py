@@ -82,7 +82,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         return shared_kernel_log.unreadable(facts, needed=False)
     seen = {kind: entry for kind, entry in facts["seen"].items() if kind not in options["ignore"]}
     if not seen:
-        return Finding.passed("quiet", "the kernel log shows no trouble with network cards since the last look")
+        return Finding.passed("quiet", "the kernel log shows no trouble with network cards since the last run")
     worst = next(kind for kind in reversed(_KINDS) if kind in seen)
     said = ", ".join(f"{kind} ×{entry['count']}" for kind, entry in seen.items())
     cards = sorted({card for entry in seen.values() for card in entry["cards"]})
@@ -91,7 +91,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Where the next look goes on."""
+    """Where the next run goes on."""
     return None if facts["error"] else {"boot_id": facts["boot_id"], "cursor": facts["cursor"]}
 
 

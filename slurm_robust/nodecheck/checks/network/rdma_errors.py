@@ -57,7 +57,7 @@ _CABLE = "clean, reseat or replace cable and transceiver; `mlxlink -d {} -c`"
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The error counters of every port, with those of earlier looks in this boot."""
+    """The error counters of every port, with those of earlier runs in this boot."""
     counts: dict[str, dict[str, int]] = {}
     ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
     for device, port in ports:
@@ -118,7 +118,7 @@ def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails for a link that flaps so often that no job survives, unless it may be for management; other errors warn.
 
-    Whatever a counter reached before the first look of this boot says nothing.
+    Whatever a counter reached before the first run of this boot says nothing.
     """
     if not any(facts["counts"].values()):
         return Finding.skip("no_counters", "no RDMA port has error counters")
@@ -139,13 +139,13 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts:
-    """This look's counts, and some of the last day's."""
+    """This run's counts, and some of the last day's."""
     return windows.kept(facts, _DAY_S, flat(facts["counts"]))
 
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="/sys/class/infiniband/*/ports/*/counters, compared with the looks of the last hour and day",
+    reads="/sys/class/infiniband/*/ports/*/counters, compared with the runs of the last hour and day",
     cost="eleven small reads a port, each of which asks the card's firmware: 1–10 ms",
     stages=STAGES,
     lane=rdma.LANE,

@@ -16,7 +16,7 @@ _NO_LID = (0, 0xFFFF)
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """All ports, and what earlier looks of this boot and of the last one saw."""
+    """All ports, and what earlier runs of this boot and of the last one saw."""
     kept = check_state.load(context.cache_dir, check.name)
     found = rdma.devices(context)
     up = {}
@@ -80,7 +80,7 @@ def _ports(facts: Facts, options: Options) -> list[tuple[str, rdma.Device, rdma.
 
 
 def _gone(facts: Facts, options: Options) -> Iterator[Fault]:
-    """Devices of an earlier look in this boot that are no more."""
+    """Devices of an earlier run in this boot that are no more."""
     there = {device["name"] for device in facts["devices"]}
     addresses = {device["pci"] for device in facts["devices"]} - {""}
     for name, pci in _known(facts["kept"], facts["boot_id"])["devices"].items():
@@ -214,7 +214,7 @@ def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="/sys/class/infiniband, /sys/class/net/*/flags, /sys/bus/pci/devices, and what earlier looks saw",
+    reads="/sys/class/infiniband, /sys/class/net/*/flags, /sys/bus/pci/devices, and what earlier runs saw",
     cost="a dozen small reads a port, some of which ask the card's firmware: 1–5 ms",
     stages=STAGES,
     lane=rdma.LANE,

@@ -108,7 +108,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="/sys/class/infiniband/*/ports/*/rate, and the rates that earlier looks of this boot saw",
+    reads="/sys/class/infiniband/*/ports/*/rate, and the rates that earlier runs of this boot saw",
     cost="nothing beyond rdma_ports, whose reading it shares",
     stages=STAGES,
     lane=rdma.LANE,

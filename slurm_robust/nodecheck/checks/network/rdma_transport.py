@@ -49,7 +49,7 @@ _ALONE = 10
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The transport counters of every port, the ports that are sisters, and the counts of earlier looks."""
+    """The transport counters of every port, the ports that are sisters, and the counts of earlier runs."""
     counts: dict[str, dict[str, int]] = {}
     ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
     for device, port in ports:
@@ -107,13 +107,13 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts:
-    """This look's counts, and some of the last hour's."""
+    """This run's counts, and some of the last hour's."""
     return windows.kept(facts, counters.HOUR_S, flat(facts["counts"]))
 
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="/sys/class/infiniband/*/ports/*/hw_counters, compared with the looks of the last hour",
+    reads="/sys/class/infiniband/*/ports/*/hw_counters, compared with the runs of the last hour",
     cost="up to nine small reads a port, which the driver answers together: 1–5 ms",
     stages=("epilog", "periodic", "full"),
     lane=rdma.LANE,
