@@ -67,7 +67,7 @@ def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], second
     try:
         return _printable(check.judge(outcome.value, settings))
     except Exception as error:  # noqa: BLE001 (our own errors are never a verdict on the node)
-        sentence = shorten(f"{check.name} could not judge its facts: {type(error).__name__}: {error}")
+        sentence = shorten(f"{check.name} could not judge: {type(error).__name__}: {error}")
         return Finding(Status.UNKNOWN, "judge_error", sentence, _ASK.format(name=check.name), {"facts": outcome.value})
 
 
