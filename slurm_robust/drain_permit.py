@@ -1,53 +1,64 @@
-"""The daemon's leave to drain: a marker that it keeps in a node's Comment, beside an admin's own words.
+"""The drain permit: the daemon's marker in a node's Comment that lets the node's own scripts drain it.
 
-`[[srobust-leave until=1763686800 most=9]]` says that until then (seconds since the epoch) prolog, epilog and health
-check may drain this node, while fewer than nine nodes are out by our doing: many that fail in the same second all find
-their leave, long before the daemon could take it away, and have to count for themselves. The daemon renews it while its
-breaker is closed; an open one puts `[[srobust-no-leave]]` in its place, and a dead daemon lets it lapse. All of that is
-no leave, and so is a comment without any marker: that one says besides that no daemon has been here, which is what
-`nodecheck.alone` asks. Standard library only, nothing here acts.
+`[[srobust-drain-permit until=1763686800 most=9]]`: until then (seconds since the epoch) prolog, epilog and health check
+may drain this node, as long as fewer than nine nodes are drained by us. The bound is there because many nodes may fail
+in the same second, before the daemon can withdraw their permits. The daemon renews permits while its breaker is closed;
+an open breaker puts `[[srobust-no-drain-permit]]` in their place, and the permits of a dead daemon expire. A comment
+without any marker is no permit either; it also says that no daemon manages this node, which
+`nodecheck.without_daemon` asks. The markers of version 0.1, `srobust-leave` and `srobust-no-leave`, mean the same.
+Standard library only; nothing here acts.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-MAX_LEAVE_S = 86_400.0
-"""A leave that reaches further ahead than a day is not believed: it would outlive the daemon that gave it."""
+MAX_PERMIT_S = 86_400.0
+"""A permit that reaches further ahead than a day is ignored: it would outlive the daemon that gave it."""
 
-_MARKER = re.compile(r"\s*\[\[srobust-(?:leave until=(\d{1,12})(?: most=(\d{1,6}))?|no-leave)\]\]")
+_MARKER = re.compile(
+    r"\s*\[\[srobust-(?:(?:drain-permit|leave) until=(\d{1,12})(?: most=(\d{1,6}))?|no-(?:drain-permit|leave))\]\]"
+)
 
 
-def parse_leave(comment: str, now_s: float) -> float | None:
-    """Until when this comment gives leave, seconds since the epoch; None where it gives none now.
+class DrainPermit(NamedTuple):
+    """A permit that is valid now.
 
-    Of several markers the last counts. One that is malformed, over, or further ahead than `MAX_LEAVE_S` is none.
+    Attributes:
+        until_s: When it expires, seconds since the epoch.
+        most: It is void once so many nodes are drained by us; None where the marker names no bound.
     """
-    found = _MARKER.findall(comment)
-    if not found or not found[-1][0]:
+
+    until_s: float
+    most: int | None = None
+
+
+def parse(comment: str, now_s: float) -> DrainPermit | None:
+    """The permit in this comment; None where there is none that is valid now.
+
+    The last of several markers counts. One that is malformed, expired, or reaches further ahead than `MAX_PERMIT_S` is
+    no permit.
+    """
+    markers = _MARKER.findall(comment)
+    until, most = markers[-1] if markers else ("", "")
+    if not until or not now_s < float(until) <= now_s + MAX_PERMIT_S:
         return None
-    until_s = float(found[-1][0])
-    return until_s if now_s < until_s <= now_s + MAX_LEAVE_S else None
-
-
-def parse_most(comment: str) -> int | None:
-    """At how many nodes out by our doing this leave ends; None where it does not say."""
-    found = _MARKER.findall(comment)
-    return int(found[-1][1]) if found and found[-1][1] else None
+    return DrainPermit(float(until), int(most) if most else None)
 
 
 def of_daemon(comment: str) -> bool:
-    """True where a daemon has written a marker here, whatever it says now, also one that cannot be read."""
+    """True where a daemon has written any marker here, also one that refuses, has expired, or cannot be read."""
     return "[[srobust-" in comment
 
 
-def render_leave(until_s: float | None, comment: str = "", most: int | None = None) -> str:
-    """The comment with this marker instead of any that is in it; with the one that refuses where `until_s` is None.
+def render_permit(until_s: float | None, comment: str = "", most: int | None = None) -> str:
+    """The comment with this permit in place of every marker in it; with a refusal where `until_s` is None.
 
-    An admin's own words in `comment` stay as they are. `most` is what `parse_most` gives.
+    An admin's own text in `comment` stays. `most` is the permit's bound.
     """
-    words = _MARKER.sub("", comment).strip()
+    text = _MARKER.sub("", comment).strip()
     if until_s is None:
-        return f"{words} [[srobust-no-leave]]".lstrip()
+        return f"{text} [[srobust-no-drain-permit]]".lstrip()
     bound = "" if most is None else f" most={min(max(most, 0), 999_999)}"
-    return f"{words} [[srobust-leave until={int(until_s)}{bound}]]".lstrip()
+    return f"{text} [[srobust-drain-permit until={int(until_s)}{bound}]]".lstrip()

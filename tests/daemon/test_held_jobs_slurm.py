@@ -38,7 +38,7 @@ def test_refused_job_is_released_and_runs_elsewhere(holding: Scene) -> None:
     scene = holding
     scene.cluster.add_kmsg("n1", XID_79)
     scene.start()
-    wait_until(lambda: "srobust-leave" in scene.node("n1").comment, 20, "the daemon gives leave to drain")
+    wait_until(lambda: "srobust-drain-permit" in scene.node("n1").comment, 20, "the daemon gives a drain permit")
     theirs = scene.submit("-H", "-N1", script="sleep 300")
     job = scene.submit("-N2", "--exclusive", script="sleep 300")
     wait_until(lambda: "launch failed" in scene.job(job).reason, 30, "Slurm holds the job", poll_s=0.02)

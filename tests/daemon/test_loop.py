@@ -275,8 +275,8 @@ def test_breaker_counts_prolog_drains_and_is_reset(tmp_path: Path) -> None:
         slurm.drain(name, "srobust: XID 79")
     world.run(10)
     assert world.daemon.breaker.why_open
-    assert not any("srobust-leave" in n.comment for n in slurm.state.nodes.values())
-    assert all(n.comment == "[[srobust-no-leave]]" for n in slurm.state.nodes.values())
+    assert not any("srobust-drain-permit" in n.comment for n in slurm.state.nodes.values())
+    assert all(n.comment == "[[srobust-no-drain-permit]]" for n in slurm.state.nodes.values())
     world.claim(1, ("n2",))
     world.run(5)
     assert world.outcomes() == ["refused"]
@@ -284,16 +284,16 @@ def test_breaker_counts_prolog_drains_and_is_reset(tmp_path: Path) -> None:
     world.claim(1, ("n2",), incident="i2")
     world.run(20)
     assert world.outcomes() == ["refused", "running"]
-    assert all("srobust-leave" in n.comment for n in slurm.state.nodes.values())
+    assert all("srobust-drain-permit" in n.comment for n in slurm.state.nodes.values())
     world.journal.close()
 
 
 def test_own_words_of_administrators_stay_on_the_nodes(world: World) -> None:
-    """The leave stands beside what an administrator wrote."""
+    """The permit stands beside what an administrator wrote."""
     node = world.slurm.state.nodes["n3"]
     world.slurm.state.nodes["n3"] = replace(node, comment="rack 7, ticket 12")
     world.run(6)
-    assert world.slurm.state.nodes["n3"].comment.startswith("rack 7, ticket 12 [[srobust-leave until=")
+    assert world.slurm.state.nodes["n3"].comment.startswith("rack 7, ticket 12 [[srobust-drain-permit until=")
     calls = world.slurm.acts.count("comment n3")
     world.run(600, step_s=5.0)
     assert world.slurm.acts.count("comment n3") <= calls + 2

@@ -64,7 +64,7 @@ def test_failed_recheck_drains_with_the_evidence_and_trips_the_breaker(scene: Sc
     scene.start(quarantine={"recheck_command": UNFIT}, breaker={"max_drains": 1})
     job = scene.submit("-N2", "--exclusive")
     suspect = scene.watched(job).nodes[0]
-    wait_until(lambda: "srobust-leave" in scene.node(suspect).comment, 10, "leave on the nodes")
+    wait_until(lambda: "srobust-drain-permit" in scene.node(suspect).comment, 10, "a drain permit on the nodes")
     scene.claim(job, [suspect])
     scene.running(job, restart=1)
     node = wait_until(lambda: scene.node(suspect).drained and scene.node(suspect), 20, "the suspect is drained")
@@ -76,7 +76,7 @@ def test_failed_recheck_drains_with_the_evidence_and_trips_the_breaker(scene: Sc
     scene.running(job, restart=2)
     wait_until(lambda: "breaker.open" in scene.log.read_text(), 20, "the breaker opens instead of a second drain")
     assert not scene.node(second).drained
-    wait_until(lambda: "srobust-leave" not in scene.node(second).comment, 10, "the leave is taken away")
+    wait_until(lambda: "srobust-drain-permit" not in scene.node(second).comment, 10, "the permit is withdrawn")
     third = scene.watched(job, restart=2).nodes[0]
     scene.claim(job, [third], restart=2, incident="i3")
     assert "breaker" in scene.await_incident(job, id="i3", outcome="refused")["reason"]
@@ -84,7 +84,7 @@ def test_failed_recheck_drains_with_the_evidence_and_trips_the_breaker(scene: Sc
     journal = Journal.open(scene.state_dir)
     request_reset(journal, time.time(), "a person")
     journal.close()
-    wait_until(lambda: "srobust-leave" in scene.node(third).comment, 15, "leave is given again")
+    wait_until(lambda: "srobust-drain-permit" in scene.node(third).comment, 15, "a permit is given again")
 
 
 def test_strikes_of_different_jobs_drain(scene: Scene) -> None:

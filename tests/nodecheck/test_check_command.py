@@ -12,7 +12,7 @@ import pytest
 
 from slurm_robust.nodecheck.catalogue import explain
 from slurm_robust.nodecheck.engine import registry
-from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
 from slurm_robust.nodecheck.engine.isolate import Task, run_all
 from slurm_robust.nodecheck.stages import command
 from slurm_robust.nodecheck.stages.command import main
@@ -76,7 +76,7 @@ def test_what_is_wrong_stands_first_and_what_is_not_there_once(capsys: pytest.Ca
         ("gpu_rows", Finding(Status.SKIP, "no_driver", "no driver is loaded")),
         ("xid", Finding(Status.FAIL, "xid_79", "XID 79", "drain")),
     ]
-    report = Report("n1", "full", tuple(Result(name, finding) for name, finding in said))
+    report = NodeReport("n1", "full", tuple(Result(name, finding) for name, finding in said))
     command._print(report, as_json=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines] == ["n1:", "fail", "→", "unknown", "warn", "→", "pass", "skip"]

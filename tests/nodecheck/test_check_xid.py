@@ -218,10 +218,10 @@ def test_a_fault_of_one_gpu_alone_refuses_only_jobs_that_were_given_it(two_gpus:
 
 def test_a_fault_that_spared_this_job_lets_no_verdict_stand(two_gpus: Node) -> None:
     """The next job may be given that GPU: its prolog has to look itself."""
-    assert runner.run([xid.check], two_gpus.context, {}, 10.0).results[0].watches == ()
+    assert runner.run([xid.check], two_gpus.context, {}, 10.0).results[0].conditions == ()
     two_gpus.say(line(95, gpu="0000:1b:00"))
     (result,) = runner.run([xid.check], two_gpus.context, {}, 10.0).results
-    assert (result.finding.status, result.watches) == (Status.WARN, (("never",),))
+    assert (result.finding.status, result.conditions) == (Status.WARN, (("never",),))
 
 
 @pytest.mark.parametrize("code", [79, 74, 119])

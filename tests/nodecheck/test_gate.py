@@ -8,19 +8,19 @@ import pytest
 
 from slurm_robust.config import BreakerConfig, Config, NodecheckConfig, SlurmConfig
 from slurm_robust.model import Mode
-from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
 from slurm_robust.nodecheck.stages import gate
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmTimeoutError
 
 NOW_S = 1_763_686_000.0
-LEAVE = "rack 12 [[srobust-leave until=1763686060]]"
-IDLE = Node("n1", "IDLE", comment=LEAVE)
+PERMIT = "rack 12 [[srobust-drain-permit until=1763686060]]"
+IDLE = Node("n1", "IDLE", comment=PERMIT)
 
 
-def report(status: Status = Status.FAIL, stage: str = "prolog") -> Report:
+def report(status: Status = Status.FAIL, stage: str = "prolog") -> NodeReport:
     """A report with one finding."""
-    return Report("n1", stage, (Result("xid", Finding(status, "xid_79", "XID 79 on GPU 0000:9b:00")),))
+    return NodeReport("n1", stage, (Result("xid", Finding(status, "xid_79", "XID 79 on GPU 0000:9b:00")),))
 
 
 DRAIN = "srobust: XID 79 on GPU 0000:9b:00"
@@ -32,45 +32,63 @@ DRAIN = "srobust: XID 79 on GPU 0000:9b:00"
         ("prolog", Mode.ACT, IDLE, (True, DRAIN), "draining n1"),
         ("epilog", Mode.ACT, IDLE, (True, DRAIN), "draining n1"),
         ("prolog", Mode.OBSERVE, IDLE, (False, ""), "observe: would drain n1"),
-        ("prolog", Mode.ACT, None, (False, ""), "knows no such node"),
-        ("prolog", Mode.ACT, Node("n1", "IDLE"), (False, ""), "no leave"),
-        ("prolog", Mode.ACT, Node("n1", "IDLE", comment="[[srobust-leave until=1]]"), (False, ""), "no leave"),
+        ("prolog", Mode.ACT, None, (False, ""), "does not know this node"),
+        ("prolog", Mode.ACT, Node("n1", "IDLE"), (False, ""), "no drain permit"),
+        (
+            "prolog",
+            Mode.ACT,
+            Node("n1", "IDLE", comment="[[srobust-drain-permit until=1]]"),
+            (False, ""),
+            "no drain permit",
+        ),
         # nhc#134 and its kind: what a person wrote stays; a node drained already gets no new job either.
-        ("prolog", Mode.ACT, Node("n1", "IDLE", frozenset({"DRAIN"}), "bad fan", comment=LEAVE), (True, ""), "bad fan"),
+        (
+            "prolog",
+            Mode.ACT,
+            Node("n1", "IDLE", frozenset({"DRAIN"}), "bad fan", comment=PERMIT),
+            (True, ""),
+            "bad fan",
+        ),
         (
             "epilog",
             Mode.ACT,
-            Node("n1", "IDLE", frozenset({"DRAIN"}), "bad fan", comment=LEAVE),
+            Node("n1", "IDLE", frozenset({"DRAIN"}), "bad fan", comment=PERMIT),
             (False, ""),
             "bad fan",
         ),
         (
             "prolog",
             Mode.ACT,
-            Node("n1", "IDLE", frozenset({"DRAIN"}), "srobust: x", comment=LEAVE),
+            Node("n1", "IDLE", frozenset({"DRAIN"}), "srobust: x", comment=PERMIT),
             (True, ""),
             "already",
         ),
         # Slurm 24.11 leaves a reason where it stands when the node is resumed: it says nothing of a node in service.
-        ("prolog", Mode.ACT, Node("n1", "IDLE", reason="bad fan", comment=LEAVE), (True, DRAIN), "draining n1"),
-        ("periodic", Mode.ACT, Node("n1", "MIXED", reason="bad fan", comment=LEAVE), (True, DRAIN), "draining n1"),
-        ("periodic", Mode.ACT, Node("n1", "DOWN", reason="bad fan", comment=LEAVE), (False, ""), "bad fan"),
-        ("epilog", Mode.ACT, Node("n1", "IDLE", frozenset({"FAIL"}), "bad fan", comment=LEAVE), (False, ""), "bad fan"),
-        ("prolog", Mode.ACT, Node("n1", "IDLE", reason="srobust: old", comment=LEAVE), (True, DRAIN), "draining n1"),
+        ("prolog", Mode.ACT, Node("n1", "IDLE", reason="bad fan", comment=PERMIT), (True, DRAIN), "draining n1"),
+        ("periodic", Mode.ACT, Node("n1", "MIXED", reason="bad fan", comment=PERMIT), (True, DRAIN), "draining n1"),
+        ("periodic", Mode.ACT, Node("n1", "DOWN", reason="bad fan", comment=PERMIT), (False, ""), "bad fan"),
+        (
+            "epilog",
+            Mode.ACT,
+            Node("n1", "IDLE", frozenset({"FAIL"}), "bad fan", comment=PERMIT),
+            (False, ""),
+            "bad fan",
+        ),
+        ("prolog", Mode.ACT, Node("n1", "IDLE", reason="srobust: old", comment=PERMIT), (True, DRAIN), "draining n1"),
         # nhc#159: slurmd's first health check runs before the node has registered; the next look decides.
         ("periodic", Mode.ACT, IDLE, (True, DRAIN), "draining n1"),
-        ("periodic", Mode.ACT, Node("n1", "UNKNOWN", comment=LEAVE), (False, ""), "has not registered"),
+        ("periodic", Mode.ACT, Node("n1", "UNKNOWN", comment=PERMIT), (False, ""), "has not registered"),
         (
             "periodic",
             Mode.ACT,
-            Node("n1", "IDLE", frozenset({"NOT_RESPONDING"}), comment=LEAVE),
+            Node("n1", "IDLE", frozenset({"NOT_RESPONDING"}), comment=PERMIT),
             (False, ""),
             "has not registered",
         ),
     ],
 )
 def test_decision(stage: str, mode: Mode, node: Node | None, does: tuple[bool, str], words: str) -> None:
-    """Only with leave, only in act mode, never over what took the node out already."""
+    """Only with a permit, only in act mode, never over what took the node out already."""
     decision = gate.decide(report(stage=stage), mode, node, NOW_S)
     assert (decision.refuse, decision.drain_reason) == does
     assert words in decision.line
@@ -118,12 +136,12 @@ class Slurm:
         self.drained.append((nodes, reason))
 
 
-ACT = Config(mode=Mode.ACT, nodecheck=NodecheckConfig(leave_timeout_s=3.0))
+ACT = Config(mode=Mode.ACT, nodecheck=NodecheckConfig(permit_timeout_s=3.0))
 
 
 def fresh() -> Node:
-    """A node with leave for the next minute."""
-    return Node("n1", "IDLE", comment=f"[[srobust-leave until={int(time.time()) + 60}]]")
+    """A node with a permit for the next minute."""
+    return Node("n1", "IDLE", comment=f"[[srobust-drain-permit until={int(time.time()) + 60}]]")
 
 
 def test_slurm_is_asked_only_for_an_unfit_node() -> None:
@@ -137,7 +155,7 @@ def test_slurm_is_asked_only_for_an_unfit_node() -> None:
     assert len(lines) == 2
 
 
-def test_with_leave_the_node_is_drained_before_the_exit() -> None:
+def test_with_a_permit_the_node_is_drained_before_the_exit() -> None:
     """Drained with our reason, and the script is told to exit 1."""
     slurm, lines = Slurm(fresh()), list[str]()
     assert gate.act(report(), ACT, lines.append, slurm.connect) == gate.EXIT_REFUSE
@@ -151,14 +169,14 @@ def out(number: int) -> Node:
 
 @pytest.mark.parametrize(("others", "drains"), [(0, 1), (1, 1), (2, 0), (5, 0)])
 def test_many_at_once_count_before_they_drain(others: int, drains: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bad driver roll-out: all have leave, and the third finds that two are out; drains of others do not count."""
+    """A bad driver roll-out: all have a permit, and the third finds that two are out; drains of others do not count."""
     monkeypatch.setattr(gate, "SPREAD_S", 0.01)
-    node = Node("n1", "IDLE", comment=f"[[srobust-leave until={int(time.time()) + 60} most=2]]")
+    node = Node("n1", "IDLE", comment=f"[[srobust-drain-permit until={int(time.time()) + 60} most=2]]")
     slurm, lines = Slurm(node), list[str]()
     slurm.others = [out(i) for i in range(others)] + [Node("p", "IDLE", frozenset({"DRAIN"}), reason="fan")]
     assert gate.act(report(), ACT, lines.append, slurm.connect) == (gate.EXIT_REFUSE if drains else 0)
     assert len(slurm.drained) == drains
-    assert drains or "out already" in lines[0]
+    assert drains or "are drained by us" in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -168,17 +186,17 @@ def test_many_at_once_count_before_they_drain(others: int, drains: int, monkeypa
         ("rack 12", True, True),
         ("", False, False),
         # A daemon was here: dead, refusing or of another version, it is not gone around.
-        ("[[srobust-leave until=1]]", True, False),
-        ("rack 12 [[srobust-no-leave]]", True, False),
+        ("[[srobust-drain-permit until=1]]", True, False),
+        ("rack 12 [[srobust-no-drain-permit]]", True, False),
         ("[[srobust-later]]", True, False),
     ],
 )
 def test_alone_only_where_no_daemon_has_been(comment: str, alone: bool, does: bool) -> None:
-    """`nodecheck.alone: drain` is for sites without srobustd."""
+    """`nodecheck.without_daemon: drain` is for sites without srobustd."""
     decision = gate.decide(report(), Mode.ACT, Node("n1", "IDLE", comment=comment), NOW_S, alone=alone)
     assert decision.refuse is does
     assert (decision.drain_reason == DRAIN) is does
-    assert does or "no leave" in decision.line
+    assert does or "no drain permit" in decision.line
 
 
 def test_alone_respects_what_anybody_respects() -> None:
@@ -227,16 +245,16 @@ def test_alone_the_breaker_s_bounds_hold(
 
 def without_daemon(breaker: BreakerConfig) -> Config:
     """A site without srobustd that drains."""
-    part = NodecheckConfig(leave_timeout_s=3.0, alone="drain")
+    part = NodecheckConfig(permit_timeout_s=3.0, without_daemon="drain")
     return Config(mode=Mode.ACT, nodecheck=part, breaker=breaker)
 
 
 def test_a_drain_by_a_person_meanwhile_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second read decides."""
     monkeypatch.setattr(gate, "SPREAD_S", 0.01)
-    leave = f"[[srobust-leave until={int(time.time()) + 60} most=2]]"
-    slurm = Slurm(Node("n1", "IDLE", comment=leave))
-    monkeypatch.setattr(slurm, "nodes", lambda: [Node("n1", "IDLE", frozenset({"DRAIN"}), "fan", comment=leave)])
+    permit = f"[[srobust-drain-permit until={int(time.time()) + 60} most=2]]"
+    slurm = Slurm(Node("n1", "IDLE", comment=permit))
+    monkeypatch.setattr(slurm, "nodes", lambda: [Node("n1", "IDLE", frozenset({"DRAIN"}), "fan", comment=permit)])
     assert gate.act(report(), ACT, lambda line: None, slurm.connect) == gate.EXIT_REFUSE
     assert slurm.drained == []
 

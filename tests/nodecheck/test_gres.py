@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slurm_robust.nodecheck.checks.gpu import gpu_count
 from slurm_robust.nodecheck.engine import runner
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.sources import gres, node_line
+from slurm_robust.nodecheck.sources import slurm_conf
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from slurm_robust.nodecheck.sources import gres, node_line
 )
 def test_what_gres_says_of_gpus(value: str, number: int) -> None:
     """Summed over types; parts of a GPU, and what is no plain number, say nothing."""
-    assert gres.count(value) == number
+    assert slurm_conf.gpu_count(value) == number
 
 
 CONF = """ClusterName=c  # NodeName=n1 Gres=gpu:2
@@ -47,14 +47,14 @@ NodeName=broken[1-
 @pytest.mark.parametrize(("node", "number"), [("n3", 8), ("m1", 8), ("old07", 4), ("cpu2", 0), ("n5", 0), ("", 0)])
 def test_a_node_s_own_line_counts(node: str, number: int) -> None:
     """A default holds for the lines behind it; a node that is not named has nothing said of it."""
-    assert gres.gpus(CONF, node) == number
+    assert slurm_conf.gpus(CONF, node) == number
 
 
 @given(st.text(max_size=200), st.text(max_size=20))
 def test_any_text_is_read_without_an_error(text: str, node: str) -> None:
     """Whatever stands there."""
-    assert gres.gpus(f"NodeName={text}", node) >= 0
-    assert gres.count(text) >= 0
+    assert slurm_conf.gpus(f"NodeName={text}", node) >= 0
+    assert slurm_conf.gpu_count(text) >= 0
 
 
 def test_fewer_gpus_than_slurm_gives_the_node_warn(tmp_path: Path) -> None:
@@ -92,14 +92,14 @@ NodeName=j1 CPUs=x RealMemory=12G
 )
 def test_what_slurm_conf_says_of_cpus_and_memory(node: str, expected: tuple[int, int]) -> None:
     """As numbers or by sockets, cores and threads; what is no number says nothing."""
-    assert (node_line.cpus(NODES, node), node_line.memory_mb(NODES, node)) == expected
+    assert (slurm_conf.cpus(NODES, node), slurm_conf.memory_mb(NODES, node)) == expected
 
 
 def test_a_node_that_pretends_to_have_more_is_not_held_to_it() -> None:
     """`config_overrides` is for test clusters: Slurm itself does not compare then."""
     text = NODES.replace("l3cache_as_socket", "l3cache_as_socket,config_overrides")
-    assert (node_line.cpus(text, "n3"), node_line.memory_mb(text, "n3")) == (0, 0)
-    assert gres.gpus(text, "n3") == 8
+    assert (slurm_conf.cpus(text, "n3"), slurm_conf.memory_mb(text, "n3")) == (0, 0)
+    assert slurm_conf.gpus(text, "n3") == 8
 
 
 @given(st.text(max_size=300), st.text(max_size=10))
@@ -107,6 +107,6 @@ def test_any_slurm_conf_is_read_without_an_error(text: str, node: str) -> None:
     """The parser is total, also behind a line that is whole."""
     for conf in (text, f"NodeName=n1 {text}", NODES + text):
         for name in (node, "n1"):
-            assert node_line.cpus(conf, name) >= 0
-            assert node_line.memory_mb(conf, name) >= 0
-            assert gres.gpus(conf, name) >= 0
+            assert slurm_conf.cpus(conf, name) >= 0
+            assert slurm_conf.memory_mb(conf, name) >= 0
+            assert slurm_conf.gpus(conf, name) >= 0

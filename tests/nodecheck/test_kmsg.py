@@ -195,7 +195,7 @@ def test_the_words_spare_work_and_change_nothing(lines: list[str], at: int, ende
     """With or without the words that each wanted line has, the same records are found, from any cursor on."""
     data = ("\n".join(lines) + "\n" * ended).encode()
     for name, data_ in (("1:2", data), ("", data.replace(b"\n", b"\0") + b"\0")):
-        source = kmsg.Source(data_, 0, name)
+        source = kmsg.KernelLog(data_, 0, name)
         cursor = {"file": name, "at": at, "seq": at // 10}
         one = source.since(ANY_XID.match, cursor)
         assert source.since(ANY_XID.match, cursor, None, ["NVRM: Xid", "never"]) == one
@@ -203,9 +203,9 @@ def test_the_words_spare_work_and_change_nothing(lines: list[str], at: int, ende
 
 def test_the_device_s_records_are_read_once_for_several() -> None:
     """Each takes what it wants from its own cursor on, and learns where the device ends."""
-    source = kmsg.Source(b"".join(b"4,%d,5,-;NVRM: Xid %d\n KEY=x\n\0" % (n, n) for n in range(7)))
+    source = kmsg.KernelLog(b"".join(b"4,%d,5,-;NVRM: Xid %d\n KEY=x\n\0" % (n, n) for n in range(7)))
     log = source.since(ANY_XID.match, {"seq": 4}, None, ["NVRM"])
     assert [record.text for record in log.records] == ["NVRM: Xid 5", "NVRM: Xid 6"]
     assert log.cursor == {"seq": 6}
-    assert source.since(re.compile("no").match, {}, None, ["no"]) == kmsg.Log((), {"seq": 6})
-    assert kmsg.Source().since(ANY_XID.match, {"seq": 9}).cursor == {"seq": 9}
+    assert source.since(re.compile("no").match, {}, None, ["no"]) == kmsg.LogReading((), {"seq": 6})
+    assert kmsg.KernelLog().since(ANY_XID.match, {"seq": 9}).cursor == {"seq": 9}

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_robust.nodecheck.engine import registry, runner
 from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Finding, Fitness, Report, Result, Status, fitness, shorten
+from slurm_robust.nodecheck.engine.finding import Finding, Fitness, NodeReport, Result, Status, fitness, shorten
 from slurm_robust.nodecheck.engine.registry import Check, CheckError, Option
 
 NODE = Context("n1")
@@ -84,7 +84,7 @@ def test_the_verdict(statuses: list[str], verdict: str) -> None:
 def test_the_json_has_the_documented_shape() -> None:
     """Node, verdict, checks; each with name, status, reason, remedy, evidence and duration_ms."""
     finding = Finding(Status.FAIL, "xid_79", "XID 79", "power-cycle", {"gpu": "0000:9b:00"})
-    said = Report("n1", "prolog", (Result("xid", finding, 1.26),)).to_json()
+    said = NodeReport("n1", "prolog", (Result("xid", finding, 1.26),)).to_json()
     assert said["node"] == "n1"
     assert said["verdict"] == "unfit"
     check = said["checks"][0]
@@ -95,7 +95,7 @@ def test_the_json_has_the_documented_shape() -> None:
 def test_a_sentence_fits_a_drain_reason() -> None:
     """One printable line of at most 200 characters, whatever the findings say."""
     long = Result("a", Finding(Status.FAIL, "x", "words\nand \x1b[31m" + "x" * 400))
-    sentence = Report("n1", "prolog", (long,)).sentence
+    sentence = NodeReport("n1", "prolog", (long,)).sentence
     assert len(sentence) <= 200
     assert sentence.isprintable()
     assert shorten("a  b\tc") == "a b c"

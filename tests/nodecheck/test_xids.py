@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.nodecheck.catalogue import xids
-from slurm_robust.nodecheck.catalogue.xids import Act, Fault, Grade
+from slurm_robust.nodecheck.catalogue.xids import Act, FaultSource, Grade
 
 APPLICATION = [8, 11, 13, 25, 31, 32, 37, 39, 40, 41, 43, 45, 60, 68, 69, 70, 80, 82, 96, 108, 126, 135, 137, 139]
 BROKEN = [46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 151, 158]
@@ -14,7 +14,7 @@ BROKEN = [46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 151, 158
 @pytest.mark.parametrize("code", APPLICATION)
 def test_what_an_application_can_do_is_never_a_fault_of_the_node(code: int) -> None:
     """Application-class codes are notes, whatever stands in their message."""
-    assert xids.lookup(code).fault is Fault.APPLICATION
+    assert xids.lookup(code).fault is FaultSource.APPLICATION
     assert xids.grade(code, "fatal error, reset required") is Grade.NOTE
 
 
@@ -24,12 +24,12 @@ def test_documented_resets_reboots_and_repairs_make_a_node_unfit(code: int) -> N
     entry = xids.lookup(code)
     assert xids.grade(code, "") is Grade.FAIL
     assert entry.act in (Act.RESET, Act.REBOOT, Act.REPAIR)
-    assert entry.fault in (Fault.HARDWARE, Fault.DRIVER)
+    assert entry.fault in (FaultSource.HARDWARE, FaultSource.DRIVER)
 
 
 def test_no_entry_of_the_catalogue_fails_an_application() -> None:
     """The rule of the module holds for each entry, not only for those named here."""
-    wrong = [x.code for x in xids.CATALOGUE.values() if x.grade is Grade.FAIL and x.fault is Fault.APPLICATION]
+    wrong = [x.code for x in xids.CATALOGUE.values() if x.grade is Grade.FAIL and x.fault is FaultSource.APPLICATION]
     assert wrong == []
 
 

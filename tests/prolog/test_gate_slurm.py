@@ -22,9 +22,9 @@ def node(cluster: DevCluster, name: str = "n1") -> str:
     return cluster.run(["scontrol", "show", "node", "-o", name]).stdout
 
 
-def leave(cluster: DevCluster, names: str, most: str = "") -> None:
+def give_permit(cluster: DevCluster, names: str, most: str = "") -> None:
     """What the daemon does while its breaker is closed."""
-    comment = f"[[srobust-leave until={int(time.time()) + 300}{most}]]"
+    comment = f"[[srobust-drain-permit until={int(time.time()) + 300}{most}]]"
     cluster.run(["scontrol", "update", f"nodename={names}", f"comment={comment}"])
 
 
@@ -54,22 +54,22 @@ def test_health_check_prolog_epilog_one_after_another(folder: Path, tmp_path: Pa
         # The prolog believes it.
         cluster.run(["srun", "--immediate=20", "-w", "n1", "true"], timeout_s=40)
         told = cluster.layout.log / "checks.n1.log"
-        wait_until(lambda: "srobust-prolog: fresh verdict: " in told.read_text(), 10, "the prolog says so")
+        wait_until(lambda: "srobust-prolog: cached verdict: " in told.read_text(), 10, "the prolog says so")
 
         wait_until(lambda: "srobust-epilog: " in told.read_text(), 10, "the job's epilog is over")
 
         # The second look in a row drains; the first only says so.
-        leave(cluster, "n1")
+        give_permit(cluster, "n1")
         cluster.add_kmsg("n1", XID_79)
         wait_until(lambda: "DRAIN" in node(cluster), 30, "n1 is drained", poll_s=0.2)
         assert "Reason=srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:9b:00" in node(cluster)
-        assert "(look 1 of 2): not yet held against it" in told.read_text()
+        assert "(run 1 of 2): does not count yet" in told.read_text()
         assert not verdict.exists()
 
         # A person's words are never changed, however often it looks.
         cluster.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=fan, Ann"])
-        seen = told.read_text().count("drained already")
-        wait_until(lambda: told.read_text().count("drained already") > seen + 1, 30, "two more looks", poll_s=0.2)
+        seen = told.read_text().count("already drained")
+        wait_until(lambda: told.read_text().count("already drained") > seen + 1, 30, "two more looks", poll_s=0.2)
         assert "Reason=fan, Ann" in node(cluster)
         assert "DRAIN" not in node(cluster, "n2")
     finally:
@@ -77,7 +77,7 @@ def test_health_check_prolog_epilog_one_after_another(folder: Path, tmp_path: Pa
 
 
 def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
-    """All of 12 nodes fail in the same second, with leave: about as many go as the breaker allows, the rest train."""
+    """12 nodes with a permit fail in the same second: about as many go as the breaker allows, the rest train."""
     spec = Spec(
         nodes=12,
         gpus_per_node=0,
@@ -86,12 +86,12 @@ def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
         daemon=True,
         robust_yaml={
             "breaker": {"max_drains": 2, "max_partition_share": 1.0},
-            "nodecheck": {"disable": ["ethernet", "filesystem", "shm"], "leave_timeout_s": 10, "deadline_s": 20},
+            "nodecheck": {"disable": ["ethernet", "filesystem", "shm"], "permit_timeout_s": 10, "deadline_s": 20},
         },
     )
     cluster = DevCluster.up(spec, timeout_s=60)
     try:
-        wait_until(lambda: "most=3" in node(cluster, "n12"), 30, "the daemon gives leave", poll_s=0.2)
+        wait_until(lambda: "most=3" in node(cluster, "n12"), 30, "the daemon gives a permit", poll_s=0.2)
         for name in cluster.node_names:
             cluster.add_kmsg(name, XID_79)
         for _ in cluster.node_names:
@@ -108,7 +108,7 @@ def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
 
 
 def test_without_a_daemon_a_site_may_choose_to_drain(folder: Path) -> None:
-    """`nodecheck.alone: drain`: three of four nodes fail, two are drained, and the third trains on: the bound is 2."""
+    """Three of four nodes fail, two are drained, and the third trains on: the bound is 2."""
     spec = Spec(
         nodes=4,
         gpus_per_node=0,
@@ -117,9 +117,9 @@ def test_without_a_daemon_a_site_may_choose_to_drain(folder: Path) -> None:
         robust_yaml={
             "breaker": {"max_drains": 2, "max_partition_share": 1.0},
             "nodecheck": {
-                "alone": "drain",
+                "without_daemon": "drain",
                 "disable": ["ethernet", "filesystem", "shm"],
-                "leave_timeout_s": 10,
+                "permit_timeout_s": 10,
                 "deadline_s": 20,
             },
         },

@@ -35,7 +35,7 @@ class Node:
         """Write robust.yaml."""
         (self.folder / "robust.yaml").write_text(
             f"mode: {mode}\nslurm: {{bin_dir: {self.bin}}}\n"
-            f"nodecheck: {{kmsg: {self.folder}/%n.kmsg, cache_dir: {self.folder}/cache/%n, leave_timeout_s: 2"
+            f"nodecheck: {{kmsg: {self.folder}/%n.kmsg, cache_dir: {self.folder}/cache/%n, permit_timeout_s: 2"
             f", deadline_s: 15, disable: [ethernet, filesystem]{more}}}\n"
         )
 
@@ -91,7 +91,7 @@ esac
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A healthy node in act mode, with a scontrol that shows it without leave."""
+    """A healthy node in act mode, with a scontrol that shows it without a permit."""
     return Node(tmp_path)
 
 
@@ -103,24 +103,24 @@ def broken(node: Node) -> Node:
     return node
 
 
-def leave(seconds: int = 60) -> str:
+def permit(seconds: int = 60) -> str:
     """The daemon's marker, beside an admin's words."""
-    return f"rack 12 [[srobust-leave until={int(time.time()) + seconds}]]"
+    return f"rack 12 [[srobust-drain-permit until={int(time.time()) + seconds}]]"
 
 
 @pytest.mark.parametrize("script", [PROLOG, EPILOG, HEALTH])
 def test_a_fit_node_costs_no_call_to_slurm_and_no_word(node: Node, script: Path) -> None:
     """Exit 0, nothing said, scontrol not run."""
-    node.scontrol(leave())
+    node.scontrol(permit())
     done = node.run(script)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert node.asked == []
 
 
 @pytest.mark.parametrize(("script", "code"), [(PROLOG, 1), (EPILOG, 1), (HEALTH, 0)])
-def test_with_leave_an_unfit_node_is_drained_with_our_reason(broken: Node, script: Path, code: int) -> None:
+def test_with_a_permit_an_unfit_node_is_drained_with_our_reason(broken: Node, script: Path, code: int) -> None:
     """One read, one drain, then exit 1; the health check, whose code nobody reads, exits 0."""
-    broken.scontrol(leave())
+    broken.scontrol(permit())
     done = broken.run(script)
     assert done.returncode == code, done.stderr
     assert len(broken.asked) == 2
@@ -132,9 +132,13 @@ def test_with_leave_an_unfit_node_is_drained_with_our_reason(broken: Node, scrip
 
 @pytest.mark.parametrize(
     ("comment", "words"),
-    [("", "no leave"), ("rack 12", "no leave"), ("[[srobust-leave until=1763680000]]", "no leave")],
+    [
+        ("", "no drain permit"),
+        ("rack 12", "no drain permit"),
+        ("[[srobust-drain-permit until=1763680000]]", "no drain permit"),
+    ],
 )
-def test_without_leave_the_job_starts(broken: Node, comment: str, words: str) -> None:
+def test_without_a_permit_the_job_starts(broken: Node, comment: str, words: str) -> None:
     """No marker, or one that is over: exit 0, a line in the log, the node as it was."""
     broken.scontrol(comment)
     done = broken.run(PROLOG)
@@ -147,15 +151,15 @@ def test_without_leave_the_job_starts(broken: Node, comment: str, words: str) ->
 def test_observe_never_asks(broken: Node) -> None:
     """The same plan in the log, and nothing done."""
     broken.configure("observe")
-    broken.scontrol(leave())
+    broken.scontrol(permit())
     done = broken.run(PROLOG)
     assert done.returncode == 0
     assert "observe: would drain n1: XID 79" in done.stderr
     assert broken.asked == []
 
 
-def test_a_hung_scontrol_is_no_leave(broken: Node) -> None:
-    """nhc#161: within leave_timeout_s it is given up, and the job starts."""
+def test_a_hung_scontrol_is_no_permit(broken: Node) -> None:
+    """nhc#161: within permit_timeout_s it is given up, and the job starts."""
     broken.scontrol(show="exec sleep 60")
     started_s = time.monotonic()
     done = broken.run(PROLOG)
@@ -167,11 +171,11 @@ def test_a_hung_scontrol_is_no_leave(broken: Node) -> None:
 def test_a_drain_that_hangs_or_fails_lets_the_job_start(broken: Node) -> None:
     """Leave was there, the drain was not: an exit 1 would have Slurm drain in its own words."""
     for update in ("exec sleep 60", "echo 'Invalid user id' >&2; exit 1"):
-        broken.scontrol(leave(), update=update)
+        broken.scontrol(permit(), update=update)
         assert broken.run(PROLOG).returncode == 0
 
 
-def test_a_missing_or_failing_scontrol_is_no_leave(broken: Node) -> None:
+def test_a_missing_or_failing_scontrol_is_no_permit(broken: Node) -> None:
     """A slurmctld that is down, scontrol not installed, an answer that is none: the job starts."""
     for show in ("exit 1", "echo 'slurm_load_node: Unable to contact slurm controller' >&2; exit 1", "echo what"):
         broken.scontrol(show=show)
@@ -193,14 +197,14 @@ def test_a_missing_or_failing_scontrol_is_no_leave(broken: Node) -> None:
 )
 def test_a_reason_that_stands_is_never_changed(broken: Node, script: Path, state: str, reason: str, code: int) -> None:
     """A foreign drain stays a person's; a job on its way to a drained node is sent elsewhere by the prolog's exit 1."""
-    broken.scontrol(leave(), state=state, reason=reason)
+    broken.scontrol(permit(), state=state, reason=reason)
     done = broken.run(script)
     assert (done.returncode, broken.drains) == (code, []), done.stderr
 
 
 def test_a_reason_on_a_node_in_service_says_nothing(broken: Node) -> None:
     """Slurm 24.11 leaves the text of the last drain there when a node is resumed."""
-    broken.scontrol(leave(), state="IDLE", reason="bad fan, replaced")
+    broken.scontrol(permit(), state="IDLE", reason="bad fan, replaced")
     done = broken.run(PROLOG)
     assert done.returncode == 1, done.stderr
     assert len(broken.drains) == 1
@@ -253,7 +257,7 @@ def test_a_fault_of_ours_lets_the_job_start_and_says_so(
     broken: Node, script: Path, fault: Callable[[Node], dict[str, str]]
 ) -> None:
     """No Python, a broken package or configuration, no answer: exit 0, words in slurmd's log, no call to Slurm."""
-    broken.scontrol(leave())
+    broken.scontrol(permit())
     done = broken.run(script, **fault(broken))
     assert done.returncode == 0
     assert "not checked" in done.stderr
@@ -273,14 +277,14 @@ def test_a_python_without_the_package_is_told_in_a_sentence(node: Node, script: 
 def test_checks_that_are_switched_off_say_nothing(broken: Node) -> None:
     """`nodecheck.enabled: false` is a fit node."""
     broken.configure("act", ", enabled: false")
-    broken.scontrol(leave())
+    broken.scontrol(permit())
     assert broken.run(PROLOG).returncode == 0
     assert broken.asked == []
 
 
 def test_what_slurm_s_environment_says_is_not_executed(broken: Node) -> None:
     """Hostile values in SLURM_* reach no shell and no path."""
-    broken.scontrol(leave())
+    broken.scontrol(permit())
     mark = broken.folder / "mark"
     evil = f"$(touch {mark}) `touch {mark}`; touch {mark} #"
     done = broken.run(PROLOG, SLURM_JOB_ID=evil, SLURMD_NODENAME=f"../n1;touch {mark}", SLURM_JOB_GPUS=evil)

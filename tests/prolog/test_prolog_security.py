@@ -215,7 +215,7 @@ def test_a_path_through_a_user_s_link_is_judged_by_where_it_leads(trap: Trap) ->
     (trap.folder / "root.yaml").write_text("mode: act\n")
     (theirs / "to-root.yaml").symlink_to(trap.folder / "root.yaml")
     for path in (link, trap.evil / "../theirs/robust.yaml", theirs / "to-root.yaml"):
-        with pytest.raises(choices.Wrong, match="others may write"):
+        with pytest.raises(choices.ConfigRejected, match="others may write"):
             choices.distrust(str(path))
 
 
@@ -240,7 +240,7 @@ def test_a_state_folder_that_is_not_root_s_is_neither_read_nor_written(trap: Tra
     trap.tell(SROBUST_VERBOSE="1")
     done = trap.run(SCRIPTS[0])
     assert (done.returncode, "forged" in done.stderr) == (0, False)
-    assert "no fresh verdict" in done.stderr
+    assert "no cached verdict" in done.stderr
     assert {path.name: path.stat().st_mtime_ns for path in cache.iterdir()} == stamps
 
 
@@ -281,7 +281,7 @@ def test_slurm_conf_of_a_person_is_forgotten(tmp_path: Path) -> None:
 def test_a_slurm_conf_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It often lies on a file server, and the node is looked at because something is wrong with it."""
     monkeypatch.setattr(stage_run, "CONF_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(stage_run, "_of_the_system", lambda path: time.sleep(30))
+    monkeypatch.setattr(stage_run, "_owned_by_system", lambda path: time.sleep(30))
     env = {"SLURM_CONF": "/nfs/slurm.conf"}
     started_s = time.monotonic()
     stage_run.distrust_slurm_conf(env)

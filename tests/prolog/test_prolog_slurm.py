@@ -19,7 +19,7 @@ XID_79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=python, GPU has fallen off
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[DevCluster]:
-    """Two nodes with the project's prolog and epilog, no daemon: the tests give leave themselves."""
+    """Two nodes with the project's prolog and epilog, no daemon: the tests give the permit themselves."""
     made = DevCluster.up(Spec(nodes=2, gpus_per_node=1, kill_wait_s=2))
     yield made
     made.down()
@@ -57,9 +57,9 @@ def node(cluster: DevCluster, name: str = "n1") -> str:
     return cluster.run(["scontrol", "show", "node", "-o", name]).stdout
 
 
-def give_leave(cluster: DevCluster) -> None:
+def give_permit(cluster: DevCluster) -> None:
     """What the daemon does while its breaker is closed."""
-    comment = f"rack 12 [[srobust-leave until={int(time.time()) + 120}]]"
+    comment = f"rack 12 [[srobust-drain-permit until={int(time.time()) + 120}]]"
     cluster.run(["scontrol", "update", "nodename=n1", f"comment={comment}"])
 
 
@@ -74,9 +74,9 @@ def started_on(mark: Path) -> str:
     return wait_until(lambda: mark.exists() and mark.read_text().strip(), 30, "the job's script runs")
 
 
-def test_with_leave_the_node_is_drained_and_the_job_runs_elsewhere(broken: DevCluster, tmp_path: Path) -> None:
+def test_with_a_permit_the_node_is_drained_and_the_job_runs_elsewhere(broken: DevCluster, tmp_path: Path) -> None:
     """Our reason stands, not `Prolog error`; the job is requeued unheld and runs on the other node."""
-    give_leave(broken)
+    give_permit(broken)
     mark = tmp_path / "mark"
     job = submit(broken, mark)
     wait_until(lambda: "DRAIN" in node(broken), 30, "n1 is drained")
@@ -90,22 +90,22 @@ def test_with_leave_the_node_is_drained_and_the_job_runs_elsewhere(broken: DevCl
     assert started_on(mark) == "n2"
 
 
-def test_without_leave_the_job_runs_and_the_node_is_untouched(broken: DevCluster, tmp_path: Path) -> None:
-    """No daemon, no leave: the broken node is told in slurmd's log only."""
+def test_without_a_permit_the_job_runs_and_the_node_is_untouched(broken: DevCluster, tmp_path: Path) -> None:
+    """No daemon, no permit: only slurmd's log names the broken node."""
     submit(broken, tmp_path / "mark")
     assert started_on(tmp_path / "mark") == "n1"
     assert "DRAIN" not in node(broken)
     assert "Reason=" not in node(broken)
 
 
-def test_in_observe_mode_the_job_runs_also_with_leave(broken: DevCluster, tmp_path: Path) -> None:
+def test_in_observe_mode_the_job_runs_also_with_a_permit(broken: DevCluster, tmp_path: Path) -> None:
     """The same plan, and nothing done."""
     config = broken.layout.robust_yaml
     before = config.read_text()
     config.write_text(before.replace("mode: act", "mode: observe"))
     assert config.read_text() != before
     try:
-        give_leave(broken)
+        give_permit(broken)
         submit(broken, tmp_path / "mark")
         assert started_on(tmp_path / "mark") == "n1"
         assert "DRAIN" not in node(broken)
@@ -117,12 +117,12 @@ def test_in_observe_mode_the_job_runs_also_with_leave(broken: DevCluster, tmp_pa
         config.write_text(before)
 
 
-def test_with_leave_the_epilog_drains_after_the_job(cluster: DevCluster, broken: DevCluster, tmp_path: Path) -> None:
+def test_with_a_permit_the_epilog_drains_after_the_job(cluster: DevCluster, broken: DevCluster, tmp_path: Path) -> None:
     """A fault that shows while the job runs: the job ends as it would, the node is drained in our words."""
     log = cluster.kmsg("n1")
     whole = log.read_text()
     log.write_text(whole.replace(XID_79, "quiet"))
-    give_leave(broken)
+    give_permit(broken)
     submit(broken, tmp_path / "mark")
     assert started_on(tmp_path / "mark") == "n1"
     log.write_text(whole)

@@ -14,7 +14,7 @@ from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.core import Core, Ration, printable
 from slurm_robust.daemon.store.journal import CLOSED, RUNNING, IncidentRow, Journal
 from slurm_robust.daemon.store.node_ledger import Ledger, Quarantine
-from slurm_robust.drain_permit import parse_leave
+from slurm_robust.drain_permit import parse as parse_permit
 from slurm_robust.model import TIME_KEYS, Action, ActionKind
 from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
@@ -284,7 +284,7 @@ class Intake:
         key = incident_key(job, claim.incident)
         if key not in self._yielding:
             await core.read_nodes()
-            site = any(parse_leave(n.comment, now_s) for n in core.world.nodes.values() if n.name in job.nodes)
+            site = any(parse_permit(n.comment, now_s) for n in core.world.nodes.values() if n.name in job.nodes)
             self._yielding = {key: now_s + (YIELD_S if site else 0.0), **dict(list(self._yielding.items())[:255])}
         return now_s < self._yielding[key]
 

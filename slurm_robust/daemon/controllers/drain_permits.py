@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.core import Core
-from slurm_robust.drain_permit import parse_leave, parse_most, render_leave
+from slurm_robust.drain_permit import parse, render_permit
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
 
@@ -35,14 +35,13 @@ class LeaveKeeper:
             return
         give = not self.breaker.why_open
         changes: dict[str, list[str]] = {}
-        left_s = {n.name: (parse_leave(n.comment, now_s) or now_s) - now_s for n in core.world.nodes.values()}
+        permits = {n.name: parse(n.comment, now_s) for n in core.world.nodes.values()}
         most = self.breaker.most() if give else {}
-        same = all(parse_most(n.comment) == most[n.name] for n in core.world.nodes.values()) if give else False
-        if give and same and all(left > RENEW_BELOW_S for left in left_s.values()):
+        if give and all(p and p.most == most[n] and p.until_s - now_s > RENEW_BELOW_S for n, p in permits.items()):
             return
         until_s = now_s + LASTS_S if give else None
         for node in core.world.nodes.values():
-            wanted = render_leave(until_s, node.comment, most.get(node.name))
+            wanted = render_permit(until_s, node.comment, most.get(node.name))
             # Nodes with the same words go into one call; those without any, nearly all, into a single one.
             if wanted != node.comment:
                 changes.setdefault(wanted, []).append(node.name)

@@ -47,10 +47,7 @@ _HEAT = "look at fans, inlet temperature and heat sinks"
 KINDS: dict[str, Trouble] = {
     "oom_kill": Trouble(
         "a job used more memory than there is; nothing is wrong with the node",
-        (
-            ("ut of memory", r"(?:Memory cgroup out of memory|Out of memory)[:,].*Kill"),
-            ("oom-kill:", r"oom-kill:"),
-        ),
+        (("ut of memory", r"(?:Memory cgroup out of memory|Out of memory)[:,].*Kill"), ("oom-kill:", r"oom-kill:")),
     ),
     "hung_task": Trouble(
         "a process waited long in the kernel: look for a slow or dead file system",
@@ -84,9 +81,7 @@ KINDS: dict[str, Trouble] = {
         (("clocksource: ", r"clocksource: .*Marking clocksource '(?!tsc-early)[^']{1,20}' as unstable"),),
     ),
     "throttled": Trouble(
-        _HEAT,
-        (("temperature", r"(?:mce: )?CPU\d+: (?:Core|Package) temperature (?:is )?above threshold"),),
-        often=10,
+        _HEAT, (("temperature", r"(?:mce: )?CPU\d+: (?:Core|Package) temperature (?:is )?above threshold"),), often=10
     ),
     "overheated": Trouble(
         _HEAT,

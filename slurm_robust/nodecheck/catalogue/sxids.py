@@ -8,7 +8,7 @@ own line says `Fatal`, makes a node unfit by itself: an uncoordinated reset of o
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.catalogue.xids import Act, Fault, Grade, Xid
+from slurm_robust.nodecheck.catalogue.xids import Act, FaultSource, Grade, Xid
 
 FIRST_CODE = 10_000
 """NVIDIA's driver numbers switch errors from here on, so that none is taken for an XID."""
@@ -83,7 +83,7 @@ _HARMLESS = {
 
 
 def _entries(names: dict[int, str], act: Act, grade: Grade) -> dict[int, Xid]:
-    return {code: Xid(code, name, Fault.HARDWARE, act, grade) for code, name in names.items()}
+    return {code: Xid(code, name, FaultSource.HARDWARE, act, grade) for code, name in names.items()}
 
 
 CATALOGUE: dict[int, Xid] = {
@@ -97,7 +97,7 @@ CATALOGUE: dict[int, Xid] = {
 
 def lookup(code: int) -> Xid:
     """The code's entry; one that is not documented accuses nobody."""
-    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's guide", Fault.NONE, Act.LOOK, Grade.WARN)
+    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's guide", FaultSource.NONE, Act.LOOK, Grade.WARN)
 
 
 def grade(code: int, *, fatal: bool) -> Grade:

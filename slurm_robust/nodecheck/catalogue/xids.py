@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 
-class Fault(str, enum.Enum):
+class FaultSource(str, enum.Enum):
     """Who is at fault, as far as the code alone can say."""
 
     HARDWARE = "hardware"
@@ -50,15 +50,15 @@ class Xid:
 
     code: int
     name: str
-    fault: Fault
+    fault: FaultSource
     act: Act
     grade: Grade
 
 
-_H, _D, _A, _N = Fault.HARDWARE, Fault.DRIVER, Fault.APPLICATION, Fault.NONE
+_H, _D, _A, _N = FaultSource.HARDWARE, FaultSource.DRIVER, FaultSource.APPLICATION, FaultSource.NONE
 _FAIL, _WARN, _NOTE = Grade.FAIL, Grade.WARN, Grade.NOTE
 
-_ROWS: tuple[tuple[int, str, Fault, Act, Grade], ...] = (
+_ROWS: tuple[tuple[int, str, FaultSource, Act, Grade], ...] = (
     (8, "GPU stopped processing (channel idle timeout)", _A, Act.RESTART_APP, _NOTE),
     (11, "invalid or corrupted push buffer stream", _A, Act.RESTART_APP, _NOTE),
     (13, "graphics engine exception", _A, Act.RESTART_APP, _NOTE),
@@ -129,7 +129,7 @@ _ROWS: tuple[tuple[int, str, Fault, Act, Grade], ...] = (
 )
 
 # Codes that today's drivers name and never log ("unused" in the catalogue), and what older ones meant by them.
-_OLD_ROWS: tuple[tuple[tuple[int, ...], str, Fault, Act, Grade], ...] = (
+_OLD_ROWS: tuple[tuple[tuple[int, ...], str, FaultSource, Act, Grade], ...] = (
     ((*range(1, 8),), "invalid or corrupted push buffer stream (older drivers)", _A, Act.RESTART_APP, _NOTE),
     ((9, 10, 12), "graphics engine error (older drivers)", _A, Act.RESTART_APP, _NOTE),
     ((14, 17, 23, 91), "reserved by the driver", _N, Act.NONE, _NOTE),
@@ -177,7 +177,7 @@ _WANTS_RESET = re.compile(r"reset|reboot|\bflr\b", re.IGNORECASE)
 
 def lookup(code: int) -> Xid:
     """The code's entry; one for a code that is not documented warns and accuses nobody."""
-    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's catalogue", Fault.NONE, Act.LOOK, Grade.WARN)
+    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's catalogue", FaultSource.NONE, Act.LOOK, Grade.WARN)
 
 
 def recovery_action(message: str) -> str:

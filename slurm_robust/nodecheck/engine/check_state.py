@@ -1,7 +1,7 @@
-"""What a check keeps between two looks: one small JSON file a check, in `nodecheck.cache_dir`.
+"""What a check keeps between two runs: one small JSON file for each check, in `nodecheck.cache_dir`.
 
-Root reads and writes these, so a folder or file that somebody else could have put there is not believed. The folder is
-opened once and everything is done in what was opened: a link that takes its place meanwhile leads nowhere.
+Files are written through the descriptor of the opened folder: a link that takes the folder's place meanwhile leads
+nowhere.
 """
 
 from __future__ import annotations
@@ -12,33 +12,43 @@ import os
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.stages import fast_path
-from slurm_robust.nodecheck.stages.cache_conditions import Stale
+from slurm_robust.nodecheck import state_folder
+from slurm_robust.nodecheck.engine import counters
+from slurm_robust.nodecheck.engine.context import Context
 
 
 def load(folder: Path | None, name: str) -> dict[str, Any]:
-    """What was saved; empty where there is nothing, or nothing that can be trusted or read."""
+    """What was saved; empty where nothing was, or where it cannot be trusted or read."""
     if folder is None:
         return {}
     try:
-        value = json.loads(fast_path.read_own(str(folder), f"{name}.json"))
-    except (OSError, Stale, ValueError, RecursionError):
+        value = json.loads(state_folder.read_own(str(folder), f"{name}.json"))
+    except (OSError, state_folder.UntrustedState, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
+def since(context: Context, name: str) -> dict[str, Any]:
+    """What a probe that compares with earlier runs takes along.
+
+    Returns:
+        `boot_id` of this boot, `at_s` in seconds since boot, and `kept`: what the check `name` has saved.
+    """
+    return {"boot_id": context.boot_id(), "at_s": counters.uptime_s(), "kept": load(context.cache_dir, name)}
+
+
 def save(folder: Path, name: str, value: dict[str, Any]) -> bool:
-    """Write it in one piece, or not at all; False where that was not possible (no permission, disk full)."""
-    return put(folder, f"{name}.json", json.dumps(value, separators=(",", ":")))
+    """Write it atomically; False where that was not possible (no permission, disk full)."""
+    return write(folder, f"{name}.json", json.dumps(value, separators=(",", ":")))
 
 
-def put(folder: Path, file_name: str, text: str) -> bool:
-    """As `save`, for a file of any kind."""
+def write(folder: Path, file_name: str, text: str) -> bool:
+    """As `save`, for any text."""
     part = f".{file_name}.{os.getpid()}"
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        inside = fast_path.open_own(str(folder))
-    except (OSError, Stale):
+        inside = state_folder.open_own(str(folder))
+    except (OSError, state_folder.UntrustedState):
         return False
     try:
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=inside)
@@ -58,11 +68,11 @@ def put(folder: Path, file_name: str, text: str) -> bool:
     return True
 
 
-def drop(folder: Path, file_name: str) -> None:
-    """Take a file away, where it is there and ours to take."""
+def remove(folder: Path, file_name: str) -> None:
+    """Remove a file, if it exists and we may."""
     try:
-        inside = fast_path.open_own(str(folder))
-    except (OSError, Stale):
+        inside = state_folder.open_own(str(folder))
+    except (OSError, state_folder.UntrustedState):
         return
     with contextlib.suppress(OSError):
         os.unlink(file_name, dir_fd=inside)

@@ -1,7 +1,7 @@
-"""What the site chose for the node checks, for scripts that count milliseconds.
+"""The site's choices for the node checks, for scripts that count milliseconds.
 
-To load YAML and the typed configuration takes longer than most looks. So what they came to is kept in
-`nodecheck.cache_dir`, with the identity of the file that it came from, and read from there as long as that is the same.
+Loading YAML and the typed configuration takes longer than most checks. So the result is kept in `nodecheck.cache_dir`,
+with the identity of the file, and read from there as long as the file is the same.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.context import Context, job_gpus_of, job_instances_of, job_of
-from slurm_robust.nodecheck.stages import fast_path
-from slurm_robust.nodecheck.stages.cache_conditions import Stale
 
 if TYPE_CHECKING:
     from slurm_robust.config import Config
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 NAME = "choices"
 
 
-class Wrong(Exception):  # noqa: N818 (what is wrong is the site's file; the words say where)
-    """The configuration cannot be used, or is not to be believed."""
+class ConfigRejected(Exception):  # noqa: N818 (the site's file is wrong; the message says where)
+    """The configuration cannot be used, or is not trusted."""
 
 
 class Choices(NamedTuple):
@@ -44,7 +43,7 @@ class Choices(NamedTuple):
     gpu_profiles: Mapping[str, Mapping[str, Any]] = {}
 
     def context(self, node: str, stage: str, env: Mapping[str, str]) -> Context:
-        """What a probe is told, with `%n` filled in."""
+        """The context of probes, with `%n` filled in."""
         return Context(
             node=node,
             stage=stage,
@@ -81,24 +80,24 @@ def load(path: str, node: str) -> Choices:
     """The choices of this file, kept or read anew; the defaults where there is no file at the usual place.
 
     Raises:
-        Wrong: the file cannot be used, or, for root, others may write it; says file, line and key.
+        ConfigRejected: the file cannot be used, or, for root, others may write it; says file, line and key.
         CheckError: `gpu_profiles` has a key or a value that no profile has.
     """
     distrust(path)
-    identity = fast_path.identity(path)
+    identity = state_folder.identity(path)
     try:
-        folder = Path(fast_path.cache_dir_of(path, node))
+        folder = Path(state_folder.cache_dir_of(path, node))
         kept = check_state.load(folder, NAME)
-        if (kept.get("of"), kept.get("identity")) == (f"{fast_path.FORMAT}\t{path}", identity):
+        if (kept.get("of"), kept.get("identity")) == (f"{state_folder.FORMAT}\t{path}", identity):
             return Choices(**{**kept["choices"], "disable": tuple(kept["choices"]["disable"])})
-    except (OSError, Stale, TypeError, KeyError):
+    except (OSError, state_folder.UntrustedState, TypeError, KeyError):
         pass
     made = of(read(path))
     if made.gpu_profiles:
-        from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own pays for it)
+        from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own needs it)
 
         profiles.validate(made.gpu_profiles)
-    kept = {"of": f"{fast_path.FORMAT}\t{path}", "identity": identity, "choices": made._asdict()}
+    kept = {"of": f"{state_folder.FORMAT}\t{path}", "identity": identity, "choices": made._asdict()}
     check_state.save(Path(made.cache_dir.replace("%n", node)), NAME, kept)
     return made
 
@@ -107,12 +106,12 @@ def read(path: str) -> Config:
     """The whole configuration.
 
     Raises:
-        Wrong: as `load`.
+        ConfigRejected: as `load`.
     """
     need_packages()
     from slurm_robust.config import Config, ConfigError, parse  # noqa: PLC0415 (only where nothing is kept)
 
-    if path == fast_path.DEFAULT_CONFIG and fast_path.identity(path) == "none":
+    if path == state_folder.DEFAULT_CONFIG and state_folder.identity(path) == "none":
         return Config()
     try:
         with open(path, "rb") as file:
@@ -120,16 +119,16 @@ def read(path: str) -> Config:
             text = file.read().decode("utf-8")
         return parse(text, path)
     except (OSError, UnicodeDecodeError) as error:
-        raise Wrong(f"{path}: cannot be read: {error}") from error
+        raise ConfigRejected(f"{path}: cannot be read: {error}") from error
     except ConfigError as error:
-        raise Wrong(str(error)) from None
+        raise ConfigRejected(str(error)) from None
 
 
 def distrust(path: str) -> None:
     """Refuse, as root, a configuration that others may write or replace: it names files that root then uses.
 
     Raises:
-        Wrong: it is not root's own, or a folder on the way to it is not.
+        ConfigRejected: it is not root's own, or a folder on the way to it is not.
     """
     if os.geteuid() != 0:
         return
@@ -140,10 +139,12 @@ def distrust(path: str) -> None:
         for folder in dict.fromkeys((*_above(real), *_above(os.path.abspath(path)))):
             info = os.stat(folder)
             # In a sticky folder (/tmp) nobody can put something else in the place of root's file.
-            if info.st_uid != 0 or (fast_path.others_may_write(info) and not info.st_mode & stat.S_ISVTX):
-                raise Wrong(f"{folder}: others may write it, and {path} lies below; chown root:root and chmod go-w it")
+            if info.st_uid != 0 or (state_folder.others_may_write(info) and not info.st_mode & stat.S_ISVTX):
+                raise ConfigRejected(
+                    f"{folder}: others may write it, and {path} lies below; chown root:root and chmod go-w it"
+                )
     except OSError:
-        return  # not there: whoever reads it says so
+        return  # it does not exist: reading it reports that
 
 
 def _above(path: str) -> list[str]:
@@ -155,12 +156,12 @@ def _above(path: str) -> list[str]:
 
 
 def _own(path: str, info: os.stat_result) -> None:
-    if os.geteuid() == 0 and (info.st_uid != 0 or fast_path.others_may_write(info)):
-        raise Wrong(f"{path}: others may write it; chown root:root and chmod go-w it")
+    if os.geteuid() == 0 and (info.st_uid != 0 or state_folder.others_may_write(info)):
+        raise ConfigRejected(f"{path}: others may write it; chown root:root and chmod go-w it")
 
 
 def need_packages() -> None:
-    """Make installed packages importable: the scripts start Python without them, since looking for them is slow."""
+    """Make installed packages importable: the scripts start Python without them, since the search is slow."""
     if not sys.flags.no_site:
         return
     home = os.path.dirname(os.path.dirname(sys.executable))
@@ -169,6 +170,6 @@ def need_packages() -> None:
         if folder not in sys.path:
             sys.path.append(folder)
         return
-    import site  # noqa: PLC0415 (the slow way, which knows every place)
+    import site  # noqa: PLC0415 (slow, and complete)
 
     site.main()

@@ -1,4 +1,4 @@
-"""What every probe is told: which node, which stage, where to look."""
+"""What every probe gets: which node, which stage, where to read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_robust.claim import NODE_NAME
+from slurm_robust.nodecheck import state_folder
 
 STAGES = ("prolog", "epilog", "periodic", "full")
 _GPU_IDS = re.compile(r"\d{1,3}(?:,\d{1,3}){0,127}\Z")
@@ -27,17 +28,17 @@ class Context:
     """A probe's surroundings.
 
     Attributes:
-        root: Folder that stands for `/`: `/proc`, `/sys` and `/dev` are looked for below it.
+        root: Folder that stands for `/`: `/proc`, `/sys` and `/dev` are read below it.
         kmsg: The kernel log, `/dev/kmsg` or a plain file.
-        cache_dir: State kept between looks; None keeps none (a saved log or a foreign root is being looked at).
+        cache_dir: State kept between runs; None keeps none (for a saved log or a saved tree).
         job_id: The job that starts or ends here, None outside prolog and epilog.
         job_gpus: Its GPUs on this node, host ids; empty where unknown.
-        job_instances: UUIDs of its MIG instances on this node; empty where it has none, or they are not told.
-        nvml_library: The site's own libnvidia-ml.so.1; empty is the loader's.
+        job_instances: UUIDs of its MIG instances on this node; empty where it has none, or they are unknown.
+        nvml_library: The site's own libnvidia-ml.so.1; empty: the loader's.
         gpu_profiles: The site's own expectations by model, see `nvml.profiles`.
-        real_memory_mb: Slurm's RealMemory of this node in MiB, 0 where nobody said.
+        real_memory_mb: Slurm's RealMemory of this node in MiB, 0 where unknown.
         deadline_s: The check's own; a probe that splits its work stays below it.
-        shared: What probes of one lane read once for all of them; see `once`.
+        shared: What the probes of one lane read once for all of them; see `once`.
     """
 
     node: str
@@ -55,70 +56,61 @@ class Context:
     shared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, name: str, read: Callable[[], T]) -> T:
-        """What `read` gives, read by the first of a lane's probes that asks and kept for the others."""
+        """The result of `read`, called by the first probe of the lane that needs it and kept for the others."""
         if name not in self.shared:
             self.shared[name] = read()
         value: T = self.shared[name]
         return value
 
     def path(self, absolute: str) -> Path:
-        """Where `absolute` (`/proc/meminfo`) is to be looked for."""
+        """Where to read `absolute` (`/proc/meminfo`)."""
         return self.root / absolute.lstrip("/")
 
     @property
     def real_root(self) -> bool:
-        """True where this machine itself is looked at, and not a saved tree."""
+        """True where this machine itself is checked, and not a saved tree."""
         return str(self.root) == "/"
 
     def boot_id(self) -> str:
         """The kernel's name of this boot, empty where it cannot be read."""
-        return read_text(self.path("/proc/sys/kernel/random/boot_id")).strip()
-
-
-def read_text(path: Path, limit: int = 1 << 20) -> str:
-    """A small file's text; empty where it is missing or cannot be read. Bad bytes are replaced."""
-    try:
-        with path.open("rb") as file:
-            return file.read(limit).decode("utf-8", "replace")
-    except OSError:
-        return ""
+        return state_folder.boot_id(str(self.root))
 
 
 def node_name(env: Mapping[str, str] | None = None) -> str:
     """Slurm's name of this node: `SLURMD_NODENAME`, else the host's short name.
 
-    The variable wins because several nodes may share a host; one that has not the shape of a name is not believed.
+    The variable wins because several nodes may share a host; a value that is not shaped like a name is ignored.
     """
     named = (os.environ if env is None else env).get("SLURMD_NODENAME", "")
     return named if NODE_NAME.match(named) else os.uname().nodename.split(".", maxsplit=1)[0]
 
 
 def job_of(env: Mapping[str, str]) -> int | None:
-    """`SLURM_JOB_ID`, where it has the shape of one."""
+    """`SLURM_JOB_ID`, if it is shaped like a job id."""
     text = env.get("SLURM_JOB_ID", "")
     return int(text) if _JOB_ID.match(text) else None
 
 
 def job_choice_of(env: Mapping[str, str]) -> str:
-    """What the job asked of us through the SPANK plugin, `robust=on spares=1`; empty where it said nothing.
+    """What the job chose with the SPANK plugin's options, `robust=on spares=1`; empty where it chose nothing.
 
-    Any user may put anything into these variables of the job's, so only what has their shape is taken.
+    Users control these variables, so only values of the right shape are taken.
     """
     mode, spares = env.get("SPANK_ROBUST_MODE", ""), env.get("SPANK_ROBUST_SPARES", "")
-    said = [f"robust={mode}"] if mode in _MODES else []
-    if said and _SPARES.match(spares):
-        said.append(f"spares={spares}")
-    return " ".join(said)
+    chosen = [f"robust={mode}"] if mode in _MODES else []
+    if chosen and _SPARES.match(spares):
+        chosen.append(f"spares={spares}")
+    return " ".join(chosen)
 
 
 def job_gpus_of(env: Mapping[str, str]) -> tuple[int, ...]:
-    """`SLURM_JOB_GPUS` ("0,1"), where it has that shape; MIG and sharded ids have not, and give nothing."""
+    """`SLURM_JOB_GPUS` ("0,1") as numbers; empty for any other shape, as of MIG and sharded GPUs."""
     text = env.get("SLURM_JOB_GPUS", "")
     return tuple(int(part) for part in text.split(",")) if _GPU_IDS.match(text) else ()
 
 
 def job_instances_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The job's MIG instances, where slurmd names them by their UUIDs (it does in CUDA_VISIBLE_DEVICES)."""
+    """The job's MIG instances, where slurmd names them by UUID (it does in CUDA_VISIBLE_DEVICES)."""
     for name in ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         parts = env.get(name, "").split(",")
         if len(parts) <= _MAX_INSTANCES and all(_INSTANCE.match(part) for part in parts):

@@ -1,8 +1,8 @@
-"""Counters that only grow (errors, flaps, corrected bits): what came since the last look, and how fast.
+"""Counters that only grow (errors, flaps, corrected bits): by how much since the last run, and how fast.
 
-An absolute count says nothing: a port with a thousand errors may have made them all when its cable was plugged in. So
-a check keeps what it read (`remember`), and judges the difference. Pure; time is the kernel's since boot, which no
-clock step moves, and a new boot starts anew.
+A count alone means nothing: a port may have made a thousand errors when its cable was plugged in. So a check keeps what
+it read (`remember`), and judges the difference. Pure; time is the kernel's since boot, which no clock step changes, and
+a new boot starts anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Growth:
     """How one counter grew.
 
     Attributes:
-        delta: Since the look before.
+        delta: Since the earlier run.
         window_s: How long ago that was, always above zero.
     """
 
@@ -39,43 +39,56 @@ def uptime_s() -> float:
 
 
 def keep(counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Any]:
-    """What a check remembers of this look; plain JSON."""
+    """What a check remembers of this run; plain JSON."""
     return {"boot_id": boot_id, "at_s": at_s, "counts": dict(counts)}
 
 
-def growth(kept: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Growth]:
+def growth(before: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Growth]:
     """How each counter grew since what was kept.
 
     Args:
-        kept: What `keep` gave at an earlier look; anything else, also of another boot, gives nothing.
+        before: From `keep` in an earlier run; anything else, also from another boot, gives nothing.
         counts: What was read now, by name.
         boot_id: Of this boot.
         at_s: When it was read, seconds since boot.
 
     Returns:
-        Only counters that both looks have and that did not go backwards: one that did was reset, and says nothing of
-        the time between.
+        Only counters that both runs have and that did not go backwards: one that did was reset meanwhile.
     """
-    before, then_s = kept.get("counts"), kept.get("at_s")
-    if kept.get("boot_id") != boot_id or not isinstance(before, Mapping) or not isinstance(then_s, (int, float)):
+    counts_before, then_s = before.get("counts"), before.get("at_s")
+    if (
+        before.get("boot_id") != boot_id
+        or not isinstance(counts_before, Mapping)
+        or not isinstance(then_s, (int, float))
+    ):
         return {}
     window_s = at_s - then_s
     if window_s <= 0:
         return {}
     found = {}
     for name, count in counts.items():
-        old = before.get(name)
+        old = counts_before.get(name)
         if isinstance(old, int) and not isinstance(old, bool) and 0 <= old <= count:
             found[name] = Growth(count - old, window_s)
     return found
 
 
-def hold(kept: Mapping[str, Any], now: dict[str, Any], window_s: float) -> dict[str, Any]:
-    """What to keep so that slow growth adds up: the older look while it is younger than `window_s`, else this one.
+def grown(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> dict[str, Growth]:
+    """`growth` of a probe's facts (with those of `check_state.since`), by default of their `counts`."""
+    return growth(facts["kept"], facts["counts"] if counts is None else counts, facts["boot_id"], facts["at_s"])
+
+
+def kept(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """`keep` of a probe's facts, as in `grown`."""
+    return keep(facts["counts"] if counts is None else counts, facts["boot_id"], facts["at_s"])
+
+
+def hold(before: Mapping[str, Any], now: dict[str, Any], window_s: float) -> dict[str, Any]:
+    """What to keep so that slow growth adds up: the older run while it is younger than `window_s`, else this one.
 
     A counter that went backwards or is new starts all of them anew.
     """
-    grown = growth(kept, now["counts"], now["boot_id"], now["at_s"])
-    if len(grown) < len(now["counts"]) or not grown or now["at_s"] - kept["at_s"] >= window_s:
+    found = growth(before, now["counts"], now["boot_id"], now["at_s"])
+    if len(found) < len(now["counts"]) or not found or now["at_s"] - before["at_s"] >= window_s:
         return now
-    return dict(kept)
+    return dict(before)

@@ -1,4 +1,4 @@
-"""Several things wrong at once, brought to one finding."""
+"""Several faults at once, combined into one finding."""
 
 from __future__ import annotations
 
@@ -12,19 +12,31 @@ _MAX_NAMED = 4
 
 
 class Fault(NamedTuple):
-    """One thing wrong; the fields are those of a `Finding`."""
+    """One fault; the fields are those of a `Finding`."""
 
     status: Status
     reason: str
     sentence: str
     remedy: str
 
+    @classmethod
+    def warn(cls, reason: str, sentence: str, remedy: str) -> Fault:
+        """One that only warns."""
+        return cls(Status.WARN, reason, sentence, remedy)
+
+    @classmethod
+    def fail(cls, reason: str, sentence: str, remedy: str) -> Fault:
+        """One that makes the node unfit."""
+        return cls(Status.FAIL, reason, sentence, remedy)
+
+    @classmethod
+    def unknown(cls, reason: str, sentence: str, remedy: str) -> Fault:
+        """Something that could not be checked."""
+        return cls(Status.UNKNOWN, reason, sentence, remedy)
+
 
 def conclude(faults: Iterable[Fault], healthy: Finding, evidence: Mapping[str, Any]) -> Finding:
-    """The worst fault with the sentences of all as bad as it; `healthy` where there is none.
-
-    The sentence names each fault once, in the order in which they came.
-    """
+    """The worst fault, with the sentences of all faults of its status, each once; `healthy` where there is none."""
     found = list(faults)
     if not found:
         return healthy

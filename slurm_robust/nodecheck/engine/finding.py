@@ -1,4 +1,4 @@
-"""What a check came to, and what that makes of the node."""
+"""The result of a check, and what all results together say about the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SENTENCE_MAX_CHARS = 200
 
 
 class Status(str, enum.Enum):
-    """What one check says."""
+    """The result of one check."""
 
     PASS = "pass"  # noqa: S105 (a status, no secret)
     WARN = "warn"
@@ -23,7 +23,7 @@ class Status(str, enum.Enum):
 
 
 class Fitness(str, enum.Enum):
-    """What all checks together say of the node."""
+    """The result of all checks together."""
 
     FIT = "fit"
     UNFIT = "unfit"
@@ -35,11 +35,11 @@ class Finding:
     """One check's answer.
 
     Attributes:
-        status: Only `fail` makes a node unfit. `skip`: nothing to look at here. `unknown`: could not look.
-        reason: A stable code in snake_case, for tools and for statistics.
-        sentence: The same for people, without the node's name; goes into drain reasons.
-        remedy: What to do next; empty where nothing is to be done.
-        evidence: What the answer rests on; plain JSON values.
+        status: Only `fail` makes a node unfit. `skip`: nothing to check here. `unknown`: the check could not be made.
+        reason: A stable code in snake_case, for tools and statistics.
+        sentence: The same for people, without the node's name; becomes part of drain reasons.
+        remedy: What to do next; empty where nothing needs to be done.
+        evidence: What the finding is based on; plain JSON values.
     """
 
     status: Status
@@ -48,24 +48,49 @@ class Finding:
     remedy: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def passed(cls, reason: str, sentence: str, evidence: Mapping[str, Any] | None = None) -> Finding:
+        """All is well."""
+        return cls(Status.PASS, reason, sentence, "", evidence or {})
+
+    @classmethod
+    def skip(cls, reason: str, sentence: str, evidence: Mapping[str, Any] | None = None) -> Finding:
+        """There is nothing to check on this node."""
+        return cls(Status.SKIP, reason, sentence, "", evidence or {})
+
+    @classmethod
+    def warn(cls, reason: str, sentence: str, remedy: str, evidence: Mapping[str, Any] | None = None) -> Finding:
+        """Something is wrong, and jobs may run all the same."""
+        return cls(Status.WARN, reason, sentence, remedy, evidence or {})
+
+    @classmethod
+    def fail(cls, reason: str, sentence: str, remedy: str, evidence: Mapping[str, Any] | None = None) -> Finding:
+        """The node is unfit."""
+        return cls(Status.FAIL, reason, sentence, remedy, evidence or {})
+
+    @classmethod
+    def unknown(cls, reason: str, sentence: str, remedy: str, evidence: Mapping[str, Any] | None = None) -> Finding:
+        """The check could not be made; the node counts as neither fit nor unfit."""
+        return cls(Status.UNKNOWN, reason, sentence, remedy, evidence or {})
+
 
 @dataclass(frozen=True)
 class Result:
     """A finding with the name of its check and the wall time of its probe.
 
     Attributes:
-        watches: What must not change for this finding to hold for a while, as module `watches` has it.
+        conditions: What must still hold for a cached verdict with this finding, see `fast_path.CONDITIONS`.
     """
 
     name: str
     finding: Finding
     duration_ms: float = 0.0
-    watches: tuple[tuple[str, ...], ...] = ()
+    conditions: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
-class Report:
-    """One look at one node."""
+class NodeReport:
+    """One run of checks on one node."""
 
     node: str
     stage: str
@@ -73,16 +98,16 @@ class Report:
 
     @property
     def verdict(self) -> Fitness:
-        """Any `fail` makes it unfit; else any `unknown` makes it unknown, which is not unhealthy."""
+        """Unfit after any `fail`; else unknown after any `unknown`, which is not unhealthy."""
         return fitness(result.finding.status for result in self.results)
 
     @property
     def sentence(self) -> str:
-        """The verdict's reason in at most 200 characters: the failed checks, or those that could not tell."""
+        """The verdict's reason in at most 200 characters: the failed checks, or those that could not be made."""
         wanted = {Fitness.UNFIT: Status.FAIL, Fitness.UNKNOWN: Status.UNKNOWN}.get(self.verdict)
-        said = [r.finding.sentence for r in self.results if r.finding.status is wanted]
-        # Where a driver does not answer, every check of it says the same.
-        return shorten("; ".join(dict.fromkeys(said))) if said else "all checks passed"
+        sentences = [r.finding.sentence for r in self.results if r.finding.status is wanted]
+        # Where a driver does not answer, all of its checks have the same sentence.
+        return shorten("; ".join(dict.fromkeys(sentences))) if sentences else "all checks passed"
 
     def to_json(self) -> dict[str, Any]:
         """The documented shape of `check --json`."""
@@ -106,7 +131,7 @@ class Report:
 
 
 def fitness(statuses: Iterable[Status]) -> Fitness:
-    """What these statuses make of a node."""
+    """The verdict of these statuses."""
     seen = set(statuses)
     if Status.FAIL in seen:
         return Fitness.UNFIT

@@ -1,6 +1,6 @@
-"""What earlier looks saw: how often a fault was seen in a row, and which job brought it about.
+"""What earlier runs saw: how often in a row a fault was seen, and with which job it began.
 
-One file for all checks, `looks.json` in `nodecheck.cache_dir`. Times are seconds since boot; a new boot forgets all.
+One file for all checks, `looks.json` in `nodecheck.cache_dir`. Times are seconds since boot; a new boot starts anew.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status
+from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
 
 NAME = "looks"
 STRIKES, WINDOW = "strikes", "window_s"
@@ -20,23 +20,23 @@ _BAD = (Status.FAIL, Status.WARN)
 
 
 def weigh(
-    report: Report,
+    report: NodeReport,
     kept: Mapping[str, Any],
     settings: Mapping[str, Mapping[str, Any]],
     *,
     boot_id: str,
     now_s: float,
     job_id: int | None = None,
-) -> tuple[Report, dict[str, Any]]:
-    """Judge a look by those before it.
+) -> tuple[NodeReport, dict[str, Any]]:
+    """Weigh a run with those before it.
 
-    In the periodic stage a fault of a check with two or more strikes only warns until so many looks in a row had it,
-    each within the window of the one before. A look that could not see changes nothing. A finding that an epilog is
-    the first to have belongs to the job that ends; whoever sees it later is told so.
+    In the periodic stage a check with two or more strikes only warns until so many runs in a row had the fault, each
+    within the window of the one before. A run with `unknown` changes nothing. A finding that an epilog is the first to
+    have belongs to the job that ends; later findings name that job.
 
     Args:
         report: What the checks found.
-        kept: What this function gave before; anything else is no look at all.
+        kept: From this function in the last run; anything else counts as no run.
         settings: `strikes` and `window_s` by check; a check that is not in it has one strike.
         boot_id: Of this boot.
         now_s: Seconds since boot.
@@ -68,7 +68,7 @@ def weigh(
             count = int(count) + 1 if 0 <= now_s - last_s <= chosen.get(WINDOW, 0.0) else 1
         job = known.get("job") if known else (job_id if report.stage == "epilog" else None)
         looks[result.name] = {"reason": result.finding.reason, "looks": count, "last_s": now_s, "job": job}
-        finding = _told(result.finding, job, now=not known)
+        finding = _with_job(result.finding, job, now=not known)
         strikes = int(chosen.get(STRIKES, 1))
         if status is Status.FAIL and report.stage == "periodic" and count < strikes:
             finding = _not_yet(finding, int(count), strikes)
@@ -82,19 +82,16 @@ def _number(entry: Mapping[str, Any], name: str) -> float:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MOST else 0
 
 
-def _told(finding: Finding, job: Any, *, now: bool) -> Finding:
+def _with_job(finding: Finding, job: Any, *, now: bool) -> Finding:
     if not isinstance(job, int):
         return finding
-    words = f"seen as job {job} ended" if now else f"since job {job}"
+    when = f"seen as job {job} ended" if now else f"since job {job}"
     evidence = {**finding.evidence, "seen_by_job": job}
-    return replace(finding, sentence=f"{finding.sentence} ({words})", evidence=evidence)
+    return replace(finding, sentence=f"{finding.sentence} ({when})", evidence=evidence)
 
 
 def _not_yet(finding: Finding, count: int, strikes: int) -> Finding:
     evidence = {**finding.evidence, "look": count, "strikes": strikes}
     return replace(
-        finding,
-        status=Status.WARN,
-        sentence=f"{finding.sentence} (look {count} of {strikes})",
-        evidence=evidence,
+        finding, status=Status.WARN, sentence=f"{finding.sentence} (run {count} of {strikes})", evidence=evidence
     )

@@ -72,21 +72,21 @@ class _Lane:
     def note_next(self) -> None:
         """The first of `left` starts now."""
         self.started_s = time.monotonic()
-        self.deadline_s = self.started_s + (self.left[0][1].deadline_s if self.left else _LAST_WORDS_S)
+        self.deadline_s = self.started_s + (self.left[0][1].deadline_s if self.left else _EXIT_S)
 
 
-_LAST_WORDS_S = 0.5
+_EXIT_S = 0.5
 """How long a process may take to end after its last answer."""
 
 
-def tell_nobody(waiting: Sequence[str]) -> None:
-    """A progress that nobody looks at."""
+def no_progress(waiting: Sequence[str]) -> None:
+    """The default for `progress`."""
 
 
-def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None] = tell_nobody) -> dict[str, Outcome]:
+def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None] = no_progress) -> dict[str, Outcome]:
     """Run all tasks; returns when each has answered or is overdue.
 
-    Call it from a process with one thread only (it forks). `progress` is told whose answer is still awaited.
+    Call it from a process with one thread only (it forks). `progress` gets the names that have not answered yet.
     """
     outcomes: dict[str, Outcome] = {}
     lanes: dict[str, list[tuple[str, Task]]] = {}
@@ -191,13 +191,13 @@ def _take(lane: _Lane, outcomes: dict[str, Outcome]) -> None:
 
 def _end(lane: _Lane, outcomes: dict[str, Outcome], *, ended: bool) -> None:
     """A process closed its pipe, or said more than may be; what was under way is answered for it."""
-    status = _reap(lane.pid, give_up_s=_LAST_WORDS_S) if ended else None
+    status = _reap(lane.pid, give_up_s=_EXIT_S) if ended else None
     if not ended:
         _abandon(lane.pid)
     if not lane.left:
         return
     name, _ = lane.left.pop(0)
-    how = "without a word" if status is None else f"with wait status {status:#x}, without an answer"
+    how = "without a status" if status is None else f"with wait status {status:#x}, without an answer"
     error = f"the process ended {how}" if ended else f"answered more than {_MAX_ANSWER_BYTES} bytes"
     outcomes[name] = Outcome(error=error, duration_s=time.monotonic() - lane.started_s)
 

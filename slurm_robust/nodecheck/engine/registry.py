@@ -1,8 +1,9 @@
-"""The checks by name: what each reads, what it costs, and how its answer comes about."""
+"""The checks by name: what each reads, what it costs, and which functions it consists of."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ Options = Mapping[str, Any]
 
 
 class CheckError(ValueError):
-    """A check or an option that does not exist, or a value of the wrong type; the message says which."""
+    """No such check or option, or a value of the wrong type; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Option:
     """A check's setting, `nodecheck.options.<check>.<name>` in robust.yaml.
 
     Attributes:
-        default: Value where the site says nothing; its type is the type that is accepted.
+        default: The value where the site sets none; only values of its type are accepted.
         meaning: What it does, with the unit.
         source: Where the default comes from.
     """
@@ -35,28 +36,27 @@ class Option:
 
 @dataclass(frozen=True)
 class Check:
-    """A check: a probe that reads, and a pure function that judges.
+    """A check: a probe that reads facts, and a pure function that judges them.
 
     Attributes:
-        name: A word; what `--only` and `nodecheck.disable` take, beside the names of groups.
-        question: What it asks, in a sentence.
+        name: Its module's name; `--only` and `nodecheck.disable` take it, or the name of its group.
+        question: What it answers, in one sentence: the first line of its module's docstring.
         reads: The files and calls it reads.
-        cost: What one look costs, in words.
+        cost: What one run costs, in words.
         stages: Where it runs.
-        probe: Reads facts (plain JSON values). Runs in a process of its own, may block, fail or crash.
-        judge: Facts and options to a finding; pure.
-        remember: Facts and options to the state kept for the next look, or None to keep what is there; pure.
-        deadline_s: The check's own deadline, None for `nodecheck.deadline_s`.
-        lane: Probes of one lane share a process and what they read (`Context.once`); empty is a process of its own, for
-            whatever may block in the kernel.
-        again: Looked at in each prolog also under a fresh verdict: it can change within minutes, and nothing tells.
-        log_words: A fresh verdict holds only while no new record of the kernel log has one of these words.
-        watch: Facts and options to what else must not change while a fresh verdict holds, as `watches.WATCHES` and
-            `watches.ASKED` take it; pure.
-        instead: What to watch where the look that leaves a fresh verdict is of a stage without this check; empty has
-            the check itself made.
-        strikes: Looks of the periodic check in a row that must fail before it counts; until then it warns.
-        window_s: How far apart two of these looks may lie.
+        probe: Reads facts (plain JSON values). Runs in a process of its own; may block, fail or crash.
+        judge: Makes a finding of facts and options; pure.
+        remember: What to keep of facts and options for the next run, or None to keep what is there; pure.
+        deadline_s: The check's own deadline; None: `nodecheck.deadline_s`.
+        lane: Probes of one lane share a process and what they read (`Context.once`); empty: a process of its own, for
+            anything that may block in the kernel.
+        always: Runs in each prolog, also with a valid cached verdict: it can change within minutes, unnoticed.
+        invalidating_words: A cached verdict is valid only while no new record of the kernel log has one of these words.
+        valid_while: The conditions under which a cached verdict stays valid, see `fast_path.CONDITIONS`; pure.
+        if_not_run: The same where the run that writes the verdict is of a stage without this check; where empty, the
+            prolog then runs this check.
+        strikes: Failures in a row that the periodic stage needs before one counts; until then it warns.
+        window_s: How far apart two of these runs may be.
     """
 
     name: str
@@ -70,28 +70,39 @@ class Check:
     remember: Callable[[Facts, Options], Facts | None] | None = None
     deadline_s: float | None = None
     lane: str = ""
-    again: bool = False
-    log_words: tuple[str, ...] = ()
-    watch: Callable[[Facts, Options], list[tuple[str, ...]]] | None = None
-    instead: tuple[tuple[str, ...], ...] = ()
+    always: bool = False
+    invalidating_words: tuple[str, ...] = ()
+    valid_while: Callable[[Facts, Options], list[tuple[str, ...]]] | None = None
+    if_not_run: tuple[tuple[str, ...], ...] = ()
     strikes: int = 1
     window_s: float = 1800.0
 
+    @staticmethod
+    def parts_of(module_name: str) -> dict[str, Any]:
+        """The fields that the module itself provides: its name, docstring and functions."""
+        module = sys.modules[module_name]
+        parts: dict[str, Any] = {"name": module_name.rpartition(".")[2]}
+        parts["question"] = (module.__doc__ or "").partition("\n")[0]
+        functions = ("probe", "judge", "remember", "valid_while")
+        return parts | {name: vars(module)[name] for name in functions if name in vars(module)}
+
     def every_option(self) -> dict[str, Option]:
-        """The check's own options, and those that every check of the periodic stage has."""
+        """The check's own options, and those of every check in the periodic stage."""
         if "periodic" not in self.stages:
             return dict(self.options)
         return {
             **self.options,
-            "strikes": Option(self.strikes, "periodic looks in a row that must fail before it counts", "ours"),
-            "window_s": Option(self.window_s, "seconds that two of these looks may lie apart", "ours"),
+            "strikes": Option(
+                self.strikes, "failures in a row that the periodic stage needs before one counts", "ours"
+            ),
+            "window_s": Option(self.window_s, "seconds that two of these runs may be apart", "ours"),
         }
 
     def settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """The defaults with the site's choices laid over them.
+        """The defaults, overridden by the site's choices.
 
         Raises:
-            CheckError: an option that this check does not have, or a value of the wrong type.
+            CheckError: no such option, or a value of the wrong type.
         """
         settings = {name: option.default for name, option in self.every_option().items()}
         for name, value in chosen.items():
@@ -112,99 +123,34 @@ class Check:
         return value
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "gpu": (
-        "xid",
-        "gpu_count",
-        "gpu_driver",
-        "gpu_identity",
-        "gpu_recovery",
-        "gpu_ecc",
-        "gpu_rows",
-        "gpu_pages",
-        "gpu_nvlink",
-        "gpu_nvlink_errors",
-        "gpu_fabric",
-        "gpu_pcie",
-        "gpu_pcie_errors",
-        "gpu_throttle",
-        "gpu_temperature",
-        "gpu_power",
-        "gpu_clocks",
-        "gpu_persistence",
-        "gpu_compute_mode",
-        "gpu_mig",
-        "gpu_versions",
-        "gpu_gsp",
-        "gpu_inforom",
-        "gpu_in_use",
-        "gpu_peermem",
-        "gpu_p2p",
+    "gpu": _words(
+        "xid gpu_count gpu_driver gpu_identity gpu_recovery gpu_ecc gpu_rows gpu_pages gpu_nvlink gpu_nvlink_errors "
+        "gpu_fabric gpu_pcie gpu_pcie_errors gpu_throttle gpu_temperature gpu_power gpu_clocks gpu_persistence "
+        "gpu_compute_mode gpu_mig gpu_versions gpu_gsp gpu_inforom gpu_in_use gpu_peermem gpu_p2p"
     ),
-    "host": (
-        "filesystem",
-        "shm",
-        "memory",
-        "ecc",
-        "numa",
-        "swap",
-        "cpu",
-        "cpu_settings",
-        "clock",
-        "date",
-        "kernel_log",
-        "tasks",
-        "limits",
-        "disks",
-        "disk_health",
-        "services",
-        "cgroups",
-        "pcie_errors",
-        "settings",
-        "firmware",
-        "thermal",
-        "crashes",
-        "scratch",
-        "gpudirect",
-        "leftovers",
+    "host": _words(
+        "filesystem shm memory ecc numa swap cpu cpu_settings clock date kernel_log tasks limits disks disk_health "
+        "services cgroups pcie_errors settings firmware thermal crashes scratch gpudirect leftovers"
     ),
-    "network": (
-        "rdma_ports",
-        "rdma_rate",
-        "rdma_errors",
-        "rdma_gids",
-        "rdma_verbs",
-        "rdma_transport",
-        "rdma_pcie",
-        "rdma_firmware",
-        "ethernet",
-        "ethernet_errors",
-        "bonding",
-        "loopback",
-        "default_route",
-        "conntrack",
-        "neighbours",
-        "network_sysctls",
-        "controller_name",
-        "own_name",
-        "resolver",
-        "chrony",
-        "nic_log",
+    "network": _words(
+        "rdma_ports rdma_rate rdma_errors rdma_gids rdma_verbs rdma_transport rdma_pcie rdma_firmware ethernet "
+        "ethernet_errors bonding loopback default_route conntrack neighbours network_sysctls controller_name own_name "
+        "resolver chrony nic_log"
     ),
-    "torch": ("matmul", "bandwidth", "collective"),
+    "torch": _words("matmul bandwidth collective"),
 }
-"""The checks by what they look at; the name of a group stands for all of them, in `--only` and `nodecheck.disable`."""
+"""The checks by subject, in the order of reports; `--only` and `nodecheck.disable` also take the name of a group."""
 GROUP_OF: Mapping[str, str] = {name: group for group, names in GROUPS.items() for name in names}
-"""The folder of `checks/` in which a check stands."""
+"""The group of each check. A check is the object `check` of the module `checks/<group>/<name>.py`."""
 NAMES = tuple(GROUP_OF)
-"""Every check, in the order of reports. Each is the object `check` of the module of that name in `checks/<group>/`."""
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_NOT_IN: Mapping[str, frozenset[str]] = {
+_NOT_IN: Mapping[str, tuple[str, ...]] = {
     "prolog": _words(
         "gpu_nvlink_errors gpu_pcie_errors gpu_inforom gpu_p2p numa swap cpu_settings clock tasks disk_health cgroups "
         "pcie_errors firmware thermal crashes scratch gpudirect rdma_transport rdma_pcie rdma_firmware ethernet_errors "
@@ -215,22 +161,22 @@ _NOT_IN: Mapping[str, frozenset[str]] = {
         "gpudirect rdma_firmware network_sysctls own_name resolver chrony matmul bandwidth collective"
     ),
     "periodic": _words("gpu_inforom gpu_in_use matmul bandwidth collective"),
-    "full": frozenset(),
+    "full": (),
 }
-"""What a stage does not run, as the checks' own `stages` say: known here, so that a stage loads only what it runs."""
+"""Checks that a stage does not run. Their own `stages` say so too; here, so that a stage loads only what it runs."""
 
 
 def checks_of(name: str) -> tuple[str, ...]:
-    """The names of the checks that a name means: all of a group's, or the one itself. Nothing is loaded.
+    """The checks of a group, or the check of this name. Nothing is loaded.
 
     Raises:
-        CheckError: neither a check nor a group is called so; the message offers the nearest.
+        CheckError: no check or group has this name; the message suggests the nearest.
     """
     if name in GROUPS:
         return GROUPS[name]
     if name in GROUP_OF:
         return (name,)
-    import difflib  # noqa: PLC0415 (only a mistyped name pays for it)
+    import difflib  # noqa: PLC0415 (only a mistyped name needs it)
 
     near = difflib.get_close_matches(name, (*GROUPS, *NAMES), n=3, cutoff=0.5)
     there = f"there are: {', '.join(NAMES)}; and their groups: {', '.join(GROUPS)}"
@@ -239,10 +185,10 @@ def checks_of(name: str) -> tuple[str, ...]:
 
 
 def require(name: str) -> None:
-    """Nothing, where there is a check of that name; it is not loaded.
+    """Make sure that a check has this name; it is not loaded.
 
     Raises:
-        CheckError: there is none, or it is a group's name.
+        CheckError: none has, or it is the name of a group.
     """
     if name in GROUPS:
         raise CheckError(f"{name!r} is a group of checks, which has no options: name one of {', '.join(GROUPS[name])}")
@@ -261,7 +207,7 @@ def get(name: str) -> Check:
 
 
 def select(stage: str, only: Iterable[str] = (), disable: Iterable[str] = ()) -> list[Check]:
-    """The checks of a stage, or exactly those named in `only`, without the disabled ones; each name may be a group's.
+    """The checks of a stage, or those named in `only`, without the disabled ones; each name may be that of a group.
 
     Raises:
         CheckError: a name in `only` or `disable` that does not exist.
@@ -272,5 +218,5 @@ def select(stage: str, only: Iterable[str] = (), disable: Iterable[str] = ()) ->
     switched_off = {check for name in sorted(set(disable)) for check in checks_of(name)}
     if named:
         return [get(name) for name in NAMES if name in named - switched_off]
-    left = [get(name) for name in NAMES if name not in switched_off | _NOT_IN[stage]]
+    left = [get(name) for name in NAMES if name not in switched_off.union(_NOT_IN[stage])]
     return [check for check in left if stage in check.stages]

@@ -1,4 +1,4 @@
-"""Run checks and bring their findings together."""
+"""Run checks and collect their findings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Report, Result, Status, shorten
-from slurm_robust.nodecheck.engine.isolate import Outcome, Task, run_all, tell_nobody
+from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status, shorten
+from slurm_robust.nodecheck.engine.isolate import Outcome, Task, no_progress, run_all
 from slurm_robust.nodecheck.engine.registry import Check
 
 _MAX_CHARS = 2000
-_ASK = "run `srobust check --only {name} --json` on the node; if it stays, report it as a bug of slurm_robust"
+_ASK = "run `srobust check --only {name} --json` on the node; if it happens again, report it as a bug of slurm_robust"
 
 
 def run(
@@ -22,13 +22,13 @@ def run(
     context: Context,
     chosen: Mapping[str, Mapping[str, Any]],
     deadline_s: float,
-    progress: Callable[[Sequence[str]], None] = tell_nobody,
-) -> Report:
+    progress: Callable[[Sequence[str]], None] = no_progress,
+) -> NodeReport:
     """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
 
     Args:
         checks: What `registry.select` gave.
-        context: Where and what to look at.
+        context: What probes get.
         chosen: The site's options, by check.
         deadline_s: For each check that has none of its own.
         progress: Called with the names that have not answered yet, whenever one has.
@@ -48,11 +48,11 @@ def run(
     for check in checks:
         outcome = outcomes[check.name]
         finding = _finding(check, outcome, settings[check.name], tasks[check.name].deadline_s)
-        watches = _watches(check, outcome, settings[check.name])
-        results.append(Result(check.name, finding, outcome.duration_s * 1000, watches))
+        conditions = _conditions(check, outcome, settings[check.name])
+        results.append(Result(check.name, finding, outcome.duration_s * 1000, conditions))
         if check.remember is not None and not outcome.error and context.cache_dir is not None:
             _remember(check, outcome.value, settings[check.name], context)
-    return Report(context.node, context.stage, tuple(results))
+    return NodeReport(context.node, context.stage, tuple(results))
 
 
 def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], seconds: float) -> Finding:
@@ -62,28 +62,28 @@ def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], second
             Status.UNKNOWN, "probe_timeout", sentence, f"look for a dead mount or a hung driver: {check.reads}"
         )
     if outcome.error:
-        sentence = shorten(f"{check.name} could not look: {outcome.error}")
+        sentence = shorten(f"{check.name} could not read its facts: {outcome.error}")
         return Finding(Status.UNKNOWN, "probe_error", sentence, _ASK.format(name=check.name))
     try:
         return _printable(check.judge(outcome.value, settings))
-    except Exception as error:  # noqa: BLE001 (a fault of ours is never a verdict on the node)
+    except Exception as error:  # noqa: BLE001 (our own errors are never a verdict on the node)
         sentence = shorten(f"{check.name} could not judge: {type(error).__name__}: {error}")
         return Finding(Status.UNKNOWN, "judge_error", sentence, _ASK.format(name=check.name), {"facts": outcome.value})
 
 
 def _printable(finding: Finding) -> Finding:
-    """In words that a terminal and a log take as words: processes and files have names of any kind."""
+    """Without characters that a terminal interprets: names of processes and files may contain any."""
     sentence, remedy = (shorten(text, _MAX_CHARS) for text in (finding.sentence, finding.remedy))
     same = (sentence, remedy) == (finding.sentence, finding.remedy)
     return finding if same else replace(finding, sentence=sentence, remedy=remedy)
 
 
-def _watches(check: Check, outcome: Outcome, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    if check.watch is None or outcome.error:
+def _conditions(check: Check, outcome: Outcome, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    if check.valid_while is None or outcome.error:
         return ()
     try:
-        return tuple(check.watch(outcome.value, settings))
-    except Exception:  # noqa: BLE001 (then no verdict is believed for longer than this look)
+        return tuple(check.valid_while(outcome.value, settings))
+    except Exception:  # noqa: BLE001 (then the verdict is not cached)
         return (("never",),)
 
 

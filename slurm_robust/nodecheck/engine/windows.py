@@ -1,6 +1,6 @@
-"""Counters over a window of several looks: looks come every few seconds or hours apart, the judgement must not.
+"""Counters over a window of several runs, which may be seconds or hours apart.
 
-A few samples are kept, and the oldest that the window holds is what the newest is compared with. Pure.
+A few samples are kept; the newest is compared with the oldest in the window. Pure.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from slurm_robust.nodecheck.engine.counters import HOUR_S, Growth
 _SAMPLES = 6
 
 
-def samples_of(kept: Mapping[str, Any], boot_id: str) -> list[dict[str, Any]]:
-    """The samples of this boot in what was remembered, oldest first; whatever else is in there is passed over."""
-    found = kept.get("samples")
+def samples_of(before: Mapping[str, Any], boot_id: str) -> list[dict[str, Any]]:
+    """The samples of this boot in what was remembered, oldest first; anything else in there is ignored."""
+    found = before.get("samples")
     if not isinstance(found, list):
         return []
     return [
@@ -27,15 +27,17 @@ def samples_of(kept: Mapping[str, Any], boot_id: str) -> list[dict[str, Any]]:
 
 
 def growth(
-    kept: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float, window_s: float
+    before: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float, window_s: float
 ) -> dict[str, Growth]:
-    """How each counter grew since the oldest sample in the window, or since the last look if that is longer ago."""
-    samples = [sample for sample in samples_of(kept, boot_id) if sample["at_s"] < at_s]
+    """How each counter grew since the oldest sample in the window, or since the last run if that is longer ago."""
+    samples = [sample for sample in samples_of(before, boot_id) if sample["at_s"] < at_s]
     inside = [sample for sample in samples if at_s - sample["at_s"] <= window_s] or samples[-1:]
-    return {name: grown for name, now in counts.items() if (grown := _grown(inside, name, now, at_s)) is not None}
+    return {
+        name: found for name, now in counts.items() if (found := _since_oldest(inside, name, now, at_s)) is not None
+    }
 
 
-def _grown(samples: Sequence[Mapping[str, Any]], name: str, now: int, at_s: float) -> Growth | None:
+def _since_oldest(samples: Sequence[Mapping[str, Any]], name: str, now: int, at_s: float) -> Growth | None:
     """Growth since the oldest sample, or since the last reset where the counter went backwards on the way."""
     base_s, base, above = None, now, now
     for sample in reversed(samples):
@@ -48,11 +50,11 @@ def _grown(samples: Sequence[Mapping[str, Any]], name: str, now: int, at_s: floa
 
 
 def keep(
-    kept: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float, window_s: float
+    before: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float, window_s: float
 ) -> dict[str, Any]:
-    """What to remember: this look, and of those in the window one every sixth of it; of the last hour, every sixth."""
+    """What to remember: this run, and of those in the window one every sixth of it; of the last hour, every sixth."""
     samples: list[dict[str, Any]] = []
-    for sample in samples_of(kept, boot_id):
+    for sample in samples_of(before, boot_id):
         age_s = at_s - sample["at_s"]
         spacing_s = (window_s if age_s > HOUR_S else min(window_s, HOUR_S)) / _SAMPLES
         if 0 < age_s <= window_s and (not samples or sample["at_s"] - samples[-1]["at_s"] >= spacing_s):
@@ -60,9 +62,21 @@ def keep(
     return {"samples": [*samples, counters.keep(counts, boot_id, at_s)]}
 
 
-def per_hour(grown: Growth) -> float:
-    """Events an hour; a look after a shorter time counts as one after an hour, so that one event is one."""
-    return grown.delta * HOUR_S / max(grown.window_s, HOUR_S)
+def grown(facts: Mapping[str, Any], window_s: float, counts: Mapping[str, int] | None = None) -> dict[str, Growth]:
+    """`growth` of a probe's facts, as in `counters.grown`."""
+    now = facts["counts"] if counts is None else counts
+    return growth(facts["kept"], now, facts["boot_id"], facts["at_s"], window_s)
+
+
+def kept(facts: Mapping[str, Any], window_s: float, counts: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """`keep` of a probe's facts, as in `counters.grown`."""
+    now = facts["counts"] if counts is None else counts
+    return keep(facts["kept"], now, facts["boot_id"], facts["at_s"], window_s)
+
+
+def per_hour(growth_: Growth) -> float:
+    """Events an hour; a shorter time counts as an hour, so that one event is one."""
+    return growth_.delta * HOUR_S / max(growth_.window_s, HOUR_S)
 
 
 def _number(value: Any) -> bool:

@@ -1,35 +1,49 @@
-"""What the judges of NVML's facts share: whether there is anything to judge, and how complaints become one finding."""
+"""What the judges of NVML's facts share: whether there is anything to judge, and how faults become one finding."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.engine.registry import Facts, Options
+
+Judge = Callable[[Facts, Options], Finding]
 
 _NOT_HERE = frozenset({"not_supported", "invalid_argument"})
 """The board has no such thing; fields that an older driver does not know come as `invalid_argument`."""
-_TOLD = 3
+_MAX_TEXTS = 3
 
 
 @dataclass(frozen=True)
-class Complaint:
-    """Something wrong with one GPU, or (gpu None) with all of them.
+class GpuFault:
+    """A fault of one GPU, or (gpu None) of all of them.
 
     Attributes:
         status: warn or fail.
         reason: As in a finding.
-        words: What is wrong, to be followed by ` on GPU …`.
+        text: What is wrong, to be followed by ` on GPU …`.
         remedy: As in a finding.
         gpu: The GPU's record.
     """
 
     status: Status
     reason: str
-    words: str
+    text: str
     remedy: str
     gpu: Mapping[str, Any] | None = None
+
+    @classmethod
+    def warn(cls, reason: str, text: str, remedy: str, gpu: Mapping[str, Any] | None = None) -> GpuFault:
+        """One that only warns."""
+        return cls(Status.WARN, reason, text, remedy, gpu)
+
+    @classmethod
+    def fail(cls, reason: str, text: str, remedy: str, gpu: Mapping[str, Any] | None = None) -> GpuFault:
+        """One that makes the node unfit."""
+        return cls(Status.FAIL, reason, text, remedy, gpu)
 
 
 def label(gpu: Mapping[str, Any]) -> str:
@@ -37,77 +51,95 @@ def label(gpu: Mapping[str, Any]) -> str:
     return f"GPU {gpu['index']} ({gpu['bus']})" if gpu["bus"] else f"GPU {gpu['index']}"
 
 
-def silent(facts: Mapping[str, Any]) -> Finding | None:
-    """The finding where NVML told nothing; None where there are GPUs to judge."""
+def unanswered(facts: Mapping[str, Any]) -> Finding | None:
+    """The finding where NVML did not answer; None where there are GPUs to judge."""
     if facts["state"] == "no_driver":
         return Finding(Status.SKIP, "no_driver", "no NVIDIA driver is loaded")
     if facts["state"] == "saved_tree":
-        return Finding(Status.SKIP, "saved_tree", "a saved tree is looked at: NVML is of this machine")
+        return Finding(Status.SKIP, "saved_tree", "NVML knows only this machine, not a saved tree")
     if facts["state"]:
         remedy = "pip install 'slurm-robust[gpu]'" if facts["state"] == "no_binding" else "run `nvidia-smi`"
-        return Finding(Status.UNKNOWN, f"nvml_{facts['state']}", f"the GPUs cannot be asked: {facts['detail']}", remedy)
+        return Finding(Status.UNKNOWN, f"nvml_{facts['state']}", f"NVML cannot be used: {facts['detail']}", remedy)
     if facts["hung"]:
-        sentence = f"the GPUs cannot be asked: {facts['hung']['call']} did not come back"
-        return Finding(Status.UNKNOWN, "nvml_hung", sentence, "see what `gpu_driver` says", {"hung": facts["hung"]})
+        sentence = f"NVML cannot be used: {facts['hung']['call']} did not return"
+        return Finding(
+            Status.UNKNOWN, "nvml_hung", sentence, "see the finding of `gpu_driver`", {"hung": facts["hung"]}
+        )
     if not facts["gpus"]:
         return Finding(Status.SKIP, "no_gpu", "the driver has no GPU")
     return None
 
 
-def answered(facts: Mapping[str, Any], name: str) -> list[tuple[Mapping[str, Any], Any]]:
-    """(GPU, value) of every GPU that told it."""
+def reported(facts: Mapping[str, Any], name: str) -> list[tuple[Mapping[str, Any], Any]]:
+    """(GPU, value) of every GPU that reports this field."""
     return [(gpu, gpu["values"][name]) for gpu in facts["gpus"] if name in gpu["values"]]
 
 
-def untold(facts: Mapping[str, Any], name: str, what: str, *, needed: bool = True) -> Finding | None:
-    """The finding where no GPU told `name`: skip where the boards have none, unknown where they should tell.
+def unreported(facts: Mapping[str, Any], name: str, what: str, *, needed: bool = True) -> Finding | None:
+    """The finding where no GPU reports `name`: skip where the boards have no such thing, unknown where they should.
 
     Args:
-        facts: Of the probe.
+        facts: From the probe.
         name: The field without which there is nothing to judge.
-        what: The same in words ("ECC counters").
-        needed: False for what only newer drivers have: then its lack is no more than a skip.
+        what: The same for people ("ECC counters").
+        needed: False for what only newer drivers report: then without it the check is skipped.
     """
-    if answered(facts, name):
+    if reported(facts, name):
         return None
     errors = {gpu["errors"][name] for gpu in facts["gpus"] if name in gpu["errors"] and not gpu["lost"]}
     if errors <= _NOT_HERE or (errors == {"function_not_found"} and not needed):
         return Finding(Status.SKIP, "not_supported", f"the GPUs or their driver have no {what}")
     if errors <= _NOT_HERE | {"function_not_found"}:
         version = facts["system"].get("driver", "?")
-        sentence = f"the driver ({version}) is too old to tell {what}"
+        sentence = f"the driver ({version}) is too old to report {what}"
         return Finding(
             Status.UNKNOWN, "old_driver", sentence, "update the driver, or name this check in nodecheck.disable"
         )
-    said = ", ".join(sorted(errors))
+    names = ", ".join(sorted(errors))
     remedy = "run it as root" if "no_permission" in errors else "look at the kernel log: `dmesg | grep NVRM`"
-    return Finding(Status.UNKNOWN, "not_told", f"NVML does not tell {what}: {said}", remedy, {"errors": said})
+    return Finding(Status.UNKNOWN, "not_told", f"NVML does not report {what}: {names}", remedy, {"errors": names})
 
 
-def settle(
-    complaints: Iterable[Complaint], passed: tuple[str, str], evidence: Mapping[str, Any] | None = None
+def needs_gpus(name: str = "", what: str = "", *, needed: bool = True) -> Callable[[Judge], Judge]:
+    """A decorator for judges: first the findings of `unanswered` and, where a field is named, of `unreported`."""
+
+    def decorate(judge: Judge) -> Judge:
+        @functools.wraps(judge)
+        def judged(facts: Facts, options: Options) -> Finding:
+            nothing = unanswered(facts) or (unreported(facts, name, what, needed=needed) if name else None)
+            return nothing or judge(facts, options)
+
+        return judged
+
+    return decorate
+
+
+def conclude_gpus(
+    faults: Iterable[GpuFault], passed: tuple[str, str], evidence: Mapping[str, Any] | None = None
 ) -> Finding:
-    """One finding: the worst complaints by their words, or that all is well.
+    """One finding: the worst faults, those of the same text together, or that all is well.
 
     Args:
-        complaints: In the order of importance.
+        faults: In the order of importance.
         passed: Reason and sentence where there are none.
-        evidence: Of the finding; the GPUs complained of are added.
+        evidence: Of the finding; the GPUs with faults are added.
     """
-    said = list(complaints)
-    if not said:
+    found = list(faults)
+    if not found:
         return Finding(Status.PASS, *passed, evidence=dict(evidence or {}))
-    status = Status.FAIL if any(one.status is Status.FAIL for one in said) else Status.WARN
-    worst = [one for one in said if one.status is status]
-    groups: dict[str, list[Complaint]] = {}
-    for one in worst:
-        groups.setdefault(one.words, []).append(one)
-    parts = [words + _where([one.gpu for one in group]) for words, group in groups.items()]
-    sentence = "; ".join(parts[:_TOLD]) + (f"; and {len(parts) - _TOLD} more" if len(parts) > _TOLD else "")
+    status = Status.FAIL if any(fault.status is Status.FAIL for fault in found) else Status.WARN
+    worst = [fault for fault in found if fault.status is status]
+    groups: dict[str, list[GpuFault]] = {}
+    for fault in worst:
+        groups.setdefault(fault.text, []).append(fault)
+    parts = [text + _where([fault.gpu for fault in group]) for text, group in groups.items()]
+    sentence = "; ".join(parts[:_MAX_TEXTS]) + (
+        f"; and {len(parts) - _MAX_TEXTS} more" if len(parts) > _MAX_TEXTS else ""
+    )
     hit = [
-        {"bus": one.gpu["bus"], "uuid": one.gpu["uuid"], "minor": one.gpu["minor"], "what": one.words}
-        for one in said
-        if one.gpu is not None
+        {"bus": fault.gpu["bus"], "uuid": fault.gpu["uuid"], "minor": fault.gpu["minor"], "what": fault.text}
+        for fault in found
+        if fault.gpu is not None
     ]
     return Finding(status, worst[0].reason, sentence, worst[0].remedy, {"gpus": hit, **(evidence or {})})
 
@@ -121,10 +153,10 @@ def _where(gpus: Sequence[Mapping[str, Any] | None]) -> str:
     return f" on GPUs {', '.join(str(gpu['index']) for gpu in named)}"
 
 
-def odd_ones(told: Sequence[tuple[Mapping[str, Any], Any]]) -> list[tuple[Mapping[str, Any], Any]]:
-    """Those that differ from what most of their model say; none where no value has a clear majority."""
+def outliers(readings: Sequence[tuple[Mapping[str, Any], Any]]) -> list[tuple[Mapping[str, Any], Any]]:
+    """Those that differ from most GPUs of their model; none where no value has a clear majority."""
     by_model: dict[str, list[tuple[Mapping[str, Any], Any]]] = {}
-    for gpu, value in told:
+    for gpu, value in readings:
         by_model.setdefault(gpu["model"], []).append((gpu, value))
     odd = []
     for sisters in by_model.values():

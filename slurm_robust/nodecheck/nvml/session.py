@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.nvml import library
 from slurm_robust.nodecheck.nvml.fields import FIELD_VALUES, READERS, Ask, field_value
+from slurm_robust.nodecheck.sources import small_files
 
-DEADLINE_S = 12.0
-"""Of every check of the lane. A driver without persistence mode takes seconds for each GPU that it wakes, and slurmd's
-prolog has 20 s (`SROBUST_TIMEOUT_S`)."""
+NVML_LANE: dict[str, Any] = {"lane": "nvml", "deadline_s": 12.0}
+"""The fields of every check that asks NVML. A driver without persistence mode takes seconds to wake each GPU, and
+slurmd's prolog has 20 s (`SROBUST_TIMEOUT_S`)."""
 _SHARE = 0.8
 """What the calls may take of a check's deadline; with the rest it says what it has."""
 
@@ -56,7 +57,7 @@ LOST = frozenset({"gpu_is_lost", "reset_required", "insufficient_power", "irq_is
 _MAX_GPUS = 64
 
 
-class Session:
+class NvmlSession:
     """NVML as one process sees it.
 
     Attributes:
@@ -136,7 +137,7 @@ class Session:
         thread.join(limit_s)
         if thread.is_alive():
             call, gpu = self._call
-            state = task_state(read_text(Path(f"/proc/self/task/{self._thread_id}/stat"), 4096))
+            state = task_state(small_files.read_text(Path(f"/proc/self/task/{self._thread_id}/stat"), 4096))
             self.hung = {"call": call, "gpu": gpu, "after_s": round(limit_s, 1), "task_state": state}
 
     def _asker(self, index: int | None) -> Ask:
@@ -229,7 +230,7 @@ class Session:
             gpu["lost"] = error
 
 
-def of(context: Context) -> Session:
+def of(context: Context) -> NvmlSession:
     """The lane's session; opened by the first probe that asks."""
     return context.once("nvml", lambda: _opened(context))
 
@@ -239,8 +240,8 @@ def limit_s(context: Context) -> float:
     return context.deadline_s * _SHARE
 
 
-def _opened(context: Context) -> Session:
-    session = Session()
+def _opened(context: Context) -> NvmlSession:
+    session = NvmlSession()
     if not context.real_root and (not context.nvml_library or context.cache_dir is None):
         session.state, session.detail = "saved_tree", "a saved tree is looked at: NVML is of this machine"
     elif not context.nvml_library and not os.path.exists("/proc/driver/nvidia/version"):  # noqa: PTH110 (no Path: time)

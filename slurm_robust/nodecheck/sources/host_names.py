@@ -1,61 +1,24 @@
-"""Names of hosts: what slurm.conf calls the controllers, what /etc/hosts knows, and what the resolver says in time.
+"""Names of hosts: what /etc/hosts knows, and what the resolver answers in time.
 
-The resolver blocks for as long as its servers are silent: it is asked in processes that can be left alone.
+The resolver blocks while its servers are silent, so it is asked in processes that can be abandoned.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.isolate import Task, run_all
+from slurm_robust.nodecheck.sources import small_files
 
-_PATHS = (
-    "/etc/slurm/slurm.conf",
-    "/etc/slurm-llnl/slurm.conf",
-    "/usr/local/etc/slurm.conf",
-    # Where slurmd keeps what it was sent: "configless".
-    "/run/slurm/conf/slurm.conf",
-    "/var/spool/slurmd/conf-cache/slurm.conf",
-)
-_PAIR = re.compile(r"([A-Za-z]+)\s*=\s*([^\s#]+)")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 _MAX_BYTES = 1 << 20
-_MAX_HOSTS = 8
-_PORT = 6817  # slurm.conf(5)
-
-
-def controllers(text: str) -> tuple[list[str], int]:
-    """The names or addresses by which slurm.conf has the controllers contacted, and the first of their ports.
-
-    `SlurmctldHost=ctl1(10.0.0.1)` and the older `ControlMachine` with `ControlAddr` give an address: then no name is
-    looked up. What has not the shape of a host's name is passed over.
-    """
-    hosts: list[str] = []
-    old: dict[str, str] = {}
-    port = _PORT
-    for line in text.splitlines():
-        for key, value in _PAIR.findall(line.partition("#")[0]):
-            word = key.lower()
-            if word == "slurmctldhost":
-                name, _, address = value.partition("(")
-                hosts.append((address.rstrip(")") or name) if is_host(name) else "")
-            elif word in ("controlmachine", "controladdr", "backupcontroller", "backupaddr"):
-                old[word] = value
-            elif word == "slurmctldport" and (match := re.match(r"\d{1,5}", value)) and 0 < int(match[0]) < 65536:
-                port = int(match[0])
-    if not hosts:
-        hosts = [old.get("controladdr") or old.get("controlmachine", "")]
-        hosts.append(old.get("backupaddr") or old.get("backupcontroller", ""))
-    return list(dict.fromkeys(host for host in hosts if is_host(host)))[:_MAX_HOSTS], port
 
 
 def is_host(text: str) -> bool:
@@ -72,36 +35,6 @@ def is_address(text: str) -> bool:
             continue
         return True
     return False
-
-
-def slurm_conf(context: Context, named: str, env: Mapping[str, str]) -> str:
-    """The text of slurm.conf: the one that the site names, `SLURM_CONF` where it is root's, or where Slurm keeps it.
-
-    Users influence the environment: what `SLURM_CONF` names counts only as a plain file of root's (or of who runs this)
-    that nobody else may write, and is not followed through a link.
-    """
-    if named:
-        return read_text(context.path(named), _MAX_BYTES)
-    if context.real_root and (text := _own(env.get("SLURM_CONF", ""))):
-        return text
-    return next((text for path in _PATHS if (text := read_text(context.path(path), _MAX_BYTES))), "")
-
-
-def _own(path: str) -> str:
-    if not path.startswith("/") or "\0" in path:
-        return ""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        info = os.fstat(fd)
-        mine = info.st_uid in {0, os.geteuid()} and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        return os.read(fd, _MAX_BYTES).decode("utf-8", "replace") if stat.S_ISREG(info.st_mode) and mine else ""
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
 
 
 def in_hosts(text: str) -> dict[str, list[str]]:
@@ -171,4 +104,4 @@ def connect(address: str, port: int, timeout_s: float) -> dict[str, Any]:
 
 def hosts_file(context: Context) -> dict[str, list[str]]:
     """What this machine's /etc/hosts knows."""
-    return in_hosts(read_text(Path(context.path("/etc/hosts")), _MAX_BYTES))
+    return in_hosts(small_files.read_text(Path(context.path("/etc/hosts")), _MAX_BYTES))

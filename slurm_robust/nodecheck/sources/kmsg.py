@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.sources.kmsg_line import Record, parse
+from slurm_robust.nodecheck.sources.kmsg_line import KernelRecord, parse
 
 _MAX_BYTES = 8 << 20
 _MAX_RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg
@@ -25,7 +25,7 @@ _PLAIN = re.compile(rb"\[ *([0-9]{1,12}\.[0-9]{1,9})\](?! ?-- )")
 
 
 @dataclass(frozen=True)
-class Log:
+class LogReading:
     """What one reading gave.
 
     Attributes:
@@ -35,22 +35,22 @@ class Log:
         errno: The same as a number, 0 where all is well.
     """
 
-    records: tuple[Record, ...] = ()
+    records: tuple[KernelRecord, ...] = ()
     cursor: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
     errno: int = 0
 
 
 @dataclass(frozen=True)
-class Source:
+class KernelLog:
     """A log as it was read, for several that look for different things in it.
 
     Attributes:
         data: A plain file's last bytes; the device's records, each ended by a NUL.
         start: Where in the file `data` begins.
         name: `device:inode` of a plain file; empty for the device.
-        error: As in `Log`.
-        errno: As in `Log`.
+        error: As in `LogReading`.
+        errno: As in `LogReading`.
     """
 
     data: bytes = b""
@@ -70,18 +70,18 @@ class Source:
         cursor: Mapping[str, Any],
         booted_at_s: float | None = None,
         words: Iterable[str] = (),
-    ) -> Log:
+    ) -> LogReading:
         """The wanted records after the cursor.
 
         Args:
-            wanted: Says whether to keep a record, by its text.
+            wanted: Tells by its text whether to keep a record.
             cursor: Of an earlier reading of the same boot; empty takes the whole boot.
             booted_at_s: When this boot began, for files that hold several and name dates.
             words: Only a record with one of these words can be wanted; saves a closer look at the others. None named:
                 any can.
         """
         if self.error:
-            return Log(error=self.error, errno=self.errno)
+            return LogReading(error=self.error, errno=self.errno)
         if not self.name:
             return self._of_device(wanted, cursor, words)
         size = self.start + len(self.data)
@@ -98,9 +98,11 @@ class Source:
             if booted_at_s is None or record.wall_s is None or record.wall_s + 2 * _CLOCK_STEP_S >= booted_at_s:
                 records.append(record)
         end = self.start + self.data.rfind(b"\n") + 1  # a line still being written is read again
-        return Log(tuple(records), {"file": self.name, "at": end})
+        return LogReading(tuple(records), {"file": self.name, "at": end})
 
-    def _of_device(self, wanted: Callable[[str], object], cursor: Mapping[str, Any], words: Iterable[str]) -> Log:
+    def _of_device(
+        self, wanted: Callable[[str], object], cursor: Mapping[str, Any], words: Iterable[str]
+    ) -> LogReading:
         after = cursor.get("seq")
         after = after if isinstance(after, int) else -1
         records = []
@@ -109,7 +111,7 @@ class Source:
             if record is not None and record.seq is not None and record.seq > after and wanted(record.text):
                 records.append(record)
         newest = parse(self.data[:-1].rpartition(b"\0")[2].decode("utf-8", "replace"))
-        return Log(tuple(records), {"seq": max(after, newest.seq if newest and newest.seq is not None else -1)})
+        return LogReading(tuple(records), {"seq": max(after, newest.seq if newest and newest.seq is not None else -1)})
 
 
 def _lines(data: bytes, begin: int, end: bytes, words: Iterable[str]) -> list[bytes]:
@@ -154,29 +156,29 @@ def _last_boot(data: bytes) -> int:
     return boot
 
 
-def load(path: Path) -> Source:
+def load(path: Path) -> KernelLog:
     """Read the log once: `/dev/kmsg` or a plain file; anything else is refused, since it could block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        return Source(error=f"{path}: {error.strerror}", errno=error.errno or 1)
+        return KernelLog(error=f"{path}: {error.strerror}", errno=error.errno or 1)
     try:
         mode = os.fstat(fd).st_mode
         if stat.S_ISCHR(mode):
-            return Source(_device(fd))
+            return KernelLog(_device(fd))
         if stat.S_ISREG(mode):
             return _file(fd)
-        return Source(error=f"{path}: neither a device nor a plain file", errno=22)
+        return KernelLog(error=f"{path}: neither a device nor a plain file", errno=22)
     except OSError as error:
-        return Source(error=f"{path}: {error.strerror}", errno=error.errno or 1)
+        return KernelLog(error=f"{path}: {error.strerror}", errno=error.errno or 1)
     finally:
         os.close(fd)
 
 
 def read(
     path: Path, wanted: Callable[[str], object], cursor: Mapping[str, Any], booted_at_s: float | None = None
-) -> Log:
-    """Read the log for one alone; arguments as `load` and `Source.since` have them."""
+) -> LogReading:
+    """Read the log for one alone; arguments as `load` and `KernelLog.since` have them."""
     return load(path).since(wanted, cursor, booted_at_s)
 
 
@@ -194,11 +196,11 @@ def _device(fd: int) -> bytes:
     return b"".join(record.replace(b"\0", b" ") + b"\0" for record in records)
 
 
-def _file(fd: int) -> Source:
+def _file(fd: int) -> KernelLog:
     info = os.fstat(fd)
     start = max(0, info.st_size - _MAX_BYTES)
     os.lseek(fd, start, os.SEEK_SET)
     pieces = []
     while piece := os.read(fd, 1 << 20):
         pieces.append(piece)
-    return Source(b"".join(pieces), start, f"{info.st_dev}:{info.st_ino}")
+    return KernelLog(b"".join(pieces), start, f"{info.st_dev}:{info.st_ino}")

@@ -32,7 +32,7 @@ _MONOTONIC_TAG = re.compile(r"[\w.-]+ kernel: ")
 
 
 @dataclass(frozen=True)
-class Record:
+class KernelRecord:
     """One message of the kernel.
 
     Attributes:
@@ -48,7 +48,7 @@ class Record:
     wall_s: float | None = None
 
 
-def parse(line: str) -> Record | None:
+def parse(line: str) -> KernelRecord | None:
     """Read one line; None where it is not the kernel's (another program's tag, a continuation, nothing)."""
     line = line.rstrip("\r\n")
     if not line.strip():
@@ -56,23 +56,23 @@ def parse(line: str) -> Record | None:
     if raw := _RAW.match(line):
         # Behind the first newline of a record stand its ` KEY=value` lines.
         text = raw[4].split("\n", 1)[0]
-        return Record(text, int(raw[2]), int(raw[3]) / 1e6)
+        return KernelRecord(text, int(raw[2]), int(raw[3]) / 1e6)
     if line[0] in " \t":
         return None
     return _parse_saved(line)
 
 
-def _parse_saved(line: str) -> Record | None:
+def _parse_saved(line: str) -> KernelRecord | None:
     """The shapes that dmesg, journalctl and syslog write."""
     if level := _LEVEL.match(line):
         line = line[level.end() :]
     wall_s: float | None = None
     if since := _SINCE.match(line):
-        return Record(line[since.end() :])
+        return KernelRecord(line[since.end() :])
     if ctime := _CTIME.match(line):
         month, day, hour, minute, second, year = ctime.groups()
         wall_s = _wall(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second))
-        return Record(line[ctime.end() :], wall_s=wall_s)
+        return KernelRecord(line[ctime.end() :], wall_s=wall_s)
     if stamp := _ISO.match(line) or _SYSLOG.match(line) or _UNIX.match(line):
         if stamp.re is _ISO:
             wall_s = _wall(*(int(part) for part in stamp.groups()[:6]), zone=stamp[7])
@@ -92,7 +92,7 @@ def _parse_saved(line: str) -> Record | None:
         # journalctl's short-monotonic has host and tag behind the uptime.
         if tag := _MONOTONIC_TAG.match(line):
             line = line[tag.end() :]
-    return Record(line, uptime_s=uptime_s, wall_s=wall_s)
+    return KernelRecord(line, uptime_s=uptime_s, wall_s=wall_s)
 
 
 def _wall(*fields: int, zone: str | None = None) -> float | None:

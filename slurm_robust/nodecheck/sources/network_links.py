@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.sources import rdma, small_files
 
 NET = "/sys/class/net"
@@ -48,7 +48,8 @@ def routed(context: Context) -> list[str]:
     """Interfaces of this machine's default routes."""
     net = context.path("/proc/net")
     return context.once(
-        "default_interfaces", lambda: default_interfaces(read_text(net / "route"), read_text(net / "ipv6_route"))
+        "default_interfaces",
+        lambda: default_interfaces(small_files.read_text(net / "route"), small_files.read_text(net / "ipv6_route")),
     )
 
 

@@ -15,7 +15,7 @@ _STEPD = re.compile(rb"slurmstepd: \[(\d{1,10})[.\]]")
 
 
 @dataclass(frozen=True)
-class Process:
+class NodeProcess:
     """One process.
 
     Attributes:
@@ -34,7 +34,7 @@ class Process:
     kernel: bool
 
 
-def parse(data: bytes) -> Process | None:
+def parse(data: bytes) -> NodeProcess | None:
     """Read one stat file; None where it is cut short or of another shape."""
     before, opened, rest = data.partition(b"(")
     command, closed, behind = rest.rpartition(b")")
@@ -42,7 +42,7 @@ def parse(data: bytes) -> Process | None:
     if not opened or not closed or len(fields) < 20:
         return None
     try:
-        return Process(
+        return NodeProcess(
             pid=int(before),
             command=command.decode("utf-8", "replace")[:64],
             state=fields[0].decode("ascii", "replace")[:1],
@@ -69,10 +69,10 @@ def read(path: str, limit: int) -> bytes:
         os.close(fd)
 
 
-def scan(context: Context) -> list[Process]:
+def scan(context: Context) -> list[NodeProcess]:
     """Every process there is; one that ends meanwhile is passed over."""
 
-    def every() -> list[Process]:
+    def every() -> list[NodeProcess]:
         folder = str(context.path("/proc"))
         try:
             names = [name for name in os.listdir(folder) if name.isdecimal() and name.isascii()]  # noqa: PTH208

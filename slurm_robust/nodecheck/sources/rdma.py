@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from slurm_robust.nodecheck.catalogue import network_cards
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.sources import small_files
+from slurm_robust.nodecheck.sources import pci, small_files
 
 CLASS = "/sys/class/infiniband"
 LANE = "rdma"
@@ -70,7 +70,7 @@ def _device(folder: Path, name: str) -> Device:
 def _pci(folder: Path) -> str:
     """The PCI address behind a device, empty for one that has none or in a copy without links."""
     address = small_files.target(folder / "device")
-    return address if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address) else ""
+    return address if pci.ADDRESS.match(address) else ""
 
 
 def _kind(bus: Path, card: network_cards.Nic) -> str:

@@ -1,4 +1,4 @@
-"""What checks of the kernel log share: it is read once for all of them, and each goes on where it stood."""
+"""The kernel log, read once for all of its checks; each continues where its last run ended."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.sources import small_files
 
 if TYPE_CHECKING:
     from slurm_robust.nodecheck.sources import kmsg
@@ -27,14 +28,14 @@ class News(NamedTuple):
         cursor: From where on these records are new.
     """
 
-    log: kmsg.Log
+    log: kmsg.LogReading
     boot_id: str
     kept: Mapping[str, Any]
     cursor: Mapping[str, Any]
 
 
 def news(context: Context, name: str, wanted: Callable[[str], object], words: Iterable[str] = ()) -> News:
-    """The wanted records since this check's last look that counted; arguments as `kmsg.Source.since`."""
+    """The wanted records since this check's last look that counted; arguments as `kmsg.KernelLog.since`."""
     from slurm_robust.nodecheck.sources import kmsg  # noqa: PLC0415 (only the lane's own process pays for it)
 
     boot_id = context.boot_id()
@@ -51,7 +52,7 @@ def news(context: Context, name: str, wanted: Callable[[str], object], words: It
 
 
 def counts(context: Context) -> bool:
-    """True where what is seen counts as seen: what a periodic look sees, the next of them sees too."""
+    """True where records count as seen; what a health check sees, the next health check sees again."""
     return context.stage in ("prolog", "epilog")
 
 
@@ -59,15 +60,15 @@ def booted_at_s(context: Context) -> float | None:
     """When this boot began, where the log is this machine's own; None for a saved one."""
     if not context.real_root or context.cache_dir is None:
         return None
-    match = re.search(r"^btime (\d+)$", read_text(context.path("/proc/stat")), re.MULTILINE)
+    match = re.search(r"^btime (\d+)$", small_files.read_text(context.path("/proc/stat")), re.MULTILINE)
     return float(match[1]) if match else None
 
 
 def unreadable(facts: Mapping[str, Any], *, needed: bool) -> Finding:
-    """The finding for a log that cannot be read: unknown where it is needed, else nothing to look at."""
+    """The finding for a log that cannot be read: unknown where it is needed, else skip."""
     status = Status.UNKNOWN if needed else Status.SKIP
     if facts["errno"] in (errno.EPERM, errno.EACCES):
         remedy = "run it as root, or name another log in nodecheck.kmsg" if needed else ""
-        return Finding(status, "no_permission", f"the kernel log may not be read: {facts['error']}", remedy)
+        return Finding(status, "no_permission", f"no permission to read the kernel log: {facts['error']}", remedy)
     remedy = "name the kernel log in nodecheck.kmsg" if needed else ""
     return Finding(status, "no_kernel_log", f"no kernel log to read: {facts['error']}", remedy)

@@ -1,4 +1,4 @@
-"""Small files and folders of /proc and /sys, of which any may be missing, truncated or garbage."""
+"""Small files and folders of /proc and /sys; any may be missing, truncated or garbage, and nothing here raises."""
 
 from __future__ import annotations
 
@@ -6,26 +6,39 @@ import os
 import re
 from pathlib import Path
 
-from slurm_robust.nodecheck.engine.context import read_text
-
 _INTEGER = re.compile(r"-?\d{1,20}\Z", re.ASCII)
-_WORD_LIMIT = 256
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?\Z")
+_MAX_CPUS = 65_536
 _NAME = re.compile(r"[^\s/\x00]{1,64}\Z")
 
 
-def word(path: Path, limit: int = _WORD_LIMIT) -> str:
-    """A one-line file's text, printable, with single blanks; empty where it cannot be read."""
+def read_text(path: Path, limit: int = 1 << 20) -> str:
+    """The file's text; empty where it is missing or cannot be read. Bad bytes are replaced."""
+    try:
+        with path.open("rb") as file:
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def text(path: Path, limit: int = 256) -> str:
+    """The same without blanks around it."""
+    return read_text(path, limit).strip()
+
+
+def word(path: Path, limit: int = 256) -> str:
+    """The same for a file of one line: printable, with single blanks."""
     return " ".join("".join(char if char.isprintable() else " " for char in read_text(path, limit)).split())
 
 
-def integer(text: str) -> int | None:
+def integer(digits: str) -> int | None:
     """A decimal number of at most 64 bits, None for anything else (`N/A (no PMA)`, half a file)."""
-    stripped = text.strip()
+    stripped = digits.strip()
     return int(stripped) if _INTEGER.match(stripped) else None
 
 
 def number(path: Path) -> int | None:
-    """The number that stands in a file, None where there is none."""
+    """The number that is all a file contains; None for anything else."""
     return integer(read_text(path, 64))
 
 
@@ -35,34 +48,43 @@ def count(path: Path) -> int | None:
     return found if found is not None and found >= 0 else None
 
 
-def hexadecimal(text: str) -> int | None:
+def hexadecimal(digits: str) -> int | None:
     """`0x1003` or `1003` as a number, None for anything else."""
-    stripped = text.strip().lower()
+    stripped = digits.strip().lower()
     return int(stripped, 16) if re.fullmatch(r"(?:0x)?[0-9a-f]{1,16}", stripped, re.ASCII) else None
 
 
 def names(folder: Path) -> list[str]:
-    """What stands in a folder, in natural order (mlx5_9 before mlx5_10); empty where it cannot be read."""
+    """The entries of a folder, in natural order (mlx5_9 before mlx5_10); empty where it cannot be read."""
     try:
         return sorted(filter(is_name, os.listdir(folder)), key=natural)  # noqa: PTH208 (names, and fast)
     except OSError:
         return []
 
 
-def is_name(text: str) -> bool:
-    """True for what can be one part of a path, and is no step out of it."""
-    return bool(_NAME.match(text)) and text not in (".", "..")
+def matching(parent: Path, pattern: str) -> list[Path]:
+    """The paths below a folder that match a pattern, shorter names first; empty where it cannot be listed."""
+    try:
+        found = list(parent.glob(pattern))
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: [(len(part), part) for part in re.split(r"(\d+)", path.name)])
 
 
-def natural(text: str) -> list[tuple[int, str]]:
-    """Sorts digits within names as numbers."""
+def is_name(name: str) -> bool:
+    """True for one part of a path that does not lead out of its folder."""
+    return bool(_NAME.match(name)) and name not in (".", "..")
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A sort key that compares digits within names as numbers."""
     return [
-        (int(part), "") if part.isascii() and part.isdigit() else (-1, part) for part in re.split(r"(\d{1,18})", text)
+        (int(part), "") if part.isascii() and part.isdigit() else (-1, part) for part in re.split(r"(\d{1,18})", name)
     ]
 
 
 def target(link: Path) -> str:
-    """The last part of what a symbolic link points to, empty where it is none."""
+    """The last part of a symbolic link's target; empty for anything else."""
     try:
         return os.path.basename(os.readlink(link))  # noqa: PTH115, PTH119 (text of a link, no path to follow)
     except OSError:
@@ -70,7 +92,7 @@ def target(link: Path) -> str:
 
 
 def exists(path: Path) -> bool:
-    """True where something is there and may be seen; unlike `Path.exists`, a folder that is closed raises nothing."""
+    """True where it exists and may be seen; unlike `Path.exists`, a closed folder raises nothing."""
     return os.path.exists(path)  # noqa: PTH110
 
 
@@ -80,7 +102,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_gone(path: Path) -> bool:
-    """True only where the folder around it can be seen and has no such entry."""
+    """True only where its folder can be read and has no such entry."""
     try:
         os.lstat(path)
     except FileNotFoundError:
@@ -88,3 +110,25 @@ def is_gone(path: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def cpus(listed: str) -> set[int]:
+    """The CPUs (or memory nodes) of a list such as `0-3,8`; other parts are ignored."""
+    found: set[int] = set()
+    for part in listed.strip().split(","):
+        match = _RANGE.match(part.strip())
+        if match:
+            first, last = int(match[1]), int(match[2] or match[1])
+            found.update(range(first, min(last, first + _MAX_CPUS) + 1))
+    return found
+
+
+def ranges(numbers: set[int]) -> str:
+    """The numbers as the kernel writes them: `0-3,8`."""
+    parts: list[list[int]] = []
+    for value in sorted(numbers):
+        if parts and parts[-1][-1] == value - 1:
+            parts[-1][1:] = [value]
+        else:
+            parts.append([value])
+    return ",".join("-".join(map(str, part)) for part in parts)

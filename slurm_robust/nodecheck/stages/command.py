@@ -15,8 +15,8 @@ from slurm_robust import config as configuration
 from slurm_robust.config import Config, ConfigError
 from slurm_robust.nodecheck.engine import registry, runner
 from slurm_robust.nodecheck.engine.context import STAGES, Context, job_gpus_of, job_instances_of, job_of, node_name
-from slurm_robust.nodecheck.engine.finding import Fitness, Report, Status
-from slurm_robust.nodecheck.engine.isolate import tell_nobody
+from slurm_robust.nodecheck.engine.finding import Fitness, NodeReport, Status
+from slurm_robust.nodecheck.engine.isolate import no_progress
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
 _ORDER = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS, Status.SKIP)
@@ -26,11 +26,11 @@ _FOOT = """Examples:
   srobust check                                       all checks of this node, for people
   srobust check --only gpu,network                    two groups; the others are host and torch
   srobust check --only xid --kmsg /var/log/kern.log   one check, on a saved kernel log
-  srobust check --list                                what each check reads, costs and takes for wrong
+  srobust check --list                                what each check reads and costs, and its options
 
 Exit codes:
   0  fit
-  1  unfit; the evidence is told
+  1  unfit; the evidence is printed
   2  wrong usage or configuration
   3  could not tell: a check failed, or ran out of time"""
 
@@ -58,11 +58,11 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--stage", choices=STAGES, default="full", help="which checks (default: full, all of them)")
     made.add_argument("--only", action="append", default=[], metavar="A,B", help="exactly these checks or groups")
-    made.add_argument("--root", metavar="DIR", help="look for /proc, /sys and /dev below DIR; nothing is remembered")
-    made.add_argument("--kmsg", metavar="FILE", help="a saved kernel log instead of this node's; nothing is remembered")
+    made.add_argument("--root", metavar="DIR", help="read /proc, /sys and /dev below DIR; nothing is kept")
+    made.add_argument("--kmsg", metavar="FILE", help="a saved kernel log instead of this node's; nothing is kept")
     made.add_argument("--config", metavar="FILE", help="robust.yaml to use")
     made.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    made.add_argument("--list", action="store_true", help="what each check reads, costs and takes for wrong")
+    made.add_argument("--list", action="store_true", help="what each check reads and costs, and its options")
     made.add_argument("--clear-xid", metavar="GPU", help="forget latched XIDs of this GPU (0000:9b:00), or of `all`")
     made.add_argument("--real-memory-mb", type=int, default=0, metavar="MB", help="Slurm's RealMemory of this node")
     made.add_argument("--tell-slurm", action="store_true", help="write the verdict into this job's Comment")
@@ -115,7 +115,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     for name in chosen.options:
         registry.require(name)
     checks = registry.select(args.stage, only, chosen.disable)
-    progress = _Progress(len(checks)) if sys.stderr.isatty() and not args.json else tell_nobody
+    progress = _ProgressLine(len(checks)) if sys.stderr.isatty() and not args.json else no_progress
     report = runner.run(checks, context, chosen.options, chosen.deadline_s, progress)
     _print(report, as_json=args.json)
     if args.tell_slurm:
@@ -126,7 +126,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     return _EXITS[report.verdict]
 
 
-class _Progress:
+class _ProgressLine:
     """One line on a terminal that says what is still awaited, and is gone at the end."""
 
     def __init__(self, count: int) -> None:
@@ -163,7 +163,7 @@ def _clear(context: Context, gpu: str, config: Config) -> int:
     return EXIT_FIT
 
 
-def _print(report: Report, *, as_json: bool) -> None:
+def _print(report: NodeReport, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.to_json(), ensure_ascii=False))
         return

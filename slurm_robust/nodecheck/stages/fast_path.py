@@ -1,183 +1,256 @@
-"""The prolog's short way: was this node found fit a moment ago, and has nothing changed since?
+"""The prolog's fast path: was this node found fit a moment ago, and has nothing changed since?
 
-A look that found the node fit leaves a *fresh verdict*: until when it holds, of which boot, program and configuration
-it speaks, and what to watch meanwhile (new lines of the kernel log, the number of GPUs, mounts). Where it holds, no
-check is loaded. Anything else, also whatever goes wrong here, leads to the whole look.
+A run of the checks that found the node fit leaves a *cached verdict*: until when it is valid, for which boot, version
+and configuration, and which conditions must still hold (new lines of the kernel log, the number of GPUs, mounts). As
+long as it is valid, no check is loaded. Anything else, and any error here, leads to a full run of the stage's checks.
 
-Every import counts here, so there is none but of what the interpreter has loaded anyway: no json, no re, no pathlib.
+Every import counts here: only what the interpreter has loaded anyway, and one module of our own.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import time
 
-from slurm_robust import __version__
-from slurm_robust.nodecheck.stages.cache_conditions import ASKED, WATCHES, Stale, ask
+from slurm_robust.nodecheck import state_folder
 
-NAME = "fresh"
-"""The file in `nodecheck.cache_dir`."""
-FORMAT = f"srobust-fresh 1 {__version__}"
-DEFAULT_CONFIG = "/etc/slurm_robust/robust.yaml"
-DEFAULT_CACHE_DIR = "/run/slurm_robust"
-_MAX_BYTES = 1 << 20
+TYPE_CHECKING = False  # without `typing`, which takes longer to load than everything here
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-
-def identity(path: str) -> str:
-    """What a file is, so that any change of it shows: device, inode, size, times; `none` where there is no file."""
-    try:
-        info = os.stat(path)
-    except FileNotFoundError:
-        return "none"
-    return f"{info.st_dev} {info.st_ino} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}"
+_MAX_NEW_LOG_BYTES = 1 << 20
+_ANSWER_S = 1.0
 
 
-def cache_dir_of(config: str, node: str) -> str:
-    """Where this configuration most likely has its state: a hint only, since no YAML is read here.
-
-    What is found there names the configuration that it speaks of, so a wrong hint finds nothing, or nothing wrong.
-    """
-    try:
-        with open(config, "rb") as file:
-            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
-    except FileNotFoundError:
-        text = ""
-    lines = [line.split(" #")[0] for line in text.splitlines() if not line.lstrip().startswith("#")]
-    named = [line.partition("cache_dir:")[2] for line in lines if "cache_dir:" in line]
-    if len(named) > 1:
-        raise Stale("the configuration names several folders")
-    folder = named[0].replace(",", " ").replace("}", " ").strip().split(" ")[0].strip("\"'") if named else ""
-    return (folder or DEFAULT_CACHE_DIR).replace("%n", node)
+class StaleVerdict(Exception):  # noqa: N818 (not an error: the verdict is no longer valid, and the message says why)
+    """The cached verdict is not valid."""
 
 
-def open_own(folder: str) -> int:
-    """A descriptor of our state's folder, where nobody else can have put anything into it.
-
-    Raises:
-        OSError: it is not there, or no folder, or a link.
-        Stale: it is not believed.
-    """
-    inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    info = os.fstat(inside)
-    # An ordinary user may read what root keeps; root believes root only.
-    if info.st_uid not in (0, os.geteuid()) or others_may_write(info):
-        os.close(inside)
-        raise Stale(f"{folder} may be written by others")
-    return inside
-
-
-def others_may_write(info: os.stat_result) -> bool:
-    """True where anybody but the owner, or root's group, may write it."""
-    return bool(info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid not in (0, os.getegid())))
-
-
-def read_own(folder: str, name: str) -> str:
-    """A file of our state.
-
-    Raises:
-        OSError: it is not there.
-        Stale: it is not believed, or too long.
-    """
-    inside = open_own(folder)
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=inside)
-    finally:
-        os.close(inside)
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid not in (0, os.geteuid()) or info.st_size > _MAX_BYTES:
-            raise Stale(f"{folder}/{name} is not ours")
-        return os.read(fd, _MAX_BYTES).decode("utf-8", "replace")
-    finally:
-        os.close(fd)
-
-
-def boot_id(root: str = "/") -> str:
-    """The kernel's name of this boot, empty where it cannot be read."""
-    try:
-        with open(f"{root.rstrip('/')}/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read(100).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
-
-
-def holds(config: str, node: str) -> tuple[str, dict[str, str]]:
-    """Look whether the fresh verdict holds.
+def cached_verdict(config: str, node: str) -> tuple[str, dict[str, str]]:
+    """The cached verdict, if it is still valid.
 
     Returns:
-        What it comes to, for the log; its lines by their first word, of which `again` names the checks that are looked
-        at nevertheless.
+        A summary for the log, and the verdict's lines by their first word; `again` names the checks that must run all
+        the same.
 
     Raises:
-        Stale: it does not, and why.
-        Exception: anything else means the same.
+        StaleVerdict: it is not valid, and why.
+        Exception: any other error means the same.
     """
     if not node:
-        raise Stale("SLURMD_NODENAME names no node")
-    lines = read_own(cache_dir_of(config, node), NAME).splitlines()
-    if not lines or lines[0] != FORMAT or lines[-1] != "end":
-        raise Stale("another version's")
-    said = dict(line.split("\t", 1) for line in lines[1:-1] if not line.startswith("watch\t"))
+        raise StaleVerdict("SLURMD_NODENAME names no node")
+    lines = state_folder.read_own(state_folder.cache_dir_of(config, node), state_folder.VERDICT).splitlines()
+    if not lines or lines[0] != state_folder.FORMAT or lines[-1] != "end":
+        raise StaleVerdict("written by another version")
+    verdict = dict(line.split("\t", 1) for line in lines[1:-1] if not line.startswith("watch\t"))
     now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-    made_s, until_s = float(said["made"]), float(said["until"])
-    if said["node"] != node or said["boot"] != boot_id(said["root"]):
-        raise Stale("of another boot or node")
+    made_s, until_s = float(verdict["made"]), float(verdict["until"])
+    if verdict["node"] != node or verdict["boot"] != state_folder.boot_id(verdict["root"]):
+        raise StaleVerdict("from another boot or node")
     if not made_s <= now_s < until_s:
-        raise Stale(f"{now_s - made_s:.0f} s old")
-    if said["config"] != f"{config}\t{identity(config)}":
-        raise Stale("of another configuration")
-    asked = []
+        raise StaleVerdict(f"{now_s - made_s:.0f} s old")
+    if verdict["config"] != f"{config}\t{state_folder.identity(config)}":
+        raise StaleVerdict("made with another configuration")
+    may_block = []
     for line in lines[1:-1]:
         if line.startswith("watch\t"):
-            _, kind, *words = line.split("\t")
-            if kind in ASKED:
-                asked.append((ASKED[kind], words))
+            _, kind, *arguments = line.split("\t")
+            if kind in MAY_BLOCK:
+                may_block.append((MAY_BLOCK[kind], arguments))
             else:
-                WATCHES[kind](said["root"].rstrip("/"), *words)
-    ask(said["root"].rstrip("/"), asked)
-    return f"{said['checks']} checks found it fit {now_s - made_s:.0f} s ago, no change since", said
+                CONDITIONS[kind](verdict["root"].rstrip("/"), *arguments)
+    ask_in_child(verdict["root"].rstrip("/"), may_block)
+    return f"{verdict['checks']} checks found it fit {now_s - made_s:.0f} s ago, no change since", verdict
 
 
 def node_of(name: str) -> str:
-    """The node's name, `SLURMD_NODENAME`, where it has that shape; else empty, and the whole look finds another."""
+    """`SLURMD_NODENAME`, where it has the shape of a node's name; else empty, and the full run uses the host's name."""
     return name if name and name.isascii() and name.replace("-", "").replace(".", "").replace("_", "").isalnum() else ""
 
 
 def main(stage: str, config: str = "", verbose: str = "") -> int:
-    """What the scripts run.
+    """The entry point of the scripts.
 
     Args:
         stage: `prolog`, `epilog` or `periodic`.
-        config: The configuration's path; empty for the usual one.
-        verbose: Not empty: one line for the log also where all is well.
+        config: The configuration's path; empty for the default.
+        verbose: Not empty: log one line also where all is well.
 
     Returns:
-        The exit code: 0 fit or not to be held against the node, 20 for the script to exit 1, 2 wrong configuration.
+        The exit code: 0 the job may start, 20 the script must exit 1, 2 wrong configuration.
     """
-    config = config or DEFAULT_CONFIG
+    config = config or state_folder.DEFAULT_CONFIG
     again, why = "", ""
     if stage == "prolog":
         try:
-            words, said = holds(config, node_of(os.environ.get("SLURMD_NODENAME", "")))
-            again = said["again"]
+            summary, verdict = cached_verdict(config, node_of(os.environ.get("SLURMD_NODENAME", "")))
+            again = verdict["again"]
         except FileNotFoundError:
-            why = "none is left"
-        except Exception as error:  # noqa: BLE001 (whatever it is, the whole look finds it, too)
+            why = "there is none"
+        except Exception as error:  # noqa: BLE001 (whatever it is, the full run handles it)
             why = str(error) or type(error).__name__
         else:
             if not again:
                 if verbose:
-                    print(f"srobust-prolog: fresh verdict: {words}", file=sys.stderr)
+                    print(f"srobust-prolog: cached verdict: {summary}", file=sys.stderr)
                 return 0
-    import gc  # noqa: PLC0415 (the short way does not need it)
+    import gc  # noqa: PLC0415 (the fast path does not need it)
 
-    # What is over within a tenth of a second leaves no garbage worth a search.
+    # A process that lives for a tenth of a second needs no garbage collection.
     gc.disable()
     try:
-        from slurm_robust.nodecheck.stages import stage_run  # noqa: PLC0415 (the short way does not load it)
+        from slurm_robust.nodecheck.stages import stage_run  # noqa: PLC0415 (the fast path does not load it)
 
         return stage_run.main(stage, config, verbose=bool(verbose), why=why, again=again)
     finally:
         gc.enable()
+
+
+def _log_is_quiet(_: str, path: str, file_name: str, position: str, *needles: str) -> None:
+    """No new record of the kernel log contains one of these words.
+
+    Args:
+        path: The device or a plain file.
+        file_name: `device:inode` of the plain file, empty for the device.
+        position: How far the log was read: bytes of the file, or the last record's number.
+        needles: Words, as they appear in the log.
+    """
+    words = [needle.encode() for needle in needles]
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        data = _new_bytes(fd, path, file_name, int(position)) if file_name else _new_records(fd, int(position))
+    finally:
+        os.close(fd)
+    if any(word in data for word in words):
+        raise StaleVerdict(f"{path} has new lines that matter")
+
+
+def _new_bytes(fd: int, path: str, file_name: str, position: int) -> bytes:
+    info = os.fstat(fd)
+    new = info.st_size - position
+    if f"{info.st_dev}:{info.st_ino}" != file_name or not 0 <= new <= _MAX_NEW_LOG_BYTES:
+        raise StaleVerdict(f"{path} was replaced, or grew too much to search")
+    return os.pread(fd, new, position)
+
+
+def _new_records(fd: int, last: int) -> bytes:
+    found: list[bytes] = []
+    try:
+        # If the oldest record that is left is not the one after `last`, records between them were lost.
+        while record := os.read(fd, 8192):
+            number = int(record.split(b",", 2)[1])
+            if number > last:
+                if not found and number != last + 1:
+                    raise StaleVerdict("the kernel log has overflowed")
+                found.append(record)
+    except BlockingIOError:
+        pass
+    return b"".join(found)
+
+
+def _entries(root: str, path: str, count: str) -> None:
+    """A folder has as many entries as before; a missing folder has none."""
+    try:
+        now = len(os.listdir(root + path))
+    except FileNotFoundError:
+        now = 0
+    if now != int(count):
+        raise StaleVerdict(f"{path} has {now} entries, {count} before")
+
+
+def _no_more_gpus(_: str, count: str) -> None:
+    """This job got no more GPUs than the node had; ids of another shape (MIG, shares) are ignored."""
+    given = os.environ.get("SLURM_JOB_GPUS", "").split(",")
+    if given != [""] and len(given) > int(count):
+        raise StaleVerdict(f"the job got {len(given)} GPUs, the node had {count}")
+
+
+def ask_in_child(root: str, asked: list[tuple[Callable[..., bool], list[str]]]) -> None:
+    """Evaluate conditions that may block in the kernel (a mount, a card's firmware) in a process, for a second at most.
+
+    Raises:
+        StaleVerdict: one does not hold, or did not answer.
+    """
+    if not asked:
+        return
+    pid = os.fork()
+    if pid == 0:
+        left = list(asked)
+        try:
+            # slurmd reads our output until it is closed: a process that hangs in the kernel must not keep it open.
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            while left and left[0][0](root, *left[0][1]):
+                del left[0]
+        finally:
+            # The number of conditions that are left tells which one does not hold.
+            os._exit(min(len(left), 255))
+    end_s, pause_s = time.monotonic() + _ANSWER_S, 0.0001
+    while time.monotonic() < end_s:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            if status:
+                first = -min(max(os.waitstatus_to_exitcode(status), 1), len(asked))
+                raise StaleVerdict(f"{' '.join(asked[first][1])[:80]}: has changed")
+            return
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 0.01)
+    # It may sleep in the kernel, where SIGKILL does not end it: do not wait for it.
+    os.kill(pid, 9)
+    raise StaleVerdict("a mount or a device does not answer")
+
+
+def _answers(root: str, *places: str) -> bool:
+    """Each mount answers, is the same as before, can be written and has room.
+
+    Args:
+        root: The folder that stands for `/`.
+        places: `PATH|device number|MiB that must be free|w where it must be writable`.
+    """
+    return all(_usable(*(root + place).rsplit("|", 3)) for place in places)
+
+
+def _usable(path: str, device: str, min_free_mb: str, writable: str) -> bool:
+    info = os.statvfs(path)
+    if os.stat(path).st_dev != int(device) or (writable and info.f_flag & os.ST_RDONLY):
+        return False
+    return info.f_bavail * info.f_frsize >> 20 >= int(min_free_mb)
+
+
+def _says(root: str, path: str, word: str) -> bool:
+    """A small file still contains this word."""
+    return word in _words_of(root + path)
+
+
+def _at_most(root: str, path: str, most: str) -> bool:
+    """The number in a small file (0 without one) has not grown."""
+    return int((_words_of(root + path) or ["0"])[0]) <= int(most)
+
+
+def _words_of(path: str) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            return file.read(256).decode("utf-8", "replace").split()
+    except OSError:
+        return []
+
+
+def _shut(_: str, path: str) -> None:
+    """A log that could not be read still cannot be read."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:
+        return
+    raise StaleVerdict(f"{path} can be read now")
+
+
+CONDITIONS: dict[str, Callable[..., None]] = {
+    "log": _log_is_quiet,
+    "shut": _shut,
+    "entries": _entries,
+    "gpus": _no_more_gpus,
+}
+MAY_BLOCK: dict[str, Callable[..., bool]] = {"answers": _answers, "says": _says, "most": _at_most}
+"""The conditions of a cached verdict, by the first word of a `watch`; those that may block run in a process."""

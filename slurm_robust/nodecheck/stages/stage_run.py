@@ -1,4 +1,4 @@
-"""What prolog, epilog and health check run when no fresh verdict will do: the whole look, and what follows from it."""
+"""A full run of one stage (prolog, epilog, health check): all of its checks, and what follows from the result."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.engine import check_state, choices, history, isolate, registry, runner
 from slurm_robust.nodecheck.engine.context import Context, job_choice_of, job_of, node_name
 from slurm_robust.nodecheck.engine.counters import uptime_s
-from slurm_robust.nodecheck.engine.finding import Fitness, Report, Status, shorten
-from slurm_robust.nodecheck.stages import cached_verdict, fast_path
+from slurm_robust.nodecheck.engine.finding import Fitness, NodeReport, Status, shorten
+from slurm_robust.nodecheck.stages import cached_verdict
 
 EXIT_DONE, EXIT_CONFIG = 0, 2
 FIRST_USER_ID = 1000
 """Accounts below it are the system's (useradd's own convention); those above are people."""
 
-SECOND_LOOK_S = 1.0
+SECOND_RUN_S = 1.0
 CONF_TIMEOUT_S = 1.0
 LINE_MAX_CHARS = 1000
 SYSLOG = "/dev/log"
@@ -31,17 +32,17 @@ Log = Callable[[str], None]
 
 
 def main(stage: str, config: str, *, verbose: bool = False, why: str = "", again: str = "") -> int:
-    """Look, and let the job start or not.
+    """Run the stage's checks, and let the job start or not.
 
     Args:
         stage: `prolog`, `epilog` or `periodic`.
         config: The configuration's path.
-        verbose: Say one line also where all is well.
-        why: Why there is no fresh verdict.
-        again: JSON, checks and their options: the fresh verdict holds and only these are looked at.
+        verbose: Print one line also where all is well.
+        why: Why there is no valid cached verdict.
+        again: JSON, checks and their options: the cached verdict is valid, and only these must run.
 
     Returns:
-        As `quick.main`.
+        As `fast_path.main`.
     """
     env = os.environ
     node = node_name(env)
@@ -51,88 +52,75 @@ def main(stage: str, config: str, *, verbose: bool = False, why: str = "", again
         if not chosen.enabled:
             return EXIT_DONE
         context = chosen.context(node, stage, env)
-        if again and (said := _again(again, chosen, context)):
+        if again and (names := _run_again(again, chosen, context)):
             if verbose:
-                print(f"srobust-{stage}: fresh verdict, and {said}", file=sys.stderr)
+                print(f"srobust-{stage}: cached verdict, and {names} ran again", file=sys.stderr)
             return EXIT_DONE
         for name in chosen.options:
             registry.require(name)
         checks = registry.select(stage, (), chosen.disable)
-        return _look(checks, chosen, context, config, log=log, told=_Told(verbose, why))
-    except (choices.Wrong, registry.CheckError) as error:
+        report, code = _run(checks, chosen, context, config, log)
+    except (choices.ConfigRejected, registry.CheckError) as error:
         print(f"srobust-{stage}: {error}", file=sys.stderr)
         return EXIT_CONFIG
+    if verbose:
+        because = f" (no cached verdict: {why})" if why else ""
+        summary = f"{report.node}: {report.verdict.value}, {len(report.results)} checks{because}"
+        print(f"srobust-{stage}: {summary}", file=sys.stderr)
+    return code
 
 
-class _Told:
-    """What a person who looks for it finds in the log although all is well."""
-
-    def __init__(self, verbose: bool, why: str) -> None:
-        self.verbose, self.why = verbose, why
-
-    def __call__(self, report: Report) -> None:
-        if self.verbose:
-            because = f" (no fresh verdict: {self.why})" if self.why else ""
-            words = f"{report.node}: {report.verdict.value}, {len(report.results)} checks{because}"
-            print(f"srobust-{report.stage}: {words}", file=sys.stderr)
-
-
-def _again(names: str, chosen: choices.Choices, context: Context) -> str:
-    """Look at these checks alone; empty where they found anything, so that the whole look has to say what."""
+def _run_again(names: str, chosen: choices.Choices, context: Context) -> str:
+    """Run these checks alone; their names, or empty where one found anything, so that the full run must report it."""
     options: dict[str, Any] = json.loads(names)
     report = runner.run([registry.get(name) for name in options], context, options, chosen.deadline_s)
     if any(result.finding.status not in (Status.PASS, Status.SKIP) for result in report.results):
         return ""
-    return f"{', '.join(options)} looked at again"
+    return ", ".join(options)
 
 
-def _look(
-    checks: list[registry.Check], chosen: choices.Choices, context: Context, config: str, *, log: Log, told: _Told
-) -> int:
+def _run(
+    checks: list[registry.Check], chosen: choices.Choices, context: Context, config: str, log: Log
+) -> tuple[NodeReport, int]:
+    """The report, weighed with earlier runs, and the exit code."""
     assert context.cache_dir is not None
-    log_end = cached_verdict.mark(context.kmsg)
+    log_end = cached_verdict.log_position(context.kmsg)
     settings = {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks}
     found = runner.run(checks, context, chosen.options, chosen.deadline_s)
-    report, looks = history.weigh(
-        _second_look(found, checks, chosen, context, log),
+    report, kept = history.weigh(
+        _second_run(found, checks, chosen, context, log),
         check_state.load(context.cache_dir, history.NAME),
         settings,
         boot_id=context.boot_id(),
         now_s=uptime_s(),
         job_id=context.job_id,
     )
-    if looks["checks"] or (context.cache_dir / f"{history.NAME}.json").exists():
-        kept = check_state.save(context.cache_dir, history.NAME, looks)
-        if not kept and os.geteuid() == 0:
-            log(f"{report.node}: nothing can be kept in {context.cache_dir}: neither strikes nor counters add up")
+    if kept["checks"] or (context.cache_dir / f"{history.NAME}.json").exists():
+        saved = check_state.save(context.cache_dir, history.NAME, kept)
+        if not saved and os.geteuid() == 0:
+            log(f"{report.node}: cannot write to {context.cache_dir}: strikes and counters do not add up")
     if context.stage == "epilog":
-        # Less was looked at than a prolog would: what stands is left, or taken away.
+        # An epilog runs fewer checks than a prolog: it leaves the cached verdict as it is, or removes it.
         if found.verdict is not Fitness.FIT or any(r.finding.status is Status.WARN for r in found.results):
-            check_state.drop(context.cache_dir, fast_path.NAME)
+            check_state.remove(context.cache_dir, state_folder.VERDICT)
     else:
-        cached_verdict.leave(found, checks, chosen, context, config, log_end=log_end)
+        cached_verdict.save(found, checks, chosen, context, config, log_end=log_end)
     for result in report.results:
         if "look" in result.finding.evidence and result.finding.status is Status.WARN:
-            log(f"{report.node}: {result.finding.sentence}: not yet held against it")
-    told(report)
-    if report.verdict is Fitness.FIT:
-        return EXIT_DONE
+            log(f"{report.node}: {result.finding.sentence}: does not count yet")
+    if report.verdict is Fitness.UNFIT:
+        return report, _act(report, config, log)
     if report.verdict is Fitness.UNKNOWN:
-        log(f"{report.node}: could not tell, the job may start: {report.sentence}")
-        return EXIT_DONE
-    return _act(report, config, log)
+        log(f"{report.node}: could not be checked, the job may start: {report.sentence}")
+    return report, EXIT_DONE
 
 
-def _second_look(
-    found: Report,
-    checks: list[registry.Check],
-    chosen: choices.Choices,
-    context: Context,
-    log: Log,
-) -> Report:
-    """Before a job and after it, look once more at a fault that the health check would not believe at once.
+def _second_run(
+    found: NodeReport, checks: list[registry.Check], chosen: choices.Choices, context: Context, log: Log
+) -> NodeReport:
+    """Before and after a job: run once more the failed checks that need several strikes in the health check.
 
-    What comes and goes (a link, a full disk) is gone a moment later; one that stays counts.
+    A fault that comes and goes (a link, a full disk) is gone a moment later; one that stays counts.
     """
     doubtful = [
         check
@@ -142,47 +130,47 @@ def _second_look(
     ]
     if context.stage == "periodic" or not doubtful:
         return found
-    import time  # noqa: PLC0415 (nearly every look is over by now)
+    import time  # noqa: PLC0415 (most runs do not need it)
 
-    time.sleep(SECOND_LOOK_S)
+    time.sleep(SECOND_RUN_S)
     again = {r.name: r for r in runner.run(doubtful, context, chosen.options, chosen.deadline_s).results}
     for result in found.results:
         if result.name in again and again[result.name].finding.status is not Status.FAIL:
-            log(f"{found.node}: {result.finding.sentence}: not so a second later, and not held against it")
+            log(f"{found.node}: {result.finding.sentence}: not so a second later, does not count")
     return replace(found, results=tuple(again.get(result.name, result) for result in found.results))
 
 
-def _act(report: Report, config: str, log: Log) -> int:
-    """An unfit node: ask Slurm, which takes the whole configuration."""
+def _act(report: NodeReport, config: str, log: Log) -> int:
+    """Act on an unfit node: that needs Slurm, and the whole configuration."""
     whole = choices.read(config)
     distrust_slurm_conf(os.environ)
-    from slurm_robust.nodecheck.stages import gate  # noqa: PLC0415 (a fit node never pays for Slurm)
+    from slurm_robust.nodecheck.stages import gate  # noqa: PLC0415 (a fit node needs no Slurm)
 
     return gate.act(report, whole, log, job_id=job_of(os.environ))
 
 
 def distrust_slurm_conf(env: os._Environ[str] | dict[str, str]) -> None:
-    """Forget `SLURM_CONF` where it names a file that a person may write: Slurm's commands load plugins that it names.
+    """Unset `SLURM_CONF` where it names a file that a person may write: Slurm's commands load the plugins it names.
 
-    slurmd sets it for its scripts, so this finds something only where somebody else got hold of the environment.
+    slurmd sets it for its scripts, so this matters only where somebody else controls the environment.
     """
     path = env.get("SLURM_CONF")
     if path is None or os.geteuid() != 0:
         return
-    # In a process of its own: it may lie on a file server that does not answer, and this one must.
-    task = isolate.Task(lambda: _of_the_system(path), CONF_TIMEOUT_S)
+    # In a process of its own: the file may be on a file server that does not answer.
+    task = isolate.Task(lambda: _owned_by_system(path), CONF_TIMEOUT_S)
     if not isolate.run_all({"conf": task})["conf"].value:
         del env["SLURM_CONF"]
 
 
-def _of_the_system(path: str) -> bool:
-    """True for a file that no person owns or may write; any error says the same as False."""
+def _owned_by_system(path: str) -> bool:
+    """True for a file that no person owns or may write."""
     info = os.stat(path)  # noqa: PTH116 (a path from outside, taken as it is)
-    return path.startswith("/") and info.st_uid < FIRST_USER_ID and not fast_path.others_may_write(info)
+    return path.startswith("/") and info.st_uid < FIRST_USER_ID and not state_folder.others_may_write(info)
 
 
 def logger(name: str, env: Mapping[str, str]) -> Log:
-    """Writes one printable line to stderr (slurmd's log keeps it) and to syslog."""
+    """A function that writes one printable line to stderr (slurmd logs it) and to syslog."""
     job_id = job_of(env)
     choice = job_choice_of(env)
     about = f"job {job_id}{f' ({choice})' if choice else ''}: " if job_id is not None else ""
@@ -196,8 +184,8 @@ def logger(name: str, env: Mapping[str, str]) -> Log:
 
 
 def _to_syslog(text: str) -> None:
-    """One line, or none where nobody takes it at once: syslog(3) waits for a logger that hangs, and the job with it."""
-    import socket  # noqa: PLC0415 (nearly every look has nothing to say)
+    """Send one line without ever waiting: syslog(3) blocks on a logger that hangs, and the job with it."""
+    import socket  # noqa: PLC0415 (most runs log nothing)
     import time  # noqa: PLC0415 (the same)
 
     stamp = time.strftime("%b %e %H:%M:%S")

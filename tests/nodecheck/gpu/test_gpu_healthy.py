@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from slurm_robust.nodecheck.engine import registry, runner
 from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Report, Status
+from slurm_robust.nodecheck.engine.finding import NodeReport, Status
 from slurm_robust.nodecheck.nvml import fields, profiles
-from slurm_robust.nodecheck.nvml.session import ERRORS, Session
+from slurm_robust.nodecheck.nvml.session import ERRORS, NvmlSession
 
 NVML_CHECKS = [check for check in registry.select("full") if check.lane == "nvml"]
 C_TEXT = (Path(__file__).parents[1] / "fake_nvml" / "nvml.c").read_text()
 
 
-def look(gpus: FakeGpus, stage: str, **more: Any) -> Report:
+def look(gpus: FakeGpus, stage: str, **more: Any) -> NodeReport:
     """All checks of NVML at once, in their lane."""
     checks = [check for check in NVML_CHECKS if stage in check.stages or stage == "full"]
     return runner.run(checks, gpus.context(stage, **more), {}, 20.0)
@@ -135,7 +135,7 @@ def test_every_judge_takes_what_was_kept_broken_or_not(data: st.DataObject) -> N
 def test_the_names_that_checks_ask_for_exist(gpus: FakeGpus) -> None:
     """A misspelt field would be an error of every look."""
     context = gpus.context()
-    session = Session()
+    session = NvmlSession()
     asked: list[str] = []
     session.read = lambda names, limit_s: asked.extend(names)  # type: ignore[method-assign]
     context.shared["nvml"] = session

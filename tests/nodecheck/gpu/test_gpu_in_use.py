@@ -128,7 +128,7 @@ def test_what_is_watched_under_a_fresh_verdict(gpus: FakeGpus) -> None:
 
     def watched() -> tuple[tuple[str, ...], ...]:
         context = gpus.context("prolog", job_id=7, job_gpus=(1,))
-        return runner.run([check], context, {}, 20.0).results[0].watches
+        return runner.run([check], context, {}, 20.0).results[0].conditions
 
     assert [(kind, path) for kind, path, _ in watched()] == [("most", "/sys/module/nvidia_uvm/refcnt")]
     gpus.scenario("gpu.0.memory.used_mib=40000")

@@ -34,7 +34,7 @@ def prolog(gpus: FakeGpus) -> str:
 def test_nvml_is_asked_whether_the_choices_are_kept_or_not(gpus: FakeGpus) -> None:
     """The second whole look loads no YAML, and still finds NVIDIA's binding; after it there is a fresh verdict."""
     assert "n1: fit" in prolog(gpus)
-    assert "fresh verdict: " in prolog(gpus)
+    assert "cached verdict: " in prolog(gpus)
     (gpus.cache / "fresh").unlink()
     assert "n1: fit" in prolog(gpus)
     (gpus.cache / "fresh").unlink()

@@ -14,6 +14,7 @@ from slurm_robust.nodecheck.checks.gpu import gpu_count, gpu_fabric, gpu_identit
 from slurm_robust.nodecheck.engine import registry, runner
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Status
+from slurm_robust.nodecheck.sources import pci as pci_source
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06\n"
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01\n"
@@ -151,8 +152,8 @@ def test_acs(
 def test_any_config_space_is_read(config: bytes) -> None:
     """Truncated, or with capabilities that run in a circle."""
     for space in (config, config_space(6, 1)[: len(config)] + config, config + config_space(6, 1)[len(config) :]):
-        assert -1 <= gpu_p2p.port_type(space) <= 15
-        assert gpu_p2p.acs_control(space) is None or gpu_p2p.acs_control(space) in range(65536)
+        assert -1 <= pci_source.port_type(space) <= 15
+        assert pci_source.acs_control(space) is None or pci_source.acs_control(space) in range(65536)
 
 
 def test_a_driver_whose_gpus_nvml_does_not_show() -> None:

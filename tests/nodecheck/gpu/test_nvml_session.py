@@ -184,7 +184,7 @@ JSON = st.recursive(st.none() | st.integers(-9, 9) | st.text(max_size=3), lambda
 def test_the_odd_one_out_is_never_the_majority(told: list[tuple[str, object]]) -> None:
     """At most half of a model's GPUs can be odd."""
     pairs = [({"model": model}, value) for model, value in told]
-    odd = judging.odd_ones(pairs)
+    odd = judging.outliers(pairs)
     for model in "ab":
         sisters = [gpu for gpu, _ in pairs if gpu["model"] == model]
         assert len([gpu for gpu, _ in odd if gpu["model"] == model]) * 2 <= len(sisters)

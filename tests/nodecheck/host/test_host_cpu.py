@@ -7,7 +7,7 @@ from host_trees import plant, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.sources import small_files
 
 CPU = "/sys/devices/system/cpu"
 
@@ -99,13 +99,13 @@ def test_what_a_job_asked_of_its_cpus_is_no_fault(tmp_path: Path) -> None:
 @given(st.sets(st.integers(0, 5000), max_size=60))
 def test_a_list_of_cpus_is_read_as_it_is_written(numbers: set[int]) -> None:
     """`ranges` and `cpus` are each other's inverse."""
-    assert sysfs.cpus(sysfs.ranges(numbers)) == numbers
+    assert small_files.cpus(small_files.ranges(numbers)) == numbers
 
 
 @given(st.text(max_size=80))
 def test_any_list_of_cpus_is_read_without_an_error(text: str) -> None:
     """Also `0-99999999999` and the like: no more than the kernel could have."""
-    assert len(sysfs.cpus(text)) <= 65_537 * 41
+    assert len(small_files.cpus(text)) <= 65_537 * 41
 
 
 NODE = "/sys/devices/system/node"

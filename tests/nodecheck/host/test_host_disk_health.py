@@ -75,7 +75,7 @@ def test_disk_health(answer: str, expected: str, words: str) -> None:
 
 
 def test_new_media_errors_are_told() -> None:
-    """One block lost since the last look is a word; those of years are none."""
+    """One block lost since the last run is a word; those of years are none."""
     facts = {
         "asked": True,
         "disks": {"/dev/nvme0": disk_health.parse(nvme(media_errors=901))},
@@ -85,7 +85,7 @@ def test_new_media_errors_are_told() -> None:
         "at_s": 9.0,
     }
     finding = disk_health.judge(facts, registry.get("disk_health").settings({}))
-    assert finding.sentence == "/dev/nvme0 lost 1 blocks since the last look"
+    assert finding.sentence == "/dev/nvme0 lost 1 blocks since the last run"
 
 
 VALUES = st.recursive(

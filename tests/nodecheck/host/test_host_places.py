@@ -11,10 +11,11 @@ from host_trees import plant, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck.checks.host import date, gpudirect, scratch
+from slurm_robust.nodecheck.checks.host import date, scratch
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.registry import CheckError
+from slurm_robust.nodecheck.sources import pci
 
 DEBIAN = (
     "Linux version 6.1.0-18-amd64 (debian-kernel@lists.debian.org) (gcc-12) #1 SMP PREEMPT Debian 6.1.76-1 (2024-02-01)"
@@ -66,14 +67,14 @@ def config(control: int | None, *, size: int = 4096) -> bytes:
 )
 def test_acs_is_read_from_the_configuration_space(control: int | None, size: int, expected: int | None) -> None:
     """Without root only 64 bytes can be read: then nothing is known."""
-    assert gpudirect.acs_control(config(control, size=size)) == expected
+    assert pci.acs_control(config(control, size=size)) == expected
 
 
 @given(st.binary(max_size=600), st.integers(0, 0xFFFF_FFFF))
 def test_any_configuration_space_is_read_without_an_error(data: bytes, header: int) -> None:
     """Also one whose list of capabilities runs in a circle."""
-    gpudirect.acs_control(bytes(256) + struct.pack("<I", header) + data)
-    gpudirect.acs_control(bytes(256) + struct.pack("<I", 0x100 << 20 | 1) + data)
+    pci.acs_control(bytes(256) + struct.pack("<I", header) + data)
+    pci.acs_control(bytes(256) + struct.pack("<I", 0x100 << 20 | 1) + data)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def stat(pid: int, command: str, state: str, *, flags: int = 0, threads: int = 1
 def test_a_process_may_be_called_anything(command: str) -> None:
     """Blanks and brackets in the name shift no field."""
     process = processes.parse(stat(7, command, "D", threads=3, started=55).encode())
-    assert process == processes.Process(7, command, "D", 1, 3, 55, kernel=False)
+    assert process == processes.NodeProcess(7, command, "D", 1, 3, 55, kernel=False)
 
 
 @given(st.binary(max_size=200))

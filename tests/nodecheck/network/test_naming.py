@@ -15,7 +15,7 @@ from network_trees import write
 from slurm_robust.nodecheck.engine import registry, runner
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Finding
-from slurm_robust.nodecheck.sources import host_names
+from slurm_robust.nodecheck.sources import host_names, slurm_conf
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from slurm_robust.nodecheck.sources import host_names
 )
 def test_controllers_are_read_from_slurm_conf(text: str, hosts: list[str], port: int) -> None:
     """Each by the address that Slurm contacts it by; what is no host's name is none."""
-    assert host_names.controllers(text) == (hosts, port)
+    assert slurm_conf.controllers(text) == (hosts, port)
 
 
 @given(
@@ -41,7 +41,7 @@ def test_controllers_are_read_from_slurm_conf(text: str, hosts: list[str], port:
 )
 def test_any_slurm_conf_and_hosts_file_is_read(text: str) -> None:
     """Truncated or odd files give what they can, and nothing but names of hosts."""
-    hosts, port = host_names.controllers(text)
+    hosts, port = slurm_conf.controllers(text)
     assert all(host_names.is_host(host) for host in hosts)
     assert 0 < port < 65536
     assert all(host_names.is_address(a) for addresses in host_names.in_hosts(text).values() for a in addresses)
@@ -62,8 +62,8 @@ def test_slurm_conf_of_the_environment_counts_only_where_it_is_root_s(tmp_path: 
     context = Context("n1")
     conf = tmp_path / "slurm.conf"
     conf.write_text("SlurmctldHost=mine\n")
-    usual = host_names.slurm_conf(context, "", {})
-    read = lambda path: host_names.slurm_conf(context, "", {"SLURM_CONF": str(path)})  # noqa: E731
+    usual = slurm_conf.read(context, "", {})
+    read = lambda path: slurm_conf.read(context, "", {"SLURM_CONF": str(path)})  # noqa: E731
     assert read(conf) == "SlurmctldHost=mine\n"
     (tmp_path / "link").symlink_to(conf)
     os.mkfifo(tmp_path / "pipe")

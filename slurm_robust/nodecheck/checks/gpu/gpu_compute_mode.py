@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine.context import STAGES
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, odd_ones, settle, silent, untold
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, outliers, reported, unanswered, unreported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 _REMEDY = "`nvidia-smi -i N -c 0` (default)"
@@ -22,36 +20,33 @@ def judge(facts: Facts, options: Options) -> Finding:
     wanted = options["mode"]
     if wanted not in ("", *_MODES.values()):
         raise CheckError(f"nodecheck.options.gpu_compute_mode.mode: {wanted!r} is none of {', '.join(_MODES.values())}")
-    if (nothing := silent(facts) or untold(facts, "compute_mode", "compute mode")) is not None:
+    if (nothing := unanswered(facts) or unreported(facts, "compute_mode", "compute mode")) is not None:
         return nothing
-    said = []
-    told = answered(facts, "compute_mode")
+    faults = []
+    told = reported(facts, "compute_mode")
     for gpu, mode in told:
         name = _MODES.get(mode, str(mode))
         if wanted and name != wanted:
-            words = f"compute mode is {name} instead of {wanted}"
-            said.append(Complaint(Status.FAIL, "compute_mode", words, "`nvidia-smi -i N -c MODE`", gpu))
+            text = f"compute mode is {name} instead of {wanted}"
+            faults.append(GpuFault.fail("compute_mode", text, "`nvidia-smi -i N -c MODE`", gpu))
         elif mode == 2 and not wanted:
-            words = "compute mode is prohibited: no CUDA program starts"
-            said.append(Complaint(Status.FAIL, "compute_prohibited", words, _REMEDY, gpu))
-    if not said:
-        for gpu, mode in odd_ones(told):
-            words = f"compute mode is {_MODES.get(mode, mode)}, unlike the other GPUs'"
-            said.append(Complaint(Status.WARN, "compute_odd", words, _REMEDY, gpu))
+            text = "compute mode is prohibited: no CUDA program starts"
+            faults.append(GpuFault.fail("compute_prohibited", text, _REMEDY, gpu))
+    if not faults:
+        for gpu, mode in outliers(told):
+            text = f"compute mode is {_MODES.get(mode, mode)}, unlike the other GPUs'"
+            faults.append(GpuFault.warn("compute_odd", text, _REMEDY, gpu))
     names = sorted({_MODES.get(mode, str(mode)) for _, mode in told})
-    return settle(said, ("compute_mode_fits", f"compute mode is {' and '.join(names)}"))
+    return conclude_gpus(faults, ("compute_mode_fits", f"compute mode is {' and '.join(names)}"))
 
 
+probe = probe_of("compute_mode")
 check = Check(
-    name="gpu_compute_mode",
-    question="May programs use the GPUs as jobs need it?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: compute mode",
     cost="one call a GPU, under 1 ms",
     stages=STAGES,
-    probe=probe_of("compute_mode"),
-    judge=judge,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "mode": Option(
             "",

@@ -8,29 +8,16 @@ from __future__ import annotations
 import glob
 import os
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import small_files
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import pci, slurm_conf, small_files
 
-_NVIDIA = "0x10de"
 _REMEDY = "drain; look for the missing GPU in `lspci -d 10de:` and the kernel log; power-cycle"
-_GPU_CLASSES = ("0x0300", "0x0302")  # PCI classes of VGA and 3D controllers
-
-
 _GIVEN_AWAY = ("vfio-pci", "pci-stub", "xen-pciback")
 
 
 def _on_bus(context: Context) -> int:
-    """GPUs of NVIDIA on the PCI bus, those left out that were given to a virtual machine on purpose."""
-    found = 0
-    for device in context.path("/sys/bus/pci/devices").glob("*"):
-        if (
-            read_text(device / "vendor", 16).strip() == _NVIDIA
-            and small_files.target(device / "driver") not in _GIVEN_AWAY
-        ):
-            found += read_text(device / "class", 16).startswith(_GPU_CLASSES)
-    return found
+    """GPUs of NVIDIA on the PCI bus, without those that were passed to a virtual machine."""
+    return sum(small_files.target(device / "driver") not in _GIVEN_AWAY for device in pci.gpus(context))
 
 
 def probe(context: Context, options: Options) -> Facts:
@@ -46,17 +33,8 @@ def probe(context: Context, options: Options) -> Facts:
         "devices": sorted(name for name in map(os.path.basename, names) if name[-1:].isdigit()),
         "mig": any(context.path("/proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*")),
         "job_gpus": list(context.job_gpus),
-        "declared": _declared(context),
+        "declared": slurm_conf.declared(context, slurm_conf.gpus),
     }
-
-
-def _declared(context: Context) -> int:
-    """Slurm's count for this node; not asked before and after a job, where each millisecond is waited for."""
-    if context.stage not in ("periodic", "full"):
-        return 0
-    from slurm_robust.nodecheck.sources import gres, host_names  # noqa: PLC0415 (the same)
-
-    return gres.gpus(host_names.slurm_conf(context, "", os.environ), context.node)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -72,20 +50,20 @@ def judge(facts: Facts, options: Options) -> Finding:
     count = len(facts["devices"]) if own_files else max(facts["bound"], len(facts["devices"]))
     evidence = {**facts, "expected": expected}
     if not own_files and not facts["driver"] and not expected:
-        return Finding(Status.SKIP, "no_driver", "no NVIDIA driver is loaded", evidence=evidence)
+        return Finding.skip("no_driver", "no NVIDIA driver is loaded", evidence)
     if expected and count < expected:
-        return Finding(Status.FAIL, "gpu_missing", f"{count} of {expected} GPUs are there", _REMEDY, evidence)
+        return Finding.fail("gpu_missing", f"{count} of {expected} GPUs are there", _REMEDY, evidence)
     if facts["job_gpus"] and not facts["mig"] and count < len(facts["job_gpus"]):
         given = len(facts["job_gpus"])
         sentence = f"the job was given {given} GPUs and the node has {count}"
-        return Finding(Status.FAIL, "job_gpu_missing", sentence, _REMEDY, evidence)
+        return Finding.fail("job_gpu_missing", sentence, _REMEDY, evidence)
     warning = None if own_files else _driver_lacks(facts, expected, count)
     if warning is not None:
         return warning
     if expected and count > expected:
         sentence = f"{count} GPUs are there, {expected} are expected"
-        return Finding(Status.WARN, "gpu_surplus", sentence, "correct nodecheck.options.gpu_count.expected", evidence)
-    return Finding(Status.PASS, "gpus_present", f"{count} GPUs are there", evidence=evidence)
+        return Finding.warn("gpu_surplus", sentence, "correct nodecheck.options.gpu_count.expected", evidence)
+    return Finding.passed("gpus_present", f"{count} GPUs are there", evidence)
 
 
 def _driver_lacks(facts: Facts, expected: int, count: int) -> Finding | None:
@@ -96,14 +74,14 @@ def _driver_lacks(facts: Facts, expected: int, count: int) -> Finding | None:
     if count < facts["declared"] and not (facts["mig"] or expected):
         sentence = f"{count} GPUs are there, slurm.conf gives the node {facts['declared']}"
         remedy = f"{_REMEDY}; or correct Gres, or say nodecheck.options.gpu_count.expected"
-        return Finding(Status.WARN, "gpu_fewer_than_gres", sentence, remedy, evidence)
+        return Finding.warn("gpu_fewer_than_gres", sentence, remedy, evidence)
     if facts["on_bus"] > count:
         sentence = f"{facts['on_bus']} GPUs are on the bus, the driver has {count}"
-        return Finding(Status.WARN, "gpu_unbound", sentence, "read `dmesg | grep NVRM`", evidence)
+        return Finding.warn("gpu_unbound", sentence, "read `dmesg | grep NVRM`", evidence)
     return None
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """The driver keeps as many, and the job that starts is given no more."""
     same = ("entries", "/proc/driver/nvidia/gpus", str(facts["bound"]))
     return [same, ("gpus", str(facts["bound"]))] if facts["driver"] and not facts["mig"] else [same]
@@ -111,15 +89,11 @@ def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 
 _DEFAULT_GLOB = "/dev/nvidia[0-9]*"
 check = Check(
-    name="gpu_count",
-    question="Are all GPUs there that the node should have, and those that this job was given?",
+    **Check.parts_of(__name__),
     reads="/proc/driver/nvidia, /sys/bus/pci/devices/*/{vendor,class}, /dev/nvidia*, SLURM_JOB_GPUS, slurm.conf",
     cost="a few hundred small reads, 1–5 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane="files",
-    watch=watch,
     options={
         "expected": Option(
             0,

@@ -6,13 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml.judging import Complaint, settle, silent
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S, ERRORS, LOST
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, unanswered
+from slurm_robust.nodecheck.nvml.session import ERRORS, LOST, NVML_LANE
 
 _OPENING = frozenset({"nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"})
 _HUNG = "hung"
@@ -40,16 +38,14 @@ def _hung_finding(facts: Facts, options: Options) -> Finding:
     hung: Mapping[str, Any] = facts["hung"]
     where = "" if hung["gpu"] is None else f" of GPU {hung['gpu']}"
     sentence = f"the driver hangs: {hung['call']}{where} did not return within {hung['after_s']:g} s"
-    before_s = streaks.lasted_s(facts["kept"], _HUNG, facts["boot_id"], facts["at_s"])
+    before_s = streaks.lasted(facts, _HUNG)
     waking = hung["call"] in _OPENING and not facts["persistenced"]
     stuck = hung["task_state"] == "D" and not waking and facts["stage"] in ("prolog", "full")
     evidence = {"hung": dict(hung), "persistenced": facts["persistenced"], "before_s": round(before_s)}
     if stuck or before_s >= options["hung_s"]:
-        return Finding(
-            Status.FAIL, "driver_hung", sentence, "drain; reboot the node, power-cycle if it does not", evidence
-        )
+        return Finding.fail("driver_hung", sentence, "drain; reboot the node, power-cycle if it does not", evidence)
     remedy = "run `timeout 60 nvidia-smi`; if that hangs too, drain and reboot; is nvidia-persistenced running?"
-    return Finding(Status.UNKNOWN, "driver_slow", sentence, remedy, evidence)
+    return Finding.unknown("driver_slow", sentence, remedy, evidence)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -58,49 +54,42 @@ def judge(facts: Facts, options: Options) -> Finding:
         return _hung_finding(facts, options)
     if facts["state"] == "lib_rm_version_mismatch":
         sentence = "NVIDIA's library and kernel module are of different versions: no CUDA program starts"
-        return Finding(Status.FAIL, "driver_mismatch", sentence, "drain; reboot, or unload and load the nvidia modules")
+        return Finding.fail("driver_mismatch", sentence, "drain; reboot, or unload and load the nvidia modules")
     if facts["state"] in LOST:
-        return Finding(Status.FAIL, "gpu_lost", f"NVML does not start: {_WORDS[facts['state']]}", _REMEDY)
-    if (nothing := silent(facts)) is not None:
+        return Finding.fail("gpu_lost", f"NVML does not start: {_WORDS[facts['state']]}", _REMEDY)
+    if (nothing := unanswered(facts)) is not None:
         return nothing
-    lost = [
-        Complaint(Status.FAIL, "gpu_lost", _WORDS[gpu["lost"]], _REMEDY, gpu) for gpu in facts["gpus"] if gpu["lost"]
-    ]
-    said = [
-        Complaint(Status.WARN, "gpu_silent", f"does not answer ({', '.join(errors)})", _REMEDY, gpu)
+    lost = [GpuFault.fail("gpu_lost", _WORDS[gpu["lost"]], _REMEDY, gpu) for gpu in facts["gpus"] if gpu["lost"]]
+    faults = [
+        GpuFault.warn("gpu_silent", f"does not answer ({', '.join(errors)})", _REMEDY, gpu)
         for gpu in facts["gpus"]
         if not gpu["lost"] and (errors := sorted(_UNREADABLE & set(gpu["errors"].values())))
     ]
     denied = [gpu for gpu in facts["gpus"] if "no_permission" in gpu["errors"].values()]
     if denied and not lost:
         sentence = f"{len(denied)} of {len(facts['gpus'])} GPUs may not be looked at by this user"
-        return Finding(Status.UNKNOWN, "no_permission", sentence, "run it as root, outside the job's cgroup")
+        return Finding.unknown("no_permission", sentence, "run it as root, outside the job's cgroup")
     version = facts["system"].get("driver", "?")
     passed = ("gpus_answer", f"{len(facts['gpus'])} GPUs answer (driver {version})")
-    return settle([*lost, *said], passed, {"system": facts["system"]})
+    return conclude_gpus([*lost, *faults], passed, {"system": facts["system"]})
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """Since when it hangs."""
-    return streaks.keep(facts["kept"], [_HUNG] if facts["hung"] else [], facts["boot_id"], facts["at_s"])
+    return streaks.kept(facts, [_HUNG] if facts["hung"] else [])
 
 
 check = Check(
-    name="gpu_driver",
-    question="Does NVIDIA's driver answer, and every GPU with it?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: start, count, a handle, the temperature and the performance state of every GPU",
     cost="loading NVML, 20–60 ms; seconds where no persistence mode keeps the GPUs awake",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
-    remember=remember,
-    log_words=("fallen off the bus", "nitAdapter failed", "rm_init_adapter failed"),
-    lane="nvml",
-    deadline_s=DEADLINE_S,
+    invalidating_words=("fallen off the bus", "nitAdapter failed", "rm_init_adapter failed"),
     options={
         "hung_s": Option(
             30.0,
-            "a hang that may be a GPU waking up fails when looks have seen nothing else for so many seconds",
+            "a hang that may be a GPU waking up fails when runs have seen nothing else for so many seconds",
             "ours: NVIDIA's persistence guide has one to three seconds a GPU, and a node has up to 16",
         )
     },

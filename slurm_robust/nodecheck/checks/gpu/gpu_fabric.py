@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.sources import small_files
 
 _MANAGER = "nv-fabricmanage"
 """The process's name, as the kernel cuts it."""
@@ -39,53 +38,52 @@ def probe(context: Context, options: Options) -> Facts:
     except OSError:
         switches = 0
     pid = _manager(context) if switches else ""
-    on_host = read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd"
+    on_host = small_files.read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd"
     return {**facts, "switches": switches, "manager": bool(pid), "pid": pid, "on_host": on_host}
 
 
 def _manager(context: Context) -> str:
     """The pid of Fabric Manager, empty where it does not run."""
     folders = context.path("/proc").glob("[1-9]*")
-    return next((folder.name for folder in folders if read_text(folder / "comm", 32).strip() == _MANAGER), "")
+    return next(
+        (folder.name for folder in folders if small_files.read_text(folder / "comm", 32).strip() == _MANAGER), ""
+    )
 
 
+@needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
     """A GPU that has not joined fails where several share the node: no CUDA program starts on it.
 
     Boards without NVSwitches say that they have no fabric. GPUs before Hopper say nothing of it: there the
     switches need the manager's process, which only a look from the host can miss.
     """
-    if (nothing := silent(facts)) is not None:
-        return nothing
-    told = [(gpu, fabric) for gpu, fabric in answered(facts, "fabric") if fabric["state"]]
+    told = [(gpu, fabric) for gpu, fabric in reported(facts, "fabric") if fabric["state"]]
     if len(facts["gpus"]) < 2:
-        return Finding(Status.SKIP, "one_gpu", "a single GPU needs no fabric")
+        return Finding.skip("one_gpu", "a single GPU needs no fabric")
     if not told and not facts["switches"]:
-        return Finding(Status.SKIP, "no_fabric", "these GPUs have no NVSwitch fabric")
-    said = _not_joined(facts, told, options)
+        return Finding.skip("no_fabric", "these GPUs have no NVSwitch fabric")
+    faults = _not_joined(facts, told, options)
     for gpu, fabric in told:
         if fabric["state"] == 3 and not fabric["status"]:
-            said += _ill(gpu, fabric)
-    if facts["switches"] and not facts["manager"] and facts["on_host"] and not said:
+            faults += _ill(gpu, fabric)
+    if facts["switches"] and not facts["manager"] and facts["on_host"] and not faults:
         joined = bool(told)
-        words = f"nvidia-fabricmanager does not run on a node with {facts['switches']} NVSwitches"
+        text = f"nvidia-fabricmanager does not run on a node with {facts['switches']} NVSwitches"
         status = Status.WARN if joined or not options["manager_needed"] else Status.FAIL
-        said.append(Complaint(status, "no_fabric_manager", words, _REMEDY))
-    words = f"{len(told)} GPUs have joined the fabric" if told else "Fabric Manager runs"
+        faults.append(GpuFault(status, "no_fabric_manager", text, _REMEDY))
+    text = f"{len(told)} GPUs have joined the fabric" if told else "Fabric Manager runs"
     states = {gpu["bus"]: fabric for gpu, fabric in told}
-    return settle(said, ("fabric_joined", words), {"fabric": states, "switches": facts["switches"]})
+    return conclude_gpus(faults, ("fabric_joined", text), {"fabric": states, "switches": facts["switches"]})
 
 
-def _not_joined(
-    facts: Facts, told: list[tuple[Mapping[str, Any], dict[str, int]]], options: Options
-) -> list[Complaint]:
+def _not_joined(facts: Facts, told: list[tuple[Mapping[str, Any], dict[str, int]]], options: Options) -> list[GpuFault]:
     """A fabric that starts has time; one that never began, or ended with an error, has not.
 
     Boards of the same name are built without switches too, four to a node, and in virtual machines the fabric is the
     host's: there it only warns.
     """
-    said = []
-    before_s = streaks.lasted_s(facts["kept"], _STARTING, facts["boot_id"], facts["at_s"])
+    faults = []
+    before_s = streaks.lasted(facts, _STARTING)
     lasts = before_s >= options["start_s"] or facts["at_s"] >= options["boot_s"]
     sure = facts["switches"] > 0 or (
         len(facts["gpus"]) >= _WHOLE and all(gpu["profile"].get("fabric") for gpu, _ in told)
@@ -93,67 +91,59 @@ def _not_joined(
     fail = Status.FAIL if sure else Status.WARN
     for gpu, fabric in told:
         if fabric["state"] == 3 and fabric["status"]:
-            words = f"joining the fabric failed (NVML error {fabric['status']})"
-            said.append(Complaint(fail, "fabric_failed", words, _REMEDY, gpu))
+            text = f"joining the fabric failed (NVML error {fabric['status']})"
+            faults.append(GpuFault(fail, "fabric_failed", text, _REMEDY, gpu))
         elif fabric["state"] == 1:
-            words = "has not joined the fabric: is Fabric Manager running?"
-            said.append(Complaint(fail if lasts else Status.WARN, "fabric_not_started", words, _REMEDY, gpu))
+            text = "has not joined the fabric: is Fabric Manager running?"
+            faults.append(GpuFault(fail if lasts else Status.WARN, "fabric_not_started", text, _REMEDY, gpu))
         elif fabric["state"] == 2:
-            words = "is joining the fabric"
+            text = "is joining the fabric"
             slow = before_s >= options["start_s"]
-            said.append(Complaint(fail if slow else Status.WARN, "fabric_starting", words, _REMEDY, gpu))
-    return said
+            faults.append(GpuFault(fail if slow else Status.WARN, "fabric_starting", text, _REMEDY, gpu))
+    return faults
 
 
-def _ill(gpu: Mapping[str, Any], fabric: Mapping[str, int]) -> list[Complaint]:
+def _ill(gpu: Mapping[str, Any], fabric: Mapping[str, int]) -> list[GpuFault]:
     """What the health mask says; in each of its fields 0 is `not supported`."""
     mask = fabric.get("health", 0)
     remedy = "look at nvidia-fabricmanager's log and `nvidia-smi -q`; reset all GPUs, repair if it stays"
-    said = []
+    faults = []
     if mask & 0x3 == 1:
-        said.append(Complaint(Status.WARN, "fabric_degraded", "the fabric's bandwidth is degraded", remedy, gpu))
+        faults.append(GpuFault.warn("fabric_degraded", "the fabric's bandwidth is degraded", remedy, gpu))
     if mask >> 4 & 0x3 == 1:
-        said.append(
-            Complaint(Status.FAIL, "fabric_unhealthy", "its route through the fabric is unhealthy", remedy, gpu)
-        )
+        faults.append(GpuFault.fail("fabric_unhealthy", "its route through the fabric is unhealthy", remedy, gpu))
     elif mask >> 2 & 0x3 == 1:
-        said.append(Complaint(Status.WARN, "fabric_recovering", "its route through the fabric recovers", remedy, gpu))
+        faults.append(GpuFault.warn("fabric_recovering", "its route through the fabric recovers", remedy, gpu))
     if mask >> 6 & 0x3 == 1:
-        said.append(Complaint(Status.WARN, "fabric_timeout", "accesses over the fabric time out", remedy, gpu))
+        faults.append(GpuFault.warn("fabric_timeout", "accesses over the fabric time out", remedy, gpu))
     wrong = mask >> 8 & 0xF
     if wrong > 1:
-        words = f"the fabric is configured wrongly: {_MISSING.get(wrong, f'reason {wrong}')}"
-        said.append(Complaint(Status.WARN, "fabric_configuration", words, remedy, gpu))
-    if fabric.get("summary") == 2 and not said:
-        said.append(Complaint(Status.WARN, "fabric_unwell", "the fabric calls it unhealthy", remedy, gpu))
-    return said
+        text = f"the fabric is configured wrongly: {_MISSING.get(wrong, f'reason {wrong}')}"
+        faults.append(GpuFault.warn("fabric_configuration", text, remedy, gpu))
+    if fabric.get("summary") == 2 and not faults:
+        faults.append(GpuFault.warn("fabric_unwell", "the fabric calls it unhealthy", remedy, gpu))
+    return faults
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """Since when a GPU has not joined."""
     if not facts["gpus"]:
         return None
-    starting = any(fabric["state"] in (1, 2) for _, fabric in answered(facts, "fabric"))
-    return streaks.keep(facts["kept"], [_STARTING] if starting else [], facts["boot_id"], facts["at_s"])
+    starting = any(fabric["state"] in (1, 2) for _, fabric in reported(facts, "fabric"))
+    return streaks.kept(facts, [_STARTING] if starting else [])
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """Fabric Manager stays, where it was there."""
     return [("says", f"/proc/{facts['pid']}/comm", _MANAGER)] if facts["pid"] else []
 
 
 check = Check(
-    name="gpu_fabric",
-    question="Is Fabric Manager there where NVSwitches need it, and has every GPU joined the fabric?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: fabric state and health; /proc/driver/nvidia-nvswitch/devices, /proc/*/comm where there are switches",
     cost="one call a GPU, 1–2 ms; a small read a process on boards with NVSwitches",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
-    remember=remember,
-    watch=watch,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "start_s": Option(300.0, "seconds of joining after which it fails", "ours: eight GPUs join within a minute"),
         "boot_s": Option(

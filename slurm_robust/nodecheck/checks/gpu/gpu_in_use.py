@@ -1,4 +1,4 @@
-"""Is a GPU still in use, or its memory still held, when a job is about to get it?"""
+"""Is a GPU still in use, or its memory still held, when a job is to get it or has just ended?"""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S, of
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE, of
+from slurm_robust.nodecheck.sources import small_files
 
 _STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
 _JOB_OF_CGROUP = re.compile(r"/job_(\d{1,10})(?:/|$)", re.MULTILINE)
@@ -31,7 +30,7 @@ def _live_jobs(context: Context) -> list[int]:
     """Jobs with a slurmstepd here."""
     jobs = set()
     for folder in context.path("/proc").glob("[1-9]*"):
-        if match := _STEPD.match(read_text(folder / "cmdline", 64).replace("\0", " ")):
+        if match := _STEPD.match(small_files.read_text(folder / "cmdline", 64).replace("\0", " ")):
             jobs.add(int(match[1]))
     return sorted(jobs)
 
@@ -39,11 +38,11 @@ def _live_jobs(context: Context) -> list[int]:
 def process(context: Context, pid: int) -> dict[str, Any]:
     """A process's name, and its job by its control group, or by its environment where Slurm uses no such groups."""
     folder = context.path("/proc") / str(pid)
-    job = _JOB_OF_CGROUP.search(read_text(folder / "cgroup", 4096))
-    job = job or _JOB_OF_ENVIRON.search(read_text(folder / "environ", 128 << 10))
+    job = _JOB_OF_CGROUP.search(small_files.read_text(folder / "cgroup", 4096))
+    job = job or _JOB_OF_ENVIRON.search(small_files.read_text(folder / "environ", 128 << 10))
     return {
         "pid": pid,
-        "name": read_text(folder / "comm", 64).strip()[:15],
+        "name": small_files.read_text(folder / "comm", 64).strip()[:15],
         "job": int(job[1]) if job else None,
         "there": folder.is_dir(),
     }
@@ -52,15 +51,15 @@ def process(context: Context, pid: int) -> dict[str, Any]:
 def _look(context: Context, options: Options) -> Facts:
     facts = nvml.take(context, *_NAMES)
     pids = {one["pid"] for gpu in facts["gpus"] for one in gpu["values"].get("processes", [])}
-    held = any(_share(memory) > options["held_share"] for _, memory in answered(facts, "memory"))
+    held = any(_share(memory) > options["held_share"] for _, memory in reported(facts, "memory"))
     return {
         **facts,
         "job": context.job_id,
         "job_gpus": list(context.job_gpus),
         "live_jobs": _live_jobs(context) if pids or held else [],  # a walk through /proc, only for a reason
         "processes": {str(pid): process(context, pid) for pid in sorted(pids)},
-        "users": read_text(context.path(_USERS), 32).strip(),
-        "root": os.geteuid() == 0 and read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd",
+        "users": small_files.read_text(context.path(_USERS), 32).strip(),
+        "root": os.geteuid() == 0 and small_files.read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd",
     }
 
 
@@ -76,41 +75,36 @@ def probe(context: Context, options: Options) -> Facts:
     return facts
 
 
+@needs_gpus("memory", "used memory")
 def judge(facts: Facts, options: Options) -> Finding:
     """Judges the GPUs of this job, or all where no job runs here; processes of running jobs are nobody's leftovers.
 
     A process that was left warns: it can be ended. Memory that no process holds fails, on a GPU that was given to this
     job, seen by root on the host itself; not with MIG, and not where the kernel uses the GPU's memory too.
     """
-    if (nothing := silent(facts) or untold(facts, "memory", "used memory")) is not None:
-        return nothing
     others = [job for job in facts["live_jobs"] if job != facts["job"]]
     judged = [gpu for gpu in facts["gpus"] if gpu["minor"] in facts["job_gpus"]]
     if not judged:
         if others:
-            return Finding(
-                Status.SKIP, "jobs_run", "other jobs run here, and it is not known which GPUs are this job's"
-            )
+            return Finding.skip("jobs_run", "other jobs run here, and it is not known which GPUs are this job's")
         judged = facts["gpus"]
-    said = []
-    used = {gpu["index"]: memory for gpu, memory in answered(facts, "memory")}
+    faults = []
+    used = {gpu["index"]: memory for gpu, memory in reported(facts, "memory")}
     for gpu in judged:
         held = [facts["processes"].get(str(one["pid"]), {}) for one in gpu["values"].get("processes", [])]
         left = [one for one in held if one.get("there") and not _excused(one, others, facts)]
         memory = used.get(gpu["index"], {})
         if left:
-            words = f"still in use by {', '.join(_told(one) for one in left[:3])}"
-            said.append(
-                Complaint(Status.WARN, "gpu_in_use", words, "end these processes; reboot if they do not end", gpu)
-            )
+            text = f"still in use by {', '.join(_told(one) for one in left[:3])}"
+            faults.append(GpuFault.warn("gpu_in_use", text, "end these processes; reboot if they do not end", gpu))
         elif _share(memory) > options["held_share"] and not (held or others or _special(gpu) or _drawn_on(gpu)):
-            words = f"{memory['used'] >> 20} MiB of memory are held by no process"
+            text = f"{memory['used'] >> 20} MiB of memory are held by no process"
             sure = facts["root"] and facts["stage"] == "prolog" and gpu["minor"] in facts["job_gpus"]
             remedy = "`fuser -v /dev/nvidia*`; reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot"
-            said.append(Complaint(Status.FAIL if sure else Status.WARN, "memory_held", words, remedy, gpu))
+            faults.append(GpuFault(Status.FAIL if sure else Status.WARN, "memory_held", text, remedy, gpu))
     mib = {gpu["bus"]: used[gpu["index"]]["used"] >> 20 for gpu in judged if gpu["index"] in used}
     told = [facts["processes"][pid] for pid in facts["processes"]][:20]
-    return settle(said, ("gpus_free", f"{len(judged)} GPUs are free"), {"used_mib": mib, "processes": told})
+    return conclude_gpus(faults, ("gpus_free", f"{len(judged)} GPUs are free"), {"used_mib": mib, "processes": told})
 
 
 def _share(memory: Mapping[str, int]) -> float:
@@ -140,28 +134,23 @@ def _told(process: Facts) -> str:
     return f"{process['name']} ({process['pid']}){of_job}"
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """No more may have the GPUs open than then; where processes were seen on them, nobody may.
 
     Memory in use on a GPU of another job is this check's own matter when that GPU is given away: no verdict then.
     """
-    if any(_share(memory) > options["held_share"] and not _special(gpu) for gpu, memory in answered(facts, "memory")):
+    if any(_share(memory) > options["held_share"] and not _special(gpu) for gpu, memory in reported(facts, "memory")):
         return [("never",)]
     return [("most", _USERS, facts["users"] if facts["users"].isdecimal() and not facts["processes"] else "0")]
 
 
 check = Check(
-    name="gpu_in_use",
-    question="Is a GPU still in use, or its memory still held, when a job is to get it or has just ended?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: processes and used memory; /proc/PID/{comm,cgroup,environ,cmdline}; SLURM_JOB_GPUS",
     cost="four calls a GPU, 1–5 ms; up to 4 s more for a GPU that seems in use",
     stages=("prolog", "epilog", "full"),
-    probe=probe,
-    judge=judge,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
-    watch=watch,
-    instead=(("most", _USERS, "0"),),
+    if_not_run=(("most", _USERS, "0"),),
     options={
         "held_share": Option(
             0.1,

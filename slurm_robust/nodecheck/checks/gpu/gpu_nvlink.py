@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import STAGES
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.nvml.facts import probe_of
 from slurm_robust.nodecheck.nvml.fields import C2C_STATES
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported, unreported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _REMEDY = "drain; `nvidia-smi nvlink -s -i N`; restart Fabric Manager, reset all GPUs; repair if it stays"
 
 
+@needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
     """A GPU with fewer links up than a sister on this node and than its model has fails.
 
@@ -23,28 +22,26 @@ def judge(facts: Facts, options: Options) -> Finding:
     needs no link, and in the parts into which clouds cut their machines all links are down by purpose. With MIG links
     are off.
     """
-    if (nothing := silent(facts)) is not None:
-        return nothing
     chips = _chip_links(facts)
-    nothing = untold(facts, "nvlink_states", "NVLink", needed=False)
+    nothing = unreported(facts, "nvlink_states", "NVLink", needed=False)
     if nothing is not None and not chips:
         return nothing
     up = {
         gpu["index"]: sum(1 for state in states if state == 1)
-        for gpu, states in answered(facts, "nvlink_states")
+        for gpu, states in reported(facts, "nvlink_states")
         if not gpu["values"].get("mig_mode", [0])[0]
     }
-    said = _down(facts, up, options) if len(facts["gpus"]) > 1 else []
-    said += _slow(facts, up)
-    if not any(up.values()) and not said and not chips:
-        return Finding(Status.SKIP, "no_nvlink", "no NVLink is in use on these boards")
+    faults = _down(facts, up, options) if len(facts["gpus"]) > 1 else []
+    faults += _slow(facts, up)
+    if not any(up.values()) and not faults and not chips:
+        return Finding.skip("no_nvlink", "no NVLink is in use on these boards")
     counts = sorted(set(up.values()))
     passed = ("nvlinks_up", f"{'/'.join(map(str, counts))} NVLinks are up on each GPU")
-    return settle([*said, *chips], passed, {"up": up})
+    return conclude_gpus([*faults, *chips], passed, {"up": up})
 
 
-def _down(facts: Facts, up: Mapping[int, int], options: Options) -> list[Complaint]:
-    said = []
+def _down(facts: Facts, up: Mapping[int, int], options: Options) -> list[GpuFault]:
+    faults = []
     wanted = options["expected"]
     for gpu in facts["gpus"]:
         if gpu["index"] not in up:
@@ -54,51 +51,48 @@ def _down(facts: Facts, up: Mapping[int, int], options: Options) -> list[Complai
             up[other["index"]] for other in facts["gpus"] if other["model"] == gpu["model"] and other["index"] in up
         )
         full = gpu["profile"].get("nvlinks", 0)
-        words = f"{mine} of {max(best, full if wanted < 0 else wanted)} NVLinks are up"
+        text = f"{mine} of {max(best, full if wanted < 0 else wanted)} NVLinks are up"
         if wanted >= 0:
             if mine < wanted:
-                said.append(Complaint(Status.FAIL, "nvlink_down", words, _REMEDY, gpu))
+                faults.append(GpuFault.fail("nvlink_down", text, _REMEDY, gpu))
         elif mine < best:
             status = Status.FAIL if full and mine < full else Status.WARN
-            said.append(Complaint(status, "nvlink_down", words, _REMEDY, gpu))
+            faults.append(GpuFault(status, "nvlink_down", text, _REMEDY, gpu))
         elif 0 < mine < full:
-            said.append(Complaint(Status.WARN, "nvlinks_few", words, _REMEDY, gpu))
-    return said
+            faults.append(GpuFault.warn("nvlinks_few", text, _REMEDY, gpu))
+    return faults
 
 
-def _slow(facts: Facts, up: Mapping[int, int]) -> list[Complaint]:
-    said = []
-    for gpu, speed in answered(facts, "nvlink_speed_mbps"):
+def _slow(facts: Facts, up: Mapping[int, int]) -> list[GpuFault]:
+    faults = []
+    for gpu, speed in reported(facts, "nvlink_speed_mbps"):
         full = gpu["profile"].get("nvlink_mbps", 0)
         if up.get(gpu["index"]) and 0 < speed < full * 0.95:
-            words = f"NVLinks run at {speed / 1000:g} GB/s instead of {full / 1000:g}"
-            said.append(Complaint(Status.WARN, "nvlink_slow", words, _REMEDY, gpu))
-    return said
+            text = f"NVLinks run at {speed / 1000:g} GB/s instead of {full / 1000:g}"
+            faults.append(GpuFault.warn("nvlink_slow", text, _REMEDY, gpu))
+    return faults
 
 
-def _chip_links(facts: Facts) -> list[Complaint]:
+def _chip_links(facts: Facts) -> list[GpuFault]:
     """Links between Grace and Hopper or Blackwell that are down."""
-    said = []
-    for gpu, count in answered(facts, "c2c_count"):
+    faults = []
+    for gpu, count in reported(facts, "c2c_count"):
         states: list[Any] = [gpu["values"].get(name) for name in C2C_STATES[: int(count)]]
         down = sum(1 for state in states if state == 0)
         if down and any(state == 1 for state in states):
-            words = f"{down} of {count} chip-to-chip links are down"
+            text = f"{down} of {count} chip-to-chip links are down"
             remedy = "drain; `nvidia-smi c2c -s`; reboot, repair if it stays"
-            said.append(Complaint(Status.WARN, "c2c_down", words, remedy, gpu))
-    return said
+            faults.append(GpuFault.warn("c2c_down", text, remedy, gpu))
+    return faults
 
 
+probe = probe_of("nvlink_count", "nvlink_speed_mbps", "c2c_count", *C2C_STATES, "nvlink_states", "mig_mode")
 check = Check(
-    name="gpu_nvlink",
-    question="Are all NVLinks up, at full speed, on boards that have them?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: state of every link, their speed, chip-to-chip links; the GPU's profile",
     cost="up to 20 calls a GPU, 2–10 ms",
     stages=STAGES,
-    probe=probe_of("nvlink_count", "nvlink_speed_mbps", "c2c_count", *C2C_STATES, "nvlink_states", "mig_mode"),
-    judge=judge,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "expected": Option(
             -1,

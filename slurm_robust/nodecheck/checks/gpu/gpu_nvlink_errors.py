@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import counters
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
 from slurm_robust.nodecheck.nvml.fields import LINK_COUNTERS
-from slurm_robust.nodecheck.nvml.judging import Complaint, settle, silent
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _TOTALS = {
     "nvlink_recoveries": "recoveries",
@@ -36,10 +35,9 @@ def _counts(facts: Facts) -> dict[str, int]:
     return counts
 
 
+@needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
     """Never fails: jobs go on over a link that corrects itself; a dead one is seen by `gpu_nvlink` and `xid`."""
-    if (nothing := silent(facts)) is not None:
-        return nothing
     counts = _counts(facts)
     if not counts:
         errors = {error for gpu in facts["gpus"] for error in gpu["errors"].values()}
@@ -47,44 +45,40 @@ def judge(facts: Facts, options: Options) -> Finding:
             g["lost"] for g in facts["gpus"]
         ):
             sentence = f"NVML does not tell NVLink counters: {', '.join(sorted(errors))}"
-            return Finding(Status.UNKNOWN, "not_told", sentence, "run `nvidia-smi nvlink -e`")
-        return Finding(Status.SKIP, "not_supported", "the GPUs have no NVLink counters")
-    grown = counters.growth(facts["kept"], counts, facts["boot_id"], facts["at_s"])
+            return Finding.unknown("not_told", sentence, "run `nvidia-smi nvlink -e`")
+        return Finding.skip("not_supported", "the GPUs have no NVLink counters")
+    grown = counters.grown(facts, counts)
     limits = {
         "recoveries": options["recoveries_per_hour"],
         "replays": options["replays_per_hour"],
         "crc_errors": options["crc_per_second"] * counters.HOUR_S,
     }
-    said = []
+    faults = []
     for gpu in facts["gpus"]:
         for kind, limit in limits.items():
             for key in (f"{gpu['uuid']}.{kind}", f"{gpu['uuid']}.link.{kind}"):
                 seen = grown.get(key)
                 if seen and seen.delta >= options["least"] and seen.per_hour > limit:
-                    words = f"{seen.delta} NVLink {_WORDS[kind]} in {max(1, round(seen.window_s / 60))} min"
-                    said.append(Complaint(Status.WARN, f"nvlink_{kind}", words, _REMEDY, gpu))
+                    text = f"{seen.delta} NVLink {_WORDS[kind]} in {max(1, round(seen.window_s / 60))} min"
+                    faults.append(GpuFault.warn(f"nvlink_{kind}", text, _REMEDY, gpu))
                     break
     nonzero = {key: count for key, count in counts.items() if count}
-    return settle(said, ("nvlinks_quiet", "NVLink errors do not grow"), {"counts": nonzero})
+    return conclude_gpus(faults, ("nvlinks_quiet", "NVLink errors do not grow"), {"counts": nonzero})
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The counters."""
     counts = _counts(facts)
-    return counters.keep(counts, facts["boot_id"], facts["at_s"]) if counts else None
+    return counters.kept(facts, counts) if counts else None
 
 
+probe = probe_of(*_TOTALS, *LINK_COUNTERS, kept_as="gpu_nvlink_errors")
 check = Check(
-    name="gpu_nvlink_errors",
-    question="Do NVLinks make errors, or have to be trained anew?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: replay, recovery and CRC counters, of the board or of every link",
     cost="one batch of 58 fields a GPU, 2–20 ms",
     stages=("epilog", "periodic", "full"),
-    probe=probe_of(*_TOTALS, *LINK_COUNTERS, kept_as="gpu_nvlink_errors"),
-    judge=judge,
-    remember=remember,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "recoveries_per_hour": Option(
             1.0, "recoveries an hour above which it warns", "NVIDIA's DCGM takes a single one for a fault; ours: a rate"
@@ -93,8 +87,6 @@ check = Check(
             1000.0, "replays an hour above which it warns", "ours: replayed traffic is not lost"
         ),
         "crc_per_second": Option(100.0, "CRC errors a second above which it warns", "NVIDIA's DCGM: its limit"),
-        "least": Option(
-            3, "events since the last look below which no rate is judged", "ours: one event proves nothing"
-        ),
+        "least": Option(3, "events since the last run below which no rate is judged", "ours: one event proves nothing"),
     },
 )

@@ -2,71 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import pci, small_files
 
-_NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
-_NVIDIA = "0x10de"
-_GPU_CLASSES = ("0x0300", "0x0302")
-_EXPRESS, _ACS = 0x10, 0x0D
 _DOWNSTREAM_PORT = 6
 _REDIRECTS = 0x0C
 """P2P Request Redirect and P2P Completion Redirect of the ACS control register."""
-_CONFIG_BYTES = 4096
-_ENOUGH = 96
-"""Capabilities of one device; a longer list runs in a circle."""
-
-
-def _word(config: bytes, at: int) -> int:
-    return int.from_bytes(config[at : at + 2], "little")
-
-
-def port_type(config: bytes) -> int:
-    """The kind of a PCIe port (PCI Express Capabilities Register, bits 4–7); -1 where the space does not say."""
-    if len(config) < 64 or not config[6] & 0x10:
-        return -1
-    at = config[0x34] & 0xFC
-    for _ in range(_ENOUGH):
-        if at < 64 or at + 4 > len(config):
-            return -1
-        if config[at] == _EXPRESS:
-            return _word(config, at + 2) >> 4 & 0xF
-        at = config[at + 1] & 0xFC
-    return -1
-
-
-def acs_control(config: bytes) -> int | None:
-    """The Access Control Services register; None where there is none, or only root may read so far."""
-    at = 0x100
-    for _ in range(_ENOUGH):
-        if at < 0x100 or at + 8 > len(config):
-            return None
-        header = int.from_bytes(config[at : at + 4], "little")
-        if header in (0, 0xFFFFFFFF):
-            return None
-        if header & 0xFFFF == _ACS:
-            return _word(config, at + 6)
-        at = header >> 20 & 0xFFC
-    return None
-
-
-def _config(folder: Path) -> bytes:
-    try:
-        with (folder / "config").open("rb") as file:
-            return file.read(_CONFIG_BYTES)
-    except OSError:
-        return b""
 
 
 def _bridges(gpu: Path) -> list[Path]:
     """The PCI devices above this one, nearest first."""
     try:
-        return [parent for parent in gpu.resolve().parents if _NAME.match(parent.name)]
+        return [parent for parent in gpu.resolve().parents if pci.ADDRESS.match(parent.name)]
     except (OSError, RuntimeError):  # a link that leads to itself
         return []
 
@@ -76,46 +26,47 @@ def probe(context: Context, options: Options) -> Facts:
     ports: dict[str, dict[str, Any]] = {}
     gpus = 0
     if context.path("/proc/driver/nvidia/version").exists():
-        for device in context.path("/sys/bus/pci/devices").glob("*"):
-            if read_text(device / "vendor", 16).strip() != _NVIDIA:
-                continue
-            if not read_text(device / "class", 16).startswith(_GPU_CLASSES):
-                continue
+        for device in pci.gpus(context):
             gpus += 1
             for bridge in _bridges(device):
                 if bridge.name not in ports:
-                    config = _config(bridge)
-                    ports[bridge.name] = {"type": port_type(config), "acs": acs_control(config), "bytes": len(config)}
-    return {"gpus": gpus, "ports": ports, "virtual": "hypervisor" in read_text(context.path("/proc/cpuinfo"), 8192)}
+                    config = pci.read_config(bridge)
+                    ports[bridge.name] = {
+                        "type": pci.port_type(config),
+                        "acs": pci.acs_control(config),
+                        "bytes": len(config),
+                    }
+    return {
+        "gpus": gpus,
+        "ports": ports,
+        "virtual": "hypervisor" in small_files.read_text(context.path("/proc/cpuinfo"), 8192),
+    }
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: traffic takes the longer way, and nothing is wrong with it."""
     if not facts["gpus"]:
-        return Finding(Status.SKIP, "no_gpu", "no GPU of NVIDIA's driver is here")
+        return Finding.skip("no_gpu", "no GPU of NVIDIA's driver is here")
     if facts["virtual"]:
-        return Finding(Status.SKIP, "virtual", "a virtual machine: what lies between its cards is the host's")
+        return Finding.skip("virtual", "a virtual machine: what lies between its cards is the host's")
     switches = {name: port for name, port in facts["ports"].items() if port["type"] == _DOWNSTREAM_PORT}
     if facts["ports"] and not any(port["bytes"] > 256 for port in facts["ports"].values()):
-        return Finding(Status.SKIP, "not_root", "only root may read what PCIe switches do")
+        return Finding.skip("not_root", "only root may read what PCIe switches do")
     if not switches:
-        return Finding(Status.SKIP, "no_switch", "no PCIe switch is above a GPU")
+        return Finding.skip("no_switch", "no PCIe switch is above a GPU")
     redirect = sorted(name for name, port in switches.items() if (port["acs"] or 0) & _REDIRECTS)
     if redirect and options["wanted_off"]:
-        words = f"{len(redirect)} PCIe switch ports above GPUs send peer traffic to the processor (ACS)"
+        text = f"{len(redirect)} PCIe switch ports above GPUs send peer traffic to the processor (ACS)"
         remedy = f"`setpci -s {redirect[0]} ECAP_ACS+6.w=0` for each at boot, or disable ACS in the firmware"
-        return Finding(Status.WARN, "acs_redirects", words, remedy, {"ports": redirect})
-    return Finding(Status.PASS, "p2p_direct", f"{len(switches)} PCIe switch ports let peers reach each other")
+        return Finding.warn("acs_redirects", text, remedy, {"ports": redirect})
+    return Finding.passed("p2p_direct", f"{len(switches)} PCIe switch ports let peers reach each other")
 
 
 check = Check(
-    name="gpu_p2p",
-    question="Do PCIe switches let GPUs and network cards reach each other directly?",
+    **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{vendor,class}, the config space of the ports above each GPU (root only)",
     cost="one read a device and a port, 1–5 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "wanted_off": Option(

@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine.context import STAGES
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _RESET = "drain when idle and reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot"
 
 
+@needs_gpus("retired_double", "retired pages")
 def judge(facts: Facts, options: Options) -> Finding:
     """As many pages as NVIDIA takes a board back for fail, and a page with a double-bit error that is still in use."""
-    if (nothing := silent(facts) or untold(facts, "retired_double", "retired pages")) is not None:
-        return nothing
-    singles = {gpu["index"]: count for gpu, count in answered(facts, "retired_single")}
-    said = []
-    for gpu, double in answered(facts, "retired_double"):
+    singles = {gpu["index"]: count for gpu, count in reported(facts, "retired_single")}
+    faults = []
+    for gpu, double in reported(facts, "retired_double"):
         total = double + singles.get(gpu["index"], 0)
         if total >= options["max_pages"]:
-            words = f"{total} memory pages are retired"
-            said.append(Complaint(Status.FAIL, "pages_exhausted", words, "drain and have the GPU repaired", gpu))
+            text = f"{total} memory pages are retired"
+            faults.append(GpuFault.fail("pages_exhausted", text, "drain and have the GPU repaired", gpu))
         elif double >= options["warn_double"]:
-            words = f"{double} memory pages are retired for double-bit errors"
-            said.append(Complaint(Status.WARN, "pages_double", words, "watch it, and plan its repair", gpu))
+            text = f"{double} memory pages are retired for double-bit errors"
+            faults.append(GpuFault.warn("pages_double", text, "watch it, and plan its repair", gpu))
         if gpu["values"].get("retired_pending_double"):
-            words = "a memory page with a double-bit error waits for a reset to be retired"
-            said.append(Complaint(Status.FAIL, "page_pending_double", words, _RESET, gpu))
+            text = "a memory page with a double-bit error waits for a reset to be retired"
+            faults.append(GpuFault.fail("page_pending_double", text, _RESET, gpu))
         elif gpu["values"].get("retired_pending"):
-            words = "a memory page waits for a reset to be retired"
-            said.append(Complaint(Status.WARN, "page_pending", words, _RESET, gpu))
-    return settle(said, ("pages_few", "no GPU has retired too many memory pages"))
+            text = "a memory page waits for a reset to be retired"
+            faults.append(GpuFault.warn("page_pending", text, _RESET, gpu))
+    return conclude_gpus(faults, ("pages_few", "no GPU has retired too many memory pages"))
 
 
+probe = probe_of("retired_single", "retired_double", "retired_pending", "retired_pending_double")
 check = Check(
-    name="gpu_pages",
-    question="Has a GPU (before Ampere) retired too many pages of its memory, or does one wait?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: retired pages by cause, pending retirements",
     cost="three calls a GPU, 1–3 ms",
     stages=STAGES,
-    probe=probe_of("retired_single", "retired_double", "retired_pending", "retired_pending_double"),
-    judge=judge,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "max_pages": Option(
             60, "retired pages from which it fails", "NVIDIA's page retirement guide: its limit for a return"

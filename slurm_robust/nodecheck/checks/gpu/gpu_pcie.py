@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.engine.context import STAGES
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _REMEDY = "drain; compare LnkCap and LnkSta in `lspci -vv`; reseat board or riser, repair if it stays"
 
@@ -22,62 +20,57 @@ def _short(link: Facts) -> str:
     return ""
 
 
+@needs_gpus("pcie", "PCIe link")
 def judge(facts: Facts, options: Options) -> Finding:
     """Only a busy board is judged: an idle one saves power by a slower link.
 
-    Fails where a busy sister has more and the lack lasts from look to look. Where all have the same the machine may be
+    Fails where a busy sister has more and the lack lasts from run to run. Where all have the same the machine may be
     made so, or be a virtual one: that only warns.
     """
-    if (nothing := silent(facts) or untold(facts, "pcie", "PCIe link")) is not None:
-        return nothing
-    told = answered(facts, "pcie")
+    told = reported(facts, "pcie")
     busy = [
         (gpu, link) for gpu, link in told if link["busy"] and link["width"] > 0 and not gpu["profile"].get("coherent")
     ]
-    said = []
+    faults = []
     for gpu, link in busy:
         lack = _short(link)
         if not lack:
             continue
         full = [other for other, theirs in busy if other["model"] == gpu["model"] and not _short(theirs)]
-        before_s = streaks.lasted_s(facts["kept"], gpu["uuid"], facts["boot_id"], facts["at_s"])
+        before_s = streaks.lasted(facts, gpu["uuid"])
         lasts = before_s >= options["fail_after_s"]
         status = Status.FAIL if lasts and full else Status.WARN
-        said.append(Complaint(status, "pcie_degraded", lack, _REMEDY, gpu))
+        faults.append(GpuFault(status, "pcie_degraded", lack, _REMEDY, gpu))
     links = {gpu["bus"]: {key: link[key] for key in ("generation", "width", "pstate", "busy")} for gpu, link in told}
-    words = f"{len(busy)} busy GPUs have their full PCIe link" if busy else "no GPU is busy: PCIe links are not judged"
-    return settle(said, ("pcie_full" if busy else "pcie_idle", words), {"links": links})
+    text = f"{len(busy)} busy GPUs have their full PCIe link" if busy else "no GPU is busy: PCIe links are not judged"
+    return conclude_gpus(faults, ("pcie_full" if busy else "pcie_idle", text), {"links": links})
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Since when a busy board has a short link; an idle look says nothing, and keeps what was."""
+    """Since when a busy board has a short link; an idle run says nothing, and keeps what was."""
     if not facts["gpus"]:
         return None
     keys = []
     kept = facts["kept"].get("since")
-    for gpu, link in answered(facts, "pcie"):
+    for gpu, link in reported(facts, "pcie"):
         known = isinstance(kept, dict) and gpu["uuid"] in kept
         if _short(link) if link["busy"] else known:
             keys.append(gpu["uuid"])
-    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"])
+    return streaks.kept(facts, keys)
 
 
+probe = probe_of("pcie", kept_as="gpu_pcie")
 check = Check(
-    name="gpu_pcie",
-    question="Does every GPU have its full PCIe link?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: PCIe generation and width, now and at most in this slot, performance state, clock reasons",
     cost="six calls a GPU, 1–5 ms; 0.1 s more for a GPU that looks slow",
     stages=STAGES,
-    probe=probe_of("pcie", kept_as="gpu_pcie"),
-    judge=judge,
-    remember=remember,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "fail_after_s": Option(
             240.0,
-            "seconds from look to look after which a busy board's short link fails",
-            "ours: one look may meet a change of speed",
+            "seconds from run to run after which a busy board's short link fails",
+            "ours: one run may meet a change of speed",
         )
     },
 )

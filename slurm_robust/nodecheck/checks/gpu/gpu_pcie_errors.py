@@ -2,64 +2,58 @@
 
 from __future__ import annotations
 
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import counters
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _NAMES = ("pcie_replays", "pcie_nonfatal", "pcie_fatal")
 _REMEDY = "`nvidia-smi -q -d PCIE`; look at AER lines in `dmesg`; reseat board or riser when the node is idle"
 
 
 def _counts(facts: Facts) -> dict[str, int]:
-    return {f"{gpu['uuid']}.{name}": int(count) for name in _NAMES for gpu, count in answered(facts, name)}
+    return {f"{gpu['uuid']}.{name}": int(count) for name in _NAMES for gpu, count in reported(facts, name)}
 
 
+@needs_gpus("pcie_replays", "PCIe replay counters")
 def judge(facts: Facts, options: Options) -> Finding:
     """Never fails: the link corrects itself; a GPU that falls off the bus is seen by `gpu_driver` and `xid`."""
-    if (nothing := silent(facts) or untold(facts, "pcie_replays", "PCIe replay counters")) is not None:
-        return nothing
     counts = _counts(facts)
-    grown = counters.growth(facts["kept"], counts, facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts, counts)
     limits = {
         "pcie_fatal": ("fatal PCIe errors", 0.0, 1),
         "pcie_nonfatal": ("uncorrected PCIe errors", 0.0, options["least"]),
         "pcie_replays": ("PCIe replays", options["replays_per_minute"] * 60, options["least"]),
     }
-    said = []
+    faults = []
     for name, (what, per_hour, least) in limits.items():
         for gpu in facts["gpus"]:
             seen = grown.get(f"{gpu['uuid']}.{name}")
             if seen and seen.delta >= least and seen.per_hour > per_hour:
-                words = f"{seen.delta} {what} in {max(1, round(seen.window_s / 60))} min"
-                said.append(Complaint(Status.WARN, name, words, _REMEDY, gpu))
+                text = f"{seen.delta} {what} in {max(1, round(seen.window_s / 60))} min"
+                faults.append(GpuFault.warn(name, text, _REMEDY, gpu))
     nonzero = {key: count for key, count in counts.items() if count}
-    return settle(said, ("pcie_quiet", "PCIe errors do not grow"), {"counts": nonzero})
+    return conclude_gpus(faults, ("pcie_quiet", "PCIe errors do not grow"), {"counts": nonzero})
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The counters."""
     counts = _counts(facts)
-    return counters.keep(counts, facts["boot_id"], facts["at_s"]) if counts else None
+    return counters.kept(facts, counts) if counts else None
 
 
+probe = probe_of(*_NAMES, kept_as="gpu_pcie_errors")
 check = Check(
-    name="gpu_pcie_errors",
-    question="Does a GPU's PCIe link have to send again and again?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: PCIe replay counter, fatal and other uncorrected errors",
     cost="two calls a GPU, 1–3 ms",
     stages=("epilog", "periodic", "full"),
-    probe=probe_of(*_NAMES, kept_as="gpu_pcie_errors"),
-    judge=judge,
-    remember=remember,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "replays_per_minute": Option(8.0, "replays a minute above which it warns", "NVIDIA's DCGM: its limit"),
         "least": Option(
-            20, "events since the last look below which no rate is judged", "ours: a burst at a job's start is none"
+            20, "events since the last run below which no rate is judged", "ours: a burst at a job's start is none"
         ),
     },
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _KERNEL = re.compile(r"Linux version (\d{1,4})\.(\d{1,4})")
 _DMA_BUF = (5, 12)
@@ -19,8 +18,8 @@ def probe(context: Context, options: Options) -> Facts:
         cards = sorted(entry.name for entry in context.path("/sys/class/infiniband").iterdir())
     except OSError:
         cards = []
-    kernel = _KERNEL.match(read_text(context.path("/proc/version"), 512))
-    driver = read_text(context.path("/proc/driver/nvidia/version"), 4096)
+    kernel = _KERNEL.match(small_files.read_text(context.path("/proc/version"), 512))
+    driver = small_files.read_text(context.path("/proc/driver/nvidia/version"), 4096)
     return {
         "driver": bool(driver),
         "open": "Open Kernel Module" in driver,
@@ -34,28 +33,25 @@ def probe(context: Context, options: Options) -> Facts:
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails only where the site needs the module; warns where without it no direct way is left (no dma-buf)."""
     if not facts["driver"]:
-        return Finding(Status.SKIP, "no_driver", "no NVIDIA driver is loaded")
+        return Finding.skip("no_driver", "no NVIDIA driver is loaded")
     if facts["loaded"]:
-        return Finding(Status.PASS, "peermem_loaded", f"{facts['loaded'][0]} is loaded", evidence=facts)
+        return Finding.passed("peermem_loaded", f"{facts['loaded'][0]} is loaded", facts)
     remedy = "`modprobe nvidia-peermem`, and name it in /etc/modules-load.d/"
     if options["required"]:
-        return Finding(Status.FAIL, "peermem_missing", "nvidia-peermem is not loaded", remedy, facts)
+        return Finding.fail("peermem_missing", "nvidia-peermem is not loaded", remedy, facts)
     if not facts["cards"] or not facts["mellanox"]:
-        return Finding(Status.SKIP, "no_rdma", "no RDMA card here uses nvidia-peermem", evidence=facts)
+        return Finding.skip("no_rdma", "no RDMA card here uses nvidia-peermem", facts)
     if facts["open"] and tuple(facts["kernel"]) >= _DMA_BUF:
-        return Finding(Status.PASS, "dma_buf", "GPUDirect RDMA goes by dma-buf", evidence=facts)
+        return Finding.passed("dma_buf", "GPUDirect RDMA goes by dma-buf", facts)
     sentence = "no GPUDirect RDMA: nvidia-peermem is not loaded, and driver or kernel have no dma-buf"
-    return Finding(Status.WARN, "no_gpudirect", sentence, remedy, facts)
+    return Finding.warn("no_gpudirect", sentence, remedy, facts)
 
 
 check = Check(
-    name="gpu_peermem",
-    question="Can network cards reach the GPUs' memory directly (GPUDirect RDMA)?",
+    **Check.parts_of(__name__),
     reads="/sys/module, /sys/class/infiniband, /proc/version, /proc/driver/nvidia/version",
     cost="a few small reads, under 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "required": Option(

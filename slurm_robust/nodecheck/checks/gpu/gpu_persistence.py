@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine.context import STAGES
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 
+@needs_gpus("persistence", "persistence mode")
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: without it each job's start waits for the GPUs to wake, and nothing is wrong."""
-    if (nothing := silent(facts) or untold(facts, "persistence", "persistence mode")) is not None:
-        return nothing
     remedy = "enable nvidia-persistenced, or `nvidia-smi -pm 1`"
-    said = [
-        Complaint(Status.WARN, "persistence_off", "persistence mode is off", remedy, gpu)
-        for gpu, mode in answered(facts, "persistence")
+    faults = [
+        GpuFault.warn("persistence_off", "persistence mode is off", remedy, gpu)
+        for gpu, mode in reported(facts, "persistence")
         if options["wanted"] and not mode
     ]
-    return settle(said, ("persistence_on", "persistence mode is as wanted"))
+    return conclude_gpus(faults, ("persistence_on", "persistence mode is as wanted"))
 
 
+probe = probe_of("persistence")
 check = Check(
-    name="gpu_persistence",
-    question="Does the driver stay loaded between jobs?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: persistence mode",
     cost="one call a GPU, under 1 ms",
     stages=STAGES,
-    probe=probe_of("persistence"),
-    judge=judge,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "wanted": Option(True, "warn where persistence mode is off", "NVIDIA's driver persistence guide: keep it on")
     },

@@ -1,13 +1,11 @@
-"""Does the driver itself want a GPU to be reset, or the node to be rebooted?"""
+"""Does the driver itself want a GPU reset, or the node rebooted?"""
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine.context import STAGES
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Options
+from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Options, Status
 from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, settle, silent, untold
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, reported, unanswered, unreported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _ACTIONS = {
     1: (Status.FAIL, "reset", "the driver wants a reset", "drain; `nvidia-smi --gpu-reset -i N`, or reboot"),
@@ -27,26 +25,23 @@ _ACTIONS = {
 
 def judge(facts: Facts, options: Options) -> Finding:
     """The driver's own word: a reset or a reboot fails, the rest warns."""
-    nothing = silent(facts) or untold(facts, "recovery_action", "recovery action", needed=False)
+    nothing = unanswered(facts) or unreported(facts, "recovery_action", "recovery action", needed=False)
     if nothing is not None:
         return nothing
     complaints = []
-    for gpu, action in answered(facts, "recovery_action"):
+    for gpu, action in reported(facts, "recovery_action"):
         if action:
             other = (Status.WARN, "other", f"the driver wants action {action}", "look the action up in nvml.h")
-            status, reason, words, remedy = _ACTIONS.get(action, other)
-            complaints.append(Complaint(status, f"recovery_{reason}", words, remedy, gpu))
-    return settle(complaints, ("no_recovery", "the driver wants no GPU reset"))
+            status, reason, text, remedy = _ACTIONS.get(action, other)
+            complaints.append(GpuFault(status, f"recovery_{reason}", text, remedy, gpu))
+    return conclude_gpus(complaints, ("no_recovery", "the driver wants no GPU reset"))
 
 
+probe = probe_of("recovery_action")
 check = Check(
-    name="gpu_recovery",
-    question="Does the driver itself want a GPU reset, or the node rebooted?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: GPU recovery action (driver 565 and newer)",
     cost="one call a GPU, under 1 ms",
     stages=STAGES,
-    probe=probe_of("recovery_action"),
-    judge=judge,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
 )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.engine.context import STAGES
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, odd_ones, settle, silent, untold
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _REMEDY = "look at fans, air, coolant and the heat sink of this GPU; `nvidia-smi -q -d TEMPERATURE`"
 _ABSURD_C = 150
 
 
 def _hot(gpu: Facts) -> tuple[str, str]:
-    """(part, words) where it has reached the board's own limit; empty where it has not, or no limit is told."""
+    """(part, what is wrong) where it has reached the board's own limit; empty where it has not, or no limit is told."""
     values = gpu["values"]
     now, limit = values.get("temperature"), values.get("temperature_slowdown")
     if _plausible(now) and _plausible(limit) and now >= limit:
@@ -34,29 +32,28 @@ def _plausible(value: object) -> bool:
     return isinstance(value, int) and 0 < value < _ABSURD_C
 
 
+@needs_gpus("temperature", "its temperature")
 def judge(facts: Facts, options: Options) -> Finding:
-    """At the limit from look to look fails; a single look, or a GPU much hotter than its sisters, warns."""
-    if (nothing := silent(facts) or untold(facts, "temperature", "its temperature")) is not None:
-        return nothing
-    said = []
+    """At the limit from run to run fails; a single run, or a GPU much hotter than its sisters, warns."""
+    faults = []
     for gpu in facts["gpus"]:
-        part, words = _hot(gpu)
+        part, text = _hot(gpu)
         if part:
-            before_s = streaks.lasted_s(
-                facts["kept"], f"{gpu['uuid']}.{part}", facts["boot_id"], facts["at_s"], streaks.GAP_S
-            )
+            before_s = streaks.lasted(facts, f"{gpu['uuid']}.{part}", streaks.GAP_S)
             status = Status.FAIL if before_s >= options["fail_after_s"] else Status.WARN
-            said.append(Complaint(status, f"{part}_hot", words, _REMEDY, gpu))
-    told = {gpu["bus"]: value for gpu, value in answered(facts, "temperature")}
+            faults.append(GpuFault(status, f"{part}_hot", text, _REMEDY, gpu))
+    told = {gpu["bus"]: value for gpu, value in reported(facts, "temperature")}
     hottest = max((value for value in told.values() if _plausible(value)), default=0)
-    return settle([*said, *_hotter(facts, options)], ("cool", f"the hottest GPU is at {hottest} °C"), {"celsius": told})
+    return conclude_gpus(
+        [*faults, *_hotter(facts, options)], ("cool", f"the hottest GPU is at {hottest} °C"), {"celsius": told}
+    )
 
 
-def _hotter(facts: Facts, options: Options) -> list[Complaint]:
+def _hotter(facts: Facts, options: Options) -> list[GpuFault]:
     """Idle GPUs that are hotter than all their idle sisters by far: a heat sink, or a fan."""
     idle = [
         (gpu, gpu["values"]["temperature"])
-        for gpu, reasons in answered(facts, "clock_reasons")
+        for gpu, reasons in reported(facts, "clock_reasons")
         if reasons & 1 and _plausible(gpu["values"].get("temperature"))
     ]
     if len(idle) < 3 or len(idle) < len(facts["gpus"]):
@@ -64,14 +61,8 @@ def _hotter(facts: Facts, options: Options) -> list[Complaint]:
     middle = sorted(value for _, value in idle)[len(idle) // 2]
     far = [(gpu, value > middle + options["idle_spread_c"]) for gpu, value in idle]
     return [
-        Complaint(
-            Status.WARN,
-            "hotter_idle",
-            f"idle at {gpu['values']['temperature']} °C, the others at {middle}",
-            _REMEDY,
-            gpu,
-        )
-        for gpu, hotter in odd_ones(far)
+        GpuFault.warn("hotter_idle", f"idle at {gpu['values']['temperature']} °C, the others at {middle}", _REMEDY, gpu)
+        for gpu, hotter in outliers(far)
         if hotter
     ]
 
@@ -81,33 +72,29 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     if not facts["gpus"]:
         return None
     keys = [f"{gpu['uuid']}.{part}" for gpu in facts["gpus"] if (part := _hot(gpu)[0])]
-    return streaks.keep(facts["kept"], keys, facts["boot_id"], facts["at_s"], streaks.GAP_S)
+    return streaks.kept(facts, keys, streaks.GAP_S)
 
 
+probe = probe_of(
+    "temperature",
+    "temperature_slowdown",
+    "temperature_margin",
+    "memory_temperature",
+    "temperature_memory_max",
+    "clock_reasons",
+    kept_as="gpu_temperature",
+)
 check = Check(
-    name="gpu_temperature",
-    question="Is a GPU, or its memory, at the temperature where it slows itself down?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: temperatures of GPU and memory, the board's own slowdown limits or margin",
     cost="six calls a GPU, 1–3 ms",
     stages=STAGES,
-    probe=probe_of(
-        "temperature",
-        "temperature_slowdown",
-        "temperature_margin",
-        "memory_temperature",
-        "temperature_memory_max",
-        "clock_reasons",
-        kept_as="gpu_temperature",
-    ),
-    judge=judge,
-    remember=remember,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "fail_after_s": Option(
             540.0,
-            "seconds from look to look at the limit after which it fails",
-            "ours: with looks every 5 min the third in a row",
+            "seconds from run to run at the limit after which it fails",
+            "ours: with a health check every 5 min the third run in a row",
         ),
         "idle_spread_c": Option(
             25,

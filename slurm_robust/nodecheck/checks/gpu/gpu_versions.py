@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine.context import STAGES
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import Complaint, answered, odd_ones, settle, silent
-from slurm_robust.nodecheck.nvml.session import DEADLINE_S
+from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
+from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 
 def _cuda(number: object) -> str:
@@ -20,49 +18,45 @@ def _fits(version: str, wanted: str) -> bool:
     return version == wanted or version.startswith(f"{wanted}.")
 
 
+@needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
     """What the site has named and the node has not fails; GPUs unlike their sisters warn."""
-    if (nothing := silent(facts)) is not None:
-        return nothing
     driver, cuda = str(facts["system"].get("driver", "")), _cuda(facts["system"].get("cuda"))
-    said = []
+    faults = []
     for what, version, wanted in (("driver", driver, options["driver"]), ("CUDA", cuda, options["cuda"])):
         if wanted and version and not _fits(version, wanted):
-            words = f"{what} {version} instead of {wanted}"
+            text = f"{what} {version} instead of {wanted}"
             remedy = "install it and reboot, or correct nodecheck.options.gpu_versions"
-            said.append(Complaint(Status.FAIL, f"wrong_{what.lower()}", words, remedy))
-    said += _vbios(facts, options)
-    vbios = sorted({value for _, value in answered(facts, "vbios")})
+            faults.append(GpuFault.fail(f"wrong_{what.lower()}", text, remedy))
+    faults += _vbios(facts, options)
+    vbios = sorted({value for _, value in reported(facts, "vbios")})
     passed = ("versions_fit", f"driver {driver or '?'}, CUDA {cuda or '?'}, VBIOS {' and '.join(vbios) or '?'}")
-    images = sorted({value for _, value in answered(facts, "inforom_image")})
-    return settle(said, passed, {"driver": driver, "cuda": cuda, "vbios": vbios, "inforom": images})
+    images = sorted({value for _, value in reported(facts, "inforom_image")})
+    return conclude_gpus(faults, passed, {"driver": driver, "cuda": cuda, "vbios": vbios, "inforom": images})
 
 
-def _vbios(facts: Facts, options: Options) -> list[Complaint]:
-    told = answered(facts, "vbios")
+def _vbios(facts: Facts, options: Options) -> list[GpuFault]:
+    told = reported(facts, "vbios")
     remedy = "flash the VBIOS that the vendor names for this board"
     if options["vbios"]:
         return [
-            Complaint(Status.FAIL, "wrong_vbios", f"VBIOS {value} instead of {options['vbios']}", remedy, gpu)
+            GpuFault.fail("wrong_vbios", f"VBIOS {value} instead of {options['vbios']}", remedy, gpu)
             for gpu, value in told
             if value != options["vbios"]
         ]
     return [
-        Complaint(Status.WARN, "vbios_odd", f"VBIOS {value}, unlike the other GPUs'", remedy, gpu)
-        for gpu, value in odd_ones(told)
+        GpuFault.warn("vbios_odd", f"VBIOS {value}, unlike the other GPUs'", remedy, gpu)
+        for gpu, value in outliers(told)
     ]
 
 
+probe = probe_of("vbios", "inforom_image")
 check = Check(
-    name="gpu_versions",
-    question="Are driver, CUDA and VBIOS what they should be, and the same on all GPUs?",
+    **Check.parts_of(__name__),
+    **NVML_LANE,
     reads="NVML: versions of driver, CUDA, VBIOS and InfoROM image",
     cost="two calls a GPU, under 1 ms",
     stages=STAGES,
-    probe=probe_of("vbios", "inforom_image"),
-    judge=judge,
-    lane="nvml",
-    deadline_s=DEADLINE_S,
     options={
         "driver": Option("", "driver version that must run, whole or its first parts; empty does not say", "ours"),
         "cuda": Option("", "CUDA version that the driver must offer (`12.8`); empty does not say", "ours"),

@@ -1,4 +1,4 @@
-"""XIDs and NVSwitch errors (SXIDs) of this boot: has a GPU or a switch said that it is broken?"""
+"""Has a GPU, a switch between them or their driver reported a fault in this boot that nobody has cleared?"""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_robust.nodecheck.catalogue import sxids, xids
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import shared_kernel_log
+from slurm_robust.nodecheck.sources import shared_kernel_log, small_files
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (\d{1,4})\b[, ]*(.*)", re.DOTALL)
 _WORDS = ("NVRM: Xid", "SXid")
@@ -84,7 +82,9 @@ def _job_gpus(context: Context) -> list[str]:
         return []
     by_minor: dict[int, str] = {}
     for folder in context.path("/proc/driver/nvidia/gpus").glob("*"):
-        match = re.search(r"^Device Minor:\s+(\d{1,4})$", read_text(folder / "information", 8192), re.MULTILINE)
+        match = re.search(
+            r"^Device Minor:\s+(\d{1,4})$", small_files.read_text(folder / "information", 8192), re.MULTILINE
+        )
         if match is None:
             return []
         by_minor[int(match[1])] = gpu_name(folder.name)
@@ -167,7 +167,7 @@ def _elsewhere(event: Mapping[str, Any], facts: Facts) -> bool:
 def judge(facts: Facts, options: Options) -> Finding:
     """A latched fault of GPU, switch or driver fails; what an application can do by itself never does.
 
-    In a prolog a fault of one GPU alone only warns where the job was given others: the next look that is not a
+    In a prolog a fault of one GPU alone only warns where the job was given others: the next run that is not a
     prolog's, or the next job on that GPU, fails.
     """
     merged = _merged(facts)
@@ -183,12 +183,12 @@ def judge(facts: Facts, options: Options) -> Finding:
         if failed:
             sentence += "; not a GPU of this job"
         remedy = "look at the kernel log and `nvidia-smi -q`; the GPUs still answer"
-        return Finding(Status.WARN, _reason(warned[0]), sentence, remedy, {"events": warned})
+        return Finding.warn(_reason(warned[0]), sentence, remedy, {"events": warned})
     if merged:
         said = [_say(event) for event in merged]
         sentence = f"no fault of the node; seen: {'; '.join(said)}"
-        return Finding(Status.PASS, "xid_harmless", sentence, "", {"events": merged})
-    return Finding(Status.PASS, "no_xid", "no XID in this boot's kernel log")
+        return Finding.passed("xid_harmless", sentence, {"events": merged})
+    return Finding.passed("no_xid", "no XID in this boot's kernel log")
 
 
 _REMEDIES = {
@@ -207,7 +207,7 @@ def _failed(failed: list[dict[str, Any]]) -> Finding:
     more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
     remedy = _REMEDIES.get(entry.act, _REMEDIES[xids.Act.RESET]).format(gpu=worst["gpu"])
     evidence = {"events": failed, "fault": entry.fault.value}
-    return Finding(Status.FAIL, _reason(worst), _say(worst) + more, remedy, evidence)
+    return Finding.fail(_reason(worst), _say(worst) + more, remedy, evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
@@ -220,7 +220,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     return {"boot_id": facts["boot_id"], "cursor": cursor, "latched": latched}
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """A fault on a GPU that this job was not given may be the next one's: then no verdict is believed."""
     spared = any(_grade(event, options) == "fail" and _elsewhere(event, facts) for event in _merged(facts))
     return [("never",)] if spared else []
@@ -250,17 +250,12 @@ def clear(context: Context, gpu: str, options: Options) -> int:
 
 _LISTS = "list of codes (XIDs, SXIDs) that {what} whatever the catalogue says"
 check = Check(
-    name="xid",
-    question="Has a GPU, a switch between them or their driver reported a fault in this boot that nobody has cleared?",
-    reads="the kernel log (`nodecheck.kmsg`), what earlier looks latched (`nodecheck.cache_dir`), SLURM_JOB_GPUS",
+    **Check.parts_of(__name__),
+    reads="the kernel log (`nodecheck.kmsg`), what earlier runs latched (`nodecheck.cache_dir`), SLURM_JOB_GPUS",
     cost="one pass over the kernel log, 1–20 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane=shared_kernel_log.LANE,
-    log_words=_WORDS,
-    remember=remember,
-    watch=watch,
+    invalidating_words=_WORDS,
     options={
         "fail": Option([], _LISTS.format(what="make the node unfit"), "ours: empty, the catalogue decides"),
         "warn": Option([], _LISTS.format(what="only warn"), "ours: empty, the catalogue decides"),

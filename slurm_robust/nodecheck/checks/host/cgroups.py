@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import processes, sysfs
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import processes, small_files
 
 _JOB = re.compile(r"job_(\d{1,10})\Z")
 # Version 1: /sys/fs/cgroup/<controller>/slurm*/uid_*/job_*; version 2: /sys/fs/cgroup/system.slice/*slurmstepd.scope/.
@@ -22,7 +20,7 @@ def probe(context: Context, options: Options) -> Facts:
     left: dict[int, int] = {}
     seen = 0
     for pattern in _PATTERNS:
-        for folder in sysfs.folders(context.path("/sys/fs/cgroup"), pattern)[:_MAX_FOLDERS]:
+        for folder in small_files.matching(context.path("/sys/fs/cgroup"), pattern)[:_MAX_FOLDERS]:
             match = _JOB.search(folder.name)
             if match is None:
                 continue
@@ -30,10 +28,14 @@ def probe(context: Context, options: Options) -> Facts:
             job = int(match[1])
             if job in alive:
                 continue
-            inside = re.search(r"^populated 1$", sysfs.word(folder / "cgroup.events"), re.MULTILINE)
+            inside = re.search(r"^populated 1$", small_files.text(folder / "cgroup.events"), re.MULTILINE)
             count = 1 if inside else 0
-            for place in (folder, *sysfs.folders(folder, "step_*"), *sysfs.folders(folder, "step_*/task_*")):
-                count = max(count, len(sysfs.word(place / "cgroup.procs", 1 << 16).split()))
+            for place in (
+                folder,
+                *small_files.matching(folder, "step_*"),
+                *small_files.matching(folder, "step_*/task_*"),
+            ):
+                count = max(count, len(small_files.text(place / "cgroup.procs", 1 << 16).split()))
             left[job] = max(left.get(job, 0), count)
     return {"left": {str(job): count for job, count in left.items()}, "seen": seen}
 
@@ -46,25 +48,20 @@ def judge(facts: Facts, options: Options) -> Finding:
         told = ", ".join(held[:_MAX_TOLD])
         sentence = f"processes of finished jobs are in their control groups yet ({told})"
         remedy = "`systemd-cgls` shows them; end them, or reboot where they sit in the kernel (state D)"
-        return Finding(Status.WARN, "cgroup_processes", sentence, remedy, facts)
+        return Finding.warn("cgroup_processes", sentence, remedy, facts)
     if len(left) >= options["warn_empty"] > 0:
         sentence = f"{len(left)} control groups of finished jobs were not removed"
-        return Finding(
-            Status.WARN, "cgroup_leftovers", sentence, "`rmdir` them deepest first; look at slurmd's log", facts
-        )
+        return Finding.warn("cgroup_leftovers", sentence, "`rmdir` them deepest first; look at slurmd's log", facts)
     if not facts["seen"]:
-        return Finding(Status.SKIP, "no_job_cgroups", "no control groups of Slurm's jobs")
-    return Finding(Status.PASS, "cgroups_clean", "no control group of a finished job holds a process", evidence=facts)
+        return Finding.skip("no_job_cgroups", "no control groups of Slurm's jobs")
+    return Finding.passed("cgroups_clean", "no control group of a finished job holds a process", facts)
 
 
 check = Check(
-    name="cgroups",
-    question="Did finished jobs leave control groups behind?",
+    **Check.parts_of(__name__),
     reads="/sys/fs/cgroup/**/job_*/, the command lines of slurmstepd",
     cost="a few reads a job, 1–3 ms",
     stages=("epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "warn_empty": Option(100, "empty groups from which on it warns; 0 never", "ours: a month of a bug's leftovers")

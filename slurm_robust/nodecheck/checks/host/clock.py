@@ -5,9 +5,7 @@ MUNGE refuses credentials of a clock that is minutes off; logs stop to line up l
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import processes, small_files
 
 _DAEMONS = (
@@ -59,7 +57,7 @@ def probe(context: Context, options: Options) -> Facts:
         "daemon": any(small_files.exists(context.path(path)) for path in _DAEMONS),
         "container": any(small_files.exists(context.path(path)) for path in _CONTAINERS),
         # The first processor's flags are enough.
-        "guest": " hypervisor" in read_text(context.path("/proc/cpuinfo"), 1 << 13),
+        "guest": " hypervisor" in small_files.read_text(context.path("/proc/cpuinfo"), 1 << 13),
     }
 
 
@@ -74,11 +72,11 @@ def _unsynchronised(facts: Facts) -> Finding:
     """The kernel does not know that anybody keeps the clock in step."""
     if facts.get("by"):
         sentence = f"{facts['by']} keeps the clock, and does not tell the kernel how well"
-        return Finding(Status.SKIP, "kept_otherwise", sentence, evidence=facts)
+        return Finding.skip("kept_otherwise", sentence, facts)
     if not facts.get("daemon") and (facts.get("container") or facts.get("guest")):
         sentence = "nobody keeps the clock in step here, and the host may"
-        return Finding(Status.SKIP, "host_s_clock", sentence, evidence=facts)
-    return Finding(Status.WARN, "unsynchronised", "the clock is not kept in step", "start chronyd or ntpd", facts)
+        return Finding.skip("host_s_clock", sentence, facts)
+    return Finding.warn("unsynchronised", "the clock is not kept in step", "start chronyd or ntpd", facts)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -87,28 +85,23 @@ def judge(facts: Facts, options: Options) -> Finding:
     A container has its host's clock, and a virtual machine without a time daemon mostly has its hypervisor's.
     """
     if not facts["here"]:
-        return Finding(Status.SKIP, "not_here", "a saved tree has no clock")
+        return Finding.skip("not_here", "a saved tree has no clock")
     if facts["errno"]:
-        return Finding(
-            Status.SKIP, "no_adjtimex", f"adjtimex is not allowed here (errno {facts['errno']})", evidence=facts
-        )
+        return Finding.skip("no_adjtimex", f"adjtimex is not allowed here (errno {facts['errno']})", facts)
     offset_ms = facts["offset_us"] / 1000
     if facts["status"] & _STA_UNSYNC:
         return _unsynchronised(facts)
     if abs(offset_ms) > options["warn_offset_ms"]:
         sentence = f"the clock is {offset_ms:+.1f} ms off"
-        return Finding(Status.WARN, "clock_off", sentence, "`chronyc tracking`", facts)
-    return Finding(Status.PASS, "synchronised", f"the clock is {offset_ms:+.3f} ms off", evidence=facts)
+        return Finding.warn("clock_off", sentence, "`chronyc tracking`", facts)
+    return Finding.passed("synchronised", f"the clock is {offset_ms:+.3f} ms off", facts)
 
 
 check = Check(
-    name="clock",
-    question="Is the clock kept in step?",
+    **Check.parts_of(__name__),
     reads="adjtimex(2), nothing is set; whether a time daemon, a container or a hypervisor is there",
     cost="one call, 5 ms for loading ctypes",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     strikes=2,
     lane="files",
     options={

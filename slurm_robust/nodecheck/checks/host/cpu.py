@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
-from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import slurm_conf, small_files
 
 _CPU = "/sys/devices/system/cpu"
 
@@ -15,27 +11,18 @@ _CPU = "/sys/devices/system/cpu"
 def probe(context: Context, options: Options) -> Facts:
     """CPUs present and online, and whether two threads share a core."""
     folder = context.path(_CPU)
-    present = sysfs.cpus(sysfs.word(folder / "present", 4096))
-    listed = sysfs.word(folder / "online", 4096)
-    online = sysfs.cpus(listed)
+    present = small_files.cpus(small_files.text(folder / "present", 4096))
+    listed = small_files.text(folder / "online", 4096)
+    online = small_files.cpus(listed)
     return {
         "present": len(present),
         "online": len(online),
         "listed": listed,
-        "offline": sysfs.ranges(present - online),
-        "smt_control": sysfs.word(folder / "smt/control", 32),
-        "smt_active": sysfs.word(folder / "smt/active", 8),
-        "declared": _declared(context),
+        "offline": small_files.ranges(present - online),
+        "smt_control": small_files.text(folder / "smt/control", 32),
+        "smt_active": small_files.text(folder / "smt/active", 8),
+        "declared": slurm_conf.declared(context, slurm_conf.cpus),
     }
-
-
-def _declared(context: Context) -> int:
-    """Slurm's count for this node; not asked before and after a job, where each millisecond is waited for."""
-    if context.stage not in ("periodic", "full"):
-        return 0
-    from slurm_robust.nodecheck.sources import host_names, node_line  # noqa: PLC0415 (the same)
-
-    return node_line.cpus(host_names.slurm_conf(context, "", os.environ), context.node)
 
 
 def _on_purpose(facts: Facts, expected: int) -> bool:
@@ -56,11 +43,11 @@ def _fewer(facts: Facts, expected: int) -> Finding | None:
         remedy = (
             "look for a failed socket or changed firmware settings: `lscpu`; `chcpu -e` brings back what is offline"
         )
-        return Finding(Status.FAIL, "cpu_missing", sentence, remedy, facts)
+        return Finding.fail("cpu_missing", sentence, remedy, facts)
     if online < facts["declared"] and not expected:
         sentence = f"{online} CPUs are online, slurm.conf gives the node {facts['declared']}"
         remedy = "look for a failed socket or changed firmware settings; compare `slurmd -C` with slurm.conf"
-        return Finding(Status.WARN, "cpu_fewer_than_slurm_s", sentence, remedy, facts)
+        return Finding.warn("cpu_fewer_than_slurm_s", sentence, remedy, facts)
     return None
 
 
@@ -68,40 +55,34 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Fails where fewer are online than the site expects; what is offline by hand only warns."""
     online, expected = facts["online"], options["expected"]
     if not online:
-        return Finding(Status.SKIP, "no_cpus_listed", "the kernel lists no CPUs here")
+        return Finding.skip("no_cpus_listed", "the kernel lists no CPUs here")
     if (fewer := _fewer(facts, expected)) is not None:
         return fewer
     active = {"1": "on", "0": "off"}.get(facts["smt_active"], "")
     if options["smt"] and active and active != options["smt"]:
         sentence = f"SMT (two threads a core) is {active}, {options['smt']} is expected"
-        return Finding(
-            Status.WARN, "smt_differs", sentence, "change it in the firmware or in /sys/devices/system/cpu/smt", facts
+        return Finding.warn(
+            "smt_differs", sentence, "change it in the firmware or in /sys/devices/system/cpu/smt", facts
         )
     if facts["offline"] and not _on_purpose(facts, expected):
         sentence = f"CPUs {facts['offline']} are offline"
-        return Finding(Status.WARN, "cpu_offline", sentence, f"`chcpu -e {facts['offline']}`, or look why", facts)
+        return Finding.warn("cpu_offline", sentence, f"`chcpu -e {facts['offline']}`, or look why", facts)
     if expected and online > expected:
         sentence = f"{online} CPUs are online, {expected} are expected"
-        return Finding(
-            Status.WARN, "cpu_surplus", sentence, "correct nodecheck.options.cpu.expected, or look at SMT", facts
-        )
-    return Finding(Status.PASS, "cpus_online", f"{online} CPUs are online", evidence=facts)
+        return Finding.warn("cpu_surplus", sentence, "correct nodecheck.options.cpu.expected, or look at SMT", facts)
+    return Finding.passed("cpus_online", f"{online} CPUs are online", facts)
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """The same CPUs stay online."""
     return [("says", f"{_CPU}/online", facts["listed"])] if 0 < len(facts["listed"]) < 200 else []
 
 
 check = Check(
-    name="cpu",
-    question="Are all CPUs there and online?",
+    **Check.parts_of(__name__),
     reads=f"{_CPU}/{{present,online,smt/control,smt/active}}; slurm.conf, not in prolog and epilog",
     cost="four small reads, under 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
-    watch=watch,
     lane="files",
     options={
         "expected": Option(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import processes, sysfs
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import processes, small_files
 
 _CPU = "/sys/devices/system/cpu"
 
@@ -15,19 +13,19 @@ def probe(context: Context, options: Options) -> Facts:
     folder = context.path(_CPU)
     governors: dict[str, int] = {}
     capped: dict[str, float] = {}
-    for policy in sysfs.folders(folder / "cpufreq", "policy[0-9]*"):
-        governor = sysfs.word(policy / "scaling_governor", 32)
+    for policy in small_files.matching(folder / "cpufreq", "policy[0-9]*"):
+        governor = small_files.text(policy / "scaling_governor", 32)
         if governor:
             governors[governor] = governors.get(governor, 0) + 1
-        most, may = sysfs.number(policy / "scaling_max_freq"), sysfs.number(policy / "cpuinfo_max_freq")
+        most, may = small_files.number(policy / "scaling_max_freq"), small_files.number(policy / "cpuinfo_max_freq")
         if most and may and 0 < most < may:
             capped[policy.name] = round(most / may, 3)
     microcode: dict[str, int] = {}
-    for cpu in sysfs.folders(folder, "cpu[0-9]*"):
-        version = sysfs.word(cpu / "microcode/version", 32)
+    for cpu in small_files.matching(folder, "cpu[0-9]*"):
+        version = small_files.text(cpu / "microcode/version", 32)
         if version:
             microcode[version] = microcode.get(version, 0) + 1
-    no_turbo, boost = sysfs.number(folder / "intel_pstate/no_turbo"), sysfs.number(folder / "cpufreq/boost")
+    no_turbo, boost = small_files.number(folder / "intel_pstate/no_turbo"), small_files.number(folder / "cpufreq/boost")
     turbo = {0: "on", 1: "off"}.get(-1 if no_turbo is None else no_turbo) or {1: "on", 0: "off"}.get(
         -1 if boost is None else boost
     )
@@ -49,32 +47,29 @@ def judge(facts: Facts, options: Options) -> Finding:
         name = min(slow, key=lambda name: slow[name])
         sentence = f"the frequency of {len(slow)} CPU policies is capped, {name} at {slow[name]:.0%} of its maximum"
         remedy = "a job's `--cpu-freq` may have stayed behind: `cpupower frequency-set` puts it back"
-        return Finding(Status.WARN, "cpu_capped", sentence, remedy, {**facts, "capped": dict(list(slow.items())[:32])})
+        return Finding.warn("cpu_capped", sentence, remedy, {**facts, "capped": dict(list(slow.items())[:32])})
     facts = {**facts, "capped": dict(list(facts["capped"].items())[:32])}
     wrong = sorted(name for name in governors if options["governor"] and name != options["governor"])
     if wrong or len(governors) > 1:
         expected = f", {options['governor']} is expected" if wrong else ", one is usual"
         sentence = f"CPU governor {' and '.join(sorted(governors))}{expected}"
-        return Finding(Status.WARN, "cpu_governor", sentence, "`cpupower frequency-set -g GOVERNOR`", facts)
+        return Finding.warn("cpu_governor", sentence, "`cpupower frequency-set -g GOVERNOR`", facts)
     if options["turbo"] and facts["turbo"] and facts["turbo"] != options["turbo"]:
         sentence = f"turbo is {facts['turbo']}, {options['turbo']} is expected"
-        return Finding(Status.WARN, "cpu_turbo", sentence, "set intel_pstate/no_turbo or cpufreq/boost in /sys", facts)
+        return Finding.warn("cpu_turbo", sentence, "set intel_pstate/no_turbo or cpufreq/boost in /sys", facts)
     if len(facts["microcode"]) > 1:
         sentence = f"CPUs have different microcode: {', '.join(sorted(facts['microcode']))}"
-        return Finding(Status.WARN, "microcode_differs", sentence, "reboot, so that all CPUs load the same", facts)
+        return Finding.warn("microcode_differs", sentence, "reboot, so that all CPUs load the same", facts)
     if not facts["governors"] and not facts["microcode"]:
-        return Finding(Status.SKIP, "no_cpu_settings", "the kernel shows neither frequencies nor microcode here")
-    return Finding(Status.PASS, "cpus_alike", "all CPUs are set alike", evidence=facts)
+        return Finding.skip("no_cpu_settings", "the kernel shows neither frequencies nor microcode here")
+    return Finding.passed("cpus_alike", "all CPUs are set alike", facts)
 
 
 check = Check(
-    name="cpu_settings",
-    question="Do all CPUs run as fast as they may, with the same microcode?",
+    **Check.parts_of(__name__),
     reads=f"{_CPU}/cpufreq/policy*, {_CPU}/cpu*/microcode/version, intel_pstate/no_turbo, cpufreq/boost; jobs here",
     cost="four small reads a CPU, 2–15 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "governor": Option(

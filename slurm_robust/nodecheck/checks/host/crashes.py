@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import mounts, sysfs
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import mounts, small_files
 
 # Where firmware's store, kdump and systemd keep what a crashed kernel left.
 _PLACES = (
@@ -26,12 +24,12 @@ def probe(context: Context, options: Options) -> Facts:
     """Ages in days of the traces there are, by place; folders that may not be listed, or are shared, have none."""
     now_s = time.time()
     found: list[dict[str, object]] = []
-    table = mounts.parse(read_text(context.path("/proc/self/mountinfo"), 4 << 20))
+    table = mounts.parse(small_files.read_text(context.path("/proc/self/mountinfo"), 4 << 20))
     for place, pattern in _PLACES:
         mount = mounts.over(table, place)
         if mount is not None and mounts.is_remote(mount):
             continue  # machines without disks dump there together
-        for path in sysfs.folders(context.path(place), pattern)[:_MAX_FILES]:
+        for path in small_files.matching(context.path(place), pattern)[:_MAX_FILES]:
             try:
                 info = path.lstat()
             except OSError:
@@ -49,18 +47,15 @@ def judge(facts: Facts, options: Options) -> Finding:
         hours = young[0]["age_days"] * 24
         sentence = f"the kernel crashed {hours:.0f} h ago and left {young[0]['path']}"
         remedy = "read it; run `srobust check --stage full`; have the node repaired if it repeats"
-        return Finding(Status.WARN, "kernel_crashed", sentence, remedy, {"traces": young})
-    return Finding(Status.PASS, "no_crash", "no trace of a crash of late")
+        return Finding.warn("kernel_crashed", sentence, remedy, {"traces": young})
+    return Finding.passed("no_crash", "no trace of a crash of late")
 
 
 check = Check(
-    name="crashes",
-    question="Did the kernel crash before this boot?",
+    **Check.parts_of(__name__),
     reads="the names and times of files in /sys/fs/pstore, /var/lib/systemd/pstore and /var/crash",
     cost="six listings, 1 ms; in a process of its own",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     options={
         "warn_days": Option(
             1.0, "age in days up to which a trace warns; 0 never", "ours: long enough for whoever is on call to see it"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import time
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _YEAR_S = 365.25 * 86_400
 _DATES = (
@@ -33,37 +31,32 @@ def built_s(version: str) -> float | None:
 
 def probe(context: Context, options: Options) -> Facts:
     """Now, and when the kernel was built."""
-    version = sysfs.word(context.path("/proc/version"), 1024)
+    version = small_files.text(context.path("/proc/version"), 1024)
     return {"here": context.real_root, "now_s": time.time(), "built_s": built_s(version)}
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Warns of a date before the kernel's own, or decades behind it: a dead battery and no time server."""
     if not facts["here"]:
-        return Finding(Status.SKIP, "not_here", "a saved tree has no clock")
+        return Finding.skip("not_here", "a saved tree has no clock")
     built = facts["built_s"]
     if built is None:
-        return Finding(Status.SKIP, "no_build_date", "the kernel does not say when it was built")
+        return Finding.skip("no_build_date", "the kernel does not say when it was built")
     today = time.strftime("%Y-%m-%d", time.gmtime(facts["now_s"]))
     remedy = "start chronyd, `chronyc makestep`; look at the board's battery"
     # A month's grace: a date is taken apart in whole months here.
     if facts["now_s"] < built - 31 * 86_400:
-        return Finding(
-            Status.WARN, "date_in_the_past", f"it is {today} here, before this kernel was built", remedy, facts
-        )
+        return Finding.warn("date_in_the_past", f"it is {today} here, before this kernel was built", remedy, facts)
     if facts["now_s"] > built + _FAR_YEARS * _YEAR_S:
         sentence = f"it is {today} here, {_FAR_YEARS} years after this kernel was built"
-        return Finding(Status.WARN, "date_far_ahead", sentence, remedy, facts)
-    return Finding(Status.PASS, "date_believable", f"it is {today}", evidence=facts)
+        return Finding.warn("date_far_ahead", sentence, remedy, facts)
+    return Finding.passed("date_believable", f"it is {today}", facts)
 
 
 check = Check(
-    name="date",
-    question="Is the date believable?",
+    **Check.parts_of(__name__),
     reads="/proc/version, the clock",
     cost="one read, under 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane="files",
 )

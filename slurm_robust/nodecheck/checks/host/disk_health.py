@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state, counters
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.sources import small_files
 
 SMARTCTL = ("/usr/sbin/smartctl", "/usr/local/sbin/smartctl", "/sbin/smartctl", "/usr/bin/smartctl")
 """Where the program is looked for; PATH is not asked."""
@@ -31,11 +29,11 @@ _UNREADABLE = {197, 198}
 
 def _named(context: Context) -> list[str]:
     """Device files of disks that can have such a log: NVMe controllers and SCSI or ATA disks."""
-    found = [f"/dev/{folder.name}" for folder in sysfs.folders(context.path("/sys/class/nvme"), "nvme[0-9]*")]
+    found = [f"/dev/{folder.name}" for folder in small_files.matching(context.path("/sys/class/nvme"), "nvme[0-9]*")]
     found += [
         f"/dev/{folder.name}"
-        for folder in sysfs.folders(context.path("/sys/block"), "sd[a-z]*")
-        if sysfs.number(folder / "removable") != 1 and sysfs.number(folder / "size")
+        for folder in small_files.matching(context.path("/sys/block"), "sd[a-z]*")
+        if small_files.number(folder / "removable") != 1 and small_files.number(folder / "size")
     ]
     return found[:_MAX_DISKS]
 
@@ -145,40 +143,34 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: a disk that has failed is seen by the checks of disks and file systems."""
     if not facts["asked"]:
         if facts["again"]:
-            return Finding(Status.SKIP, "asked_of_late", "the disks were asked of late")
-        return Finding(Status.SKIP, "not_asked", f"the disks were not asked: {facts['why']}")
+            return Finding.skip("asked_of_late", "the disks were asked of late")
+        return Finding.skip("not_asked", f"the disks were not asked: {facts['why']}")
     disks = facts["disks"]
     said = [words for name, disk in disks.items() for words in _faults(name, disk, options)]
-    grown = counters.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts)
     said += [
-        f"{name.partition(' ')[0]} lost {new.delta} blocks since the last look"
+        f"{name.partition(' ')[0]} lost {new.delta} blocks since the last run"
         for name, new in grown.items()
         if new.delta
     ]
     if said:
         remedy = "have the disk replaced at the next maintenance: `smartctl -a` on it says more"
-        return Finding(Status.WARN, "disk_worn", "; ".join(said), remedy, {"disks": disks})
+        return Finding.warn("disk_worn", "; ".join(said), remedy, {"disks": disks})
     if not disks:
-        return Finding(Status.SKIP, "no_answer", "no disk tells of its health here")
-    return Finding(
-        Status.PASS, "disks_healthy", f"{len(disks)} disks call themselves healthy", evidence={"disks": disks}
-    )
+        return Finding.skip("no_answer", "no disk tells of its health here")
+    return Finding.passed("disks_healthy", f"{len(disks)} disks call themselves healthy", {"disks": disks})
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """Counters, and when the disks were asked."""
-    return counters.keep(facts["counts"], facts["boot_id"], facts["at_s"]) if facts["asked"] else None
+    return counters.kept(facts) if facts["asked"] else None
 
 
 check = Check(
-    name="disk_health",
-    question="What do the local disks say of their own health (SMART, NVMe)?",
+    **Check.parts_of(__name__),
     reads="`smartctl --json -H -A` of each local disk, as root, in a process of its own; sleeping disks are not woken",
     cost="10–100 ms a disk",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
-    remember=remember,
     deadline_s=20.0,
     options={
         "every_s": Option(

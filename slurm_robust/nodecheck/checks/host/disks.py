@@ -7,10 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _NOT_LOCAL = ("loop", "ram", "zram", "sr", "fd", "nbd", "rbd", "dm-", "md", "drbd")
 _MAX_DISKS = 256
@@ -27,15 +25,15 @@ def _remote(folder: Path) -> bool:
 def _disks(context: Context) -> dict[str, dict[str, Any]]:
     """Whole disks by name; what can be taken out, and what another device or a network stands behind, is none."""
     found: dict[str, dict[str, Any]] = {}
-    for folder in sysfs.folders(context.path("/sys/block"), "*")[:_MAX_DISKS]:
+    for folder in small_files.matching(context.path("/sys/block"), "*")[:_MAX_DISKS]:
         # A hidden device is a path of a multipath disk, not a disk of its own.
-        if folder.name.startswith(_NOT_LOCAL) or sysfs.number(folder / "hidden") == 1:
+        if folder.name.startswith(_NOT_LOCAL) or small_files.number(folder / "hidden") == 1:
             continue
-        if sysfs.number(folder / "removable") == 1 or not sysfs.number(folder / "size") or _remote(folder):
+        if small_files.number(folder / "removable") == 1 or not small_files.number(folder / "size") or _remote(folder):
             continue
         found[folder.name] = {
-            "read_only": sysfs.number(folder / "ro") == 1,
-            "state": sysfs.word(folder / "device/state", 32),
+            "read_only": small_files.number(folder / "ro") == 1,
+            "state": small_files.text(folder / "device/state", 32),
         }
     return found
 
@@ -54,10 +52,10 @@ def probe(context: Context, options: Options) -> Facts:
     from slurm_robust.nodecheck.sources import mdstat  # noqa: PLC0415 (only this lane's process pays for it)
 
     controllers = {
-        folder.name: sysfs.word(folder / "state", 32)
-        for folder in sysfs.folders(context.path("/sys/class/nvme"), "nvme[0-9]*")[:_MAX_DISKS]
+        folder.name: small_files.text(folder / "state", 32)
+        for folder in small_files.matching(context.path("/sys/class/nvme"), "nvme[0-9]*")[:_MAX_DISKS]
     }
-    arrays = [asdict(array) for array in mdstat.parse(read_text(context.path("/proc/mdstat"), 1 << 18))]
+    arrays = [asdict(array) for array in mdstat.parse(small_files.read_text(context.path("/proc/mdstat"), 1 << 18))]
     return {"disks": _disks(context), "controllers": controllers, "arrays": arrays, "expected": _expected(options)}
 
 
@@ -85,7 +83,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         if there < count:
             sentence = f"{there} usable disks are called {pattern}, {count} are expected"
             remedy = "look for the lost one in the kernel log, `lsblk` and `nvme list`"
-            return Finding(Status.FAIL, "disk_missing", sentence, remedy, facts)
+            return Finding.fail("disk_missing", sentence, remedy, facts)
     faults = _array_faults(facts["arrays"])
     # A controller shows `resetting` or `connecting` for a moment while it recovers.
     dead = [name for name, state in controllers.items() if state in ("dead", "deleting", "deleting (no IO)")]
@@ -101,34 +99,28 @@ def judge(facts: Facts, options: Options) -> Finding:
         faults.append(("disk_read_only", words, "a worn-out disk does so: `nvme smart-log`; else `blockdev --setrw`"))
     if faults:
         code, _, remedy = faults[0]
-        return Finding(Status.WARN, code, "; ".join(words for _, words, _ in faults), remedy, facts)
+        return Finding.warn(code, "; ".join(words for _, words, _ in faults), remedy, facts)
     if not disks and not controllers and not facts["arrays"]:
-        return Finding(Status.SKIP, "no_disks", "no local disk")
+        return Finding.skip("no_disks", "no local disk")
     count = len(disks)
-    return Finding(
-        Status.PASS, "disks_alive", f"{count} local disk{'s' if count != 1 else ''} in order", evidence=facts
-    )
+    return Finding.passed("disks_alive", f"{count} local disk{'s' if count != 1 else ''} in order", facts)
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """Each disk that the site counts stays there and writable."""
     counted = [name for name in facts["disks"] if any(fnmatchcase(name, pattern) for pattern in facts["expected"])]
     return [("says", f"/sys/block/{name}/ro", "0") for name in counted if not facts["disks"][name]["read_only"]]
 
 
 check = Check(
-    name="disks",
-    question="Are the local disks there, alive and writable, and the arrays of them whole?",
+    **Check.parts_of(__name__),
     reads="/sys/block/*/{size,ro,removable,device/state}, /sys/class/nvme/*/state, /proc/mdstat",
     cost="four small reads a disk, 1–2 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
-    watch=watch,
     lane="files",
     options={
         "expected": Option(
             {}, '{pattern of names: how many there must be}, as {"nvme*": 8}', "ours: only the site knows its nodes"
-        ),
+        )
     },
 )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine import counters, last_probe
-from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.engine import check_state, counters
+from slurm_robust.nodecheck.sources import small_files
 
 _WINDOW_S = 86_400.0
 
@@ -15,26 +13,26 @@ def probe(context: Context, options: Options) -> Facts:
     """The counters of each memory controller; of its modules only where it counted anything."""
     counts: dict[str, int] = {}
     labels: dict[str, str] = {}
-    controllers = sysfs.folders(context.path("/sys/devices/system/edac/mc"), "mc[0-9]*")
+    controllers = small_files.matching(context.path("/sys/devices/system/edac/mc"), "mc[0-9]*")
     for mc in controllers:
         for kind in ("ce", "ue"):
-            value = sysfs.number(mc / f"{kind}_count")
+            value = small_files.number(mc / f"{kind}_count")
             if value is not None:
                 counts[f"{mc.name} {kind}"] = value
         if not any(counts.get(f"{mc.name} {kind}") for kind in ("ce", "ue")):
             continue
-        for module in sysfs.folders(mc, "dimm[0-9]*") or sysfs.folders(mc, "rank[0-9]*"):
+        for module in small_files.matching(mc, "dimm[0-9]*") or small_files.matching(mc, "rank[0-9]*"):
             name = f"{mc.name}/{module.name}"
-            labels[name] = sysfs.word(module / "dimm_label", 128) or name
+            labels[name] = small_files.text(module / "dimm_label", 128) or name
             for kind in ("ce", "ue"):
-                value = sysfs.number(module / f"dimm_{kind}_count")
+                value = small_files.number(module / f"dimm_{kind}_count")
                 if value is not None:
                     counts[f"{name} {kind}"] = value
     return {
         "controllers": len(controllers),
         "counts": counts,
         "labels": labels,
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 
@@ -51,7 +49,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """One uncorrected error may be a stray particle; a second one in the same boot is a module."""
     counts = facts["counts"]
     if not counts:
-        return Finding(Status.SKIP, "no_edac", "the kernel counts no memory errors here (no EDAC driver)")
+        return Finding.skip("no_edac", "the kernel counts no memory errors here (no EDAC driver)")
     evidence = {"counts": {name: count for name, count in counts.items() if count}}
     uncorrected = sum(count for name, count in counts.items() if name.endswith(" ue") and "/" not in name)
     if uncorrected > 0:
@@ -60,7 +58,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         failed = 0 < options["fail_uncorrected"] <= uncorrected
         remedy = f"drain and have the module {where} replaced" if failed else "have the memory looked at if it repeats"
         return Finding(Status.FAIL if failed else Status.WARN, "memory_uncorrected", sentence, remedy, evidence)
-    grown = counters.growth(facts["kept"], counts, facts["boot_id"], facts["at_s"])
+    grown = counters.grown(facts, counts)
     new = {name: growth.delta for name, growth in grown.items() if name.endswith(" ce") and growth.delta > 0}
     most = max(new.values(), default=0)
     if most >= options["warn_corrected"] > 0:
@@ -68,26 +66,21 @@ def judge(facts: Facts, options: Options) -> Finding:
         where = _worst(new, " ce", facts["labels"])
         sentence = f"{most} corrected memory errors in {hours:.1f} h ({where})"
         remedy = f"have the module {where} replaced at the next maintenance"
-        return Finding(Status.WARN, "memory_corrected", sentence, remedy, {**evidence, "new": new})
-    return Finding(Status.PASS, "memory_sound", "no new memory errors", evidence=evidence)
+        return Finding.warn("memory_corrected", sentence, remedy, {**evidence, "new": new})
+    return Finding.passed("memory_sound", "no new memory errors", evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """A first look a day, so that a slow drip adds up."""
-    now = counters.keep(facts["counts"], facts["boot_id"], facts["at_s"])
-    return counters.hold(facts["kept"], now, _WINDOW_S)
+    """A first run a day, so that a slow drip adds up."""
+    return counters.hold(facts["kept"], counters.kept(facts), _WINDOW_S)
 
 
 check = Check(
-    name="ecc",
-    question="Does the memory make errors, corrected or not?",
+    **Check.parts_of(__name__),
     reads="/sys/devices/system/edac/mc/mc*/{ce,ue}_count, and those of the modules where there are any",
     cost="two small reads a memory controller, 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
-    remember=remember,
-    log_words=(" UE ", "ncorrect"),
+    invalidating_words=(" UE ", "ncorrect"),
     lane="files",
     options={
         "warn_corrected": Option(

@@ -8,11 +8,9 @@ import re
 from functools import partial
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.isolate import Task, run_all
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
-from slurm_robust.nodecheck.sources import mounts, processes
+from slurm_robust.nodecheck.sources import mounts, processes, small_files
 
 _MIB = 1 << 20
 _BROKEN = {errno.EROFS, errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EDQUOT}
@@ -59,7 +57,7 @@ def _wanted(context: Context, options: Options) -> list[dict[str, Any]]:
 def _fstab(context: Context) -> list[dict[str, Any]]:
     """What /etc/fstab says is to be mounted at boot (fstab(5))."""
     found = []
-    for line in read_text(context.path("/etc/fstab")).splitlines():
+    for line in small_files.read_text(context.path("/etc/fstab")).splitlines():
         cells = line.split()
         if len(cells) < 3 or line.lstrip().startswith("#") or not cells[1].startswith("/"):
             continue
@@ -119,7 +117,7 @@ def _look(path: str, *, write: bool) -> dict[str, Any]:
 
 
 def _table(context: Context) -> list[mounts.Mount]:
-    return mounts.parse(read_text(context.path("/proc/self/mountinfo"), 4 << 20))
+    return mounts.parse(small_files.read_text(context.path("/proc/self/mountinfo"), 4 << 20))
 
 
 def _mounted(place: dict[str, Any], table: list[mounts.Mount], context: Context) -> None:
@@ -241,16 +239,16 @@ def judge(facts: Facts, options: Options) -> Finding:
     """
     faults = [fault for place in facts["places"] if (fault := _fault(place)) is not None]
     if not facts["places"]:
-        return Finding(Status.SKIP, "no_places", "a saved tree without file systems")
+        return Finding.skip("no_places", "a saved tree without file systems")
     if not faults:
-        return Finding(Status.PASS, "usable", f"{len(facts['places'])} file systems are usable", evidence=facts)
+        return Finding.passed("usable", f"{len(facts['places'])} file systems are usable", facts)
     faults.sort(key=lambda fault: (Status.FAIL, Status.UNKNOWN, Status.WARN).index(fault[0]))
     status, code, words, remedy = faults[0]
     words = "; ".join([words, *(fault[2] for fault in faults[1:] if fault[0] is status)])
     return Finding(status, code, words, remedy, facts)
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """Each place stays mounted as it is, answers, has room, and is writable where it should be."""
     places = [
         f"{place['path']}|{place['device']}|{place.get('min_free_mb', 0)}|{'w' if place.get('writable') else ''}"
@@ -261,14 +259,10 @@ def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 
 
 check = Check(
-    name="filesystem",
-    question="Are the file systems there that jobs need: mounted, writable, with room, and answering?",
+    **Check.parts_of(__name__),
     reads="/proc/self/mountinfo, statvfs(2), a nameless file where it must be writable; each path in its own process",
     cost="one process and two calls a path, 2–5 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
-    watch=watch,
     strikes=2,
     options={
         "mounts": Option(

@@ -5,11 +5,9 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.sources import small_files
 
 _FOLDER = "/sys/class/dmi/id"
 _FIELDS = ("sys_vendor", "product_name", "bios_vendor", "bios_version", "bios_date")
@@ -29,7 +27,8 @@ def probe(context: Context, options: Options) -> Facts:
     for name in _OPTIONS:
         _patterns(options, name)
     return {
-        name: "".join(c for c in sysfs.word(context.path(f"{_FOLDER}/{name}")) if c.isprintable()) for name in _FIELDS
+        name: "".join(c for c in small_files.text(context.path(f"{_FOLDER}/{name}")) if c.isprintable())
+        for name in _FIELDS
     }
 
 
@@ -37,7 +36,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Warns of each difference, or fails where the site says so: a new board must not drain a fleet by itself."""
     told = {name: value for name, value in facts.items() if value}
     if not told:
-        return Finding(Status.SKIP, "no_dmi", "the machine tells neither model nor BIOS (no DMI)")
+        return Finding.skip("no_dmi", "the machine tells neither model nor BIOS (no DMI)")
     status = Status.FAIL if options["fail"] else Status.WARN
     faults = []
     for name, words in _OPTIONS.items():
@@ -48,20 +47,15 @@ def judge(facts: Facts, options: Options) -> Finding:
             faults.append(Fault(status, f"{name}_differs", sentence, remedy))
     said = " ".join(told.get(name, "") for name in ("sys_vendor", "product_name")).strip()
     bios = f"BIOS {told['bios_version']}" if "bios_version" in told else "BIOS unknown"
-    return conclude(
-        faults, Finding(Status.PASS, "firmware_as_wanted", f"{said or 'machine'}, {bios}", evidence=told), told
-    )
+    return conclude(faults, Finding.passed("firmware_as_wanted", f"{said or 'machine'}, {bios}", told), told)
 
 
 _OURS = "ours: only the site knows"
 check = Check(
-    name="firmware",
-    question="Is the machine the model, with the BIOS, that the site expects?",
+    **Check.parts_of(__name__),
     reads=f"{_FOLDER}/{{{','.join(_FIELDS)}}}",
     cost="five small reads, below 1 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "bios_version": Option([], "patterns of versions one of which must be there, as ['2.1?', '3.*']", _OURS),

@@ -1,91 +1,55 @@
-"""May cards talk to each other directly, as GPUDirect wants: ACS off on bridges, the IOMMU off or passing through?"""
+"""May cards talk to each other directly, as GPUDirect wants: ACS off, the IOMMU off or passing through?"""
 
 from __future__ import annotations
 
-import struct
-from pathlib import Path
-
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import pci, small_files
 
 _BRIDGE = "0x0604"
-_EXTENDED_AT = 0x100
-_ACS = 0x000D
 # Source validation, request and completion redirection, upstream forwarding, egress control (PCIe base specification).
 _REDIRECTS = 0x3D
-_MAX_CAPABILITIES = 64
-
-
-def acs_control(config: bytes) -> int | None:
-    """The ACS control bits of a PCIe function; None where it has none, or its extended space may not be read."""
-    at = _EXTENDED_AT
-    for _ in range(_MAX_CAPABILITIES):
-        if at < _EXTENDED_AT or at + 8 > len(config):
-            return None
-        header = struct.unpack_from("<I", config, at)[0]
-        if header in (0, 0xFFFF_FFFF):
-            return None
-        if header & 0xFFFF == _ACS:
-            return int(struct.unpack_from("<H", config, at + 6)[0])
-        at = header >> 20 & 0xFFC
-    return None
-
-
-def _config(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(4096)
-    except OSError:
-        return b""
 
 
 def probe(context: Context, options: Options) -> Facts:
     """Bridges with ACS on, and how the IOMMU maps; nothing where the site asks for nothing."""
     facts: Facts = {"bridges": 0, "redirecting": [], "translating": 0, "groups": 0}
     if options["acs"]:
-        for device in sysfs.folders(context.path("/sys/bus/pci/devices"), "*:*"):
-            if not sysfs.word(device / "class", 16).startswith(_BRIDGE):
+        for device in small_files.matching(context.path(pci.DEVICES), "*:*"):
+            if not small_files.text(device / "class", 16).startswith(_BRIDGE):
                 continue
-            control = acs_control(_config(device / "config"))
+            control = pci.acs_control(pci.read_config(device))
             if control is not None:
                 facts["bridges"] += 1
                 if control & _REDIRECTS:
                     facts["redirecting"].append(device.name)
     if options["iommu"]:
-        for group in sysfs.folders(context.path("/sys/kernel/iommu_groups"), "[0-9]*"):
+        for group in small_files.matching(context.path("/sys/kernel/iommu_groups"), "[0-9]*"):
             facts["groups"] += 1
-            facts["translating"] += sysfs.word(group / "type", 32).startswith("DMA")
+            facts["translating"] += small_files.text(group / "type", 32).startswith("DMA")
     return facts
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: transfers go by way of the processor then, slower, and a virtual machine may want it so."""
     if not options["acs"] and not options["iommu"]:
-        return Finding(Status.SKIP, "not_asked", "the site asks for nothing here (nodecheck.options.gpudirect)")
+        return Finding.skip("not_asked", "the site asks for nothing here (nodecheck.options.gpudirect)")
     if facts["redirecting"]:
         told = ", ".join(facts["redirecting"][:4])
         sentence = f"ACS is on at {len(facts['redirecting'])} PCIe bridges ({told}), off is expected"
         remedy = "switch it off in the firmware, or with `setpci -s BRIDGE ECAP_ACS+6.w=0000` at boot"
-        return Finding(Status.WARN, "acs_on", sentence, remedy, facts)
+        return Finding.warn("acs_on", sentence, remedy, facts)
     wrong = facts["groups"] if options["iommu"] == "off" else facts["translating"]
     if options["iommu"] and wrong:
         sentence = f"the IOMMU is on for {wrong} groups of devices, {options['iommu']} is expected"
-        return Finding(
-            Status.WARN, "iommu_on", sentence, "boot with `iommu=pt`, or switch it off in the firmware", facts
-        )
-    return Finding(Status.PASS, "direct", "cards may talk to each other directly", evidence=facts)
+        return Finding.warn("iommu_on", sentence, "boot with `iommu=pt`, or switch it off in the firmware", facts)
+    return Finding.passed("direct", "cards may talk to each other directly", facts)
 
 
 check = Check(
-    name="gpudirect",
-    question="May cards talk to each other directly, as GPUDirect wants: ACS off, the IOMMU off or passing through?",
+    **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{class,config} (as root), /sys/kernel/iommu_groups/*/type; nothing without an option",
     cost="two small reads a PCIe device, 2–10 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "acs": Option(

@@ -1,4 +1,4 @@
-"""What else the kernel said: memory, machine checks, disks, file systems, cards, stalls; see `troubles`."""
+"""Has the kernel reported trouble with memory, CPUs, cards, disks or file systems since the last prolog?"""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_robust.nodecheck.catalogue import kernel_patterns
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
-from slurm_robust.nodecheck.sources import mounts, shared_kernel_log
+from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import mounts, shared_kernel_log, small_files
 
 _LASTING = {"fs_shutdown": "was shut down", "remount_ro": "went read-only"}
 _MAX_TOLD = 4
@@ -19,7 +17,7 @@ _MAX_TOLD = 4
 def _devices(context: Context) -> dict[str, bool]:
     """The kernel's names of mounted disks (`dm-0`, `sda1`): is the file system read-only?"""
     found: dict[str, bool] = {}
-    for mount in mounts.parse(read_text(context.path("/proc/self/mountinfo"))):
+    for mount in mounts.parse(small_files.read_text(context.path("/proc/self/mountinfo"))):
         names = [mount.source.rsplit("/", 1)[-1]]
         with contextlib.suppress(OSError, ValueError):
             names.append((context.path("/sys/dev/block") / mount.device).readlink().name)
@@ -57,7 +55,7 @@ def _pairs(known: Any) -> list[list[str]]:
 
 
 def _broken(facts: Facts) -> list[list[str]]:
-    """(kind, device) of file systems that an error made read-only or shut down, now or at an earlier look."""
+    """(kind, device) of file systems that an error made read-only or shut down, now or at an earlier run."""
     said = [pair for pair in facts["known"] if pair not in facts["back"]]
     said += [[kind, name] for kind in _LASTING for name in facts["seen"].get(kind, {}).get("names", ())]
     return sorted({tuple(pair): pair for pair in said}.values())
@@ -80,7 +78,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         kind = still[0][0]
         names = ", ".join(sorted({name for _, name in still}))
         sentence = f"file system on {names} {_LASTING[kind]} after an error"
-        return Finding(Status.FAIL, kind, sentence, kernel_patterns.KINDS[kind].remedy, {"seen": facts["seen"]})
+        return Finding.fail(kind, sentence, kernel_patterns.KINDS[kind].remedy, {"seen": facts["seen"]})
     seen = {kind: entry for kind, entry in facts["seen"].items() if kind not in options["ignore"]}
     told = {
         kind: entry
@@ -88,12 +86,12 @@ def judge(facts: Facts, options: Options) -> Finding:
         if entry["count"] >= options["often"].get(kind, kernel_patterns.KINDS[kind].often)
     }
     if not told:
-        sentence = "the kernel log shows no trouble since the last look"
-        return Finding(Status.PASS, "quiet", sentence, evidence={"seen": seen})
+        sentence = "the kernel log shows no trouble since the last run"
+        return Finding.passed("quiet", sentence, {"seen": seen})
     worst = next(kind for kind in reversed(kernel_patterns.KINDS) if kind in told)
     said = ", ".join(_say(kind, told[kind]) for kind in sorted(told, key=lambda kind: kind != worst))
-    sentence = f"kernel log since the last look: {said}"
-    return Finding(Status.WARN, worst, sentence, kernel_patterns.KINDS[worst].remedy, {"seen": seen})
+    sentence = f"kernel log since the last run: {said}"
+    return Finding.warn(worst, sentence, kernel_patterns.KINDS[worst].remedy, {"seen": seen})
 
 
 def _say(kind: str, entry: Mapping[str, Any]) -> str:
@@ -103,23 +101,19 @@ def _say(kind: str, entry: Mapping[str, Any]) -> str:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Where the next look goes on, and which file systems an error has broken."""
+    """Where the next run goes on, and which file systems an error has broken."""
     if facts["error"]:
         return None
     return {"boot_id": facts["boot_id"], "cursor": facts["cursor"], "broken": _still(facts)}
 
 
 check = Check(
-    name="kernel_log",
-    question="Has the kernel reported trouble with memory, CPUs, cards, disks or file systems since the last prolog?",
+    **Check.parts_of(__name__),
     reads="the kernel log (`nodecheck.kmsg`), /proc/self/mountinfo and /sys/dev/block where it names a file system",
     cost="one pass over the kernel log, 1–20 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane=shared_kernel_log.LANE,
-    log_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
-    remember=remember,
+    invalidating_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
     options={
         "ignore": Option(
             [], f"list of kinds that are passed over: {', '.join(kernel_patterns.KINDS)}", "ours: none is"

@@ -6,9 +6,7 @@ import os
 from collections.abc import Container, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Options
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Options
 from slurm_robust.nodecheck.sources import processes
 
 _MAX_ENVIRON_BYTES = 128 << 10
@@ -74,21 +72,18 @@ def judge(facts: Facts, options: Options) -> Finding:
     running = {*facts["alive"], facts["job"]}
     left = [task for task in facts["tasks"] if task["job"] not in running]
     if not left:
-        return Finding(Status.PASS, "no_leftovers", "no process of a finished job")
+        return Finding.passed("no_leftovers", "no process of a finished job")
     jobs = sorted({task["job"] for task in left})
     told = ", ".join(str(job) for job in jobs[:5]) + (", …" if len(jobs) > 5 else "")
     sentence = f"{len(left)} processes of finished jobs ({told}) still run here"
     remedy = "look at them with `ps`; end them, or reboot where they sit in the kernel (state D)"
-    return Finding(Status.WARN, "leftover_processes", sentence, remedy, {"processes": left[:_MAX_TOLD]})
+    return Finding.warn("leftover_processes", sentence, remedy, {"processes": left[:_MAX_TOLD]})
 
 
 check = Check(
-    name="leftovers",
-    question="Do processes of finished jobs still run here?",
+    **Check.parts_of(__name__),
     reads="/proc/*/{stat,environ}, the command lines of tasks; jobs with a live slurmstepd count as running",
     cost="two small reads a process, one a kernel thread, 5–50 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane="files",
 )

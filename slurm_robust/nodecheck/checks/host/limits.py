@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _NEVER = 1 << 50
 """Limits of this size (file-max on 64-bit machines) are none."""
@@ -18,16 +16,16 @@ def _pair(used: int | None, limit: int | None) -> dict[str, int] | None:
 def probe(context: Context, options: Options) -> Facts:
     """What is used and what may be, of each limit that the kernel tells."""
     kernel, fs = context.path("/proc/sys/kernel"), context.path("/proc/sys/fs")
-    load = sysfs.word(context.path("/proc/loadavg")).split()
+    load = small_files.text(context.path("/proc/loadavg")).split()
     tasks = load[3].partition("/")[2] if len(load) > 3 else ""
-    most = [value for name in ("pid_max", "threads-max") if (value := sysfs.number(kernel / name))]
-    files = sysfs.word(fs / "file-nr").split()
+    most = [value for name in ("pid_max", "threads-max") if (value := small_files.number(kernel / name))]
+    files = small_files.text(fs / "file-nr").split()
     numbers = [int(part) if part.isdecimal() and len(part) < 19 else None for part in (*files[:3], "", "", "")]
-    keys = _keys_of_root(sysfs.word(context.path("/proc/key-users"), 1 << 16))
+    keys = _keys_of_root(small_files.text(context.path("/proc/key-users"), 1 << 16))
     used = {
         "processes": _pair(int(tasks) if tasks.isdecimal() and len(tasks) < 19 else None, min(most, default=None)),
         "open files": _pair(numbers[0], numbers[2]),
-        "asynchronous I/O": _pair(sysfs.number(fs / "aio-nr"), sysfs.number(fs / "aio-max-nr")),
+        "asynchronous I/O": _pair(small_files.number(fs / "aio-nr"), small_files.number(fs / "aio-max-nr")),
         "keys of root": keys,
     }
     return {"limits": {name: pair for name, pair in used.items() if pair}}
@@ -48,23 +46,20 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: the job that uses so much may be the one that runs."""
     limits = facts["limits"]
     if not limits:
-        return Finding(Status.SKIP, "no_limits", "the kernel tells no limits here")
+        return Finding.skip("no_limits", "the kernel tells no limits here")
     near = {name: pair for name, pair in limits.items() if pair["used"] >= pair["limit"] * options["warn_share"]}
     if near:
         said = ", ".join(f"{pair['used']} of {pair['limit']} {name}" for name, pair in near.items())
         remedy = "look who uses them; raise kernel.pid_max, kernel.threads-max, fs.file-max, fs.aio-max-nr or "
-        return Finding(Status.WARN, "limit_near", said, remedy + "kernel.keys.root_maxkeys", facts)
-    return Finding(Status.PASS, "limits_far", "no limit of the kernel is near", evidence=facts)
+        return Finding.warn("limit_near", said, remedy + "kernel.keys.root_maxkeys", facts)
+    return Finding.passed("limits_far", "no limit of the kernel is near", facts)
 
 
 check = Check(
-    name="limits",
-    question="Is a limit of the kernel nearly met: processes, open files, asynchronous I/O, keys?",
+    **Check.parts_of(__name__),
     reads="/proc/loadavg, /proc/sys/{kernel/{pid_max,threads-max},fs/{file-nr,aio-nr,aio-max-nr}}, /proc/key-users",
     cost="seven small reads, under 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane="files",
     options={"warn_share": Option(0.9, "share in use from which on it warns", "ours")},
 )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import processes
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import processes, slurm_conf, small_files
 
 _ARCSTATS = "/proc/spl/kstat/zfs/arcstats"
 _ARC = re.compile(r"^(size|c_min) +\d +(\d{1,18})$", re.MULTILINE)
@@ -17,7 +14,7 @@ _LINE = re.compile(r"^(\w+): +(\d+) kB$", re.MULTILINE)
 
 def probe(context: Context, options: Options) -> Facts:
     """The figures of /proc/meminfo, in kB as the kernel has them."""
-    table = {name: int(value) for name, value in _LINE.findall(read_text(context.path("/proc/meminfo")))}
+    table = {name: int(value) for name, value in _LINE.findall(small_files.read_text(context.path("/proc/meminfo")))}
     wanted = ("MemTotal", "MemAvailable", "HardwareCorrupted")
     facts: Facts = {name: table[name] for name in wanted if name in table}
     facts["real_memory_mb"] = context.real_memory_mb
@@ -25,7 +22,7 @@ def probe(context: Context, options: Options) -> Facts:
     facts["huge_kb"] = table.get("Hugetlb", 0)
     if "MemAvailable" in facts:
         facts["MemAvailable"] += _cache_of_zfs_kb(context)
-    facts["declared_mb"] = _declared_mb(context)
+    facts["declared_mb"] = 0 if context.real_memory_mb else slurm_conf.declared(context, slurm_conf.memory_mb)
     idle = context.stage in ("periodic", "full") and not processes.job_managers(context)
     facts["idle"] = idle and any(process.command == "slurmd" for process in processes.scan(context))
     return facts
@@ -33,17 +30,8 @@ def probe(context: Context, options: Options) -> Facts:
 
 def _cache_of_zfs_kb(context: Context) -> int:
     """What ZFS gives back when somebody needs it; the kernel does not count that as available."""
-    said = {name: int(value) for name, value in _ARC.findall(read_text(context.path(_ARCSTATS), 1 << 16))}
+    said = {name: int(value) for name, value in _ARC.findall(small_files.read_text(context.path(_ARCSTATS), 1 << 16))}
     return max(0, said.get("size", 0) - said.get("c_min", 0)) >> 10
-
-
-def _declared_mb(context: Context) -> int:
-    """Slurm's RealMemory of this node; not asked before and after a job, where each millisecond is waited for."""
-    if context.real_memory_mb or context.stage not in ("periodic", "full"):
-        return 0
-    from slurm_robust.nodecheck.sources import host_names, node_line  # noqa: PLC0415 (the same)
-
-    return node_line.memory_mb(host_names.slurm_conf(context, "", os.environ), context.node)
 
 
 def _missing(facts: Facts, options: Options, total_mb: int) -> Finding | None:
@@ -51,47 +39,42 @@ def _missing(facts: Facts, options: Options, total_mb: int) -> Finding | None:
     expected_mb = options["expected_mb"] or facts["real_memory_mb"]
     if expected_mb and total_mb < expected_mb * options["min_share"]:
         sentence = f"the node has {total_mb} MiB of memory, {expected_mb} are expected"
-        return Finding(
-            Status.FAIL, "memory_missing", sentence, "look for a failed module: `dmidecode -t memory`", facts
-        )
+        return Finding.fail("memory_missing", sentence, "look for a failed module: `dmidecode -t memory`", facts)
     if not expected_mb and total_mb < facts["declared_mb"] * options["min_share"]:
         sentence = f"the node has {total_mb} MiB of memory, slurm.conf gives it {facts['declared_mb']}"
         remedy = "look for a failed module: `dmidecode -t memory`; compare `slurmd -C` with slurm.conf"
-        return Finding(Status.WARN, "memory_below_slurm_s", sentence, remedy, facts)
+        return Finding.warn("memory_below_slurm_s", sentence, remedy, facts)
     return None
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails where a module's worth of memory is missing."""
     if "MemTotal" not in facts:
-        return Finding(Status.UNKNOWN, "no_meminfo", "/proc/meminfo names no MemTotal", "is /proc mounted?", facts)
+        return Finding.unknown("no_meminfo", "/proc/meminfo names no MemTotal", "is /proc mounted?", facts)
     total_mb = facts["MemTotal"] // 1024
     if (missing := _missing(facts, options, total_mb)) is not None:
         return missing
     if facts.get("HardwareCorrupted", 0) > 0:
         sentence = f"{facts['HardwareCorrupted']} kB of memory are bad and set aside"
-        return Finding(Status.WARN, "memory_corrupted", sentence, "have the memory looked at if it grows", facts)
+        return Finding.warn("memory_corrupted", sentence, "have the memory looked at if it grows", facts)
     available = facts.get("MemAvailable")
     free_kb = facts["MemTotal"] - facts["huge_kb"]
     if available is not None and available < free_kb * options["warn_available_share"]:
         sentence = f"{available // 1024} of {total_mb} MiB of memory are available"
-        return Finding(Status.WARN, "memory_low", sentence, "look for leftovers of finished jobs", facts)
+        return Finding.warn("memory_low", sentence, "look for leftovers of finished jobs", facts)
     held = free_kb - available if available is not None and facts["idle"] else 0
     if held > facts["MemTotal"] * options["warn_idle_used_share"] > 0:
         sentence = f"{held // 1024} of {total_mb} MiB of memory are in use, and no job runs here"
         remedy = "look for leftovers: processes, /dev/shm, tmpfs mounts, what a driver holds (`slabtop`)"
-        return Finding(Status.WARN, "memory_held", sentence, remedy, facts)
-    return Finding(Status.PASS, "memory_present", f"{total_mb} MiB of memory", evidence=facts)
+        return Finding.warn("memory_held", sentence, remedy, facts)
+    return Finding.passed("memory_present", f"{total_mb} MiB of memory", facts)
 
 
 check = Check(
-    name="memory",
-    question="Does the node have the memory that Slurm and the site think it has?",
+    **Check.parts_of(__name__),
     reads="/proc/meminfo, ZFS's arcstats; slurm.conf and whether a job runs (/proc/*/stat), not in prolog and epilog",
     cost="one read, under 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "expected_mb": Option(

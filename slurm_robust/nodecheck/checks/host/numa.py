@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _TOTAL = re.compile(r"MemTotal:\s+(\d{1,15}) kB")
 
@@ -15,11 +13,11 @@ _TOTAL = re.compile(r"MemTotal:\s+(\d{1,15}) kB")
 def probe(context: Context, options: Options) -> Facts:
     """Memory (kB) and CPUs of each node. Nodes without CPUs (GPU memory of Grace, CXL, HBM) are named, not judged."""
     nodes = {}
-    for folder in sysfs.folders(context.path("/sys/devices/system/node"), "node[0-9]*"):
-        total = _TOTAL.search(read_text(folder / "meminfo", 16384))
+    for folder in small_files.matching(context.path("/sys/devices/system/node"), "node[0-9]*"):
+        total = _TOTAL.search(small_files.read_text(folder / "meminfo", 16384))
         if total is None:
             continue
-        cpus = len(sysfs.cpus(sysfs.word(folder / "cpulist", 4096)))
+        cpus = len(small_files.cpus(small_files.text(folder / "cpulist", 4096)))
         nodes[folder.name] = {"kb": int(total[1]), "cpus": cpus}
     return {"nodes": nodes}
 
@@ -28,33 +26,30 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Fails only where the site says how many nodes there must be; uneven memory is told."""
     with_cpus = {name: node for name, node in facts["nodes"].items() if node["cpus"]}
     if not with_cpus:
-        return Finding(Status.SKIP, "no_numa", "the kernel tells nothing of memory nodes here")
+        return Finding.skip("no_numa", "the kernel tells nothing of memory nodes here")
     expected = options["expected_nodes"]
     if expected and len(with_cpus) != expected:
         sentence = f"{len(with_cpus)} memory nodes with CPUs, {expected} are expected"
         remedy = "look at the firmware's settings (NPS, SNC, node interleaving) and for a lost socket"
-        return Finding(Status.FAIL, "numa_nodes", sentence, remedy, facts)
+        return Finding.fail("numa_nodes", sentence, remedy, facts)
     empty = [name for name, node in with_cpus.items() if not node["kb"]]
     if empty:
         sentence = f"no memory at the CPUs of {', '.join(empty)}"
-        return Finding(Status.WARN, "numa_empty", sentence, "look for failed modules: `dmidecode -t memory`", facts)
+        return Finding.warn("numa_empty", sentence, "look for failed modules: `dmidecode -t memory`", facts)
     least = min(with_cpus, key=lambda name: with_cpus[name]["kb"])
     largest_kb = max(node["kb"] for node in with_cpus.values())
     if with_cpus[least]["kb"] < largest_kb * options["warn_share"]:
         sentence = f"{least} has {with_cpus[least]['kb'] >> 10} MiB, the largest memory node {largest_kb >> 10}"
-        return Finding(Status.WARN, "numa_uneven", sentence, "look for failed modules: `dmidecode -t memory`", facts)
+        return Finding.warn("numa_uneven", sentence, "look for failed modules: `dmidecode -t memory`", facts)
     words = "node" if len(with_cpus) == 1 else "nodes of like size"
-    return Finding(Status.PASS, "numa_even", f"{len(with_cpus)} memory {words}", evidence=facts)
+    return Finding.passed("numa_even", f"{len(with_cpus)} memory {words}", facts)
 
 
 check = Check(
-    name="numa",
-    question="Is the memory spread over the sockets as it should be?",
+    **Check.parts_of(__name__),
     reads="/sys/devices/system/node/node*/{meminfo,cpulist}",
     cost="two small reads a memory node, 1 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "expected_nodes": Option(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.engine import counters, last_probe
-from slurm_robust.nodecheck.engine.context import Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.engine import check_state, counters
+from slurm_robust.nodecheck.sources import small_files
 
 _TOTALS = re.compile(r"^TOTAL_ERR_(COR|NONFATAL|FATAL) (\d{1,18})$", re.MULTILINE)
 _FILES = ("aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal")
@@ -20,34 +18,28 @@ def probe(context: Context, options: Options) -> Facts:
     """What the kernel counted for each device (its AER counters), those with none left out."""
     counts: dict[str, int] = {}
     devices = 0
-    for folder in sysfs.folders(context.path("/sys/bus/pci/devices"), "*:*")[:_MAX_DEVICES]:
-        first = read_text(folder / _FILES[0], 4096)
+    for folder in small_files.matching(context.path("/sys/bus/pci/devices"), "*:*")[:_MAX_DEVICES]:
+        first = small_files.read_text(folder / _FILES[0], 4096)
         if not first:
             continue
         devices += 1
-        for text in (first, *(read_text(folder / name, 4096) for name in _FILES[1:])):
+        for text in (first, *(small_files.read_text(folder / name, 4096) for name in _FILES[1:])):
             for kind, value in _TOTALS.findall(text):
                 counts[f"{folder.name} {kind}"] = int(value)
-    return {
-        "devices": devices,
-        "counts": counts,
-        **last_probe.since(context, check.name),
-    }
+    return {"devices": devices, "counts": counts, **check_state.since(context, check.name)}
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: links recover, and what did not recover is seen by the check of the card."""
     if not facts["devices"]:
-        return Finding(Status.SKIP, "no_aer", "the kernel counts no PCIe errors here (no AER)")
-    grown = counters.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"])
+        return Finding.skip("no_aer", "the kernel counts no PCIe errors here (no AER)")
+    grown = counters.grown(facts)
     lost = {name: new.delta for name, new in grown.items() if not name.endswith(" COR") and new.delta > 0}
     if lost:
         worst = max(lost, key=lambda name: lost[name])
         device, _, kind = worst.partition(" ")
-        sentence = f"{lost[worst]} uncorrected PCIe errors ({kind.lower()}) at {device} since the last looks"
-        return Finding(
-            Status.WARN, "pcie_uncorrected", sentence, f"`lspci -vvs {device}`; reseat the card", {"new": lost}
-        )
+        sentence = f"{lost[worst]} uncorrected PCIe errors ({kind.lower()}) at {device} since the last run"
+        return Finding.warn("pcie_uncorrected", sentence, f"`lspci -vvs {device}`; reseat the card", {"new": lost})
     many = {
         name: new
         for name, new in grown.items()
@@ -61,25 +53,20 @@ def judge(facts: Facts, options: Options) -> Finding:
         sentence = f"{many[worst].per_hour:.0f} corrected PCIe errors an hour at {device}"
         evidence = {"per_hour": {name: round(new.per_hour) for name, new in many.items()}}
         remedy = f"`lspci -vvs {device}`; reseat the card and its riser if it goes on"
-        return Finding(Status.WARN, "pcie_corrected", sentence, remedy, evidence)
-    return Finding(Status.PASS, "pcie_quiet", f"no new PCIe errors at {facts['devices']} devices")
+        return Finding.warn("pcie_corrected", sentence, remedy, evidence)
+    return Finding.passed("pcie_quiet", f"no new PCIe errors at {facts['devices']} devices")
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """A first look an hour."""
-    now = counters.keep(facts["counts"], facts["boot_id"], facts["at_s"])
-    return counters.hold(facts["kept"], now, _WINDOW_S)
+    """A first run an hour."""
+    return counters.hold(facts["kept"], counters.kept(facts), _WINDOW_S)
 
 
 check = Check(
-    name="pcie_errors",
-    question="Do cards or slots make PCIe errors, and how fast?",
+    **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}",
     cost="three small reads a PCIe device, 5–15 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
-    remember=remember,
     lane="files",
     options={
         "warn_corrected_per_hour": Option(

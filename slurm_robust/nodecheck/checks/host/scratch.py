@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import processes
 
 _MAX_ENTRIES = 20_000
@@ -69,18 +67,15 @@ def judge(facts: Facts, options: Options) -> Finding:
         whose = f"uid {first['uid']}: {first['mb']}"
         sentence = f"{facts['mb']} MiB of local scratch belong to users who run nothing here ({whose})"
         remedy = "clean up, or let the epilog or job_container/tmpfs do it"
-        return Finding(Status.WARN, "scratch_leftovers", sentence, remedy, facts)
-    return Finding(Status.PASS, "scratch_clean", f"{facts['mb']} MiB of leftovers on local scratch", evidence=facts)
+        return Finding.warn("scratch_leftovers", sentence, remedy, facts)
+    return Finding.passed("scratch_clean", f"{facts['mb']} MiB of leftovers on local scratch", facts)
 
 
 check = Check(
-    name="scratch",
-    question="Is local scratch full of what finished jobs left?",
+    **Check.parts_of(__name__),
     reads="owner and size of what lies up to three levels below the named folders, at most 20,000 entries",
     cost="one stat a file, 1–50 ms; in a process of its own",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     options={
         "folders": Option(["/tmp", "/var/tmp"], "folders that are looked into", "ours: jobs write there unasked"),
         "warn_leftover_mb": Option(

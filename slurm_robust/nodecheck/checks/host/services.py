@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
-from slurm_robust.nodecheck.sources import processes, sysfs
+from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.sources import processes, small_files
 
 _NAME = re.compile(r"[\w.@:\\-]{1,200}\Z")
 _COMMAND_CHARS = 15
@@ -29,14 +27,14 @@ def _in_cgroup(context: Context, unit: str) -> _Sign | None:
             places.append(slices / f"system-{template}.slice" / unit)
         for place in places:
             inside = "/" + str(place.relative_to(context.root))
-            if pids := sysfs.word(place / "cgroup.procs", 4096).split():
+            if pids := small_files.text(place / "cgroup.procs", 4096).split():
                 return f"{inside}/cgroup.procs", pids[0]
-            if re.search(r"^populated 1$", sysfs.word(place / "cgroup.events"), re.MULTILINE):
+            if re.search(r"^populated 1$", small_files.text(place / "cgroup.events"), re.MULTILINE):
                 return f"{inside}/cgroup.events", "1"
     return None
 
 
-def _process(found: Iterable[processes.Process], name: str) -> _Sign | None:
+def _process(found: Iterable[processes.NodeProcess], name: str) -> _Sign | None:
     """The first process of this command; of several it is the one that started the others."""
     command = name[:_COMMAND_CHARS]
     pids = [process.pid for process in found if process.command == command and process.state != "Z"]
@@ -64,34 +62,28 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Fails for what the site calls required, warns for what it wants."""
     running = facts["running"]
     if not running:
-        return Finding(Status.SKIP, "no_services_named", "the site names no services (nodecheck.options.services)")
+        return Finding.skip("no_services_named", "the site names no services (nodecheck.options.services)")
     if not facts["processes"]:
-        return Finding(
-            Status.UNKNOWN, "no_processes", "no processes can be seen here", "is /proc mounted with hidepid?"
-        )
+        return Finding.unknown("no_processes", "no processes can be seen here", "is /proc mounted with hidepid?")
     for kind, status in (("required", Status.FAIL), ("wanted", Status.WARN)):
         gone = [name for name in options[kind] if not running[name]]
         if gone:
             sentence = f"{', '.join(gone)} {'does' if len(gone) == 1 else 'do'} not run"
             remedy = f"`systemctl status {gone[0]}`, `systemctl restart {gone[0]}`"
             return Finding(status, "service_down", sentence, remedy, {"running": running})
-    return Finding(Status.PASS, "services_run", f"{', '.join(running)} run", evidence={"running": running})
+    return Finding.passed("services_run", f"{', '.join(running)} run", {"running": running})
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """What is required goes on."""
     return [("says", *facts["signs"][name]) for name in options["required"] if name in facts["signs"]]
 
 
 check = Check(
-    name="services",
-    question="Do the services run that the site wants on its nodes?",
+    **Check.parts_of(__name__),
     reads="/proc/*/stat, /sys/fs/cgroup/**/system.slice/UNIT/{cgroup.procs,cgroup.events}; no systemctl",
     cost="one small read a process (once for all checks), 5–40 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
-    watch=watch,
     lane="files",
     options={
         "required": Option(

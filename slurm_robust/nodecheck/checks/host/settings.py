@@ -1,4 +1,4 @@
-"""Is the system as the site configured it: kernel, command line, modules, sysctls, huge pages, security modules?"""
+"""Is the system as the site configured it: kernel, modules, sysctls, huge pages, security modules?"""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
-from slurm_robust.nodecheck.sources import sysfs
+from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.sources import small_files
 
 _SYSCTL = re.compile(r"[a-z][\w*-]*(?:[./][\w*:-]+){1,8}\Z")
 _MODULE = re.compile(r"[\w-]{1,64}\Z")
@@ -63,32 +61,33 @@ def probe(context: Context, options: Options) -> Facts:
     _validated(options)
     loaded: dict[str, bool] = {}
     if options["modules"]:
-        names = {line.partition(" ")[0] for line in read_text(context.path("/proc/modules")).splitlines()}
+        names = {line.partition(" ")[0] for line in small_files.read_text(context.path("/proc/modules")).splitlines()}
         for name in options["modules"]:
             plain = name.replace("-", "_")
             # What is built into the kernel has a folder too, where it has parameters.
             loaded[name] = plain in names or context.path(f"/sys/module/{plain}").is_dir()
     keys = {key: key.replace(".", "/") if "/" not in key else key for key in options["sysctl"]}
-    uptime = sysfs.word(context.path("/proc/uptime")).partition(" ")[0]
+    uptime = small_files.text(context.path("/proc/uptime")).partition(" ")[0]
     return {
-        "kernel": sysfs.word(context.path("/proc/sys/kernel/osrelease")),
-        "cmdline": sysfs.word(context.path("/proc/cmdline"), 8192).split(),
+        "kernel": small_files.text(context.path("/proc/sys/kernel/osrelease")),
+        "cmdline": small_files.text(context.path("/proc/cmdline"), 8192).split(),
         "modules": loaded,
         "sysctl": {
-            key: " ".join(sysfs.word(context.path(f"/proc/sys/{place}"), 4096).split()) for key, place in keys.items()
+            key: " ".join(small_files.text(context.path(f"/proc/sys/{place}"), 4096).split())
+            for key, place in keys.items()
         },
         "hugepages": {
-            size: sysfs.number(context.path(f"/sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages"))
+            size: small_files.number(context.path(f"/sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages"))
             for size in options["hugepages"]
         },
-        "thp": _chosen(sysfs.word(context.path("/sys/kernel/mm/transparent_hugepage/enabled"))),
+        "thp": _chosen(small_files.text(context.path("/sys/kernel/mm/transparent_hugepage/enabled"))),
         "lsm": _security(context) if options["lsm"] else [],
-        "clocksource": sysfs.word(context.path(_CLOCKSOURCE)),
+        "clocksource": small_files.text(context.path(_CLOCKSOURCE)),
         "files": {name: _there(context.path(name)) for name in options["files"]},
         "uptime_days": round(float(uptime) / 86400, 2) if re.match(r"\d{1,12}(\.\d{1,9})?\Z", uptime) else None,
         "reboot_required": context.path("/run/reboot-required").exists()
         or context.path("/var/run/reboot-required").exists(),
-        "tainted": sysfs.number(context.path("/proc/sys/kernel/tainted")),
+        "tainted": small_files.number(context.path("/proc/sys/kernel/tainted")),
     }
 
 
@@ -106,8 +105,8 @@ def _chosen(text: str) -> str:
 
 def _security(context: Context) -> list[str]:
     """Security modules; SELinux with what it does."""
-    names = [name for name in sysfs.word(context.path("/sys/kernel/security/lsm"), 1024).split(",") if name]
-    enforce = sysfs.number(context.path("/sys/fs/selinux/enforce"))
+    names = [name for name in small_files.text(context.path("/sys/kernel/security/lsm"), 1024).split(",") if name]
+    enforce = small_files.number(context.path("/sys/fs/selinux/enforce"))
     if enforce is not None:
         names.append("selinux=enforcing" if enforce else "selinux=permissive")
     return names
@@ -185,9 +184,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Warns of each difference; fails for those that the site lists in `fail`."""
     found = _differences(facts, options)
     if not found:
-        return Finding(
-            Status.PASS, "settings_as_wanted", "the system is as configured", evidence={"kernel": facts["kernel"]}
-        )
+        return Finding.passed("settings_as_wanted", "the system is as configured", {"kernel": facts["kernel"]})
     found.sort(key=lambda pair: pair[0] not in options["fail"])
     name = found[0][0]
     status = Status.FAIL if name in options["fail"] else Status.WARN
@@ -197,13 +194,10 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 _OURS = "ours: only the site knows"
 check = Check(
-    name="settings",
-    question="Is the system as the site configured it: kernel, modules, sysctls, huge pages, security modules?",
+    **Check.parts_of(__name__),
     reads="/proc/{cmdline,modules,uptime,sys/**}, /sys/kernel/{mm,security}/**, /sys/module, /run/reboot-required",
     cost="a small read a setting, 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "kernel": Option([], "patterns of releases one of which must run, as [5.15.0-*-generic]", _OURS),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import processes
 
 _MIB = 1 << 20
@@ -51,9 +49,9 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Fails only below the sizes that the site asks for; fullness and leftovers are told."""
     if not facts["there"]:
         if facts["saved"]:
-            return Finding(Status.SKIP, "no_shm", "a saved tree without /dev/shm")
+            return Finding.skip("no_shm", "a saved tree without /dev/shm")
         remedy = "mount a tmpfs on /dev/shm: PyTorch and NCCL need it"
-        return Finding(Status.WARN, "no_shm", "/dev/shm is missing", remedy)
+        return Finding.warn("no_shm", "/dev/shm is missing", remedy)
     return _judge(facts, options)
 
 
@@ -61,34 +59,30 @@ def _judge(facts: Facts, options: Options) -> Finding:
     total, free = facts["total_mb"], facts["free_mb"]
     if total < options["min_size_mb"]:
         sentence = f"/dev/shm has {total} MiB, {options['min_size_mb']} are expected"
-        return Finding(Status.FAIL, "shm_small", sentence, "remount it: `mount -o remount,size=… /dev/shm`", facts)
+        return Finding.fail("shm_small", sentence, "remount it: `mount -o remount,size=… /dev/shm`", facts)
     if free < options["min_free_mb"]:
         sentence = f"/dev/shm has {free} of {total} MiB free, {options['min_free_mb']} are needed"
-        return Finding(Status.FAIL, "shm_full", sentence, "remove what finished jobs left there", facts)
+        return Finding.fail("shm_full", sentence, "remove what finished jobs left there", facts)
     # tmpfs without a limit says 0 of 0.
     if total and free < total * (1 - options["warn_used_share"]):
         sentence = f"/dev/shm has {free} of {total} MiB free"
-        return Finding(Status.WARN, "shm_filling", sentence, "look with `du -a /dev/shm`", facts)
+        return Finding.warn("shm_filling", sentence, "look with `du -a /dev/shm`", facts)
     if facts["orphan_mb"] >= options["warn_leftover_mb"]:
         sentence = f"{facts['orphan_mb']} MiB in /dev/shm belong to users who run nothing here"
-        return Finding(Status.WARN, "shm_leftovers", sentence, "remove what finished jobs left there", facts)
-    return Finding(Status.PASS, "shm_usable", f"/dev/shm has {free} of {total} MiB free", evidence=facts)
+        return Finding.warn("shm_leftovers", sentence, "remove what finished jobs left there", facts)
+    return Finding.passed("shm_usable", f"/dev/shm has {free} of {total} MiB free", facts)
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """It stays there, with the room that is needed."""
     return [("answers", f"/dev/shm|{facts['device']}|{options['min_free_mb']}|")] if facts["there"] else []
 
 
 check = Check(
-    name="shm",
-    question="Is /dev/shm there, large enough, and not full of what finished jobs left?",
+    **Check.parts_of(__name__),
     reads="statvfs(2) and the files of /dev/shm, the owners of /proc/* (and /proc/*/stat)",
     cost="one stat a file and a process, 1–5 ms",
     stages=("prolog", "epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
-    watch=watch,
     strikes=2,
     lane="files",
     options={

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.engine import counters, last_probe
-from slurm_robust.nodecheck.engine.context import Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.engine import check_state, counters
+from slurm_robust.nodecheck.sources import small_files
 
 _VMSTAT = re.compile(r"^(pswpin|pswpout) (\d{1,18})$", re.MULTILINE)
 _FULL = re.compile(r"^full avg10=[\d.]{1,9} avg60=(\d{1,3}(?:\.\d{1,4})?) ", re.MULTILINE)
@@ -17,16 +16,18 @@ _MIN_WINDOW_S = 10.0
 
 def probe(context: Context, options: Options) -> Facts:
     """Swap areas, pages moved since boot, and the share of time in which everybody waited for memory."""
-    areas = _SWAPS.findall(read_text(context.path("/proc/swaps"), 1 << 16))
-    full = _FULL.search(read_text(context.path("/proc/pressure/memory"), 1024))
+    areas = _SWAPS.findall(small_files.read_text(context.path("/proc/swaps"), 1 << 16))
+    full = _FULL.search(small_files.read_text(context.path("/proc/pressure/memory"), 1024))
     return {
         "areas": [
             {"path": path, "kb": int(size), "used_kb": int(used), "disk": not path.startswith("/dev/zram")}
             for path, size, used in areas[:32]
         ],
-        "counts": {name: int(value) for name, value in _VMSTAT.findall(read_text(context.path("/proc/vmstat")))},
+        "counts": {
+            name: int(value) for name, value in _VMSTAT.findall(small_files.read_text(context.path("/proc/vmstat")))
+        },
         "stalled_percent": float(full[1]) if full else None,
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 
@@ -36,45 +37,41 @@ def judge(facts: Facts, options: Options) -> Finding:
     on_disk = [area["path"] for area in facts["areas"] if area["disk"]]
     if options["expected"] == "off" and on_disk:
         sentence = f"swap is on ({', '.join(on_disk[:3])}), off is expected"
-        return Finding(Status.WARN, "swap_on", sentence, "`swapoff -a`, and take it out of /etc/fstab", evidence)
+        return Finding.warn("swap_on", sentence, "`swapoff -a`, and take it out of /etc/fstab", evidence)
     if options["expected"] == "on" and not facts["areas"]:
-        return Finding(Status.WARN, "swap_off", "swap is off, on is expected", "`swapon -a`", evidence)
-    grown = counters.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"])
+        return Finding.warn("swap_off", "swap is off, on is expected", "`swapon -a`", evidence)
+    grown = counters.grown(facts)
     window_s = max((growth.window_s for growth in grown.values()), default=0.0)
     if window_s >= _MIN_WINDOW_S and on_disk:
         per_s = sum(growth.delta for growth in grown.values()) / window_s
         if per_s >= options["warn_pages_per_s"] > 0:
             sentence = f"the node swaps {per_s:.0f} pages a second"
-            return Finding(Status.WARN, "swapping", sentence, "look who needs the memory: `top -o SWAP`", evidence)
+            return Finding.warn("swapping", sentence, "look who needs the memory: `top -o SWAP`", evidence)
     stalled = facts["stalled_percent"]
     if stalled is not None and stalled >= options["warn_stalled_percent"] > 0:
         sentence = f"all processes waited for memory {stalled:.0f} % of the last minute"
-        return Finding(Status.WARN, "memory_stalls", sentence, "look who needs the memory: `top -o RES`", evidence)
+        return Finding.warn("memory_stalls", sentence, "look who needs the memory: `top -o RES`", evidence)
     if not facts["counts"] and stalled is None:
-        return Finding(Status.SKIP, "no_vmstat", "the kernel tells nothing of swapping here")
-    return Finding(Status.PASS, "no_swapping", "the node does not swap", evidence=evidence)
+        return Finding.skip("no_vmstat", "the kernel tells nothing of swapping here")
+    return Finding.passed("no_swapping", "the node does not swap", evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """The counters of this look."""
-    return counters.keep(facts["counts"], facts["boot_id"], facts["at_s"])
+    """The counters of this run."""
+    return counters.kept(facts)
 
 
 check = Check(
-    name="swap",
-    question="Does the node swap, or do its processes wait for memory?",
+    **Check.parts_of(__name__),
     reads="/proc/swaps, /proc/vmstat, /proc/pressure/memory",
     cost="three reads, under 1 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
-    remember=remember,
     lane="files",
     options={
         "expected": Option("", "`on` or `off` (compressed memory, zram, is no swap here); empty does not say", "ours"),
         "warn_pages_per_s": Option(
             1000.0,
-            "pages swapped in and out a second since the last look from which on it warns; 0 never",
+            "pages swapped in and out a second since the last run from which on it warns; 0 never",
             "ours: 4 MB/s",
         ),
         "warn_stalled_percent": Option(

@@ -6,12 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state, counters
-from slurm_robust.nodecheck.engine.context import Context, read_text
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import processes, sysfs
-from slurm_robust.nodecheck.sources.processes import Process
+from slurm_robust.nodecheck.sources import processes, small_files
+from slurm_robust.nodecheck.sources.processes import NodeProcess
 
 _MAX_KEPT = 500
 _MAX_TOLD = 5
@@ -20,12 +18,12 @@ _SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\s+(\d{1,18})$", re.MU
 
 
 def _since(kept: Mapping[str, Any], name: str, now_s: float) -> float:
-    """When this was seen first, by an earlier look or by this one."""
+    """When this was seen first, by an earlier run or by this one."""
     value = kept.get(name)
     return float(value) if isinstance(value, (int, float)) and 0 <= value <= now_s else now_s
 
 
-def _stuck(process: Process) -> str:
+def _stuck(process: NodeProcess) -> str:
     """`blocked`, `zombie`, or empty. A zombie whose threads live on waits in the kernel to exit."""
     if process.kernel:
         return ""
@@ -36,17 +34,17 @@ def _stuck(process: Process) -> str:
 
 def _switches(context: Context, pid: int) -> int:
     """How often the kernel gave it the CPU and took it away: as long as it hangs, this number stands."""
-    found = _SWITCHES.findall(read_text(context.path(f"/proc/{pid}/status"), 1 << 14))
+    found = _SWITCHES.findall(small_files.read_text(context.path(f"/proc/{pid}/status"), 1 << 14))
     return sum(int(number) for number in found)
 
 
-def _load(context: Context, every: Sequence[Process]) -> float:
+def _load(context: Context, every: Sequence[NodeProcess]) -> float:
     """What has kept the CPUs busy for the last minutes and does so now.
 
     The least of both averages and of what runs or waits for a disk at this moment: averages fade for minutes after the
     end of a job.
     """
-    match = _LOADAVG.match(sysfs.word(context.path("/proc/loadavg")))
+    match = _LOADAVG.match(small_files.text(context.path("/proc/loadavg")))
     if match is None:
         return 0.0
     waiting = sum(1 for process in every if process.state == "D" and not process.kernel)
@@ -69,7 +67,7 @@ def probe(context: Context, options: Options) -> Facts:
                 name += f":{_switches(context, process.pid)}"
             said = {"kind": kind, "pid": process.pid, "command": process.command, "since_s": _since(seen, name, now_s)}
             stuck.append({**said, "name": name})
-    online = len(sysfs.cpus(sysfs.word(context.path("/sys/devices/system/cpu/online"), 4096)))
+    online = len(small_files.cpus(small_files.text(context.path("/sys/devices/system/cpu/online"), 4096)))
     jobs = len(set(processes.job_managers(context).values()))
     return {
         "processes": len(every),
@@ -87,7 +85,7 @@ def probe(context: Context, options: Options) -> Facts:
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: what a process waits for is found by the check that looks at it."""
     if not facts["processes"]:
-        return Finding(Status.SKIP, "no_processes", "no processes can be seen here")
+        return Finding.skip("no_processes", "no processes can be seen here")
     now_s = facts["now_s"]
     blocked = [
         one
@@ -99,26 +97,22 @@ def judge(facts: Facts, options: Options) -> Finding:
         longest = max(now_s - one["since_s"] for one in blocked)
         sentence = f"{len(blocked)} processes hang in the kernel, for {longest / 60:.0f} min or more ({told})"
         remedy = f"`cat /proc/{blocked[0]['pid']}/stack` says where; a dead mount or driver is usual, a reboot ends it"
-        return Finding(Status.WARN, "tasks_blocked", sentence, remedy, {"blocked": blocked[:_MAX_TOLD]})
+        return Finding.warn("tasks_blocked", sentence, remedy, {"blocked": blocked[:_MAX_TOLD]})
     old = [
         one for one in facts["stuck"] if one["kind"] == "zombie" and now_s - one["since_s"] >= options["zombie_age_s"]
     ]
     if len(old) >= options["warn_zombies"] > 0:
         told = ", ".join(sorted({one["command"] for one in old})[:_MAX_TOLD])
         sentence = f"{len(old)} zombies wait for their parents ({told})"
-        return Finding(
-            Status.WARN,
-            "zombies",
-            sentence,
-            "end their parents: `ps -eo stat,ppid,pid,comm | grep ^Z`",
-            {"zombies": len(old)},
+        return Finding.warn(
+            "zombies", sentence, "end their parents: `ps -eo stat,ppid,pid,comm | grep ^Z`", {"zombies": len(old)}
         )
     share = options["warn_idle_load_share"]
     if facts["slurmd"] and not facts["jobs"] and facts["cpus"] and share and facts["load"] >= facts["cpus"] * share:
         sentence = f"load {facts['load']:.0f} on {facts['cpus']} CPUs, and no job runs here"
-        return Finding(Status.WARN, "busy_without_job", sentence, "look who it is: `top`; leftovers of jobs are usual")
+        return Finding.warn("busy_without_job", sentence, "look who it is: `top`; leftovers of jobs are usual")
     evidence = {key: facts[key] for key in ("processes", "zombies", "load", "jobs")}
-    return Finding(Status.PASS, "tasks_fine", f"{facts['processes']} processes, none stuck", evidence=evidence)
+    return Finding.passed("tasks_fine", f"{facts['processes']} processes, none stuck", evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
@@ -127,19 +121,15 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 
 check = Check(
-    name="tasks",
-    question="Do processes hang in the kernel, pile up as zombies, or keep the node busy without a job?",
+    **Check.parts_of(__name__),
     reads="/proc/*/stat, the status of those in state D, /proc/loadavg, the command lines of slurmstepd",
     cost="one small read a process, 5–40 ms",
     stages=("epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
-    remember=remember,
     lane="files",
     options={
         "warn_blocked_s": Option(
             300.0,
-            "seconds between two looks that found a process in state D, never woken in between, from which it warns",
+            "seconds between two runs that found a process in state D, never woken in between, from which it warns",
             "ours: the kernel's own hung-task limit is 120 s; large checkpoints wait as long",
         ),
         "zombie_age_s": Option(

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _LINE = re.compile(r"^\s*([A-Za-z][\w /()-]{1,40}?): ?(.*?)\s*$")
@@ -43,7 +41,9 @@ def parse(text: str) -> dict[str, Any]:
 def probe(context: Context, options: Options) -> Facts:
     """Every bond, as the kernel reports it."""
     folder = context.path("/proc/net/bonding")
-    bonds = {name: parse(read_text(folder / name, 1 << 16)) for name in small_files.names(folder)[:_MAX_BONDS]}
+    bonds = {
+        name: parse(small_files.read_text(folder / name, 1 << 16)) for name in small_files.names(folder)[:_MAX_BONDS]
+    }
     # The module makes an empty bond0 when it is loaded.
     return {"bonds": {name: bond for name, bond in bonds.items() if bond["members"]}}
 
@@ -57,24 +57,24 @@ def _faults(name: str, bond: dict[str, Any], options: Options) -> Iterator[Fault
     down = [member["name"] for member in members if not _up(member)]
     remedy = f"`cat /proc/net/bonding/{name}`; look at cable and switch port"
     if len(down) == len(members):
-        yield Fault(Status.WARN, "bond_down", f"no member of {name} has a link ({some(down)})", remedy)
+        yield Fault.warn("bond_down", f"no member of {name} has a link ({some(down)})", remedy)
         return
     if down:
         sentence = f"{some(down)} of {name} has no link, {len(members) - len(down)} of {len(members)} members carry it"
-        yield Fault(Status.WARN, "bond_member_down", sentence, remedy)
+        yield Fault.warn("bond_member_down", sentence, remedy)
     expected = options["members"].get(name, options["members"].get("default", 0))
     if isinstance(expected, int) and len(members) < expected:
         sentence = f"{name} has {len(members)} members, {expected} are expected"
-        yield Fault(Status.WARN, "bond_member_missing", sentence, remedy)
+        yield Fault.warn("bond_member_missing", sentence, remedy)
     mode, wanted = head.get("bonding mode", ""), options["mode"].get(name, options["mode"].get("default", ""))
     if mode and isinstance(wanted, str) and wanted.lower() not in mode.lower():
         sentence = f"{name} runs in mode {mode}, {wanted} is expected"
-        yield Fault(Status.WARN, "bond_mode", sentence, f"correct the bond's configuration: mode={wanted}")
+        yield Fault.warn("bond_mode", sentence, f"correct the bond's configuration: mode={wanted}")
     up = [member for member in members if _up(member)]
     speeds = {member["speed"] for member in up if "Mbps" in member.get("speed", "")}
     if len(speeds) > 1:
         sentence = f"members of {name} run at different speeds ({', '.join(sorted(speeds, key=small_files.natural))})"
-        yield Fault(Status.WARN, "bond_speeds", sentence, remedy)
+        yield Fault.warn("bond_speeds", sentence, remedy)
     if "802.3ad" in mode:
         yield from _lacp(name, head, up)
 
@@ -83,35 +83,32 @@ def _lacp(name: str, head: dict[str, str], up: list[dict[str, str]]) -> Iterator
     remedy = f"look at the switch's port channel; `cat /proc/net/bonding/{name}`"
     if head.get("partner mac address") == _NO_PARTNER:
         sentence = f"{name} has no LACP partner: only one member is used"
-        yield Fault(Status.WARN, "bond_no_partner", sentence, remedy)
+        yield Fault.warn("bond_no_partner", sentence, remedy)
     aggregators = {member["aggregator id"] for member in up if member.get("aggregator id")}
     if len(aggregators) > 1:
         sentence = f"members of {name} are in {len(aggregators)} LACP groups: only one of them is used"
-        yield Fault(Status.WARN, "bond_split", sentence, remedy)
+        yield Fault.warn("bond_split", sentence, remedy)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: a bond carries on with the members it has; what has no link at all, `ethernet` judges."""
     bonds = facts["bonds"]
     if not bonds:
-        return Finding(Status.SKIP, "no_bond", "the node has no bond")
+        return Finding.skip("no_bond", "the node has no bond")
     evidence = {
         name: {member["name"]: member.get("mii status", "") for member in bond["members"]}
         for name, bond in bonds.items()
     }
     said = ", ".join(f"{name} ({len(bond['members'])} members)" for name, bond in bonds.items())
-    healthy = Finding(Status.PASS, "bonds_whole", said, evidence=evidence)
+    healthy = Finding.passed("bonds_whole", said, evidence)
     return conclude((f for name, bond in bonds.items() for f in _faults(name, bond, options)), healthy, evidence)
 
 
 check = Check(
-    name="bonding",
-    question="Have the bonds all their members, and do they agree?",
+    **Check.parts_of(__name__),
     reads="/proc/net/bonding/*",
     cost="one read a bond, under 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "members": Option({}, "members that bonds must have: {bond or `default`: number}", "ours: empty"),

@@ -9,10 +9,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 
 CANDIDATES = ("/usr/bin/chronyc", "/usr/sbin/chronyc", "/usr/local/bin/chronyc")
 _FIELDS = 14
@@ -72,36 +70,33 @@ def probe(context: Context, options: Options) -> Facts:
 def _faults(said: dict[str, Any], options: Options) -> Iterator[Fault]:
     remedy = "`chronyc tracking`, `chronyc sources -v`"
     if said["leap"] == "Not synchronised":
-        yield Fault(Status.WARN, "not_synchronised", "chronyd has no server that it follows", remedy)
+        yield Fault.warn("not_synchronised", "chronyd has no server that it follows", remedy)
         return
     offset_ms, error_ms = said["offset_s"] * 1000, said["error_s"] * 1000
     if abs(offset_ms) > options["warn_offset_ms"]:
-        yield Fault(Status.WARN, "clock_off", f"chronyd says that the clock is {offset_ms:+.1f} ms off", remedy)
+        yield Fault.warn("clock_off", f"chronyd says that the clock is {offset_ms:+.1f} ms off", remedy)
     elif error_ms > options["warn_error_ms"]:
         sentence = f"chronyd can tell the time to {error_ms:.0f} ms only"
-        yield Fault(Status.WARN, "clock_uncertain", sentence, remedy)
+        yield Fault.warn("clock_uncertain", sentence, remedy)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns. A chronyc without a daemon is a machine that keeps its time by something else."""
     if not facts["installed"]:
-        return Finding(Status.SKIP, "no_chrony", "chronyc is not installed")
+        return Finding.skip("no_chrony", "chronyc is not installed")
     said = facts["said"]
     if said is None:
         reason = "chrony_silent" if facts["error"] == "timeout" else "no_chronyd"
-        return Finding(Status.SKIP, reason, f"chronyd does not answer ({facts['error']})", evidence=facts)
+        return Finding.skip(reason, f"chronyd does not answer ({facts['error']})", facts)
     sentence = f"chronyd: {said['offset_s'] * 1000:+.3f} ms off, stratum {said['stratum']}"
-    return conclude(_faults(said, options), Finding(Status.PASS, "synchronised", sentence, evidence=said), said)
+    return conclude(_faults(said, options), Finding.passed("synchronised", sentence, said), said)
 
 
 check = Check(
-    name="chrony",
-    question="What does chronyd itself say of the clock?",
+    **Check.parts_of(__name__),
     reads="`chronyc -n -c tracking`, where it is installed",
     cost="one process, 5 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     options={
         "warn_offset_ms": Option(50.0, "offset in ms above which it warns", "as of clock"),
         "warn_error_ms": Option(

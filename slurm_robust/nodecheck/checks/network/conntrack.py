@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 
@@ -32,13 +30,13 @@ def column(text: str, name: str) -> int | None:
 def probe(context: Context, options: Options) -> Facts:
     """Entries, limit, and packets dropped."""
     folder = context.path("/proc/sys/net/netfilter")
-    text = read_text(context.path("/proc/net/stat/nf_conntrack"))
+    text = small_files.read_text(context.path("/proc/net/stat/nf_conntrack"))
     counts = {name: count for name in ("drop", "early_drop") if (count := column(text, name)) is not None}
     return {
         "count": small_files.count(folder / "nf_conntrack_count"),
         "max": small_files.count(folder / "nf_conntrack_max"),
         "counts": counts,
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 
@@ -46,37 +44,33 @@ def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
     remedy = "`sysctl net.netfilter.nf_conntrack_max`: raise it, or take the fabric's traffic out of tracking"
     if facts["count"] > options["warn_share"] * facts["max"]:
         sentence = f"{facts['count']} of {facts['max']} tracked connections are in use"
-        yield Fault(Status.WARN, "conntrack_filling", sentence, remedy)
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+        yield Fault.warn("conntrack_filling", sentence, remedy)
+    grown = windows.grown(facts, counters.HOUR_S)
     dropped = sum(growth.delta for growth in grown.values())
     if dropped > options["warn_drops_per_hour"]:
-        yield Fault(Status.WARN, "conntrack_drops", f"connection tracking dropped {dropped} packets", remedy)
+        yield Fault.warn("conntrack_drops", f"connection tracking dropped {dropped} packets", remedy)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: what is open stays open."""
     evidence = {name: facts[name] for name in ("count", "max", "counts")}
     if facts["count"] is None or not facts["max"]:
-        return Finding(Status.SKIP, "no_conntrack", "connections are not tracked here", evidence=evidence)
+        return Finding.skip("no_conntrack", "connections are not tracked here", evidence)
     said = f"{facts['count']} of {facts['max']} tracked connections are in use"
-    return conclude(_faults(facts, options), Finding(Status.PASS, "conntrack_room", said, evidence=evidence), evidence)
+    return conclude(_faults(facts, options), Finding.passed("conntrack_room", said, evidence), evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts:
     """Packets dropped until now."""
-    return windows.keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    return windows.kept(facts, counters.HOUR_S)
 
 
 check = Check(
-    name="conntrack",
-    question="Is there room for new connections in the firewall's table?",
+    **Check.parts_of(__name__),
     reads="/proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/net/stat/nf_conntrack",
     cost="three small reads",
     stages=("epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
-    remember=remember,
     options={
         "warn_share": Option(
             0.9, "share in use above which it warns", "ours: the start of a large job opens thousands"

@@ -6,19 +6,17 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
-from slurm_robust.nodecheck.sources import host_names
+from slurm_robust.nodecheck.sources import host_names, slurm_conf
 
 _CONNECT_S = 1.0
 
 
 def probe(context: Context, options: Options) -> Facts:
     """Each controller's addresses: as written, from /etc/hosts, or from the resolver."""
-    text = "" if options["hosts"] else host_names.slurm_conf(context, options["slurm_conf"], os.environ)
-    hosts, port = host_names.controllers(text)
+    text = "" if options["hosts"] else slurm_conf.read(context, options["slurm_conf"], os.environ)
+    hosts, port = slurm_conf.controllers(text)
     for host in options["hosts"]:
         if not isinstance(host, str) or not host_names.is_host(host):
             raise CheckError(f"nodecheck.options.controller_name.hosts: {host!r} is no host's name")
@@ -52,36 +50,33 @@ def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
     remedy = "`getent ahosts {}`; look at /etc/resolv.conf, or put the controllers into /etc/hosts"
     if wrong:
         sentence = f"controller {some(wrong)} does not resolve: {found[wrong[0]]['error'] or 'no address'}"
-        yield Fault(Status.WARN, "controller_unresolved", sentence, remedy.format(wrong[0]))
+        yield Fault.warn("controller_unresolved", sentence, remedy.format(wrong[0]))
     if late:
         sentence = f"no answer of the resolver for controller {some(late)}"
-        yield Fault(Status.WARN, "resolver_silent", sentence, remedy.format(late[0]))
+        yield Fault.warn("resolver_silent", sentence, remedy.format(late[0]))
     if slow:
         sentence = f"the resolver took {found[slow[0]]['took_s']:.1f} s for controller {slow[0]}"
-        yield Fault(Status.WARN, "resolver_slow", sentence, remedy.format(slow[0]))
+        yield Fault.warn("resolver_slow", sentence, remedy.format(slow[0]))
     if deaf:
         sentence = f"controller {some(deaf)} takes no connection: {found[deaf[0]]['connect']['error']}"
-        yield Fault(Status.WARN, "controller_unreachable", sentence, "`scontrol ping`; look at network and firewall")
+        yield Fault.warn("controller_unreachable", sentence, "`scontrol ping`; look at network and firewall")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: a name server that is down is everybody's at once, and no node's fault."""
     if not facts["hosts"]:
-        return Finding(Status.SKIP, "no_controller", "no slurm.conf names a controller here")
+        return Finding.skip("no_controller", "no slurm.conf names a controller here")
     if not facts["found"]:
-        return Finding(Status.SKIP, "not_here", "a saved tree resolves no names", evidence=facts)
-    healthy = Finding(Status.PASS, "controller_resolves", f"{some(facts['found'])} resolves", evidence=facts)
+        return Finding.skip("not_here", "a saved tree resolves no names", facts)
+    healthy = Finding.passed("controller_resolves", f"{some(facts['found'])} resolves", facts)
     return conclude(_faults(facts, options), healthy, facts)
 
 
 check = Check(
-    name="controller_name",
-    question="Do the names of Slurm's controllers resolve, and soon?",
+    **Check.parts_of(__name__),
     reads="slurm.conf, /etc/hosts, and the system's resolver for names that are not in there",
     cost="two reads; a process for each name that the resolver is asked for, 2–20 ms",
     stages=("epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
     options={
         "hosts": Option([], "list of names to look up instead of slurm.conf's", "ours: slurm.conf knows"),
         "slurm_conf": Option("", "the file, where it stands in none of Slurm's usual places", "slurm.conf(5)"),

@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.context import STAGES, Context, read_text
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import network_links, small_files
 
 _RTF_UP_GATEWAY = 0x3
@@ -45,11 +43,11 @@ def neighbours(text: str) -> dict[str, bool]:
 def probe(context: Context, options: Options) -> Facts:
     """Default routes, their gateways, and what the neighbour table knows of these."""
     net = context.path("/proc/net")
-    known = neighbours(read_text(net / "arp"))
+    known = neighbours(small_files.read_text(net / "arp"))
     return {
         "seen": small_files.exists(net / "route") or small_files.exists(net / "ipv6_route"),
         "interfaces": network_links.routed(context),
-        "gateways": {address: known.get(address) for address in gateways(read_text(net / "route"))},
+        "gateways": {address: known.get(address) for address in gateways(small_files.read_text(net / "route"))},
         "boot_id": context.boot_id(),
         "kept": check_state.load(context.cache_dir, check.name),
     }
@@ -60,27 +58,27 @@ def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
     if not facts["interfaces"]:
         if options["required"]:
             remedy = "`ip route`; restart the network configuration"
-            yield Fault(Status.FAIL, "route_missing", "there is no default route", remedy)
+            yield Fault.fail("route_missing", "there is no default route", remedy)
         elif had:
             remedy = "`ip route`; restart the network configuration"
-            yield Fault(Status.WARN, "route_lost", "the default route has gone since an earlier look", remedy)
+            yield Fault.warn("route_lost", "the default route has gone since an earlier run", remedy)
     silent = [address for address, answers in facts["gateways"].items() if answers is False]
     if silent:
         # Also so for the blink of an eye while it is asked.
         sentence = f"gateway {some(silent)} does not answer to ARP"
-        yield Fault(Status.WARN, "gateway_silent", sentence, f"`ip neigh show {silent[0]}`; look at switch and VLAN")
+        yield Fault.warn("gateway_silent", sentence, f"`ip neigh show {silent[0]}`; look at switch and VLAN")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails only where the site requires a default route and there is none: many fabrics do without."""
     evidence = {"interfaces": facts["interfaces"], "gateways": facts["gateways"]}
     if not facts["seen"]:
-        return Finding(Status.SKIP, "no_table", "there is no routing table to read", evidence=evidence)
+        return Finding.skip("no_table", "there is no routing table to read", evidence)
     if facts["interfaces"]:
         said = f"default route by {some(facts['interfaces'])}"
-        healthy = Finding(Status.PASS, "route_present", said, evidence=evidence)
+        healthy = Finding.passed("route_present", said, evidence)
     else:
-        healthy = Finding(Status.SKIP, "no_default_route", "the node has no default route", evidence=evidence)
+        healthy = Finding.skip("no_default_route", "the node has no default route", evidence)
     return conclude(_faults(facts, options), healthy, evidence)
 
 
@@ -92,14 +90,10 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 
 check = Check(
-    name="default_route",
-    question="Is there a way out: a default route, and a gateway that answers?",
+    **Check.parts_of(__name__),
     reads="/proc/net/route, /proc/net/ipv6_route, /proc/net/arp",
     cost="three small reads",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane="files",
-    remember=remember,
     options={"required": Option(False, "fail where there is none", "ours: only the site knows its network")},
 )

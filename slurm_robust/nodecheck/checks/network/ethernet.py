@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.context import STAGES, Context
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import network_links
 
 
@@ -35,12 +33,10 @@ def _links(facts: Facts) -> Iterator[Fault]:
     interfaces = facts["interfaces"]
     for name in facts["site"]:
         if name not in interfaces:
-            yield Fault(
-                Status.FAIL, "interface_missing", f"{name} does not exist", "`ip link`; look for its card: `lspci`"
-            )
+            yield Fault.fail("interface_missing", f"{name} does not exist", "`ip link`; look for its card: `lspci`")
         elif network_links.without_link(interfaces[name]):
             remedy = f"`ip link show {name}`; look at cable and switch port"
-            yield Fault(Status.FAIL, "link_down", f"no link on {name}", remedy)
+            yield Fault.fail("link_down", f"no link on {name}", remedy)
     there = [name for name in facts["default"] if name in interfaces]
     down = [name for name in there if network_links.without_link(interfaces[name])]
     if down:
@@ -64,11 +60,11 @@ def _speeds(facts: Facts, options: Options) -> Iterator[Fault]:
         remedy = f"`ethtool {name}`; look at cable, transceiver and switch port"
         said = f"{name} runs at {interface['mbps']} Mb/s"
         if 0 < interface["mbps"] < wanted:
-            yield Fault(Status.FAIL, "speed_below_expected", f"{said}, {wanted} are expected", remedy)
+            yield Fault.fail("speed_below_expected", f"{said}, {wanted} are expected", remedy)
         elif isinstance(before, int) and 0 < interface["mbps"] < before and not wanted:
-            yield Fault(Status.WARN, "speed_dropped", f"{said}, it ran at {before} before", remedy)
+            yield Fault.warn("speed_dropped", f"{said}, it ran at {before} before", remedy)
         if interface["duplex"] == "half":
-            yield Fault(Status.WARN, "half_duplex", f"{name} runs half duplex", remedy)
+            yield Fault.warn("half_duplex", f"{name} runs half duplex", remedy)
 
 
 def _mtus(facts: Facts, options: Options) -> Iterator[Fault]:
@@ -77,12 +73,12 @@ def _mtus(facts: Facts, options: Options) -> Iterator[Fault]:
         wanted = _wanted(options["mtu"], name)
         if 0 < interface["mtu"] < wanted:
             sentence = f"{name} has MTU {interface['mtu']}, {wanted} is expected"
-            yield Fault(Status.FAIL, "mtu_below_expected", sentence, f"`ip link set {name} mtu {wanted}`")
+            yield Fault.fail("mtu_below_expected", sentence, f"`ip link set {name} mtu {wanted}`")
         for lower in interface["lower"]:
             under = interfaces.get(lower, {}).get("mtu", 0)
             if 0 < under < interface["mtu"]:
                 sentence = f"{name} has MTU {interface['mtu']}, {lower} below it {under}"
-                yield Fault(Status.WARN, "mtu_above_lower", sentence, f"`ip link set {lower} mtu {interface['mtu']}`")
+                yield Fault.warn("mtu_above_lower", sentence, f"`ip link set {lower} mtu {interface['mtu']}`")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -96,13 +92,11 @@ def judge(facts: Facts, options: Options) -> Finding:
         said = (
             "no interface with a default route is to be seen" if facts["default"] else "the node has no default route"
         )
-        healthy = Finding(Status.SKIP, "no_interface" if facts["default"] else "no_default_route", said)
+        healthy = Finding.skip("no_interface" if facts["default"] else "no_default_route", said)
     else:
         up = [name for name in found if not network_links.without_link(found[name])]
         said = f"{some(name for name in up if name in facts['default'] + facts['site'] + facts['roce'])} is up"
-        healthy = Finding(
-            Status.PASS, "link_up", said if up else "no interface that is needed is down", evidence=evidence
-        )
+        healthy = Finding.passed("link_up", said if up else "no interface that is needed is down", evidence)
     return conclude([*_links(facts), *_speeds(facts, options), *_mtus(facts, options)], healthy, evidence)
 
 
@@ -117,24 +111,19 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     return None if new == facts["kept"] else new
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """What has a link keeps it."""
     up = [name for name, interface in facts["interfaces"].items() if interface["state"] == "up"]
     return [("says", f"{network_links.NET}/{name}/operstate", "up") for name in up]
 
 
 check = Check(
-    name="ethernet",
-    question="Are the network interfaces up and fast through which this node reaches the rest of the world?",
+    **Check.parts_of(__name__),
     reads="/proc/net/route, /proc/net/ipv6_route, /sys/class/net/*, /sys/class/infiniband/*/device/net",
     cost="nine small reads an interface, 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     strikes=2,
     lane="files",
-    remember=remember,
-    watch=watch,
     options={
         "interfaces": Option(
             [], "list of interfaces that must have a link, besides those of default routes and RoCE", "ours: empty"

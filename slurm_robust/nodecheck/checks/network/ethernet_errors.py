@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
-from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import network_links, small_files
 
 LIMITS: Mapping[str, tuple[int, str]] = {
@@ -30,7 +28,7 @@ _DAY_S = 86_400.0
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Statistics of each card, with those of earlier looks in this boot."""
+    """Statistics of each card, with those of earlier runs in this boot."""
     wanted = [*network_links.routed(context), *map(str, options["interfaces"]), *network_links.roce(context)]
     counts: dict[str, int] = {}
     cards = network_links.cards(network_links.stack(context, wanted))
@@ -43,15 +41,11 @@ def probe(context: Context, options: Options) -> Facts:
         for counter, path in files.items():
             if (value := small_files.count(path)) is not None:
                 counts[f"{name} {counter}"] = value
-    return {
-        "cards": cards,
-        "counts": counts,
-        **last_probe.since(context, check.name),
-    }
+    return {"cards": cards, "counts": counts, **check_state.since(context, check.name)}
 
 
 def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S)
     for name in facts["cards"]:
         for counter, (usual, packets) in LIMITS.items():
             limit = options["warn_per_hour"].get(counter, usual)
@@ -62,11 +56,11 @@ def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
                 continue
             sentence = f"{name} had {growth.delta} {counter} within {growth.window_s / 60:.0f} min"
             remedy = f"`ethtool -S {name}`; look at cable, transceiver and switch port"
-            yield Fault(Status.WARN, counter, sentence, remedy)
+            yield Fault.warn(counter, sentence, remedy)
 
 
 def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], _DAY_S)
+    grown = windows.grown(facts, _DAY_S)
     for name in facts["cards"]:
         down, changes = grown.get(f"{name} carrier_down_count"), grown.get(f"{name} carrier_changes")
         window_s = (down or changes or counters.Growth(0, 1.0)).window_s
@@ -74,39 +68,35 @@ def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
         if window_s <= 1.5 * _DAY_S and 0 < options["warn_flaps_per_day"] <= times:
             sentence = f"{name} lost its link {times} times within {window_s / 3600:.0f} h"
             remedy = f"read `dmesg | grep {name}`; look at cable, transceiver and switch port"
-            yield Fault(Status.WARN, "link_flaps", sentence, remedy)
+            yield Fault.warn("link_flaps", sentence, remedy)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: packets that are lost are sent again."""
     if not facts["counts"]:
-        return Finding(Status.SKIP, "no_counters", "no interface that is needed stands on a card with statistics")
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+        return Finding.skip("no_counters", "no interface that is needed stands on a card with statistics")
+    grown = windows.grown(facts, counters.HOUR_S)
     evidence: dict[str, Any] = {
         "cards": facts["cards"],
         "grown": {name: g.delta for name, g in grown.items() if g.delta and not name.endswith("_packets")},
     }
     first = not windows.samples_of(facts["kept"], facts["boot_id"])
     said = "statistics are read for the first time in this boot" if first else "no card loses packets or its link"
-    healthy = Finding(Status.PASS, "first_look" if first else "errors_low", said, evidence=evidence)
+    healthy = Finding.passed("first_look" if first else "errors_low", said, evidence)
     return conclude([*_flaps(facts, options), *_errors(facts, options)], healthy, evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts:
-    """This look's counts, and some of the last day's."""
-    return windows.keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], _DAY_S)
+    """This run's counts, and some of the last day's."""
+    return windows.kept(facts, _DAY_S)
 
 
 check = Check(
-    name="ethernet_errors",
-    question="Do the cards below default routes, bonds and RoCE make errors, lose packets, or flap?",
-    reads="/sys/class/net/*/{statistics,carrier_changes,carrier_down_count}, compared with the looks of the last day",
+    **Check.parts_of(__name__),
+    reads="/sys/class/net/*/{statistics,carrier_changes,carrier_down_count}, compared with the runs of the last day",
     cost="twelve small reads a card, 1 ms",
     stages=("epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
-    remember=remember,
     options={
         "interfaces": Option([], "list of further interfaces to look at", "ours: empty"),
         "warn_per_hour": Option(

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.checks.network.conntrack import column
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _TABLES = {"ipv4": "arp_cache", "ipv6": "ndisc_cache"}
@@ -29,28 +27,24 @@ def probe(context: Context, options: Options) -> Facts:
     """Entries, the hard limit, and how often the table was full, of both families."""
     tables, counts = {}, {}
     for family, name in _TABLES.items():
-        text = read_text(context.path("/proc/net/stat") / name)
+        text = small_files.read_text(context.path("/proc/net/stat") / name)
         limit = small_files.count(context.path(f"/proc/sys/net/{family}/neigh/default/gc_thresh3"))
         tables[family] = [_entries(text), limit]
         if (full := column(text, "table_fulls")) is not None:
             counts[family] = full
-    return {
-        "tables": tables,
-        "counts": counts,
-        **last_probe.since(context, check.name),
-    }
+    return {"tables": tables, "counts": counts, **check_state.since(context, check.name)}
 
 
 def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S)
     for family, (entries, limit) in facts["tables"].items():
         remedy = f"`sysctl net.{family}.neigh.default.gc_thresh3`: raise it, with gc_thresh1 and gc_thresh2 below it"
         if family in grown and grown[family].delta:
-            sentence = f"the {family} neighbour table was full {grown[family].delta} times since an earlier look"
-            yield Fault(Status.WARN, "neighbour_overflow", sentence, remedy)
+            sentence = f"the {family} neighbour table was full {grown[family].delta} times since an earlier run"
+            yield Fault.warn("neighbour_overflow", sentence, remedy)
         elif entries is not None and limit and entries > options["warn_share"] * limit:
             sentence = f"{entries} of {limit} {family} neighbours are in use"
-            yield Fault(Status.WARN, "neighbours_filling", sentence, remedy)
+            yield Fault.warn("neighbours_filling", sentence, remedy)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -59,27 +53,23 @@ def judge(facts: Facts, options: Options) -> Finding:
     evidence = {"tables": facts["tables"], "table_fulls": facts["counts"]}
     said = ", ".join(f"{entries} of {limit} {family} neighbours" for family, (entries, limit) in known.items())
     if known:
-        healthy = Finding(Status.PASS, "neighbours_room", said, evidence=evidence)
+        healthy = Finding.passed("neighbours_room", said, evidence)
     else:
-        healthy = Finding(Status.SKIP, "no_table", "the neighbour tables' limits are not to be seen", evidence=evidence)
+        healthy = Finding.skip("no_table", "the neighbour tables' limits are not to be seen", evidence)
     return conclude(_faults(facts, options), healthy, evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts:
     """How often the tables were full until now."""
-    return windows.keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    return windows.kept(facts, counters.HOUR_S)
 
 
 check = Check(
-    name="neighbours",
-    question="Is there room in the neighbour (ARP) tables?",
+    **Check.parts_of(__name__),
     reads="/proc/net/stat/{arp_cache,ndisc_cache}, /proc/sys/net/*/neigh/default/gc_thresh3",
     cost="four small reads",
     stages=("epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
-    remember=remember,
     options={
         "warn_share": Option(
             0.9, "share of gc_thresh3 above which it warns", "ours: beyond gc_thresh3 the kernel refuses new entries"

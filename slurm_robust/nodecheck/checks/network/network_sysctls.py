@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, CheckError, Facts, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _NAME = re.compile(r"net(?:[./][A-Za-z0-9_-]+){1,6}\Z")
@@ -31,32 +29,27 @@ def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
         numbers = [number for cell in facts["found"][name].split() if (number := small_files.integer(cell)) is not None]
         if numbers and isinstance(wanted, int) and max(numbers) < wanted:
             sentence = f"{name} is {max(numbers)}, at least {wanted} is wanted"
-            yield Fault(Status.WARN, "setting_too_low", sentence, f"`sysctl {name}`; set it in /etc/sysctl.d")
+            yield Fault.warn("setting_too_low", sentence, f"`sysctl {name}`; set it in /etc/sysctl.d")
     for name, wanted in options["exact"].items():
         said = facts["found"][name]
         if said and said.split() != str(wanted).split():
             sentence = f"{name} is {said}, {wanted} is wanted"
-            yield Fault(Status.WARN, "setting_differs", sentence, f"`sysctl {name}`; set it in /etc/sysctl.d")
+            yield Fault.warn("setting_differs", sentence, f"`sysctl {name}`; set it in /etc/sysctl.d")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns; a setting that this kernel does not have is passed over."""
     if not facts["found"]:
-        return Finding(Status.SKIP, "nothing_named", "the site names no setting")
-    healthy = Finding(
-        Status.PASS, "settings_as_wanted", f"{len(facts['found'])} settings are as wanted", evidence=facts
-    )
+        return Finding.skip("nothing_named", "the site names no setting")
+    healthy = Finding.passed("settings_as_wanted", f"{len(facts['found'])} settings are as wanted", facts)
     return conclude(_faults(facts, options), healthy, facts)
 
 
 check = Check(
-    name="network_sysctls",
-    question="Are the kernel's network settings as the site wants them?",
+    **Check.parts_of(__name__),
     reads="/proc/sys/net/*, those that the site names",
     cost="one read a setting",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
     options={
         "minimum": Option(

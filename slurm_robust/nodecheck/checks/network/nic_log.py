@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import shared_kernel_log
 
 _MLX5 = r"mlx5_core [0-9a-f:.]{7,16}:?.{0,120}?"
@@ -84,29 +82,25 @@ def judge(facts: Facts, options: Options) -> Finding:
         return shared_kernel_log.unreadable(facts, needed=False)
     seen = {kind: entry for kind, entry in facts["seen"].items() if kind not in options["ignore"]}
     if not seen:
-        return Finding(Status.PASS, "quiet", "the kernel log shows no trouble with network cards since the last look")
+        return Finding.passed("quiet", "the kernel log shows no trouble with network cards since the last run")
     worst = next(kind for kind in reversed(_KINDS) if kind in seen)
     said = ", ".join(f"{kind} ×{entry['count']}" for kind, entry in seen.items())
     cards = sorted({card for entry in seen.values() for card in entry["cards"]})
     sentence = f"kernel log on network cards{' ' + ', '.join(cards[:4]) if cards else ''}: {said}"
-    return Finding(Status.WARN, worst, sentence, _REMEDIES[worst], {"seen": seen})
+    return Finding.warn(worst, sentence, _REMEDIES[worst], {"seen": seen})
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Where the next look goes on."""
+    """Where the next run goes on."""
     return None if facts["error"] else {"boot_id": facts["boot_id"], "cursor": facts["cursor"]}
 
 
 check = Check(
-    name="nic_log",
-    question="Has the kernel reported trouble with network cards since the last prolog?",
+    **Check.parts_of(__name__),
     reads="the kernel log (`nodecheck.kmsg`)",
     cost="one pass over the kernel log, 1–20 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane=shared_kernel_log.LANE,
-    remember=remember,
-    log_words=("health compromised", "Fatal error", "health recovery fail"),
+    invalidating_words=("health compromised", "Fatal error", "health recovery fail"),
     options={"ignore": Option([], f"list of kinds that are passed over: {', '.join(_KINDS)}", "ours: none is")},
 )

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import socket
 
-from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine.faults import some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import host_names
 
 
@@ -29,27 +27,24 @@ def probe(context: Context, options: Options) -> Facts:
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: launchers can be told an address. A loopback address is one of the machine's (Debian sets it so)."""
     if not facts["here"]:
-        return Finding(Status.SKIP, "not_here", "a saved tree resolves no names")
+        return Finding.skip("not_here", "a saved tree resolves no names")
     name, addresses, local = facts["name"], facts["addresses"], facts["local"]
     remedy = f"`getent ahosts {name}`; put the machine's name and address into /etc/hosts"
     if facts["error"] == "timeout":
         sentence = f"no answer of the resolver for the machine's own name ({name})"
-        return Finding(Status.WARN, "resolver_silent", sentence, remedy, facts)
+        return Finding.warn("resolver_silent", sentence, remedy, facts)
     if not addresses:
-        return Finding(Status.WARN, "own_name_unresolved", f"the machine's name {name} does not resolve", remedy, facts)
+        return Finding.warn("own_name_unresolved", f"the machine's name {name} does not resolve", remedy, facts)
     if not local:
         sentence = f"the machine's name {name} leads to {some(addresses)}, which is another machine's"
-        return Finding(Status.WARN, "own_name_foreign", sentence, remedy, facts)
-    return Finding(Status.PASS, "own_name_local", f"{name} leads to {some(local)}", evidence=facts)
+        return Finding.warn("own_name_foreign", sentence, remedy, facts)
+    return Finding.passed("own_name_local", f"{name} leads to {some(local)}", facts)
 
 
 check = Check(
-    name="own_name",
-    question="Does this machine's own name lead to itself?",
+    **Check.parts_of(__name__),
     reads="/etc/hosts, and the system's resolver where the name is not in there; bind(2) to what was found",
     cost="one read, or a process for the resolver, 2–20 ms",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     options={"timeout_s": Option(2.5, "s after which the resolver is not waited for", "as of controller_name")},
 )

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
-from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.counters import Growth
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import rdma, small_files
 
 _IBTA = "InfiniBand's bound of 120 an hour (bit error rate 10^-12), as Oracle's and NVIDIA's documents cite it"
@@ -59,7 +57,7 @@ _CABLE = "clean, reseat or replace cable and transceiver; `mlxlink -d {} -c`"
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The error counters of every port, with those of earlier looks in this boot."""
+    """The error counters of every port, with those of earlier runs in this boot."""
     counts: dict[str, dict[str, int]] = {}
     ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
     for device, port in ports:
@@ -74,7 +72,7 @@ def probe(context: Context, options: Options) -> Facts:
             for device, port in group
             if rdma.may_be_management(port, len(group))
         ],
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 
@@ -84,7 +82,7 @@ def flat(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def _grown(facts: Facts, window_s: float) -> dict[str, Growth]:
-    return windows.growth(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], window_s)
+    return windows.grown(facts, window_s, flat(facts["counts"]))
 
 
 def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
@@ -98,7 +96,7 @@ def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
             status = Status.WARN if port in facts["spared"] else Status.FAIL
             yield Fault(status, "link_flapping", f"{port} lost its link {in_hour} times within an hour", remedy)
         elif 0 < options["warn_flaps_per_day"] <= in_day:
-            yield Fault(Status.WARN, "link_flaps", f"{port} lost its link {in_day} times within a day", remedy)
+            yield Fault.warn("link_flaps", f"{port} lost its link {in_day} times within a day", remedy)
 
 
 def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
@@ -114,16 +112,16 @@ def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
             worst = max(over, key=lambda port: over[port])
             sentence = f"{counter} grows on {some(over)}: {over[worst]:.0f} an hour on {worst}, {limit:g} are allowed"
             remedy = _REMEDIES.get(counter, _CABLE.format(worst.partition("/")[0]))
-            yield Fault(Status.WARN, counter.lower(), sentence, remedy)
+            yield Fault.warn(counter.lower(), sentence, remedy)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails for a link that flaps so often that no job survives, unless it may be for management; other errors warn.
 
-    Whatever a counter reached before the first look of this boot says nothing.
+    Whatever a counter reached before the first run of this boot says nothing.
     """
     if not any(facts["counts"].values()):
-        return Finding(Status.SKIP, "no_counters", "no RDMA port has error counters")
+        return Finding.skip("no_counters", "no RDMA port has error counters")
     full = [
         f"{port} {name}"
         for port, found in facts["counts"].items()
@@ -136,25 +134,21 @@ def judge(facts: Facts, options: Options) -> Finding:
     said = "error counters are read for the first time in this boot" if first else "no link makes too many errors"
     if full:
         said += f"; {len(full)} stand at their limit and cannot grow (`perfquery -R` clears them)"
-    healthy = Finding(Status.PASS, "first_look" if first else "errors_low", said, evidence=evidence)
+    healthy = Finding.passed("first_look" if first else "errors_low", said, evidence)
     return conclude([*_flaps(facts, options), *_errors(facts, options)], healthy, evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts:
-    """This look's counts, and some of the last day's."""
-    return windows.keep(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], _DAY_S)
+    """This run's counts, and some of the last day's."""
+    return windows.kept(facts, _DAY_S, flat(facts["counts"]))
 
 
 check = Check(
-    name="rdma_errors",
-    question="Do links flap, or make errors faster than they may?",
-    reads="/sys/class/infiniband/*/ports/*/counters, compared with the looks of the last hour and day",
+    **Check.parts_of(__name__),
+    reads="/sys/class/infiniband/*/ports/*/counters, compared with the runs of the last hour and day",
     cost="eleven small reads a port, each of which asks the card's firmware: 1–10 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane=rdma.LANE,
-    remember=remember,
     options={
         "warn_per_hour": Option(
             {},

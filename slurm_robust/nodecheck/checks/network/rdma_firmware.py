@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import rdma
 
 
@@ -30,25 +28,22 @@ def judge(facts: Facts, options: Options) -> Finding:
             odd = [name for name, fw in cards.items() if fw != str(wanted)]
             if odd:
                 sentence = f"firmware of {some(odd)} is {cards[odd[0]]}, {wanted} is expected"
-                faults.append(Fault(Status.WARN, "firmware_unexpected", sentence, "`mlxfwmanager --query`; update it"))
+                faults.append(Fault.warn("firmware_unexpected", sentence, "`mlxfwmanager --query`; update it"))
         elif times < len(cards):
             odd = [name for name, fw in cards.items() if fw != usual]
             sentence = f"firmware of {some(odd)} is {cards[odd[0]]}, of other {model} {usual}"
-            faults.append(Fault(Status.WARN, "firmware_mixed", sentence, "`mlxfwmanager --query`; bring them in line"))
+            faults.append(Fault.warn("firmware_mixed", sentence, "`mlxfwmanager --query`; bring them in line"))
     if not boards:
-        return Finding(Status.SKIP, "no_firmware", "no RDMA card tells its firmware", evidence=evidence)
+        return Finding.skip("no_firmware", "no RDMA card tells its firmware", evidence)
     said = ", ".join(sorted({f"{model} {fw}" for (model, _), cards in boards.items() for fw in cards.values()}))
-    return conclude(faults, Finding(Status.PASS, "firmware_alike", f"firmware: {said}", evidence=evidence), evidence)
+    return conclude(faults, Finding.passed("firmware_alike", f"firmware: {said}", evidence), evidence)
 
 
 check = Check(
-    name="rdma_firmware",
-    question="Do like cards run like firmware?",
+    **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/{fw_ver,hca_type,board_id}",
     cost="nothing beyond rdma_ports, whose reading it shares",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane=rdma.LANE,
     options={
         "expected": Option({}, "firmware by board or model: {`MT_0000000838`: `28.41.1000`}", "ours: empty"),

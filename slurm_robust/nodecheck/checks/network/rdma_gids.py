@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import rdma, small_files
 
 _MAX_GIDS = 16
@@ -82,34 +80,31 @@ def _odd(ports: list[dict[str, Any]]) -> Iterator[Fault]:
         local = [port["name"] for port in group if grade(port["gids"]) == "local"]
         if local and 2 * len(routable) > len(group):
             sentence = f"{some(local)} has no IP address (link-local GID only), its sisters have"
-            yield Fault(Status.WARN, "gid_link_local", sentence, "give the interface an address: `ip addr`")
+            yield Fault.warn("gid_link_local", sentence, "give the interface an address: `ip addr`")
         mtus = [port["mtu"] for port in group if port["mtu"]]
         for port in group:
             if port["mtu"] and 2 * mtus.count(max(mtus)) > len(group) and port["mtu"] < max(mtus):
                 sentence = f"{port['netdev']} ({port['name']}) has MTU {port['mtu']}, its sisters {max(mtus)}"
-                yield Fault(Status.WARN, "mtu_odd", sentence, f"`ip link set {port['netdev']} mtu {max(mtus)}`")
+                yield Fault.warn("mtu_odd", sentence, f"`ip link set {port['netdev']} mtu {max(mtus)}`")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Warns for an active RoCE port without a RoCE v2 GID; fails where the site requires one."""
     if not facts["ports"]:
-        return Finding(Status.SKIP, "no_roce", "no RoCE port is active")
+        return Finding.skip("no_roce", "no RoCE port is active")
     ports = [port for port in facts["ports"] if port["gids"] is not None]
     evidence = {"ports": {port["name"]: [port["netdev"], grade(port["gids"]), port["mtu"]] for port in ports}}
     if not ports:
-        return Finding(Status.SKIP, "no_gid_table", "the kernel shows no GIDs here", evidence=evidence)
-    healthy = Finding(Status.PASS, "gids_present", f"{len(ports)} RoCE ports have RoCE v2 GIDs", evidence=evidence)
+        return Finding.skip("no_gid_table", "the kernel shows no GIDs here", evidence)
+    healthy = Finding.passed("gids_present", f"{len(ports)} RoCE ports have RoCE v2 GIDs", evidence)
     return conclude([*_faults(ports, options), *_odd(ports)], healthy, evidence)
 
 
 check = Check(
-    name="rdma_gids",
-    question="Have the RoCE ports the addresses (GIDs) by which peers reach them?",
+    **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/ports/*/{gids,gid_attrs}, /sys/class/net/*/mtu",
     cost="up to 32 small reads a RoCE port, 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane=rdma.LANE,
     options={
         "required": Option(

@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import rdma, small_files
+from slurm_robust.nodecheck.sources import pci, rdma, small_files
 
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 _AER = {
     "aer_dev_fatal": "TOTAL_ERR_FATAL",
     "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL",
@@ -45,14 +42,10 @@ def probe(context: Context, options: Options) -> Facts:
             }
         )
         for name, total in _AER.items():
-            match = re.search(rf"^{total} (\d{{1,18}})$", read_text(function / name, 4096), re.MULTILINE)
+            match = re.search(rf"^{total} (\d{{1,18}})$", small_files.read_text(function / name, 4096), re.MULTILINE)
             if match:
                 counts[f"{device['name']} {name}"] = int(match[1])
-    return {
-        "cards": cards,
-        "counts": counts,
-        **last_probe.since(context, check.name),
-    }
+    return {"cards": cards, "counts": counts, **check_state.since(context, check.name)}
 
 
 def _link(function: Path, which: str) -> list[float]:
@@ -69,7 +62,7 @@ def _slot(function: Path) -> list[float]:
         above = function.resolve().parent
     except (OSError, RuntimeError):
         return [0.0, 0.0]
-    return _link(above, "max") if _PCI.match(above.name) else [0.0, 0.0]
+    return _link(above, "max") if pci.ADDRESS.match(above.name) else [0.0, 0.0]
 
 
 def _less(facts: Facts) -> Iterator[Fault]:
@@ -89,11 +82,11 @@ def _less(facts: Facts) -> Iterator[Fault]:
                     continue
                 sentence = f"PCIe {what} of {card['name']} is {now:g} {unit}, card and slot can do {can:g}"
                 remedy = "reseat the card; look at riser and BIOS setting: `lspci -vv | grep LnkSta`"
-                yield Fault(Status.WARN, f"pcie_{what}", sentence, remedy)
+                yield Fault.warn(f"pcie_{what}", sentence, remedy)
 
 
 def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
-    grown = windows.growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S)
     for name, growth in grown.items():
         device, _, file = name.partition(" ")
         limit = options["warn_correctable_per_hour"] if file == "aer_dev_correctable" else 0.0
@@ -102,7 +95,7 @@ def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
             kind = file.removeprefix("aer_dev_")
             sentence = f"{device} had {growth.delta} {kind} PCIe errors within {growth.window_s / 60:.0f} min"
             remedy = "read `dmesg | grep AER`; reseat the card, look at riser and switch"
-            yield Fault(Status.WARN, f"pcie_{kind}_errors", sentence, remedy)
+            yield Fault.warn(f"pcie_{kind}_errors", sentence, remedy)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -112,9 +105,9 @@ def judge(facts: Facts, options: Options) -> Finding:
     """
     evidence = {"links": {card["name"]: [card["now"], card["can"]] for card in facts["cards"]}}
     if not any(card["now"][0] for card in facts["cards"]):
-        return Finding(Status.SKIP, "no_link", "no RDMA card tells its PCIe link", evidence=evidence)
+        return Finding.skip("no_link", "no RDMA card tells its PCIe link", evidence)
     links = sorted({f"{card['now'][0]:g} GT/s x{card['now'][1]:g}" for card in facts["cards"]})
-    healthy = Finding(Status.PASS, "pcie_good", f"PCIe of RDMA cards: {', '.join(links)}", evidence=evidence)
+    healthy = Finding.passed("pcie_good", f"PCIe of RDMA cards: {', '.join(links)}", evidence)
     return conclude([*_less(facts), *_errors(facts, options)], healthy, evidence)
 
 
@@ -127,20 +120,15 @@ def remember(facts: Facts, options: Options) -> Facts:
         for what, now in zip(("speed", "width"), card["now"], strict=True):
             old = best.get(f"{card['name']} {what}")
             best[f"{card['name']} {what}"] = max(now, old) if isinstance(old, (int, float)) else now
-    kept = windows.keep(kept, facts["counts"], facts["boot_id"], facts["at_s"], counters.HOUR_S)
-    return {"boot_id": facts["boot_id"], "best": best, **kept}
+    return {"boot_id": facts["boot_id"], "best": best, **windows.kept(facts, counters.HOUR_S)}
 
 
 check = Check(
-    name="rdma_pcie",
-    question="Have the RDMA cards all the PCIe that card and slot can give, and is it free of errors?",
+    **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{current,max}_link_{speed,width}, aer_dev_*, of RDMA cards and the port above each",
     cost="nine small reads a card, 1 ms",
     stages=("epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane=rdma.LANE,
-    remember=remember,
     options={
         "warn_correctable_per_hour": Option(
             1000.0, "corrected PCIe errors an hour above which it warns", "ours: PCIe repeats a few without loss"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state, counters
-from slurm_robust.nodecheck.engine.context import STAGES, Context
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import rdma, small_files
 
 _IFF_UP = 0x1
@@ -18,7 +16,7 @@ _NO_LID = (0, 0xFFFF)
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """All ports, and what earlier looks of this boot and of the last one saw."""
+    """All ports, and what earlier runs of this boot and of the last one saw."""
     kept = check_state.load(context.cache_dir, check.name)
     found = rdma.devices(context)
     up = {}
@@ -82,7 +80,7 @@ def _ports(facts: Facts, options: Options) -> list[tuple[str, rdma.Device, rdma.
 
 
 def _gone(facts: Facts, options: Options) -> Iterator[Fault]:
-    """Devices of an earlier look in this boot that are no more."""
+    """Devices of an earlier run in this boot that are no more."""
     there = {device["name"] for device in facts["devices"]}
     addresses = {device["pci"] for device in facts["devices"]} - {""}
     for name, pci in _known(facts["kept"], facts["boot_id"])["devices"].items():
@@ -95,7 +93,7 @@ def _gone(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault(Status.FAIL if late else Status.WARN, "device_gone", sentence, remedy)
         else:
             remedy = "`rdma link`; was the driver unloaded, or the card bonded or handed to a guest?"
-            yield Fault(Status.WARN, "device_unbound", f"{name} is no RDMA device any more", remedy)
+            yield Fault.warn("device_unbound", f"{name} is no RDMA device any more", remedy)
 
 
 def _bad(facts: Facts, options: Options) -> Iterator[Fault]:
@@ -113,14 +111,14 @@ def _bad(facts: Facts, options: Options) -> Iterator[Fault]:
         if _off(facts, port):
             if was_active:
                 remedy = f"`rdma link`; if that is meant, add {name} to nodecheck.options.rdma_ports.ignore"
-                yield Fault(Status.WARN, "port_disabled", f"{name} has been switched off", remedy)
+                yield Fault.warn("port_disabled", f"{name} has been switched off", remedy)
         elif port["state"] in _WAITING:
             remedy = "look at the subnet manager: `sminfo`, `ibstat`"
             sentence = f"{name} has a link and is not configured by the subnet manager ({said})"
             status = Status.FAIL if was_active and late else Status.WARN
             yield Fault(status, "port_not_configured", sentence, remedy)
         elif not port["state"]:
-            yield Fault(Status.UNKNOWN, "port_unreadable", f"{name} does not tell its state", "`ibstat`, `rdma link`")
+            yield Fault.unknown("port_unreadable", f"{name} does not tell its state", "`ibstat`, `rdma link`")
         elif was_active or odd:
             remedy = f"`ibstat`, `rdma link`; look at cable and switch port; unused? rdma_ports.ignore: [{name}]"
             alone = rdma.may_be_management(port, len(group))
@@ -140,7 +138,7 @@ def _few(facts: Facts, options: Options) -> Iterator[Fault]:
         yield Fault(Status.FAIL if active + young < expected else Status.WARN, "ports_missing", sentence, remedy)
     elif not expected and active < _last_full(facts) and facts["at_s"] >= options["boot_grace_s"]:
         sentence = f"{active} RDMA ports are active, {_last_full(facts)} were before this boot"
-        yield Fault(Status.WARN, "fewer_ports_than_before", sentence, remedy)
+        yield Fault.warn("fewer_ports_than_before", sentence, remedy)
 
 
 def _layers(facts: Facts, options: Options) -> Iterator[Fault]:
@@ -149,7 +147,7 @@ def _layers(facts: Facts, options: Options) -> Iterator[Fault]:
         if isinstance(wanted, str) and port["layer"] and port["layer"] != wanted:
             sentence = f"{name} runs as {port['layer']}, {wanted} is expected"
             remedy = f"`mlxconfig -d {device['pci'] or device['name']} query LINK_TYPE_P1`; set it and reset the card"
-            yield Fault(Status.FAIL, "wrong_link_layer", sentence, remedy)
+            yield Fault.fail("wrong_link_layer", sentence, remedy)
 
 
 def _no_lid(facts: Facts, options: Options) -> Iterator[Fault]:
@@ -159,7 +157,7 @@ def _no_lid(facts: Facts, options: Options) -> Iterator[Fault]:
             continue
         if port["lid"] in _NO_LID or port["sm_lid"] in _NO_LID:
             sentence = f"{name} is active and has no local id from the subnet manager"
-            yield Fault(Status.WARN, "no_lid", sentence, "look at the subnet manager: `sminfo`")
+            yield Fault.warn("no_lid", sentence, "look at the subnet manager: `sminfo`")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -176,10 +174,10 @@ def judge(facts: Facts, options: Options) -> Finding:
     faults = [fault for part in parts for fault in part(facts, options)]
     names = [name for name, _, port in _ports(facts, options) if rdma.is_active(port)]
     if not facts["devices"]:
-        healthy = Finding(Status.SKIP, "no_rdma", "the node has no RDMA device", evidence=evidence)
+        healthy = Finding.skip("no_rdma", "the node has no RDMA device", evidence)
     else:
         said = f"{len(names)} RDMA ports are active" + (f": {some(names)}" if names else "")
-        healthy = Finding(Status.PASS, "ports_active", said, evidence=evidence)
+        healthy = Finding.passed("ports_active", said, evidence)
     return conclude(faults, healthy, evidence)
 
 
@@ -208,23 +206,18 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     return None if new == facts["kept"] else new
 
 
-def watch(facts: Facts, options: Options) -> list[tuple[str, ...]]:
+def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """What is active stays so."""
     ports = [(device, port) for _, device, port in _ports(facts, options) if rdma.is_active(port)]
     return [("says", f"{rdma.CLASS}/{device['name']}/ports/{port['port']}/state", "ACTIVE") for device, port in ports]
 
 
 check = Check(
-    name="rdma_ports",
-    question="Are the InfiniBand and RoCE ports up that were up before, or that the site expects?",
-    reads="/sys/class/infiniband, /sys/class/net/*/flags, /sys/bus/pci/devices, and what earlier looks saw",
+    **Check.parts_of(__name__),
+    reads="/sys/class/infiniband, /sys/class/net/*/flags, /sys/bus/pci/devices, and what earlier runs saw",
     cost="a dozen small reads a port, some of which ask the card's firmware: 1–5 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane=rdma.LANE,
-    remember=remember,
-    watch=watch,
     options={
         "expected": Option(0, "ports that must be active; 0 does not say", "ours: only the site knows its nodes"),
         "ignore": Option(

@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.context import STAGES, Context
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import rdma
 
 _REMEDY = "reseat or replace cable and transceiver; `mlxlink -d {} -c`, `iblinkinfo`"
@@ -57,14 +55,14 @@ def _slow(facts: Facts, options: Options) -> Iterator[Fault]:
         wanted = _expected(name, device, port, options)
         if wanted:
             if port["gbps"] < wanted:
-                yield Fault(Status.FAIL, "rate_below_expected", f"{said}, {wanted:g} are expected", remedy)
+                yield Fault.fail("rate_below_expected", f"{said}, {wanted:g} are expected", remedy)
         elif port["gbps"] < best.get(name, 0.0):
             # Settings may have been changed while the node runs, but a link that has lost lanes looks the same.
             status = Status.FAIL if port["layer"] == "InfiniBand" else Status.WARN
             yield Fault(status, "rate_dropped", f"{said}, it ran at {best[name]:g} before", remedy)
         elif port["layer"] == "InfiniBand" and port["gbps"] < device["floor_gbps"]:
             sentence = f"{said}, the card ({device['card']}) does {device['max_gbps']}"
-            yield Fault(Status.FAIL, "rate_far_below_card", sentence, remedy)
+            yield Fault.fail("rate_far_below_card", sentence, remedy)
 
 
 def _odd(facts: Facts, options: Options) -> Iterator[Fault]:
@@ -79,7 +77,7 @@ def _odd(facts: Facts, options: Options) -> Iterator[Fault]:
             if port["gbps"] < usual and not _expected(name, device, port, options):
                 sentence = f"{name} runs at {port['gbps']:g} Gb/s, its sisters at {usual:g}"
                 remedy = _REMEDY.format(device["name"])
-                yield Fault(Status.WARN, "rate_below_sisters", sentence, f"{remedy}; meant? rdma_rate.min_gbps")
+                yield Fault.warn("rate_below_sisters", sentence, f"{remedy}; meant? rdma_rate.min_gbps")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -90,10 +88,10 @@ def judge(facts: Facts, options: Options) -> Finding:
     judged = _judged(facts, options)
     evidence: dict[str, Any] = {"gbps": {name: port["gbps"] for name, _, port in judged}}
     if not judged:
-        return Finding(Status.SKIP, "no_rate", "no RDMA port is active and reports a rate", evidence=evidence)
+        return Finding.skip("no_rate", "no RDMA port is active and reports a rate", evidence)
     rates = Counter(port["gbps"] for _, _, port in judged)
     said = ", ".join(f"{times} at {gbps:g} Gb/s" for gbps, times in rates.most_common())
-    healthy = Finding(Status.PASS, "rates_good", f"RDMA ports: {said}", evidence=evidence)
+    healthy = Finding.passed("rates_good", f"RDMA ports: {said}", evidence)
     return conclude([*_slow(facts, options), *_odd(facts, options)], healthy, evidence)
 
 
@@ -109,15 +107,11 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 
 check = Check(
-    name="rdma_rate",
-    question="Do the InfiniBand and RoCE ports run at the speed they should?",
-    reads="/sys/class/infiniband/*/ports/*/rate, and the rates that earlier looks of this boot saw",
+    **Check.parts_of(__name__),
+    reads="/sys/class/infiniband/*/ports/*/rate, and the rates that earlier runs of this boot saw",
     cost="nothing beyond rdma_ports, whose reading it shares",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane=rdma.LANE,
-    remember=remember,
     options={
         "min_gbps": Option(
             {},

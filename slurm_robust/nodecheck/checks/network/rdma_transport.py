@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.checks.network.rdma_errors import flat
-from slurm_robust.nodecheck.engine import counters, last_probe, windows
-from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 from slurm_robust.nodecheck.sources import rdma, small_files
 
 LIMITS: Mapping[str, int] = {
@@ -51,7 +49,7 @@ _ALONE = 10
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The transport counters of every port, the ports that are sisters, and the counts of earlier looks."""
+    """The transport counters of every port, the ports that are sisters, and the counts of earlier runs."""
     counts: dict[str, dict[str, int]] = {}
     ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
     for device, port in ports:
@@ -65,12 +63,12 @@ def probe(context: Context, options: Options) -> Facts:
     return {
         "counts": counts,
         "sisters": [[rdma.label(device, port) for device, port in group] for group in rdma.sisters(ports)],
-        **last_probe.since(context, check.name),
+        **check_state.since(context, check.name),
     }
 
 
 def _rates(facts: Facts) -> dict[str, float]:
-    grown = windows.growth(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    grown = windows.grown(facts, counters.HOUR_S, flat(facts["counts"]))
     return {name: windows.per_hour(growth) for name, growth in grown.items()}
 
 
@@ -93,36 +91,32 @@ def _odd(rates: Mapping[str, float], group: Sequence[str], options: Options) -> 
                 beside = f", its sisters {median(others):.0f}" if others else ""
                 sentence = f"{port} has {rate:.0f} {counter} an hour{beside}"
                 remedy = f"look at cable, switch port and congestion settings of {port}: `mlxlink`, `ethtool -S`"
-                yield Fault(Status.WARN, f"odd_{counter}", sentence, remedy)
+                yield Fault.warn(f"odd_{counter}", sentence, remedy)
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Warns for the odd one out; never fails, for nobody knows from here whose fault it is."""
     if not any(facts["counts"].values()):
-        return Finding(Status.SKIP, "no_counters", "no RDMA port has transport counters")
+        return Finding.skip("no_counters", "no RDMA port has transport counters")
     rates = _rates(facts)
     evidence: dict[str, Any] = {"per_hour": {name: round(rate, 1) for name, rate in rates.items() if rate}}
     first = not windows.samples_of(facts["kept"], facts["boot_id"])
     said = "transport counters are read for the first time in this boot" if first else "no RDMA port stands out"
-    healthy = Finding(Status.PASS, "first_look" if first else "alike", said, evidence=evidence)
+    healthy = Finding.passed("first_look" if first else "alike", said, evidence)
     return conclude((fault for group in facts["sisters"] for fault in _odd(rates, group, options)), healthy, evidence)
 
 
 def remember(facts: Facts, options: Options) -> Facts:
-    """This look's counts, and some of the last hour's."""
-    return windows.keep(facts["kept"], flat(facts["counts"]), facts["boot_id"], facts["at_s"], counters.HOUR_S)
+    """This run's counts, and some of the last hour's."""
+    return windows.kept(facts, counters.HOUR_S, flat(facts["counts"]))
 
 
 check = Check(
-    name="rdma_transport",
-    question="Does one RDMA port lose or repeat far more than its sisters?",
-    reads="/sys/class/infiniband/*/ports/*/hw_counters, compared with the looks of the last hour",
+    **Check.parts_of(__name__),
+    reads="/sys/class/infiniband/*/ports/*/hw_counters, compared with the runs of the last hour",
     cost="up to nine small reads a port, which the driver answers together: 1–5 ms",
     stages=("epilog", "periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane=rdma.LANE,
-    remember=remember,
     options={
         "warn_per_hour": Option(
             {},

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import STAGES, Context
+from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
-from slurm_robust.nodecheck.sources import rdma, small_files
+from slurm_robust.nodecheck.sources import pci, rdma, small_files
 
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 _INFINIBAND_CLASS = "0x0207"  # PCI class of an InfiniBand controller: a card in Ethernet mode has another
 _DRIVERS = ("mlx5_core", "mlx4_core")
 
@@ -50,7 +46,7 @@ def _without_driver(context: Context) -> Iterator[str]:
     for driver in _DRIVERS:
         for address in small_files.names(context.path("/sys/bus/pci/drivers") / driver):
             function = context.path("/sys/bus/pci/devices") / address
-            if not _PCI.match(address) or small_files.exists(function / "physfn"):
+            if not pci.ADDRESS.match(address) or small_files.exists(function / "physfn"):
                 continue
             if small_files.word(function / "class", 16).startswith(_INFINIBAND_CLASS) and not small_files.names(
                 function / "infiniband"
@@ -62,7 +58,7 @@ def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
     status = Status.FAIL if options["required"] else Status.WARN
     if facts["missing"]:
         sentence = f"kernel module {some(facts['missing'])} is not loaded"
-        yield Fault(Status.FAIL, "module_missing", sentence, f"`modprobe {facts['missing'][0]}`")
+        yield Fault.fail("module_missing", sentence, f"`modprobe {facts['missing'][0]}`")
     if facts["without_driver"]:
         sentence = f"InfiniBand card {some(facts['without_driver'])} has no RDMA device"
         yield Fault(status, "verbs_driver_missing", sentence, "`modprobe mlx5_ib`; read `dmesg | grep mlx5`")
@@ -88,23 +84,20 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Warns, for a job without RDMA runs, if slowly; fails where the site requires RDMA or names a missing module."""
     evidence = {"files": facts["files"], "copied": facts["copied"]}
     if not facts["devices"]:
-        healthy = Finding(Status.SKIP, "no_rdma", "the node has no RDMA device", evidence=evidence)
+        healthy = Finding.skip("no_rdma", "the node has no RDMA device", evidence)
     elif facts["copied"]:
-        healthy = Finding(Status.SKIP, "not_here", "a copied tree has no device files", evidence=evidence)
+        healthy = Finding.skip("not_here", "a copied tree has no device files", evidence)
     else:
         said = f"jobs can open {len(facts['files'])} RDMA devices"
-        healthy = Finding(Status.PASS, "verbs_usable", said, evidence=evidence)
+        healthy = Finding.passed("verbs_usable", said, evidence)
     return conclude(_faults(facts, options), healthy, evidence)
 
 
 check = Check(
-    name="rdma_verbs",
-    question="Can jobs reach the RDMA cards: drivers loaded, device files there and open to users?",
+    **Check.parts_of(__name__),
     reads="/sys/class/infiniband_verbs, /dev/infiniband, /sys/bus/pci/drivers/mlx5_core, /sys/module",
     cost="two small reads and a stat a device, under 1 ms",
     stages=STAGES,
-    probe=probe,
-    judge=judge,
     lane=rdma.LANE,
     options={
         "required": Option(False, "fail, and not only warn, where jobs cannot use RDMA", "ours: not every site does"),

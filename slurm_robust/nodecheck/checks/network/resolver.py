@@ -7,10 +7,9 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context, read_text
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Options
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Options
+from slurm_robust.nodecheck.sources import small_files
 
 _FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
@@ -30,7 +29,7 @@ def probe(context: Context, options: Options) -> Facts:
             files[name] = {"link": link, "mode": stat.S_IMODE(path.stat().st_mode)}
         except OSError:
             files[name] = {"link": link, "mode": None}
-    lines = [line.split() for line in read_text(context.path("/etc/resolv.conf"), 1 << 16).splitlines()]
+    lines = [line.split() for line in small_files.read_text(context.path("/etc/resolv.conf"), 1 << 16).splitlines()]
     servers = [cells[1] for cells in lines if len(cells) > 1 and cells[0] == "nameserver"]
     return {"files": files, "servers": servers[:8]}
 
@@ -39,9 +38,9 @@ def _faults(facts: Facts) -> Iterator[Fault]:
     for name, file in facts["files"].items():
         if file["mode"] is None and file["link"]:
             sentence = f"{name} is a link to {file['link']}, which does not exist"
-            yield Fault(Status.WARN, "file_dangling", sentence, f"`ls -l {name}`; is systemd-resolved running?")
+            yield Fault.warn("file_dangling", sentence, f"`ls -l {name}`; is systemd-resolved running?")
         elif file["mode"] is not None and not file["mode"] & stat.S_IROTH:
-            yield Fault(Status.WARN, "file_closed", f"users cannot read {name}", f"`chmod 644 {name}`")
+            yield Fault.warn("file_closed", f"users cannot read {name}", f"`chmod 644 {name}`")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
@@ -49,19 +48,16 @@ def judge(facts: Facts, options: Options) -> Finding:
     there = [name for name, file in facts["files"].items() if file["mode"] is not None]
     said = f"name servers: {some(facts['servers'])}" if facts["servers"] else "no name server is named"
     if there:
-        healthy = Finding(Status.PASS, "resolver_readable", said, evidence=facts)
+        healthy = Finding.passed("resolver_readable", said, facts)
     else:
-        healthy = Finding(Status.SKIP, "no_files", "the resolver's files are not to be seen", evidence=facts)
+        healthy = Finding.skip("no_files", "the resolver's files are not to be seen", facts)
     return conclude(_faults(facts), healthy, facts)
 
 
 check = Check(
-    name="resolver",
-    question="Can users' jobs resolve names: are the resolver's files there and readable for everyone?",
+    **Check.parts_of(__name__),
     reads="/etc/resolv.conf, and the modes of it, /etc/hosts and /etc/nsswitch.conf",
     cost="one read and three stats",
     stages=("periodic", "full"),
-    probe=probe,
-    judge=judge,
     lane="files",
 )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.checks.torch import devices as torch_devices
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 
 _KINDS = {"h2d": "host to device", "d2h": "device to host", "d2d": "device to device"}
 _SLOW = 0.5
@@ -69,20 +67,17 @@ def judge(facts: Facts, options: Options) -> Finding:
         "with no job on the node run it again; look at PCIe width and speed, NUMA and NVLink (`nvidia-smi topo -m`)"
     )
     if slow:
-        return Finding(Status.FAIL, "slow_copies", "; ".join(slow), remedy, facts)
+        return Finding.fail("slow_copies", "; ".join(slow), remedy, facts)
     if odd:
-        return Finding(Status.WARN, "slower_than_sisters", "; ".join(odd), remedy, facts)
-    return Finding(Status.PASS, "copies_fast", f"copies of {len(facts['rates']['h2d'])} GPUs are fast", "", facts)
+        return Finding.warn("slower_than_sisters", "; ".join(odd), remedy, facts)
+    return Finding.passed("copies_fast", f"copies of {len(facts['rates']['h2d'])} GPUs are fast", facts)
 
 
 check = Check(
-    name="bandwidth",
-    question="Do data move between host and GPUs, and among GPUs, as fast as they should?",
+    **Check.parts_of(__name__),
     reads="torch: timed copies of pinned memory to, from and among the GPUs",
     cost="seconds: torch is loaded, some GB are copied",
     stages=("full",),
-    probe=probe,
-    judge=judge,
     lane=torch_devices.LANE,
     deadline_s=120.0,
     options={

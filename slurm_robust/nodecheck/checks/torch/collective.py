@@ -11,11 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.checks.torch import collective_rank
 from slurm_robust.nodecheck.checks.torch import devices as torch_devices
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 
 _CPU_RANKS = 2
 _DEADLINE_S = 120.0
@@ -78,25 +76,20 @@ def judge(facts: Facts, options: Options) -> Finding:
     if wrong:
         sentence = f"an all-reduce came to a wrong sum on rank {', '.join(wrong)}"
         remedy = "drain; look at NVLink and PCIe errors; run `srobust check --only collective,matmul` again"
-        return Finding(Status.FAIL, "wrong_sum", sentence, remedy, facts)
+        return Finding.fail("wrong_sum", sentence, remedy, facts)
     lost = [rank for rank in ranks if rank["state"] != "ok"]
     if lost:
         sentence = f"{len(lost)} of {len(ranks)} ranks came to no sum ({facts['backend']}): {lost[0]['error']}"
         remedy = "run it again with NCCL_DEBUG=INFO; look for a hung GPU with `nvidia-smi`"
-        return Finding(Status.UNKNOWN, "no_sum", sentence, remedy, facts)
-    return Finding(
-        Status.PASS, "sum_right", f"{len(ranks)} ranks came to the right sum ({facts['backend']})", "", facts
-    )
+        return Finding.unknown("no_sum", sentence, remedy, facts)
+    return Finding.passed("sum_right", f"{len(ranks)} ranks came to the right sum ({facts['backend']})", facts)
 
 
 check = Check(
-    name="collective",
-    question="Can the node's GPUs sum up together, and do they come to the right sum?",
+    **Check.parts_of(__name__),
     reads="torch.distributed: an all-reduce among the GPUs over NCCL, or of two processes over gloo without any",
     cost="seconds: a process a GPU, each loads torch",
     stages=("full",),
-    probe=probe,
-    judge=judge,
     lane=torch_devices.LANE,
     deadline_s=_DEADLINE_S,
     options={

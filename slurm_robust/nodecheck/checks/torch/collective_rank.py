@@ -1,4 +1,4 @@
-"""One rank of the `collective` check, started as a program: an all-reduce whose answer is known.
+"""Can the node's GPUs sum up together, and do they come to the right sum?
 
 `python torch_rank.py RANK WORLD FILE DEVICE SECONDS ELEMENTS`; prints `ok` and the milliseconds, or how many values are
 wrong. It ends itself after SECONDS, also where whoever started it is gone.

@@ -1,12 +1,11 @@
-"""What the torch checks share: the devices, exact matrices and checksums. Imports torch only when it is called."""
+"""Can the node's GPUs sum up together, and do they come to the right sum?"""
 
 from __future__ import annotations
 
 import importlib.util
 from typing import Any
 
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
+from slurm_robust.nodecheck.checks import Context, Finding
 
 LANE = "torch"
 """One process for all of them: torch takes seconds to load."""
@@ -23,7 +22,7 @@ def absent(context: Context) -> str:
 
 def skipped(facts: dict[str, Any]) -> Finding:
     """The finding where `absent` said why."""
-    return Finding(Status.SKIP, "no_torch", f"not computed: {facts['absent']}")
+    return Finding.skip("no_torch", f"not computed: {facts['absent']}")
 
 
 def devices(torch: Any) -> list[str]:

@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.checks.torch import devices as torch_devices
-from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.engine.registry import Check, Facts, Option, Options
 
 _CPU_SIZE = 384
 _REMEDY = (
@@ -81,23 +79,20 @@ def judge(facts: Facts, options: Options) -> Finding:
     guilty, split = _outsiders(found)
     faults = {
         "wrong_product": (_names(d for d in found if d["wrong_rows"]), "computes wrong products"),
-        "not_repeatable": (
-            _names(d for d in found if len(set(d["sums"])) > 1),
-            "gives other bits each time",
-        ),
+        "not_repeatable": (_names(d for d in found if len(set(d["sums"])) > 1), "gives other bits each time"),
         "unlike_sisters": (guilty, "computes other bits than the GPUs of the same model"),
     }
     for reason, (names, words) in faults.items():
         if names:
-            return Finding(Status.FAIL, reason, f"{', '.join(names)} {words}", _REMEDY, facts)
+            return Finding.fail(reason, f"{', '.join(names)} {words}", _REMEDY, facts)
     if facts["errors"]:
         device, error = next(iter(facts["errors"].items()))
         sentence = f"{device} could not compute: {error}"
-        return Finding(Status.UNKNOWN, "not_computed", sentence, "free the GPU's memory and run it again", facts)
+        return Finding.unknown("not_computed", sentence, "free the GPU's memory and run it again", facts)
     if split:
         sentence = f"{', '.join(split)} are of one model and compute different bits"
-        return Finding(Status.WARN, "sisters_differ", sentence, "run it again; compare with another node", facts)
-    return Finding(Status.PASS, "products_right", f"products are right ({', '.join(_names(found))})", "", facts)
+        return Finding.warn("sisters_differ", sentence, "run it again; compare with another node", facts)
+    return Finding.passed("products_right", f"products are right ({', '.join(_names(found))})", facts)
 
 
 def _names(devices: Iterable[dict[str, Any]]) -> list[str]:
@@ -105,13 +100,10 @@ def _names(devices: Iterable[dict[str, Any]]) -> list[str]:
 
 
 check = Check(
-    name="matmul",
-    question="Does each GPU multiply matrices rightly, every time, and as its sisters do?",
+    **Check.parts_of(__name__),
     reads="torch on each GPU, or on the CPU where there is none",
     cost="seconds: torch is loaded, and computes on each GPU in turn",
     stages=("full",),
-    probe=probe,
-    judge=judge,
     lane=torch_devices.LANE,
     deadline_s=180.0,
     options={

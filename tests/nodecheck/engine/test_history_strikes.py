@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.nodecheck.engine import history
-from slurm_robust.nodecheck.engine.finding import Finding, Fitness, Report, Result, Status
+from slurm_robust.nodecheck.engine.finding import Finding, Fitness, NodeReport, Result, Status
 
 TWO = {"link": {"strikes": 2, "window_s": 600.0}}
 
 
-def report(status: Status, stage: str = "periodic", reason: str = "link_down") -> Report:
+def report(status: Status, stage: str = "periodic", reason: str = "link_down") -> NodeReport:
     """A look with one finding."""
-    return Report("n1", stage, (Result("link", Finding(status, reason, "ib0 is down")),))
+    return NodeReport("n1", stage, (Result("link", Finding(status, reason, "ib0 is down")),))
 
 
 def looks(*statuses: Status, every_s: float = 300.0, strikes: Any = TWO) -> list[Status]:
@@ -62,7 +62,7 @@ def test_one_strike_counts_at_once() -> None:
 def test_the_warning_says_which_look_it_is() -> None:
     """For the log."""
     judged, _ = history.weigh(report(F), {}, TWO, boot_id="b", now_s=10)
-    assert judged.results[0].finding.sentence == "ib0 is down (look 1 of 2)"
+    assert judged.results[0].finding.sentence == "ib0 is down (run 1 of 2)"
     assert judged.verdict is Fitness.FIT
 
 
@@ -120,6 +120,6 @@ def test_whatever_was_kept_a_first_look_never_drains(kept: dict[str, Any]) -> No
 def test_a_damaged_count_is_no_count(damaged: object) -> None:
     """JSON can hold numbers that no look wrote: the look goes on as the first."""
     kept = {"boot_id": "b", "checks": {"xid": {"reason": "x", "looks": damaged, "last_s": damaged, "job": None}}}
-    report = Report("n1", "periodic", (Result("xid", Finding(Status.FAIL, "x", "XID")),))
+    report = NodeReport("n1", "periodic", (Result("xid", Finding(Status.FAIL, "x", "XID")),))
     weighed, _ = history.weigh(report, kept, {"xid": {"strikes": 2, "window_s": 1e9}}, boot_id="b", now_s=50.0)
     assert weighed.results[0].finding.status is Status.WARN

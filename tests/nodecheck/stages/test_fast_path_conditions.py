@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_robust.nodecheck.stages import fast_path
-from slurm_robust.nodecheck.stages.cache_conditions import Stale
+from slurm_robust.nodecheck.stages.fast_path import StaleVerdict
 
 IB = "sys/class/infiniband/mlx5_0"
 FILES = {
@@ -60,7 +60,7 @@ class Node:
 
     def holds(self) -> dict[str, str]:
         """What the verdict says; raises where it does not hold."""
-        return fast_path.holds(str(self.config), "n1")[1]
+        return fast_path.cached_verdict(str(self.config), "n1")[1]
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_what_can_break_a_job_between_two_looks_ends_it(node: Node, change: Call
     """Each is seen without a check being loaded, and leads to the whole look."""
     assert node.holds()["again"] == ""
     change(node)
-    with pytest.raises(Stale):
+    with pytest.raises(StaleVerdict):
         node.holds()
 
 
@@ -120,7 +120,7 @@ def test_a_job_with_more_gpus_than_there_were_is_looked_at(node: Node, monkeypat
         monkeypatch.setenv("SLURM_JOB_GPUS", given)
         node.holds()
     monkeypatch.setenv("SLURM_JOB_GPUS", "0,1,2")
-    with pytest.raises(Stale, match="given 3 GPUs"):
+    with pytest.raises(StaleVerdict, match="got 3 GPUs"):
         node.holds()
 
 

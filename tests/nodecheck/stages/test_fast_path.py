@@ -15,11 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.checks.host import leftovers
-from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine import choices, runner
 from slurm_robust.nodecheck.engine.finding import Finding, Status
-from slurm_robust.nodecheck.stages import cache_conditions, fast_path, stage_run
-from slurm_robust.nodecheck.stages.cache_conditions import Stale
+from slurm_robust.nodecheck.stages import fast_path, stage_run
+from slurm_robust.nodecheck.stages.fast_path import StaleVerdict
 
 HOME = Path(__file__).parents[3]
 XID_13 = "NVRM: Xid (PCI:0000:9b:00): 13, pid=1, Graphics Exception\n"
@@ -65,7 +66,7 @@ class Site:
 
     def holds(self) -> str:
         """What the verdict says; raises where it does not hold."""
-        return fast_path.holds(str(self.config), "n1")[0]
+        return fast_path.cached_verdict(str(self.config), "n1")[0]
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ CHANGES: list[Callable[[Site], object]] = [
     rewrite("end", ""),
     rewrite("watch\tentries", "watch\tunheard\tof"),
     rewrite("watch\tentries", "watch\tentries\t/proc/driver/nvidia/gpus\t8"),
-    lambda site: site.configure(", leave_timeout_s: 4"),
+    lambda site: site.configure(", permit_timeout_s: 4"),
     lambda site: site.config.touch(),
     lambda site: site.config.unlink(),
     lambda site: site.verdict.unlink(),
@@ -157,7 +158,7 @@ def test_any_change_ends_it(site: Site, change: Callable[[Site], object]) -> Non
     """Another program, boot, node, configuration, age, owner; a new line about a GPU; garbage: the whole look."""
     site.holds()
     change(site)
-    with pytest.raises((OSError, Stale, KeyError, ValueError, IndexError)):
+    with pytest.raises((OSError, StaleVerdict, state_folder.UntrustedState, KeyError, ValueError, IndexError)):
         site.holds()
 
 
@@ -173,7 +174,7 @@ def test_a_line_that_is_being_written_is_looked_at_as_a_whole(site: Site) -> Non
     site.look()
     assert site.holds()
     logged("id (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus.\n")(site)
-    with pytest.raises(Stale):
+    with pytest.raises(StaleVerdict):
         site.holds()
 
 
@@ -202,22 +203,22 @@ def test_zero_switches_it_off(site: Site) -> None:
 def test_mounts_are_asked_and_a_change_of_any_shows(site: Site) -> None:
     """A place that is gone, full, read-only, or another device is no fresh verdict's matter."""
     device = site.scratch.stat().st_dev
-    cache_conditions.ask("", [(cache_conditions._answers, [f"{site.scratch}|{device}|1|w"])])
+    fast_path.ask_in_child("", [(fast_path._answers, [f"{site.scratch}|{device}|1|w"])])
     for wrong in (
         f"{site.scratch}/none|{device}|1|w",
         f"{site.scratch}|{device + 1}|1|",
         f"{site.scratch}|{device}|{1 << 40}|",
     ):
-        with pytest.raises(Stale, match="changed"):
-            cache_conditions.ask("", [(cache_conditions._answers, [f"{site.scratch}|{device}|1|w", wrong])])
+        with pytest.raises(StaleVerdict, match="changed"):
+            fast_path.ask_in_child("", [(fast_path._answers, [f"{site.scratch}|{device}|1|w", wrong])])
 
 
 def test_a_mount_that_does_not_answer_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """nhc#95: after a second the whole look takes over, which knows what to do about it."""
-    monkeypatch.setattr(cache_conditions, "_usable", lambda *a: time.sleep(30))
+    monkeypatch.setattr(fast_path, "_usable", lambda *a: time.sleep(30))
     started_s = time.monotonic()
-    with pytest.raises(Stale, match="does not answer"):
-        cache_conditions.ask("", [(cache_conditions._answers, ["/|1|1|"])])
+    with pytest.raises(StaleVerdict, match="does not answer"):
+        fast_path.ask_in_child("", [(fast_path._answers, ["/|1|1|"])])
     assert time.monotonic() - started_s < 5
 
 
@@ -225,10 +226,10 @@ def test_whoever_waits_for_our_output_does_not_wait_for_a_dead_mount(tmp_path: P
     """Slurmd reads a prolog's output to its end: what sleeps in the kernel, and cannot be killed, must not hold it."""
     code = (
         f"import sys, time\nsys.path.append({str(HOME)!r})\n"
-        "from slurm_robust.nodecheck.stages import cache_conditions as watches\n"
+        "from slurm_robust.nodecheck.stages import fast_path as watches\n"
         "watches.os.kill = lambda *a: None\nwatches._usable = lambda *a: time.sleep(20)\n"
-        "try:\n    watches.ask('', [(watches._answers, ['/|1|1|'])])\n"
-        "except watches.Stale as stale:\n    print(stale, file=sys.stderr)\n"
+        "try:\n    watches.ask_in_child('', [(watches._answers, ['/|1|1|'])])\n"
+        "except watches.StaleVerdict as stale:\n    print(stale, file=sys.stderr)\n"
     )
     started_s = time.monotonic()
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, timeout=60, check=True)
@@ -244,11 +245,11 @@ def test_no_bytes_make_it_say_more_than_a_look_did(site: Site, data: bytes, at: 
     site.whole = whole  # type: ignore[attr-defined]
     site.verdict.write_bytes(whole[:at] + data)
     try:
-        said = fast_path.holds(str(site.config), "n1")[1]
-    except (OSError, Stale, KeyError, ValueError, IndexError, TypeError):
+        said = fast_path.cached_verdict(str(site.config), "n1")[1]
+    except (OSError, StaleVerdict, state_folder.UntrustedState, KeyError, ValueError, IndexError, TypeError):
         return
     assert said["node"] == "n1"
-    assert said["boot"] == fast_path.boot_id()
+    assert said["boot"] == state_folder.boot_id()
 
 
 @given(st.text(max_size=300))
@@ -257,14 +258,14 @@ def test_the_hint_where_state_lies_never_fails_otherwise_than_it_says(text: str)
     path = Path(f"/tmp/srobust-hint-{os.getpid()}")
     path.write_bytes(f"nodecheck:\n  cache_dir: {text}".encode("utf-8", "surrogatepass"))
     try:
-        assert fast_path.cache_dir_of(str(path), "n1")
-    except Stale:
+        assert state_folder.cache_dir_of(str(path), "n1")
+    except state_folder.UntrustedState:
         pass
     finally:
         path.unlink()
 
 
-SHORT_WAY = ("nodecheck.stages", "nodecheck.stages.fast_path", "nodecheck.stages.cache_conditions")
+SHORT_WAY = ("nodecheck.state_folder", "nodecheck.stages", "nodecheck.stages.fast_path")
 
 
 @pytest.mark.parametrize("name", ["n1", "gpu-a100.rack_7"])
@@ -314,7 +315,7 @@ def test_the_whole_look_without_yaml_once_the_choices_are_kept(site: Site) -> No
 def restless(monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
     """`leftovers` is a check that changes by the minute, and finds this."""
     finding = Finding(status, "said", "said so")
-    changed = replace(leftovers.check, again=True, probe=lambda c, o: {}, judge=lambda f, o: finding)
+    changed = replace(leftovers.check, always=True, probe=lambda c, o: {}, judge=lambda f, o: finding)
     monkeypatch.setattr(leftovers, "check", changed)
 
 
@@ -341,11 +342,11 @@ def test_a_check_of_the_prolog_that_the_health_check_does_not_make_is_made_again
     """The verdict speaks of what was looked at, and no more."""
     monkeypatch.setattr(leftovers, "check", replace(leftovers.check, stages=("prolog", "full")))
     site.look("periodic")
-    assert list(json.loads(fast_path.holds(str(site.config), "n1")[1]["again"])) == ["leftovers"]
+    assert list(json.loads(fast_path.cached_verdict(str(site.config), "n1")[1]["again"])) == ["leftovers"]
     site.look("prolog")
     site.verdict.unlink()
     site.look("prolog")
-    assert fast_path.holds(str(site.config), "n1")[1]["again"] == ""
+    assert fast_path.cached_verdict(str(site.config), "n1")[1]["again"] == ""
 
 
 def test_options_and_names_that_do_not_exist_are_2(site: Site) -> None:
@@ -358,3 +359,16 @@ def test_options_and_names_that_do_not_exist_are_2(site: Site) -> None:
     ):
         site.configure(more)
         assert site.look("prolog") == 2
+
+
+@pytest.mark.parametrize(
+    "keys", ["permit_timeout_s: 4.0, without_daemon: drain", "leave_timeout_s: 4.0, alone: drain"], ids=["new", "old"]
+)
+def test_old_keys_of_the_configuration_are_read_as_the_new_ones(tmp_path: Path, keys: str) -> None:
+    """By the scripts too: their choices are the same, and so is what the gate reads."""
+    path = tmp_path / "robust.yaml"
+    path.write_text(f"nodecheck: {{cache_dir: {tmp_path}/cache, {keys}}}\n")
+    path.chmod(0o644)
+    part = choices.read(str(path)).nodecheck
+    assert (part.permit_timeout_s, part.without_daemon) == (4.0, "drain")
+    assert choices.load(str(path), "n1").cache_dir == f"{tmp_path}/cache"

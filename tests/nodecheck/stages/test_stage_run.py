@@ -107,7 +107,7 @@ class Twice(NamedTuple):
         Twice("epilog", 2, (Status.FAIL, Status.WARN), refuses=False, words="not so a second later"),
         Twice("prolog", 2, (Status.FAIL, Status.UNKNOWN), refuses=False, words="not so a second later"),
         Twice("prolog", 1, (Status.FAIL,), refuses=True),
-        Twice("periodic", 2, (Status.FAIL,), refuses=False, words="look 1 of 2"),
+        Twice("periodic", 2, (Status.FAIL,), refuses=False, words="run 1 of 2"),
     ],
 )
 def test_what_comes_and_goes_is_looked_at_twice_also_before_a_job(
@@ -118,7 +118,7 @@ def test_what_comes_and_goes_is_looked_at_twice_also_before_a_job(
     stages = ("prolog", "epilog", "periodic", "full")
     check = Check("ethernet", "?", "?", "?", stages, flapping.probe, flapping.judge, strikes=case.strikes)
     monkeypatch.setattr(stage_run.registry, "select", lambda *a: [check])
-    monkeypatch.setattr(stage_run, "SECOND_LOOK_S", 0.01)
+    monkeypatch.setattr(stage_run, "SECOND_RUN_S", 0.01)
     monkeypatch.setattr(stage_run, "_act", lambda *a: 20)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     config = tmp_path / "robust.yaml"
@@ -142,4 +142,4 @@ def test_where_nothing_can_be_kept_the_log_says_so(
     config = tmp_path / "robust.yaml"
     config.write_text(f"nodecheck: {{kmsg: /dev/null, cache_dir: {tmp_path}/no-folder}}\n")
     assert stage_run.main("periodic", str(config)) == 0
-    assert f"nothing can be kept in {tmp_path}/no-folder" in capsys.readouterr().err
+    assert f"cannot write to {tmp_path}/no-folder" in capsys.readouterr().err
