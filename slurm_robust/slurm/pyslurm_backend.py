@@ -25,7 +25,7 @@ from slurm_robust.model import JobRef
 from slurm_robust.slurm import arguments
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.commands import CommandClient, same
-from slurm_robust.slurm.pyslurm_link import Link
+from slurm_robust.slurm.pyslurm_link import PyslurmLink
 from slurm_robust.slurm.pyslurm_worker import Unable
 
 
@@ -47,7 +47,7 @@ class PyslurmClient(CommandClient):
         if not _here():
             raise ImportError("No module named 'pyslurm'")
         super().__init__(config)
-        self._link = Link(config)
+        self._link = PyslurmLink(config)
 
     def close(self) -> None:
         """End pyslurm's process; the next call starts it again."""

@@ -54,14 +54,14 @@ class _Worker:
         self.process.wait()
 
 
-class Link:
+class PyslurmLink:
     """The worker process, started when needed and ended past a deadline. Calls from several threads take turns."""
 
     def __init__(self, config: SlurmConfig) -> None:
         self._config = config
         self._turn = threading.Lock()
         self._worker: _Worker | None = None
-        self._at_loss: weakref.finalize[[], Link] | None = None
+        self._at_loss: weakref.finalize[[], PyslurmLink] | None = None
 
     def ask(self, kind: type[T], call: str, what: str, **args: Any) -> T:
         """One request, one reply.

@@ -33,7 +33,7 @@ class Quarantine:
     word: str = ""
 
 
-class Ledger:
+class NodeLedger:
     """Reads and writes them."""
 
     def __init__(self, journal: Journal) -> None:

@@ -35,7 +35,7 @@ class StandbyCheck:
 
 
 @dataclass(frozen=True)
-class Due:
+class ChecksDue:
     """Of one pool: members whose check is missing or too old, and those whose check begins now."""
 
     unchecked: tuple[str, ...]
@@ -57,7 +57,7 @@ def due(
     busy: frozenset[str],
     now_s: float,
     max_age_s: float,
-) -> Due:
+) -> ChecksDue:
     """Choose. Half of a pool stays ready at any time; those that never passed come first.
 
     Args:
@@ -68,7 +68,7 @@ def due(
         max_age_s: 0 checks nobody.
     """
     if not max_age_s:
-        return Due((), ())
+        return ChecksDue((), ())
     rows = {n.name: known.get(n.name, StandbyCheck(n.name)) for n in members}
     wanting = [n for n in members if wants_check(n, known.get(n.name), now_s, max_age_s)]
     free = max(1, len(members) // 2) - sum(1 for row in rows.values() if row.job_id is not None)
@@ -78,4 +78,4 @@ def due(
         if idle(n) and n.name not in busy and rows[n.name].job_id is None and now_s >= rows[n.name].next_try_at_s
     ]
     able.sort(key=lambda name: (rows[name].passed_at_s, name))
-    return Due(tuple(sorted(n.name for n in wanting)), tuple(able[: max(0, free)]))
+    return ChecksDue(tuple(sorted(n.name for n in wanting)), tuple(able[: max(0, free)]))

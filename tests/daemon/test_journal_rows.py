@@ -3,43 +3,48 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurm_robust.daemon.store.journal import CLOSED, FILE_NAME, IncidentRow, Journal
-from slurm_robust.daemon.store.node_ledger import Ledger, Quarantine
+from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.schema import JournalError
-from slurm_robust.model import Action, ActionKind, JobRef
+from slurm_robust.model import Action, ActionKind, Attempt, Conclusion, Incident, JobRef, StackClass, Suspect, Verdict
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, Recovery
 
+VERDICT = Verdict(Conclusion.CULPRIT, "ü", (Suspect("n2", (1,), 0.8, "hangs"),), (StackClass("0-2", ("f (a.py:1)",)),))
 DRAIN = Action(ActionKind.DRAIN, "n2", "srobust: '; DROP TABLE incidents;--")
 
 
 def row(key: str = "1.r0.5.i", **more: object) -> IncidentRow:
     """An incident with a plan of two actions."""
     recovery = Recovery(CLAIM, JobRef(7, 5, 2), "ann", 0, bad=("n2",), seat="s", actions=(DRAIN, DRAIN))
-    values = {"id": "i", "job_id": 7, "job": "5_2", "user": "ann", "cluster": "c", "restart": 0, "start_at_s": 5}
-    values |= {"kind": CLAIM, "mode": "act", "opened_at_s": 100.0, "recovery": recovery, "seat": True, **more}
-    return IncidentRow(key=key, **values)  # type: ignore[arg-type]
+    attempt = Attempt("c", "5_2", 0, 5)
+    own = {name: more.pop(name) for name in ("opened_at_s", "times", "verdict") if name in more}
+    values = {"id": "i", "job": "5_2", "attempt": attempt.key, "opened_at_s": 100.0, "plan": recovery.plan, **own}
+    incident = Incident(**values)  # type: ignore[arg-type]
+    row = IncidentRow(key, incident, attempt, 7, "ann", CLAIM, "act", recovery=recovery, seat=True)
+    return replace(row, **more)  # type: ignore[arg-type]
 
 
 def test_round_trip_after_another_process_died(tmp_path: Path) -> None:
     """What was written is there for the next one, values and plan, without the first one closing anything."""
     first = Journal.open(tmp_path)
-    first.add_incident(row(times={"fault": 99.5}, verdict={"why": "ü"}))
+    first.add_incident(row(times={"fault": 99.5}, verdict=VERDICT, confidence=0.8, step=7, claimed_at_s=99.0))
     first.note_call("1.r0.5.i", DRAIN, 101.0)
     second = Journal.open(tmp_path)
     found = second.incident("1.r0.5.i")
     assert found is not None
     assert found.recovery == row().recovery
-    assert (found.times, found.verdict) == ({"fault": 99.5}, {"why": "ü"})
+    assert found == row(times={"fault": 99.5}, verdict=VERDICT, confidence=0.8, step=7, claimed_at_s=99.0)
     called = second.actions("1.r0.5.i")[0]
     assert (called.calls, called.done_at_s) == (1, None)
     second.update_incident("1.r0.5.i", times={"running": 120.0}, state=CLOSED, closed_at_s=121.0)
     again = first.incident("1.r0.5.i")
     assert again is not None
-    assert again.times == {"fault": 99.5, "running": 120.0}
+    assert again.incident.times == {"fault": 99.5, "running": 120.0}
     first.close()
     second.close()
 
@@ -60,9 +65,9 @@ def test_seats_that_brought_no_new_step_are_counted(tmp_path: Path) -> None:
     """By the steps that the job told with its claims. What the daemon gave for a lost node is not the job's doing."""
     journal = Journal.open(tmp_path)
     for number, step in enumerate((4, 9, 9, -1)):
-        journal.add_incident(row(f"i{number}", opened_at_s=100.0 + number, verdict={"step": step}))
-    journal.add_incident(row("lost", opened_at_s=105.0, kind=NODE_LOST, verdict={}))
-    journal.add_incident(row("another's", opened_at_s=105.0, job_id=8, verdict={"step": -1}))
+        journal.add_incident(row(f"i{number}", opened_at_s=100.0 + number, step=step))
+    journal.add_incident(row("lost", opened_at_s=105.0, kind=NODE_LOST))
+    journal.add_incident(row("another's", opened_at_s=105.0, job_id=8))
     assert journal.fruitless_seats(0.0, 7, -1) == 3, "the one at step 4 brought it to step 9"
     assert journal.fruitless_seats(102.5, 7, -1) == 1
     assert journal.fruitless_seats(0.0, 7, 10) == 0
@@ -108,7 +113,7 @@ def test_retention(tmp_path: Path) -> None:
 def test_strikes_need_different_jobs_and_lineages(tmp_path: Path) -> None:
     """One job with many names, or one training with many jobs, is one voice."""
     journal = Journal.open(tmp_path)
-    ledger = Ledger(journal)
+    ledger = NodeLedger(journal)
     for job_id, lineage in ((1, "a"), (1, "b"), (1, "c")):
         ledger.strike(Quarantine("n1", "k", job_id, lineage, "", 0, 0), 10.0, "passed")
     for job_id, lineage in ((1, "a"), (2, "a"), (3, "a")):

@@ -39,7 +39,7 @@ def test_lost_batch_node_without_a_word(scene: Scene) -> None:
         assert scene.job(competitor).state == "PENDING"
         wait_until(lambda: scene.node(dead).reason.startswith("srobust: stopped responding"), 20, "drained, witnessed")
         incident = scene.await_incident(job, kind="node_lost", outcome="running")
-        assert incident["verdict"]["suspects"] == [dead]
+        assert [s["node"] for s in incident["verdict"]["suspects"]] == [dead]
         assert f"srobust-seat-{job}" not in scene.ours()
 
 
