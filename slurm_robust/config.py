@@ -1,7 +1,7 @@
-"""What the site chose: one YAML file, one typed object. Every default and its unit stand here.
+"""The site's choices: one YAML file, one typed object. Every default is here, with its unit.
 
-Looked for in this order: an explicit path, `$SROBUST_CONFIG`, `/etc/slurm_robust/robust.yaml`; with none of them, the
-defaults. A wrong file names file, line and key, and starts nothing.
+The file is searched for in this order: an explicit path, `$SROBUST_CONFIG`, `/etc/slurm_robust/robust.yaml`; without
+any, the defaults hold. The error for a wrong file names file, line and key, and nothing is started.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ import yaml
 from slurm_robust.model import Mode
 
 DEFAULT_PATH = Path("/etc/slurm_robust/robust.yaml")
+RENAMED = {
+    "nodecheck.leave_timeout_s": "nodecheck.permit_timeout_s",
+    "nodecheck.alone": "nodecheck.without_daemon",
+    "supervise.unreported_look_s": "supervise.quiet_capture_interval_s",
+    "supervise.slowness_look_s": "supervise.slowness_interval_s",
+}
+"""Old key → new key. Old keys are still read, up to the next version."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -47,29 +54,29 @@ class SuperviseConfig(_Section, frozen=True):
     """When a job is suspected, and when that is acted on."""
 
     tick_s: Positive = 0.5
-    """How often an agent looks at its ranks."""
+    """How often an agent polls its ranks."""
     suspicion_p99_factor: Positive = 3.0
     suspicion_floor_s: NonNegative = 2.0
     """Suspected after factor × p99 of this attempt's own steps + floor."""
     min_steps: Count = 5
     """Steps seen before an attempt's own p99 counts."""
     corroborate_after_s: Positive = 4.2
-    """Between captures in the first half minute of a suspicion: two, three or more still ones may confirm it."""
+    """Between captures in the first half minute of a suspicion: two, three or more without motion may confirm it."""
     suspicions_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12
-    """After so many that came to nothing, a job's silence is looked into at the action limit only."""
+    """After so many that came to nothing, a job's silence is examined at the action limit only."""
     action_limit_s: Positive = 1800.0
     """Silence after which the job is acted on without a pattern that explains it."""
     startup_limit_s: Positive = 3600.0
     """The same, before the first step."""
     recapture_s: Positive = 60.0
-    """While suspicion lasts and nothing explains it, look again this often."""
-    unreported_look_s: Positive = 120.0
-    """While no progress is told, or too few steps for a p99, a silent job has its stacks looked at this often."""
-    slowness_look_s: Positive = 60.0
-    """Step times that ranks tell are looked at this often for a slow machine; it is announced, nothing is done."""
+    """Between captures while a suspicion lasts and nothing explains it."""
+    quiet_capture_interval_s: Positive = 120.0
+    """Between captures of a silent job that reports no progress, or too few steps for a p99."""
+    slowness_interval_s: Positive = 60.0
+    """Between two evaluations of the ranks' step times. A slow machine is announced; nothing is done about it."""
     capture_timeout_s: Positive = 15.0
     kill_clean_timeout_s: Positive = 20.0
-    """A node with old processes this long after SIGKILL is itself a suspect."""
+    """A node that still has processes this long after SIGKILL is itself a suspect."""
     answer_timeout_s: Positive = 20.0
     """How long a claim waits for the daemon's answer, and then for its requeue, before the plain requeue."""
     requeue_timeout_s: Positive = 300.0
@@ -83,10 +90,10 @@ class SuperviseConfig(_Section, frozen=True):
 
 
 class StandbyConfig(_Section, frozen=True):
-    """Checked nodes held ready."""
+    """Checked nodes that are held ready."""
 
     size: Count = 0
-    """Nodes a pool; 0 keeps none."""
+    """Nodes of each pool; 0 keeps none."""
     partitions: tuple[str, ...] = ()
     """Partitions with a pool; empty means every partition's nodes, one pool for each hardware class."""
     prefix: str = "srobust-standby"
@@ -115,11 +122,11 @@ class SeatConfig(_Section, frozen=True):
     max_per_user_day: Count = 20
     max_per_job_day: Count = 8
     start_timeout_s: Positive = 120.0
-    """A seat that does not start in this time is released."""
+    """A seat whose job does not start in this time is deleted."""
 
 
 class BreakerConfig(_Section, frozen=True):
-    """Bounds the damage: past it only alerts, until a person resets it."""
+    """Bounds on drains: past them the daemon only alerts, until a person resets the breaker."""
 
     max_drains: Count = 8
     window_s: Positive = 3600.0
@@ -139,9 +146,9 @@ class DaemonConfig(_Section, frozen=True):
 
     state_dir: str = "/var/lib/slurm_robust"
     idle_interval_s: Positive = 1.0
-    """Between two Slurm calls while nothing is going on."""
+    """Between two calls to Slurm while nothing is under way."""
     claim_interval_s: Positive = 0.25
-    """Between two readings of the jobs while a claim is on its way, where a reading takes a twentieth of this."""
+    """Between two readings of the jobs while a claim is expected, if a reading takes at most a twentieth of this."""
     retention_days: Positive = 365.0
     protect: Literal["supervised", "all"] = "supervised"
     """Jobs that are brought back after a node failure: those of `srobust run`, or every requeueable one."""
@@ -160,21 +167,21 @@ class NodecheckConfig(_Section, frozen=True):
 
     enabled: bool = True
     disable: tuple[str, ...] = ()
-    """Names of checks switched off."""
+    """Names of checks that are switched off."""
     deadline_s: Positive = 5.0
     """For each check, unless it sets its own."""
     kmsg: str = "/dev/kmsg"
     """Kernel log; `%n` stands for the node's name."""
     root: str = "/"
-    """Where /proc and /sys are looked for; tests and drills point it elsewhere. `%n` as above."""
+    """The folder that has /proc and /sys; another one for tests and drills. `%n` as above."""
     cache_dir: str = "/run/slurm_robust"
     """Where verdicts and baselines are kept between runs. `%n` as above."""
     fresh_s: NonNegative = 600.0
-    """How long a prolog believes that a look found the node fit; 0: each prolog looks at everything."""
-    leave_timeout_s: Positive = 3.0
-    """How long the prolog waits to learn whether it may drain."""
-    alone: Literal["report", "drain"] = "report"
-    """On a site without srobustd: tell of an unfit node, or drain it within the bounds of `breaker`."""
+    """How long a prolog reuses the verdict that the node is fit; 0: each prolog runs all of its checks."""
+    permit_timeout_s: Positive = 3.0
+    """How long the prolog may take to read its drain permit and to drain."""
+    without_daemon: Literal["report", "drain"] = "report"
+    """On a site without srobustd: report an unfit node, or drain it within the bounds of `breaker`."""
     nvml_library: str = ""
     """The libnvidia-ml.so.1 to load; empty takes the loader's. `%n` as above."""
     gpu_profiles: dict[str, dict[str, Any]] = {}
@@ -239,6 +246,7 @@ def parse(text: str, name: str = "robust.yaml") -> Config:
         raise ConfigError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
     if raw is None:
         return Config()
+    old_names = _rename(raw, text, name)
     try:
         return msgspec.convert(_without_empty(raw, Config), Config)
     except msgspec.ValidationError as error:
@@ -250,11 +258,47 @@ def parse(text: str, name: str = "robust.yaml") -> Config:
             keys.append(unknown[1])
         what = re.sub(r" - at `[^`]*`", "", message)
         dotted = ".".join(keys) or "(top level)"
+        if dotted in old_names:
+            dotted = old_names[dotted]
+            keys = dotted.split(".")
         raise ConfigError(f"{name}:{_line_of(text, keys)}: {dotted}: {what}") from None
 
 
+def old_keys(explicit: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """A sentence for each old key in the file that `load` reads; none where the file cannot be read."""
+    path = find(explicit)
+    try:
+        text = path.read_text(encoding="utf-8") if path is not None else ""
+        names = _rename(yaml.safe_load(text), text, str(path))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ConfigError):
+        return ()
+    return tuple(
+        f"{path}: {old} is now called {new}; the next version does not read {old}" for new, old in names.items()
+    )
+
+
+def _rename(raw: Any, text: str, name: str) -> dict[str, str]:
+    """Give old keys their new names, in place; the old names of those that were there, by the new ones.
+
+    Raises:
+        ConfigError: a key is there under both names.
+    """
+    renamed = {}
+    for old, new in RENAMED.items():
+        (section, old_key), new_key = old.split("."), new.partition(".")[2]
+        values = raw.get(section) if isinstance(raw, dict) else None
+        if not isinstance(values, dict) or old_key not in values:
+            continue
+        if new_key in values:
+            line = _line_of(text, [section, old_key])
+            raise ConfigError(f"{name}:{line}: {old}: given beside {new}, its new name; remove {old}")
+        values[new_key] = values.pop(old_key)
+        renamed[new] = old
+    return renamed
+
+
 def _without_empty(raw: Any, kind: type[msgspec.Struct]) -> Any:
-    """The same without sections in which every key is commented out, which YAML reads as null."""
+    """The same without empty sections (every key commented out), which YAML reads as null."""
     if not isinstance(raw, dict):
         return raw
     sections = {f.encode_name: f.type for f in msgspec.structs.fields(kind) if _is_section(f.type)}
@@ -270,7 +314,7 @@ def _is_section(kind: Any) -> bool:
 
 
 def _line_of(text: str, keys: list[str]) -> int:
-    """The line (from 1) where the value at `keys` stands; the nearest parent's where it cannot be told."""
+    """The line (from 1) of the value at `keys`; the nearest parent's where the value is not found."""
     node: yaml.Node | None = yaml.compose(text)
     line = node.start_mark.line + 1 if node is not None else 1
     for key in keys:

@@ -5,7 +5,7 @@ check may drain this node, while fewer than nine nodes are out by our doing: man
 their leave, long before the daemon could take it away, and have to count for themselves. The daemon renews it while its
 breaker is closed; an open one puts `[[srobust-no-leave]]` in its place, and a dead daemon lets it lapse. All of that is
 no leave, and so is a comment without any marker: that one says besides that no daemon has been here, which is what
-`nodecheck.alone` asks. Standard library only, nothing here acts.
+`nodecheck.without_daemon` asks. Standard library only, nothing here acts.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,41 @@ def test_the_file_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.Mon
     assert config.load(one).mode is Mode.ACT
     with pytest.raises(config.ConfigError, match="cannot be read"):
         config.load(tmp_path / "three.yaml")
+
+
+VALUES = {"without_daemon": "drain"}
+
+
+@pytest.mark.parametrize(("old", "new"), config.RENAMED.items())
+def test_an_old_key_is_read_and_named_with_its_new_one(old: str, new: str, tmp_path: Path) -> None:
+    """It sets the new one, and a warning names both; the error for a wrong value has the name in the file."""
+    (section, old_key), new_key = old.split("."), new.split(".")[1]
+    value = VALUES.get(new_key, "7.5")
+    path = tmp_path / "robust.yaml"
+    path.write_text(f"{section}:\n  {old_key}: {value}\n")
+    assert str(getattr(getattr(config.load(path), section), new_key)) == value
+    (sentence,) = config.old_keys(path)
+    assert str(path) in sentence
+    assert old in sentence
+    assert new in sentence
+    path.write_text(f"{section}:\n  {new_key}: {value}\n")
+    assert config.old_keys(path) == ()
+    with pytest.raises(config.ConfigError, match=rf"^robust.yaml:3: {re.escape(old)}: "):
+        config.parse(f"{section}:\n\n  {old_key}: []\n")
+
+
+@pytest.mark.parametrize(("old", "new"), config.RENAMED.items())
+def test_a_key_under_both_names_is_an_error_that_names_both(old: str, new: str) -> None:
+    """Nobody knows which one is meant."""
+    section, old_key = old.split(".")
+    value = VALUES.get(new.split(".")[1], "7.5")
+    with pytest.raises(config.ConfigError, match=rf"^robust.yaml:2: {re.escape(old)}: .*{re.escape(new)}"):
+        config.parse(f"{section}:\n  {old_key}: {value}\n  {new.split('.')[1]}: {value}\n")
+
+
+def test_old_keys_of_a_file_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    """A warning never keeps anything from starting: what is wrong is for `load` to say."""
+    for text in ("a: [1\n", "42", "nodecheck: 5\n", "nodecheck: {alone: drain, without_daemon: drain}\n"):
+        (tmp_path / "robust.yaml").write_text(text)
+        assert config.old_keys(tmp_path / "robust.yaml") == ()
+    assert config.old_keys(tmp_path / "none.yaml") == ()

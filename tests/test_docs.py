@@ -436,7 +436,7 @@ def test_files_that_the_documents_name_are_there() -> None:
 
 def test_configuration_keys_that_the_documents_name_exist() -> None:
     """`supervise.action_limit_s` and its kind, wherever one stands; methods of the checkpoint package are none."""
-    known = {name for key, _ in keys_of(config.Config) for name in (key, *key.rsplit(".", 1)[:1])}
+    known = {name for key, _ in keys_of(config.Config) for name in (key, *key.rsplit(".", 1)[:1])} | {*config.RENAMED}
     sections = "|".join(sorted({key.split(".")[0] for key in known if "." in key}))
     for path in DOCUMENTS:
         for span in spans(path):

@@ -19,9 +19,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ckpt": ("slurm_robust.cli.commands.ckpt", "Seal, verify and choose checkpoints."),
     "localize": ("slurm_robust.cli.commands.localize", "Who is at fault, from captured stacks."),
     "daemon": ("slurm_robust.cli.commands.daemon", "The control daemon."),
-    "status": ("slurm_robust.cli.commands.status", "What is going on: jobs, incidents, rooms, breaker."),
+    "status": ("slurm_robust.cli.commands.status", "What needs a person now; nodes, jobs, incidents, breaker."),
     "incidents": ("slurm_robust.cli.commands.incidents", "What happened, when, why, and what was done."),
-    "nodes": ("slurm_robust.cli.commands.nodes", "In which room is each node, and why."),
+    "nodes": ("slurm_robust.cli.commands.nodes", "The state of each node, and why."),
     "standby": ("slurm_robust.cli.commands.standby", "The standby pools, and how large they should be."),
     "breaker": ("slurm_robust.cli.commands.breaker", "Show or reset the breaker."),
     "doctor": (

@@ -26,7 +26,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     ]
     ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust"]
     if ours:
-        said.append(f"{_names(ours)} drained and to be repaired: srobust nodes --room drained")
+        said.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")
     short = sum(int(pool["short"]) for pool in state["standby"])
     if short:
         said.append(f"the standby pool lacks {short} node{'s' if short > 1 else ''}: srobust standby")

@@ -68,6 +68,8 @@ def load_state(config: Config) -> dict[str, Any]:
                 "Elsewhere: type this there, or set daemon.http.host in robust.yaml to an address of that machine\n"
                 'With a devcluster: eval "$(srobust devcluster env)"'
             )
+    for node in state["nodes"]:
+        node.setdefault("node_state", node["room"])  # an older daemon's
     if _age_s(state) > STALE_S:
         click.echo(f"warning: this is {duration(_age_s(state))} old: {_why_old(state, path.parent)}", err=True)
     return state

@@ -7,14 +7,15 @@ import re
 import secrets
 import shutil
 import string
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
 from slurm_robust.slurm import arguments, parse, process, values
-from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,
     SlurmMissingError,
@@ -23,6 +24,9 @@ from slurm_robust.slurm.errors import (
     SlurmRefusedError,
     from_text,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def _separator() -> str:
@@ -41,6 +45,18 @@ def enough_without(job: Job, nodes: Sequence[Node], out: Collection[str]) -> boo
     """True where the job's partition has as many usable nodes as it needs without those, free or not."""
     fit = [n for n in nodes if job.partition in n.partitions and n.usable and n.name not in out]
     return len(fit) >= max(job.num_nodes, len(job.nodes))
+
+
+_CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "req_nodes": ("ReqNodeList", arguments.node_list_or_none),
+    "exclude": ("ExcNodeList", arguments.node_list_or_none),
+    "reservation": ("ReservationName", lambda text: arguments.name(text) if text else ""),
+    "time_limit_min": ("TimeLimit", arguments.minutes),
+    "comment": ("Comment", arguments.free_text),
+    "admin_comment": ("AdminComment", arguments.free_text),
+    "start_now": ("StartTime", lambda _: "now"),
+}
+"""`JobChanges` → scontrol's key, and its value as text."""
 
 
 class CommandClient:
@@ -133,38 +149,15 @@ class CommandClient:
         address = self._exact(job, "release")
         self._act(f"release job {address}", ["scontrol", "release", address])
 
-    def update_job(
-        self,
-        job: JobRef,
-        *,
-        comment: str | None = None,
-        admin_comment: str | None = None,
-        exclude: str | None = None,
-        req_nodes: str | None = None,
-        reservation: str | None = None,
-        start_now: bool = False,
-        time_limit_min: int | None = None,
-    ) -> None:
-        """Change a job in one call; what is None stays, an empty text clears."""
-        changes = []
-        if req_nodes is not None:
-            changes.append(f"ReqNodeList={arguments.node_list_or_none(req_nodes)}")
-        if exclude is not None:
-            changes.append(f"ExcNodeList={arguments.node_list_or_none(exclude)}")
-        if reservation is not None:
-            changes.append(f"ReservationName={arguments.name(reservation) if reservation else ''}")
-        if time_limit_min is not None:
-            changes.append(f"TimeLimit={arguments.minutes(time_limit_min)}")
-        if comment is not None:
-            changes.append(f"Comment={arguments.free_text(comment)}")
-        if admin_comment is not None:
-            changes.append(f"AdminComment={arguments.free_text(admin_comment)}")
-        if start_now:
-            changes.append("StartTime=now")
-        if not changes:
-            return
-        address = self._exact(job, "update")
-        self._act(f"update job {address}", ["scontrol", "update", f"JobId={address}", *changes])
+    def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
+        """Change a job in one call."""
+        values: dict[str, Any] = {**changes, "start_now": changes.get("start_now") or None}
+        written = [
+            f"{key}={text(values[name])}" for name, (key, text) in _CHANGES.items() if values.get(name) is not None
+        ]
+        if written:
+            address = self._exact(job, "update")
+            self._act(f"update job {address}", ["scontrol", "update", f"JobId={address}", *written])
 
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
         """Submit `script` (its text) with `args`; the job gets our environment less Slurm's variables, plus `env`."""

@@ -87,7 +87,8 @@ def test_incidents_json_is_what_the_design_says(site: Path) -> None:
 def test_json_of_the_others(site: Path) -> None:
     """Each is one JSON document."""
     assert json.loads(run(site, "status", "--json").output)["mode"] == "act"
-    drained = json.loads(run(site, "nodes", "--room", "drained", "--json").output)
+    drained = json.loads(run(site, "nodes", "--state", "drained", "--json").output)
+    assert drained == json.loads(run(site, "nodes", "--room", "drained", "--json").output), "the option's old name"
     assert [(n["name"], n["owner"]) for n in drained] == [("n6", "foreign")]
     assert json.loads(run(site, "breaker", "--json").output)["open"] is False
     assert json.loads(run(site, "standby", "--json").output) == []

@@ -10,9 +10,22 @@ import pytest
 
 from slurm_robust.daemon.store.journal import CLOSED, FILE_NAME, IncidentRow, Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
-from slurm_robust.daemon.store.schema import JournalError
-from slurm_robust.model import Action, ActionKind, Attempt, Conclusion, Incident, JobRef, StackClass, Suspect, Verdict
+from slurm_robust.daemon.store.schema import MIGRATIONS, JournalError
+from slurm_robust.model import (
+    Action,
+    ActionKind,
+    Attempt,
+    Conclusion,
+    Incident,
+    JobRef,
+    Plan,
+    Road,
+    StackClass,
+    Suspect,
+    Verdict,
+)
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, Recovery
+from slurm_robust.policy.cluster.recovery_step import GiveUp
 
 VERDICT = Verdict(Conclusion.CULPRIT, "ü", (Suspect("n2", (1,), 0.8, "hangs"),), (StackClass("0-2", ("f (a.py:1)",)),))
 DRAIN = Action(ActionKind.DRAIN, "n2", "srobust: '; DROP TABLE incidents;--")
@@ -137,3 +150,80 @@ def test_newer_and_broken_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="state_dir"):
         Journal.open(tmp_path)
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o077 == 0
+
+
+OLD_ROW = {
+    "key": "1.r0.5.i", "id": "i", "job_id": 7, "job": "5_2", "user": "ann", "lineage": "l", "cluster": "c",
+    "restart": 1, "start_at_s": 5, "kind": CLAIM, "mode": "act", "state": "open", "outcome": "", "reason": "", "opened_at_s": 100.0,
+    "closed_at_s": None, "recovery": None, "times": '{"fault":99.5}', "report": "/r", "seat": 1,
+    "verdict": '{"conclusion":"culprit","confidence":0.9,"why":"hangs","suspects":["n2"],"step":4,"at_s":98.0}',
+    "abort": "aborted|drain was refused: a|b",
+}  # fmt: skip
+"""An incident as version 2 of the journal wrote it."""
+
+
+def old_journal(folder: Path, **changes: object) -> None:
+    """A journal of version 2 with one incident."""
+    db = sqlite3.connect(folder / FILE_NAME)
+    for script in MIGRATIONS[:2]:
+        db.executescript(script)
+    db.execute("PRAGMA user_version = 2")
+    values = {**OLD_ROW, **changes}
+    names, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
+    db.execute(f"INSERT INTO incidents({names}) VALUES({marks})", values)
+    db.commit()
+    db.close()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_older_journal_is_read(tmp_path: Path, read_only: bool) -> None:
+    """A new `srobust incidents` beside a daemon that was not started again yet, and a new daemon, which migrates."""
+    old_journal(tmp_path)
+    journal = Journal.open(tmp_path, read_only=read_only)
+    (row,) = journal.incidents()
+    assert row.attempt == Attempt("c", "5_2", 1, 5)
+    assert row.incident.verdict == Verdict(Conclusion.CULPRIT, "hangs", (Suspect("n2", (), 0.9, "hangs"),))
+    assert (row.incident.plan, row.incident.times, row.seat) == (None, {"fault": 99.5}, True)
+    assert (row.confidence, row.step, row.claimed_at_s) == (0.9, 4, 98.0)
+    assert row.abort == GiveUp("aborted", "drain was refused: a|b")
+    assert journal.fruitless_seats(0.0, 7, 4) == 1
+    assert journal.db.execute("PRAGMA user_version").fetchone()[0] == (2 if read_only else len(MIGRATIONS))
+    journal.close()
+
+
+def test_an_older_report_keeps_its_plan(tmp_path: Path) -> None:
+    """It stood within the verdict."""
+    verdict = '{"conclusion":"","why":"w","suspects":[],"road":"restart_in_place","evict":["n3"]}'
+    old_journal(tmp_path, kind="report", verdict=verdict, abort="")
+    journal = Journal.open(tmp_path)
+    (row,) = journal.incidents()
+    assert row.incident.plan == Plan(Road.RESTART_IN_PLACE, "w", ("n3",))
+    assert row.incident.verdict == Verdict(Conclusion.UNDETERMINED, "w")
+    assert row.abort is None
+    journal.close()
+
+
+def test_why_a_recovery_is_given_up_is_kept_as_a_value(tmp_path: Path) -> None:
+    """Whatever stands in the reason."""
+    journal = Journal.open(tmp_path)
+    journal.add_incident(row())
+    journal.give_up("1.r0.5.i", GiveUp("aborted", "{a|b"))
+    (found,) = journal.incidents()
+    assert found.abort == GiveUp("aborted", "{a|b")
+    journal.close()
+
+
+def test_unfinished_incidents_are_found_by_their_index(tmp_path: Path) -> None:
+    """They are asked for every second, and the journal keeps a year."""
+    journal = Journal.open(tmp_path)
+    journal.add_incident(row("open"))
+    journal.add_incident(row("running"))
+    journal.add_incident(row("closed"))
+    journal.update_incident("running", state="running")
+    journal.close_incident("closed", "ended", "it ended", 200.0)
+    assert {r.key for r in journal.unfinished()} == {"open", "running"}
+    (closed,) = journal.incidents("key = ?", ("closed",))
+    assert (closed.state, closed.outcome, closed.reason, closed.closed_at_s) == (CLOSED, "ended", "it ended", 200.0)
+    query = "EXPLAIN QUERY PLAN SELECT * FROM incidents WHERE state != 'closed' ORDER BY opened_at_s DESC"
+    assert "incidents_unfinished" in "".join(r["detail"] for r in journal.db.execute(query))
+    journal.close()

@@ -118,7 +118,7 @@ class Slurm:
         self.drained.append((nodes, reason))
 
 
-ACT = Config(mode=Mode.ACT, nodecheck=NodecheckConfig(leave_timeout_s=3.0))
+ACT = Config(mode=Mode.ACT, nodecheck=NodecheckConfig(permit_timeout_s=3.0))
 
 
 def fresh() -> Node:
@@ -174,7 +174,7 @@ def test_many_at_once_count_before_they_drain(others: int, drains: int, monkeypa
     ],
 )
 def test_alone_only_where_no_daemon_has_been(comment: str, alone: bool, does: bool) -> None:
-    """`nodecheck.alone: drain` is for sites without srobustd."""
+    """`nodecheck.without_daemon: drain` is for sites without srobustd."""
     decision = gate.decide(report(), Mode.ACT, Node("n1", "IDLE", comment=comment), NOW_S, alone=alone)
     assert decision.refuse is does
     assert (decision.drain_reason == DRAIN) is does
@@ -227,7 +227,7 @@ def test_alone_the_breaker_s_bounds_hold(
 
 def without_daemon(breaker: BreakerConfig) -> Config:
     """A site without srobustd that drains."""
-    part = NodecheckConfig(leave_timeout_s=3.0, alone="drain")
+    part = NodecheckConfig(permit_timeout_s=3.0, without_daemon="drain")
     return Config(mode=Mode.ACT, nodecheck=part, breaker=breaker)
 
 

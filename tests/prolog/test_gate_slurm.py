@@ -86,7 +86,7 @@ def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
         daemon=True,
         robust_yaml={
             "breaker": {"max_drains": 2, "max_partition_share": 1.0},
-            "nodecheck": {"disable": ["ethernet", "filesystem", "shm"], "leave_timeout_s": 10, "deadline_s": 20},
+            "nodecheck": {"disable": ["ethernet", "filesystem", "shm"], "permit_timeout_s": 10, "deadline_s": 20},
         },
     )
     cluster = DevCluster.up(spec, timeout_s=60)
@@ -108,7 +108,7 @@ def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
 
 
 def test_without_a_daemon_a_site_may_choose_to_drain(folder: Path) -> None:
-    """`nodecheck.alone: drain`: three of four nodes fail, two are drained, and the third trains on: the bound is 2."""
+    """`without_daemon: drain`: three of four nodes fail, two are drained, and the third trains on: the bound is 2."""
     spec = Spec(
         nodes=4,
         gpus_per_node=0,
@@ -119,7 +119,7 @@ def test_without_a_daemon_a_site_may_choose_to_drain(folder: Path) -> None:
             "nodecheck": {
                 "alone": "drain",
                 "disable": ["ethernet", "filesystem", "shm"],
-                "leave_timeout_s": 10,
+                "permit_timeout_s": 10,
                 "deadline_s": 20,
             },
         },

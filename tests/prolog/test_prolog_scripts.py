@@ -35,7 +35,7 @@ class Node:
         """Write robust.yaml."""
         (self.folder / "robust.yaml").write_text(
             f"mode: {mode}\nslurm: {{bin_dir: {self.bin}}}\n"
-            f"nodecheck: {{kmsg: {self.folder}/%n.kmsg, cache_dir: {self.folder}/cache/%n, leave_timeout_s: 2"
+            f"nodecheck: {{kmsg: {self.folder}/%n.kmsg, cache_dir: {self.folder}/cache/%n, permit_timeout_s: 2"
             f", deadline_s: 15, disable: [ethernet, filesystem]{more}}}\n"
         )
 
@@ -155,7 +155,7 @@ def test_observe_never_asks(broken: Node) -> None:
 
 
 def test_a_hung_scontrol_is_no_leave(broken: Node) -> None:
-    """nhc#161: within leave_timeout_s it is given up, and the job starts."""
+    """nhc#161: within permit_timeout_s it is given up, and the job starts."""
     broken.scontrol(show="exec sleep 60")
     started_s = time.monotonic()
     done = broken.run(PROLOG)

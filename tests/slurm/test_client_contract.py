@@ -18,7 +18,6 @@ from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.model import JobRef
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign
-from slurm_robust.slurm.actions import confirmed
 from slurm_robust.slurm.client import Node, Reservation, SlurmClient
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmTimeoutError, SlurmUnavailableError
 from slurm_robust.slurm.factory import connect
@@ -200,18 +199,11 @@ def test_an_unknown_flag_or_user_is_refused(client: SlurmClient) -> None:
     assert client.reservations() == []
 
 
-def test_confirmed_returns_what_slurm_shows(client: SlurmClient) -> None:
-    """Do, then look: done once Slurm shows it; not done again where Slurm shows it already."""
-    acts = []
-
-    def drain() -> None:
-        acts.append(1)
-        client.drain("n4", "srobust: confirmed")
-
-    for _ in range(2):
-        seen = confirmed("drain n4", drain, lambda: node(client, "n4") if node(client, "n4").drained else None)
-        assert seen.reason == "srobust: confirmed"
-    assert acts == [1]
+def test_a_drain_shows_with_its_reason(client: SlurmClient) -> None:
+    """As soon as the nodes are read again."""
+    client.drain("n4", "srobust: confirmed")
+    wait_until(lambda: node(client, "n4").drained, 10, "n4 drained")
+    assert node(client, "n4").reason == "srobust: confirmed"
 
 
 AS_USER = """

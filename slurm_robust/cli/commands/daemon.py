@@ -61,8 +61,11 @@ def command(context: click.Context, /, **options: str | bool | None) -> None:
     _start_logging(str(options["log_level"]))
     as_user = bool(options["user"])
     try:
-        config = configuration.load(str(options["config"]) if options["config"] else None)
-        # Whoever starts a daemon for the own jobs means it: `observe` is a site's first step, not a user's.
+        path = str(options["config"]) if options["config"] else None
+        config = configuration.load(path)
+        for warning in configuration.old_keys(path):
+            logging.getLogger("srobustd").warning("config.old_key: %s", warning)
+        # A user who starts a daemon wants it to act: `observe` is a site's first step, not a user's.
         mode = Mode(options["mode"]) if options["mode"] else (Mode.ACT if as_user else config.mode)
         folder = options["state_dir"] or (_user_state_dir() if as_user else config.daemon.state_dir)
         account = pwd.getpwuid(os.geteuid()).pw_name

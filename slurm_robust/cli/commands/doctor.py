@@ -35,6 +35,7 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
     """
     from slurm_robust import config as configuration  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.doctor import machine, plugin, settings  # noqa: PLC0415 (the same)
+    from slurm_robust.doctor.advice import Advice, Level  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.factory import connect  # noqa: PLC0415 (the same)
 
@@ -50,6 +51,7 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
     except SlurmError as error:
         problem = str(error)
     found = settings.judge(said, config) if said else []
+    found += [Advice(Level.ADVICE, "robust.yaml", text) for text in configuration.old_keys(path)]
     found += plugin.look(said)
     found += machine.look(said, Path(used) if (used := configuration.find(path)) else None)
     found.sort(key=lambda advice: _LEVELS.index(advice.level.value))

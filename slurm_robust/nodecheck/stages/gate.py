@@ -67,7 +67,7 @@ def decide(
     if parse_leave(node.comment, now_s) is None and not (alone and not of_daemon(node.comment)):
         why = "srobustd gives no leave to drain it"
         if not of_daemon(node.comment):
-            why = "has no leave to be drained: no srobustd has been here, and nodecheck.alone is report"
+            why = "has no leave to be drained: no srobustd has been here, and nodecheck.without_daemon is report"
         return Decision(False, "", f"{report.node} is unfit, and {why}: {said}")
     if node.drained:
         # Only a prolog has a job to keep away.
@@ -138,8 +138,8 @@ def act(
     if config.mode is not Mode.ACT:
         log(decide(report, config.mode, None, 0.0).line)
         return 0
-    end_s = time.monotonic() + config.nodecheck.leave_timeout_s
-    alone = config.nodecheck.alone == "drain"
+    end_s = time.monotonic() + config.nodecheck.permit_timeout_s
+    alone = config.nodecheck.without_daemon == "drain"
     try:
         node = connect(_until(config.slurm, end_s)).node(report.node)
         decision = decide(report, config.mode, node, time.time(), job_id, alone=alone)

@@ -77,8 +77,10 @@ class Looks:
             due = silent_s >= (usual_s or pause_s) and now_s - self._looked_at_s >= pause_s
             self._looked_at_stopped += due
             return due
-        pause_s = min(config.unreported_look_s, config.recapture_s) if self._named else config.unreported_look_s
-        return usual_s is None and silent_s >= config.unreported_look_s and now_s - self._looked_at_s >= pause_s
+        pause_s = (
+            min(config.quiet_capture_interval_s, config.recapture_s) if self._named else config.quiet_capture_interval_s
+        )
+        return usual_s is None and silent_s >= config.quiet_capture_interval_s and now_s - self._looked_at_s >= pause_s
 
     def _moved(self, inquiry: Investigator) -> bool:
         """Whether the job has shown progress since the first of these captures."""

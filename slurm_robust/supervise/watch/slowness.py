@@ -29,7 +29,7 @@ class Slowness:
 
     def __init__(self, supervisor: Supervisor, now_s: float) -> None:
         self._s = supervisor
-        self._due_s = now_s + supervisor.config.supervise.slowness_look_s
+        self._due_s = now_s + supervisor.config.supervise.slowness_interval_s
         self._last_step = -1
         self._named: frozenset[str] = frozenset()
         self._told: frozenset[str] = frozenset()
@@ -40,7 +40,7 @@ class Slowness:
         fleet = self._s.present.fleet
         if now_s < self._due_s or (self._look is not None and not self._look.done()):
             return
-        self._due_s = now_s + self._s.config.supervise.slowness_look_s
+        self._due_s = now_s + self._s.config.supervise.slowness_interval_s
         if len(fleet.timings) < NEW_STEPS or fleet.timings.last_step < self._last_step + NEW_STEPS:
             return
         self._last_step = fleet.timings.last_step

@@ -136,7 +136,7 @@ CHANGES: list[Callable[[Site], object]] = [
     rewrite("end", ""),
     rewrite("watch\tentries", "watch\tunheard\tof"),
     rewrite("watch\tentries", "watch\tentries\t/proc/driver/nvidia/gpus\t8"),
-    lambda site: site.configure(", leave_timeout_s: 4"),
+    lambda site: site.configure(", permit_timeout_s: 4"),
     lambda site: site.config.touch(),
     lambda site: site.config.unlink(),
     lambda site: site.verdict.unlink(),
