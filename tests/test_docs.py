@@ -94,6 +94,12 @@ def test_every_configuration_key_is_documented_with_its_true_default() -> None:
     assert {key: yaml.safe_load(default) for key, (default, _, _) in written.items()} == plain
 
 
+def test_old_keys_are_documented_with_their_new_names() -> None:
+    """A site that meets one in its file, or in a warning, finds both."""
+    listed = re.findall(r"^\* `([a-z0-9_.]+)` is now `([a-z0-9_.]+)`$", text_of("docs/configuration.md"), re.MULTILINE)
+    assert dict(listed) == config.RENAMED
+
+
 def test_units_stand_where_names_tell_them() -> None:
     """A key that ends in a unit has that unit in its column."""
     units = {"_s": "s", "_min": "min", "_days": "days"}
@@ -290,12 +296,12 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust doctor", keys_written("cli/commands/doctor.py", "command")),
         ("srobust localize", keys_written("localize/verdict_text.py", "to_json") | {"problems"}),
         ("srobust localize", keys_written("localize/stacks/merge.py", "tree_json") | {"tree"}),
-        ("srobust incidents", keys_written("daemon/api/state_snapshot.py", "show_incident", "_plan")),
+        ("srobust incidents", keys_written("daemon/api/state_snapshot.py", "show_incident", "_verdict", "_plan")),
         (
             "srobust nodes",
-            keys_written("daemon/api/state_snapshot.py", "take") & {"name", "room", "owner", "word", "since_s"},
+            keys_written("daemon/api/state_snapshot.py", "_nodes"),
         ),
-        ("srobust standby", {"name", "partition", "gres", "nodes", "held", "wanted", "short", "ends_at_s"}),
+        ("srobust standby", keys_written("daemon/api/state_snapshot.py", "_pool")),
         ("srobust standby", keys_written("cli/commands/standby.py", "size")),
         ("srobust status", keys_written("daemon/api/state_snapshot.py", "_job")),
         ("srobust breaker", keys_written("cli/commands/breaker.py", "_show")),
@@ -318,7 +324,9 @@ def test_every_key_of_an_output_is_documented(heading: str, keys: set[str]) -> N
 def test_the_whole_snapshot_is_documented() -> None:
     """Whatever the daemon shows of itself stands in one of three sections."""
     text = "".join(section("docs/json.md", f"srobust {name}") for name in ("status", "nodes", "standby"))
-    assert keys_written("daemon/api/state_snapshot.py", "take") <= in_backticks(text)
+    assert keys_written("daemon/api/state_snapshot.py", "take", "_nodes", "_pool", "_job", "_waiting") <= in_backticks(
+        text
+    )
 
 
 def test_examples_of_outputs_are_the_commands_keys() -> None:
@@ -475,8 +483,8 @@ ROWS = {
     "quarantine": "QUARANTINE", "recheck": "RECHECK", "cancel": "CANCEL", "drain": "DRAIN", "set DOWN": "SET_DOWN",
     "resume": "RESUME", "seat": "CREATE_SEAT", "release": "RELEASE_JOB",
     "requeue, change, answer": "REQUEUE POINT_JOB_AT_SEAT ANSWER LIFT_EXCLUDE",
-    "standby": "KEEP_STANDBY", "leave, or none": "LEAVE_MARK",
-    "delete": "RELEASE_QUARANTINE LEAVE_SEAT DELETE_SEAT",
+    "standby": "KEEP_STANDBY", "standby check": "STANDBY_CHECK", "drain permit": "DRAIN_PERMIT",
+    "delete": "RELEASE_QUARANTINE LEAVE_SEAT DELETE_SEAT DELETE_ORPHAN",
 }  # fmt: skip
 """Rows of the table of what may be done to Slurm → the actions of model.py that they tell."""
 

@@ -154,8 +154,8 @@ def test_newer_and_broken_files_are_refused(tmp_path: Path) -> None:
 
 OLD_ROW = {
     "key": "1.r0.5.i", "id": "i", "job_id": 7, "job": "5_2", "user": "ann", "lineage": "l", "cluster": "c",
-    "restart": 1, "start_at_s": 5, "kind": CLAIM, "mode": "act", "state": "open", "outcome": "", "reason": "", "opened_at_s": 100.0,
-    "closed_at_s": None, "recovery": None, "times": '{"fault":99.5}', "report": "/r", "seat": 1,
+    "restart": 1, "start_at_s": 5, "kind": CLAIM, "mode": "act", "state": "open", "outcome": "", "reason": "",
+    "opened_at_s": 100.0, "closed_at_s": None, "recovery": None, "times": '{"fault":99.5}', "report": "/r", "seat": 1,
     "verdict": '{"conclusion":"culprit","confidence":0.9,"why":"hangs","suspects":["n2"],"step":4,"at_s":98.0}',
     "abort": "aborted|drain was refused: a|b",
 }  # fmt: skip

@@ -122,4 +122,4 @@ def test_standby_that_fails_its_check_is_drained_and_replaced(scene: Scene) -> N
     # Its place is kept while the check's end settles, and nobody is checked twice: there is no event to wait for.
     time.sleep(12)
     assert [r.nodes for r in scene.ours().values() if "standby" in r.name] == ["n3"]
-    assert scene.log.read_text().count("standby.check:") == 2
+    assert scene.log.read_text().count("action.standby_check:") == 2
