@@ -119,7 +119,7 @@ def test_down_ends_what_runs_there(client: SlurmClient, jobs: Jobs) -> None:
 @pytest.mark.parametrize("reason", ["", "bad disk", "srobust: two\nNodeName=n4 State=DOWN", "srobust: nul\0"])
 def test_a_reason_that_is_not_ours_or_not_one_line_is_refused(client: SlurmClient, reason: str) -> None:
     """Nothing is drained."""
-    with pytest.raises(SlurmRefusedError, match="not asked of Slurm"):
+    with pytest.raises(SlurmRefusedError, match="not passed to Slurm"):
         client.drain("n1", reason)
     assert not any(n.drained for n in client.nodes())
 

@@ -178,7 +178,7 @@ class Quarantines:
             context.alert("quarantine.unknown", f"{q.node}: {TRIES} rechecks were inconclusive, the last: {word}")
             await self._passed(q, "could not be checked")
             return
-        self.ledger.could_not_tell(q.node, context.now_s() + BACKOFF_S * 2**q.tries, word)
+        self.ledger.inconclusive(q.node, context.now_s() + BACKOFF_S * 2**q.tries, word)
         context.alert("recheck.unknown", f"{q.node}: {word}; tried again later", key=q.node)
 
     async def _while_down(self, q: Quarantine, node: Node) -> None:

@@ -9,19 +9,19 @@ from slurm_robust.policy.cluster.node_states import idle
 from slurm_robust.slurm.client import Node
 
 AHEAD_S = 60.0
-"""A check that passed further ahead than this was noted before the clock was set back: nobody knows when."""
+"""A check with a time further ahead than this was noted before the clock was set back: its age is unknown."""
 
 
 @dataclass(frozen=True)
 class StandbyCheck:
-    """What is known of a member's full check.
+    """What is known about a member's full check.
 
     Attributes:
         job_id: Of the check under way, None where there is none.
         begun_at_s: When that was submitted; `ended_at_s`: when the last one ended, 0 for never.
         passed_at_s: When one last passed, 0 for never.
-        tries: Checks in a row that could not tell.
-        word: What the last one said.
+        tries: Inconclusive checks in a row.
+        word: The result of the last one.
     """
 
     node: str
@@ -36,7 +36,7 @@ class StandbyCheck:
 
 @dataclass(frozen=True)
 class ChecksDue:
-    """Of one pool: members whose check is missing or too old, and those whose check begins now."""
+    """Members of one pool whose check is missing or too old, and those whose check begins now."""
 
     unchecked: tuple[str, ...]
     begin: tuple[str, ...]
@@ -58,14 +58,14 @@ def due(
     now_s: float,
     max_age_s: float,
 ) -> ChecksDue:
-    """Choose. Half of a pool stays ready at any time; those that never passed come first.
+    """Choose the next checks. Half of a pool always stays ready; members that never passed come first.
 
     Args:
         members: Of one pool.
         known: By node.
         busy: Nodes with a job or a seat.
         now_s: The time.
-        max_age_s: 0 checks nobody.
+        max_age_s: 0 checks no member.
     """
     if not max_age_s:
         return ChecksDue((), ())
