@@ -1,4 +1,4 @@
-"""`srobust completion`: what a shell needs to complete our words at a Tab."""
+"""`srobust completion`: prints the completion script for a shell."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _EXAMPLES = (
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete commands, options and their values at a Tab."""
+    """Print the script that makes SHELL complete commands, options and values at a Tab."""
     made = get_completion_class(shell)
     assert made is not None
-    # Only the text: click would start a bash here to ask for its version, and any of the last ten years will do.
+    # Only the template: click itself would start a bash to check its version, which is not needed.
     script = made(context.find_root().command, {}, "srobust", "_SROBUST_COMPLETE")
     click.echo(script.source_template % script.source_vars())

@@ -1,4 +1,4 @@
-"""`srobust daemon`: runs the control daemon in the foreground; systemd or a person starts it."""
+"""`srobust daemon`: runs the control daemon in the foreground, for systemd or a person."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurm_robust.model import Mode
 
 
 def _start_logging(level: str) -> None:
-    # One line an event, on stderr, with UTC times: journald and files both take it, and grep finds it.
+    # One line for each event, on stderr, with UTC times: fit for journald, files and grep.
     logging.Formatter.converter = time.gmtime
     form = "%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s"
     logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form, datefmt="%Y-%m-%dT%H:%M:%S")
@@ -47,7 +47,7 @@ def command(context: click.Context, /, **options: str | bool | None) -> None:
     """Run the control daemon in the foreground.
 
     It reads claims and node states from Slurm, and acts on Slurm, within the limits of robust.yaml. SIGTERM ends it;
-    whatever was under way is taken up at the next start.
+    open recoveries are continued at the next start.
 
     With --user it brings back your own jobs after their claims: requeue, exclude the suspects, start at once. Run it
     outside of any job, for example on a login node.

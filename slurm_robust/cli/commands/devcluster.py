@@ -15,18 +15,18 @@ from slurm_robust.cli.teaching import lesson
 from slurm_robust.devcluster.cluster import CommandError, DevCluster, DevClusterError, Spec
 
 _UP = ("srobust devcluster up --daemon --standby 1", "six nodes of eight fake GPUs, with the control daemon")
-_ENV = ('eval "$(srobust devcluster env)"', "this shell now speaks with it: sinfo, srun, srobust …")
+_ENV = ('eval "$(srobust devcluster env)"', "this shell now uses it: sinfo, srun, srobust …")
 _TRY = ("srun --immediate=10 -N2 --gres=gpu:8 env", "runs on two of its nodes")
 _STATUS = ("srobust devcluster status", "nodes, daemons, where the logs are")
-_DOWN = ("srobust devcluster down", "ends all of it and leaves nothing behind")
-_EXITS = ((0, "done"), (1, "it did not; the message says why and what to type"), (2, "wrong usage"))
+_DOWN = ("srobust devcluster down", "stops all of it and leaves nothing behind")
+_EXITS = ((0, "done"), (1, "failed; the message says why and what to type"), (2, "wrong usage"))
 
 
 def default_directory() -> Path:
-    """Where the command line's own cluster lives."""
+    """The folder of the command line's own cluster."""
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "srobust-devcluster"
-    # Only ever used after its owner was checked.
+    # Used only after its owner was checked.
     return Path(f"/tmp/srobust-devcluster-{os.getuid()}")  # noqa: S108 (one known place, so that `down` finds it)
 
 
@@ -62,7 +62,7 @@ def _state(cluster: DevCluster) -> dict[str, Any]:
 
 
 class _Group(click.Group):
-    """Says our own errors as errors, without a traceback."""
+    """Shows our own errors without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -87,7 +87,7 @@ directory_option = click.option(
     type=click.Path(path_type=Path),
     default=default_directory,
     show_default="$XDG_RUNTIME_DIR/srobust-devcluster, or /tmp/srobust-devcluster-UID",
-    help="Where it lives; several live side by side, each in its own.",
+    help="Its folder; several clusters can run side by side, each in its own.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 
@@ -125,7 +125,7 @@ def up(
     spec = Spec(
         nodes=nodes, gpus_per_node=gpus_per_node, daemon=daemon, standby=standby, mode=mode, directory=directory
     )
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal is no reason to leave half a cluster
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave half a cluster
         signal.signal(number, signal.default_int_handler)
     cluster = DevCluster.up(spec, timeout_s=timeout_s)
     if as_json:
@@ -136,7 +136,7 @@ def up(
     click.echo(f"{count} are ready, in {cluster.directory} (logs in {cluster.layout.log}).")
     for notice in cluster.notices:
         click.echo(f"Note: {notice}")
-    click.echo(f'Speak with it:   eval "$(srobust devcluster env{where})"; sinfo')
+    click.echo(f'Use it:          eval "$(srobust devcluster env{where})"; sinfo')
     click.echo(f"Look at it:      srobust devcluster status{where}")
     click.echo(f"End it:          srobust devcluster down{where}")
 
@@ -144,7 +144,7 @@ def up(
 @command.command(epilog=lesson([_ENV], _EXITS))
 @directory_option
 def env(directory: Path) -> None:
-    """Print the variables that make a shell speak with it, for `eval`."""
+    """Print the variables that make a shell use it, for `eval`."""
     for key, value in DevCluster.attach(directory).exports.items():
         click.echo(f"export {key}={shlex.quote(value)}")
 
@@ -172,10 +172,10 @@ def status(directory: Path, as_json: bool) -> None:
 @directory_option
 @click.option("--keep", is_flag=True, help="Leave the folder with its logs and configuration.")
 def down(directory: Path, keep: bool) -> None:
-    """End all that it started and all that its jobs run, and remove its folder; nothing else is ever touched."""
+    """Stop all that it started and all that its jobs run, and remove its folder; nothing else is changed."""
     if not directory.is_dir():
         click.echo(f"No devcluster in {directory}.")
         return
-    # Also what an interrupted `up` left, of which not even a record tells.
+    # Also what an interrupted `up` left without a record.
     DevCluster(directory.resolve()).down(keep=keep)
     click.echo(f"{directory}: down.")

@@ -13,13 +13,13 @@ from slurm_robust.cli.teaching import lesson
 EXIT_FINE, EXIT_WRONG, EXIT_USAGE, EXIT_NO_SLURM = 0, 1, 2, 3
 _EXAMPLES = (
     ("srobust doctor", "on the controller: slurm.conf; on a node: the scripts and py-spy"),
-    ("srobust doctor --all", "also what is well"),
+    ("srobust doctor --all", "also show what is well"),
 )
 _CODES = (
     (EXIT_FINE, "nothing is wrong"),
     (EXIT_WRONG, "something is; each with the line that fixes it"),
     (EXIT_USAGE, "wrong usage or configuration"),
-    (EXIT_NO_SLURM, "Slurm could not be asked"),
+    (EXIT_NO_SLURM, "Slurm could not be reached"),
 )
 _LEVELS = ("wrong", "unknown", "advice", "ok")
 
@@ -27,9 +27,9 @@ _LEVELS = ("wrong", "unknown", "advice", "ok")
 @click.command("doctor", epilog=lesson(_EXAMPLES, _CODES))
 @click.option("--config", "path", type=click.Path(dir_okay=False), help="robust.yaml; else as the daemon.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("--all", "everything", is_flag=True, help="Also what is well.")
+@click.option("--all", "everything", is_flag=True, help="Also show what is well.")
 def command(path: str | None, as_json: bool, everything: bool) -> None:
-    """Is this site set up so that jobs can be saved? Each finding comes with the line that fixes it.
+    """Is this site set up so that jobs can be saved? Each finding has the line that fixes it.
 
     It changes nothing.
     """
@@ -66,7 +66,7 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
                 if advice.fix:
                     click.echo(f"{'':8} → {advice.fix}")
         well = sum(1 for advice in found if advice.level.value == "ok")
-        click.echo(f"{well} of {len(found)} points are well{'' if everything else ' (shown with --all)'}")
+        click.echo(f"{well} of {len(found)} findings are ok{'' if everything else ' (shown with --all)'}")
         if problem:
-            click.echo(f"slurm.conf was not looked at: {problem}", err=True)
+            click.echo(f"slurm.conf was not read: {problem}", err=True)
     sys.exit(EXIT_NO_SLURM if problem else EXIT_WRONG if wrong else EXIT_FINE)
