@@ -197,7 +197,7 @@ def test_never_finished_with_something_left(view: View) -> None:
         assert view.job is None or view.job.reservation != R.seat or view.job.state in ("FAILED", "PREEMPTED")
     if isinstance(step, Do) and step.action.kind is ActionKind.REQUEUE:
         assert R.seat in view.reservations
-        assert view.told == "accepted"
+        assert view.answered == "accepted"
     assert isinstance(step, (Do, KeepWaiting, GiveUp, Finish))
 
 
