@@ -33,8 +33,8 @@ from slurm_robust.policy.cluster.recovery_plan import (
     NODE_LOST,
     OWNER,
     Recovery,
+    RecoveryRequest,
     Refusal,
-    Request,
     Usage,
     check_claim,
     plan,
@@ -252,7 +252,7 @@ class ClaimIntake:
             return plan_owner(now_job, claim.evict, why)
         await context.read_nodes()
         await context.read_reservations()
-        request = Request(
+        request = RecoveryRequest(
             CLAIM,
             now_job,
             claim.evict,

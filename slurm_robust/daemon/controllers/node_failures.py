@@ -11,7 +11,7 @@ from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.policy.cluster.node_states import LOST_GRES, lost_gres
-from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery, Refusal, Request, check_caps, plan
+from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery, RecoveryRequest, Refusal, check_caps, plan
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.values import fold
 
@@ -151,7 +151,7 @@ class NodeFailures:
         context.alert(SignalKind.NODE_NOT_RESPONDING.value, reason, key=key)
         usage = usage_of(context.journal, self.recoveries, now_job, context.now_s())
         earlier = context.journal.evicted(job.ref.job_id, job.user)
-        request = Request(NODE_LOST, now_job, gone, reason, suspects_to="", earlier=earlier)
+        request = RecoveryRequest(NODE_LOST, now_job, gone, reason, suspects_to="", earlier=earlier)
         decision = check_caps(usage, context.config) or plan(
             request, context.readings.cluster(), context.config, context.now_s()
         )

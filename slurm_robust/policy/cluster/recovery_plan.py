@@ -147,7 +147,7 @@ def check_caps(usage: Usage, config: Config) -> Refusal | None:
 
 
 @dataclass(frozen=True)
-class Request:
+class RecoveryRequest:
     """What a recovery is asked for.
 
     Attributes:
@@ -170,7 +170,7 @@ class Request:
     earlier: frozenset[str] = frozenset()
 
 
-def plan(request: Request, cluster: Cluster, config: Config, now_s: float) -> Recovery | Refusal:
+def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: float) -> Recovery | Refusal:
     """Decide a job's way back, with every action of it, before anything is done.
 
     Which nodes survive, which replace the others, and does a coming reservation leave enough time?
@@ -220,7 +220,7 @@ def plan(request: Request, cluster: Cluster, config: Config, now_s: float) -> Re
     return _with_actions(recovery, cluster, request.suspects_to, request.incident)
 
 
-def _survivors(request: Request, cluster: Cluster, now_s: float) -> tuple[str, ...]:
+def _survivors(request: RecoveryRequest, cluster: Cluster, now_s: float) -> tuple[str, ...]:
     """Nodes of the job that the next attempt uses again."""
     names = request.job.nodes
     unfit = {n for n in names if n in cluster.nodes and not cluster.nodes[n].usable}
