@@ -1,9 +1,9 @@
 """The claim: how a job speaks to the daemon, in its own Slurm record.
 
 A job's `Comment` can be written by its owner only, survives a requeue, and is read for all jobs in one call.
-The claim stands behind the user's own words as `[[srobust:1 {…}]]`; the daemon answers the same way in
-`AdminComment`, which only operators write. Whoever reads one treats it as untrusted text: `parse` accepts
-known keys of the right type and size and nothing else. Standard library and `text` only.
+The claim stands behind the user's own text as `[[srobust:1 {…}]]`; the daemon answers in the same way in
+`AdminComment`, which only operators can write. A claim is untrusted text: `parse` accepts
+known keys of the right type and size and nothing else. Standard library, `model` and `text` only.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from slurm_robust.model import Conclusion, Plan, Road, Suspect, Verdict
 from slurm_robust.text import shortened
 
 PROTOCOL_VERSION = 1
@@ -38,27 +39,27 @@ class ClaimError(ValueError):
 
 @dataclass(frozen=True)
 class Claim:
-    """What a supervised job says of itself.
+    """What a supervised job reports of itself.
 
     Attributes:
         state: `watching` (supervised, nothing wanted), `wants` (a requeue, without `evict`), `done`.
         lineage: Names the training across requeues; the same in every attempt.
-        restart: SLURM_RESTART_COUNT of the attempt that speaks; a claim of another attempt is stale.
+        restart: SLURM_RESTART_COUNT of the attempt that wrote it; a claim of another attempt is stale.
         incident: Name of the open incident, or of the last one.
         fruitless: Attempts in a row, this lineage, that died before a new step.
-        evict: Nodes that the next attempt must not use; believed only as far as they are the job's own.
+        evict: Nodes that the next attempt must not use; only the job's own nodes are accepted.
         conclusion: The verdict's conclusion (`culprit`, `undetermined`, …).
         confidence: Of the verdict, 0–1.
-        why: The plan's reason, in words.
+        why: The plan's reason.
         step: Highest step reached, -1 where unknown.
         resume_step: Step of the checkpoint that the attempt started from, -1 for none.
         at_s: When this was written, seconds since the epoch.
-        suspected_at_s: Something seems wrong since then, and a wish may follow soon; 0 as soon as training moves.
+        suspected_at_s: The job suspects a fault since then, and may ask soon; 0 as soon as training progresses.
         times: Stamps of the incident, keys of `model.TIME_KEYS`.
         road: The plan for this incident (`model.Road` value), where the job asks for nothing: it acts by itself, or
-            only observes. Empty where there is no such plan. Daemons that do not know it pass it over.
+            only observes. Empty where there is no such plan. Daemons that do not know the key ignore it.
         mode: Whether that plan is carried out: `act` or `observe` (`model.Mode` value).
-        suspects: Nodes that the verdict names, where the plan leaves others or none.
+        suspects: Nodes that the verdict names, where the plan evicts others or none.
         failed: Launches of the job that ended badly without a new step, in the hour that began at `failed_since_s`.
         failed_since_s: See there; seconds since the epoch.
     """
@@ -83,17 +84,27 @@ class Claim:
     failed: int = 0
     failed_since_s: float = 0.0
 
+    def verdict(self, suspects: Sequence[str]) -> Verdict:
+        """The verdict that the claim reports, about these of its nodes."""
+        named = tuple(Suspect(node, (), self.confidence, self.why) for node in suspects)
+        return Verdict(Conclusion.of(self.conclusion), self.why, named)
+
+    def plan(self, evict: tuple[str, ...]) -> Plan | None:
+        """The plan that the job carries out by itself, with these of its nodes evicted; None where it reports none."""
+        road = next((known for known in Road if known.value == self.road), None)
+        return Plan(road, self.why, evict) if road is not None else None
+
 
 @dataclass(frozen=True)
-class Answer:
-    """What the daemon says back, in `AdminComment`.
+class ClaimAnswer:
+    """The daemon's answer, in `AdminComment`.
 
     Attributes:
         state: `accepted` (a seat is being made), `refused`, `observing` (would have acted), `done`.
         incident: The claim's incident.
-        why: In words.
+        why: The reason.
         road: The road taken (`model.Road` value), empty where refused.
-        standby: Nodes taken in.
+        standby: Standby nodes that replace the evicted.
     """
 
     state: str
@@ -108,7 +119,7 @@ def _checked(kind: type[Any], raw: Any) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ClaimError("not a JSON object")
     known = {f.name for f in fields(kind)}
-    # Unknown keys are passed over: a newer minor version may say more.
+    # Unknown keys are ignored: a newer version may write more.
     checks: dict[str, Callable[[str, Any], Any]] = {name: _CHECKS.get(name, _word) for name in known}
     return {key: checks[key](key, value) for key, value in raw.items() if key in known}
 
@@ -118,7 +129,7 @@ def _nodes(key: str, value: Any) -> tuple[str, ...]:
         raise ClaimError(f"{key}: not a list of at most {MAX_NODES} node names")
     for name in value:
         if not isinstance(name, str) or not NODE_NAME.match(name):
-            # What is no text is not shown: a deep nest of lists cannot be.
+            # A value that is no text is not shown: deeply nested lists cannot be.
             shown = name[:40] if isinstance(name, str) else type(name).__name__
             raise ClaimError(f"{key}: not a node name: {shown!r}")
     return tuple(value)
@@ -174,11 +185,11 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "step": _whole,
     "resume_step": _whole,
 }
-"""Validators by field; a field not named here is a plain word."""
+"""Validators by field; a field that is not named here is a plain word."""
 
 
 def split(comment: str) -> tuple[str, str | None]:
-    """Split a comment into the user's own words and our block (None where there is none)."""
+    """Split a comment into the user's own text and our block (None where there is none)."""
     start = comment.rfind("[[srobust:")
     if start < 0 or not _BLOCK.match(comment[start:]):
         return comment, None
@@ -194,8 +205,8 @@ def _parse(kind: type[Any], comment: str) -> Any:
     version = int(match[1])
     if version not in (PROTOCOL_VERSION, PROTOCOL_VERSION - 1):
         raise ClaimError(
-            f"protocol version {version} is not spoken here (this side speaks {PROTOCOL_VERSION}); "
-            "update slurm_robust where it is older"
+            f"protocol version {version} is not supported here (this side supports {PROTOCOL_VERSION}); "
+            "update the older slurm_robust"
         )
     try:
         raw = json.loads(match[2])
@@ -212,7 +223,7 @@ def parse(comment: str) -> Claim | None:
     """Read the claim out of a job's comment; None where there is none.
 
     Raises:
-        ClaimError: there is one, and it is malformed, oversized or of a protocol version not spoken here.
+        ClaimError: there is one, and it is malformed, oversized or of a protocol version not supported here.
     """
     claim: Claim | None = _parse(Claim, comment)
     if claim is None:
@@ -224,39 +235,39 @@ def parse(comment: str) -> Claim | None:
     return claim
 
 
-def parse_answer(admin_comment: str) -> Answer | None:
+def parse_answer(admin_comment: str) -> ClaimAnswer | None:
     """Read the daemon's answer; None where there is none.
 
     Raises:
         ClaimError: as `parse`.
     """
-    answer: Answer | None = _parse(Answer, admin_comment)
+    answer: ClaimAnswer | None = _parse(ClaimAnswer, admin_comment)
     return answer
 
 
-def _render(value: Claim | Answer) -> str:
+def _render(value: Claim | ClaimAnswer) -> str:
     defaults = {f.name: f.default for f in fields(value)}
-    said = {
+    values = {
         k: (list(v) if isinstance(v, tuple) else v)
         for k, v in asdict(value).items()
         if v != defaults[k] and v not in ((), {})
     }
-    body = json.dumps(said, separators=(",", ":"), ensure_ascii=True)
+    body = json.dumps(values, separators=(",", ":"), ensure_ascii=True)
     return f"[[srobust:{PROTOCOL_VERSION} {body}]]"
 
 
-def render(value: Claim | Answer, own_words: str = "") -> str:
-    """Write the claim (or answer) behind the user's own words, in at most 1,024 bytes.
+def render(value: Claim | ClaimAnswer, own_text: str = "") -> str:
+    """Write the claim (or answer) behind the user's own text, in at most 1,024 bytes.
 
-    `why` is shortened first, then `times` go, then `suspects`; the user's words are never touched.
+    Where it is too long, `why` is shortened, then `times` and `suspects` are left out; the user's text is never cut.
 
     Raises:
-        ClaimError: the user's words leave no room.
+        ClaimError: the user's own text leaves too little space.
     """
-    words = own_words.rstrip()
+    own_text = own_text.rstrip()
     value = replace(value, why=shortened(value.why, _MAX_WHY_CHARS))
     while True:
-        text = f"{words} {_render(value)}" if words else _render(value)
+        text = f"{own_text} {_render(value)}" if own_text else _render(value)
         excess = len(text.encode()) - COMMENT_MAX_BYTES
         if excess <= 0:
             return text
@@ -269,4 +280,4 @@ def render(value: Claim | Answer, own_words: str = "") -> str:
         elif isinstance(value, Claim) and value.evict and value.state != STATE_WANTS_REQUEUE:
             value = replace(value, evict=value.evict[: len(value.evict) // 2])
         else:
-            raise ClaimError(f"the job's own comment leaves no room ({len(words.encode())} bytes of 1024)")
+            raise ClaimError(f"the job's own comment leaves no room ({len(own_text.encode())} bytes of 1024)")

@@ -107,7 +107,6 @@ class SignalKind(str, enum.Enum):
     SILENCE = "silence"
     RANK_EXITED = "rank_exited"
     RANK_STOPPED = "rank_stopped"
-    RANK_UNINTERRUPTIBLE = "rank_uninterruptible"
     AGENT_SILENT = "agent_silent"
     NODE_DOWN = "node_down"
     NODE_NOT_RESPONDING = "node_not_responding"
@@ -145,12 +144,17 @@ TIME_KEYS = (
 
 
 class Conclusion(str, enum.Enum):
-    """What localisation came to."""
+    """The result of localisation."""
 
     CULPRIT = "culprit"
     NONE = "none"
     USER_CODE = "user_code"
     UNDETERMINED = "undetermined"
+
+    @classmethod
+    def of(cls, text: str) -> Conclusion:
+        """The conclusion of that name; a text that names none is undetermined."""
+        return next((known for known in cls if known.value == text), cls.UNDETERMINED)
 
 
 @dataclass(frozen=True)
@@ -269,7 +273,7 @@ class Plan:
 
 
 class ActionKind(str, enum.Enum):
-    """The allow-list: nothing else is ever done to Slurm."""
+    """The daemon's allow-list: it never does anything else to Slurm."""
 
     QUARANTINE = "quarantine"
     RELEASE_QUARANTINE = "release_quarantine"
@@ -287,8 +291,10 @@ class ActionKind(str, enum.Enum):
     LIFT_EXCLUDE = "lift_exclude"
     RESUME = "resume"
     KEEP_STANDBY = "keep_standby"
-    LEAVE_MARK = "leave_mark"
+    STANDBY_CHECK = "standby_check"
+    DRAIN_PERMIT = "drain_permit"
     RELEASE_JOB = "release_job"
+    DELETE_ORPHAN = "delete_orphan"
 
 
 @dataclass(frozen=True)

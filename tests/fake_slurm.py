@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from slurm_robust.model import JobRef
-from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
 from slurm_robust.slurm.values import expand
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 REQUEUE_DELAY_S = 121
 CHECKS = ("srobust-recheck", "srobust-standby-check")
@@ -207,37 +211,22 @@ class FakeSlurm:
             raise SlurmRefusedError("release", "Job is no longer pending execution")
         self.state.jobs[job.job_id] = replace(old, priority=1, reason="BeginTime")
 
-    def update_job(
-        self,
-        job: JobRef,
-        *,
-        comment: str | None = None,
-        admin_comment: str | None = None,
-        exclude: str | None = None,
-        req_nodes: str | None = None,
-        reservation: str | None = None,
-        start_now: bool = False,
-        time_limit_min: int | None = None,
-    ) -> None:
+    def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
         """Change a job, with what Slurm refuses."""
         self._act(f"update {job.address}")
-        old = self.state.jobs[job.job_id]
-        if old.state == "RUNNING" and exclude is not None:
+        old, reservation = self.state.jobs[job.job_id], changes.get("reservation")
+        if old.state == "RUNNING" and changes.get("exclude") is not None:
             raise SlurmRefusedError("update", "Requested operation not supported on running job")
         if reservation and reservation not in self.state.reservations:
             raise SlurmNotFoundError("update", "Requested reservation is invalid")
-        values = {
-            "comment": comment,
-            "admin_comment": admin_comment,
-            "exclude": exclude,
-            "req_nodes": req_nodes,
-            "reservation": reservation,
-            "time_limit_s": time_limit_min * 60 if time_limit_min else None,
-            "start_at_s": int(self.now_s) if start_now else None,
-            "reason": "" if start_now else None,
-        }
-        changes = {name: value for name, value in values.items() if value is not None}
-        self.state.jobs[job.job_id] = replace(old, **changes)  # type: ignore[arg-type]
+        names = ("comment", "admin_comment", "exclude", "req_nodes", "reservation")
+        values: dict[str, object] = {name: changes.get(name) for name in names}
+        if limit_min := changes.get("time_limit_min"):
+            values["time_limit_s"] = limit_min * 60
+        if changes.get("start_now"):
+            values |= {"start_at_s": int(self.now_s), "reason": ""}
+        given = {name: value for name, value in values.items() if value is not None}
+        self.state.jobs[job.job_id] = replace(old, **given)  # type: ignore[arg-type]
 
     def create_reservation(
         self, name: str, nodes: str, users: tuple[str, ...], duration_min: int, flags: tuple[str, ...]

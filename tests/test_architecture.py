@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
     "model": frozenset(),
     "text": frozenset(),
-    "claim": frozenset({"text"}),
+    "claim": frozenset({"model", "text"}),
     "drain_permit": frozenset(),
     "progress": frozenset(),
     "config": frozenset({"model"}),

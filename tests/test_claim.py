@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import claim
-from slurm_robust.claim import Answer, Claim, ClaimError
+from slurm_robust.claim import Claim, ClaimAnswer, ClaimError
 from slurm_robust.model import JobRef
 
 WORDS = st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=300).filter(
@@ -90,9 +90,11 @@ def written(value: object) -> str:
     return json.dumps(value)
 
 
-@pytest.mark.parametrize("kind", [Claim, Answer])
+@pytest.mark.parametrize("kind", [Claim, ClaimAnswer])
 @given(st.data())
-def test_odd_values_in_any_field_are_refused_and_nothing_else(kind: type[Claim | Answer], data: st.DataObject) -> None:
+def test_odd_values_in_any_field_are_refused_and_nothing_else(
+    kind: type[Claim | ClaimAnswer], data: st.DataObject
+) -> None:
     """Huge numbers, booleans, NaN, nests too deep to be shown: a claim with finite numbers, or ClaimError."""
     read = claim.parse if kind is Claim else claim.parse_answer
     sound = {"state": "watching", "lineage": "a", "incident": "i"}
@@ -162,7 +164,7 @@ def test_a_report_names_as_many_nodes_as_there_is_room_for() -> None:
 
 def test_an_answer_is_read_like_a_claim() -> None:
     """`AdminComment` is written by operators, and read just as carefully."""
-    answer = Answer("accepted", "i-1", "because", "seat", ("n5",), 5.0)
+    answer = ClaimAnswer("accepted", "i-1", "because", "seat", ("n5",), 5.0)
     assert claim.parse_answer(claim.render(answer, "an admin's words")) == answer
 
 

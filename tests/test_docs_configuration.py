@@ -40,6 +40,12 @@ def test_every_configuration_key_is_documented_with_its_true_default() -> None:
     assert {key: yaml.safe_load(default) for key, (default, _, _) in written.items()} == plain
 
 
+def test_old_keys_are_documented_with_their_new_names() -> None:
+    """A site that meets one in its file, or in a warning, finds both."""
+    listed = re.findall(r"^\* `([a-z0-9_.]+)` is now `([a-z0-9_.]+)`$", text_of("docs/configuration.md"), re.MULTILINE)
+    assert dict(listed) == config.RENAMED
+
+
 def test_units_stand_where_names_tell_them() -> None:
     """A key that ends in a unit has that unit in its column."""
     units = {"_s": "s", "_min": "min", "_days": "days"}

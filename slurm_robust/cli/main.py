@@ -1,4 +1,4 @@
-"""The `srobust` command: a table of subcommands, each loaded only when it is the one that was typed."""
+"""The `srobust` command: a table of subcommands, each loaded only when it is typed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ckpt": ("slurm_robust.cli.commands.ckpt", "Seal, verify and choose checkpoints."),
     "localize": ("slurm_robust.cli.commands.localize", "Who is at fault, from captured stacks."),
     "daemon": ("slurm_robust.cli.commands.daemon", "The control daemon."),
-    "status": ("slurm_robust.cli.commands.status", "What is going on: jobs, incidents, rooms, breaker."),
+    "status": ("slurm_robust.cli.commands.status", "What needs a person now; nodes, jobs, incidents, breaker."),
     "incidents": ("slurm_robust.cli.commands.incidents", "What happened, when, why, and what was done."),
-    "nodes": ("slurm_robust.cli.commands.nodes", "In which room is each node, and why."),
+    "nodes": ("slurm_robust.cli.commands.nodes", "The state of each node, and why."),
     "standby": ("slurm_robust.cli.commands.standby", "The standby pools, and how large they should be."),
     "breaker": ("slurm_robust.cli.commands.breaker", "Show or reset the breaker."),
     "doctor": (
@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class LazyGroup(click.Group):
-    """Imports a subcommand when it is asked for; `--help` imports none."""
+    """Imports a subcommand when it is typed; `--help` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the table."""
@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, and with the nearest name where there is none of this one."""
+        """As click does; an unknown name is answered with the most similar one."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
             near = difflib.get_close_matches(name, COMMANDS, n=1)
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names with their lines, without loading anything."""
+        """Names with their help lines, without loading anything."""
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         return [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""What needs a person now: read out of the daemon's snapshot, the most urgent first. Pure."""
+"""What needs a person now, from the daemon's snapshot, the most urgent first. Pure."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from typing import Any
 from slurm_robust.cli.state import STALE_S, duration
 
 _LEFT_ALONE = ("observed", "alerted", "refused")
-"""Outcomes after which nobody acts on a job that still stands."""
+"""Outcomes after which nobody acts on a job that still hangs."""
 
 
 def needs(state: dict[str, Any], now_s: float) -> list[str]:
-    """Sentences, each with what to type; empty where nobody is needed."""
-    said = list(state.get("troubles", ()))
+    """Sentences, each with the command to type; empty if nobody is needed."""
+    sentences = list(state.get("troubles", ()))
     age_s = now_s - state["at_s"]
-    if age_s > STALE_S and not said:
-        said.append(f"what stands below is {duration(age_s)} old: the daemon tells nothing")
+    if age_s > STALE_S and not sentences:
+        sentences.append(f"the state below is {duration(age_s)} old: the daemon does not update it")
     if state["breaker"]["open"]:
-        said.append(f"the breaker is open ({state['breaker']['why']}): once the cause is known, srobust breaker reset")
-    said += [_hangs(job, state, now_s) for job in state["jobs"] if _left_alone(job, state)]
-    said += [
+        sentences.append(
+            f"the breaker is open ({state['breaker']['why']}): once the cause is known, srobust breaker reset"
+        )
+    sentences += [_hangs(job, state, now_s) for job in state["jobs"] if _left_alone(job, state)]
+    sentences += [
         f"job {job['job']} is held ({job['reason']}): scontrol release {job['job']}"
         for job in state.get("waiting", ())
-        if "held" in job["reason"].lower() and job["reason"] != "JobHeldUser"  # its owner's own wish
+        if "held" in job["reason"].lower() and job["reason"] != "JobHeldUser"  # held by its owner
     ]
     ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust"]
     if ours:
-        said.append(f"{_names(ours)} drained and to be repaired: srobust nodes --room drained")
+        sentences.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")
     short = sum(int(pool["short"]) for pool in state["standby"])
     if short:
-        said.append(f"the standby pool lacks {short} node{'s' if short > 1 else ''}: srobust standby")
-    return said
+        sentences.append(f"the standby pool lacks {short} node{'s' if short > 1 else ''}: srobust standby")
+    return sentences
 
 
 def _names(nodes: list[str]) -> str:
@@ -38,7 +40,7 @@ def _names(nodes: list[str]) -> str:
 
 
 def outcome_of(job: dict[str, Any], state: dict[str, Any]) -> str:
-    """What the incident came to that a running job speaks of; empty while it is open, or where there is none."""
+    """The outcome of the incident that a running job names; empty while it is open, or if there is none."""
     mine = (i for i in state["incidents"] if i["job"] == job["job"] and i["id"] == job["incident"])
     return next((str(i["outcome"]) for i in mine), "")
 
@@ -51,6 +53,6 @@ def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:
     since = duration(max(0.0, now_s - job["suspected_at_s"]))
     why = {"observed": "observe mode", "refused": "its claim was refused"}.get(outcome_of(job, state), "alert only")
     return (
-        f"job {job['job']} of {job['user']} has stood still for {since}, and nothing is done about it ({why}): "
+        f"job {job['job']} of {job['user']} has made no progress for {since}, and nothing is done about it ({why}): "
         f"srobust incidents {job['job']}"
     )

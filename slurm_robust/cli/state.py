@@ -1,4 +1,4 @@
-"""What the read-only subcommands share: finding the daemon's state, and showing times."""
+"""Shared by the read-only subcommands: reads the daemon's state, formats times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def source_options(function: F) -> F:
-    """`--config` and `--json`, the same for every command that shows something."""
+    """`--config` and `--json`, the same for every command that shows state."""
     function = click.option("--json", "as_json", is_flag=True, help="For tools: documented, stable.")(function)
     return click.option("--config", "path", type=click.Path(dir_okay=False), help="robust.yaml; else as the daemon.")(
         function
@@ -39,7 +39,7 @@ def load_config(path: str | None) -> Config:
 
 
 def load_state(config: Config) -> dict[str, Any]:
-    """The daemon's last snapshot: from its file where that can be read and is fresh, else over HTTP."""
+    """The daemon's last snapshot: from its file if that can be read and is fresh, else over HTTP."""
     path = Path(config.daemon.state_dir) / "state.json"
     http = config.daemon.http
     state, problem = None, ""
@@ -54,20 +54,22 @@ def load_state(config: Config) -> dict[str, Any]:
             # The address is the site's own configuration.
             with urllib.request.urlopen(url, timeout=3) as answer:
                 asked = _parsed(answer.read().decode())
-            # The file is old where the daemon cannot write it; its HTTP side then tells why.
+            # If the daemon cannot write the file, it gets old; the HTTP side then has the reason.
             state = max((s for s in (state, asked) if s is not None), key=lambda s: s["at_s"], default=None)
             second = "not a snapshot yet"
         except (OSError, urllib.error.URLError) as error:
             second = str(getattr(error, "reason", error))
         if state is None:
             raise click.ClickException(
-                f"the daemon's state cannot be had\n"
+                f"the daemon's state cannot be read\n"
                 f"  {path}: {problem}\n"
                 f"  {url}: {second}\n"
                 "On the daemon's machine: systemctl status srobustd\n"
                 "Elsewhere: type this there, or set daemon.http.host in robust.yaml to an address of that machine\n"
                 'With a devcluster: eval "$(srobust devcluster env)"'
             )
+    for node in state["nodes"]:
+        node.setdefault("node_state", node["room"])  # an older daemon's
     if _age_s(state) > STALE_S:
         click.echo(f"warning: this is {duration(_age_s(state))} old: {_why_old(state, path.parent)}", err=True)
     return state
@@ -86,19 +88,19 @@ def _age_s(state: dict[str, Any]) -> float:
 
 
 def _why_old(state: dict[str, Any], folder: Path) -> str:
-    """Why nothing newer is there, as far as that can be told from this machine, and what to type."""
+    """Why there is no newer state, as far as this machine shows it, and what to type."""
     full = _full(folder)
     if full:
-        return f"the daemon cannot write into {folder}, which is {full}. Make room there: df -h {folder}"
+        return f"the daemon cannot write into {folder}, which is {full}. Free space there: df -h {folder}"
     pid = int(state.get("pid", 0))
     with contextlib.suppress(OSError):
         if b"daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return f"the daemon runs (pid {pid}), but tells nothing: journalctl -u srobustd"
+            return f"the daemon runs (pid {pid}), but does not update it: journalctl -u srobustd"
     return "the daemon does not run here: systemctl status srobustd"
 
 
 def _full(folder: Path) -> str:
-    """Why nothing can be written there, or empty."""
+    """Why nothing can be written there; empty if it can."""
     try:
         found = os.statvfs(folder)
     except OSError:

@@ -1,7 +1,7 @@
-"""Tables and paragraphs for people: within the terminal's width, or 100 columns where there is none.
+"""Tables and paragraphs for people: within the terminal's width, or 100 columns without a terminal.
 
-Nothing is cut. A column that is too wide wraps at words; where that is not enough, columns that were named as the least
-important go. Tools take `--json`, which has everything.
+Nothing is cut. A column that is too wide wraps at words; if that is not enough, the columns named as least
+important are left out. Tools use `--json`, which has everything.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from collections.abc import Sequence
 import click
 
 WIDTH = 100
-"""Columns where the output is no terminal (a file, a pipe, a mail)."""
+"""Columns if the output is not a terminal (a file, a pipe, a mail)."""
 _GAP = "  "
 _NARROWEST, _NARROWEST_LAST = 24, 36
-"""A column is wrapped to this at least; below it text cannot be read. The last one holds the sentence."""
+"""The smallest width of a wrapped column; a narrower text cannot be read. The last column has the sentence."""
 
 
 def width() -> int:
-    """Columns to write to."""
+    """Columns that may be used."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return max(60, shutil.get_terminal_size((WIDTH, 24)).columns)
     return WIDTH
 
 
 def plain(cell: object) -> str:
-    """A cell's text; texts come from jobs, and nothing in them may speak to the terminal."""
+    """A cell's text; texts come from jobs, and must not contain commands for the terminal."""
     text = "" if cell is None else str(cell)
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def bold(text: str) -> str:
-    """Bold on a terminal that may be coloured, else as it is."""
+    """Bold on a terminal that may have colours, else unchanged."""
     return click.style(text, bold=True) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, drop: Sequence[str] = ()) -> None:
-    """Print a table; nothing at all but its title and `none` where there is no row.
+    """Print a table; only its title and `none` if there is no row.
 
     Args:
         title: A line above it.
         columns: Their headings. A column that is empty in every row is left out.
         rows: Cells in the order of the columns.
-        drop: Columns that may go where the width does not do, the first one first.
+        drop: Columns that may be left out if the width is too small, the first one first.
     """
     click.echo(bold(title))
     if not rows:
@@ -80,7 +80,7 @@ def render(
 
 
 def _sizes(columns: list[list[str]], columns_wide: int) -> list[int]:
-    """Natural widths; where they do not fit, the widest columns give way, each to a readable width at least."""
+    """Natural widths; if they do not fit, the widest columns get narrower, each down to a readable width."""
     sizes = [max(map(len, column)) for column in columns]
     least = [min(size, max(_NARROWEST, len(column[0]))) for size, column in zip(sizes, columns, strict=True)]
     least[-1] = min(sizes[-1], max(_NARROWEST_LAST, least[-1]))
@@ -95,7 +95,7 @@ def _sizes(columns: list[list[str]], columns_wide: int) -> list[int]:
 
 
 def _wrapped(text: str, size: int) -> list[str]:
-    # Names and paths are broken only where they alone are wider than the column.
+    # Names and paths are broken only if they alone are wider than the column.
     return textwrap.wrap(text, size, break_on_hyphens=False) or [""]
 
 

@@ -1,4 +1,4 @@
-"""What every command teaches: examples and exit codes below its --help, and what to type after an error."""
+"""Help texts of all commands: examples and exit codes below --help, and what to type after an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from slurm_robust.slurm.errors import SlurmError, SlurmUnavailableError
 
-SHOWN = ((0, "shown"), (1, "the daemon's state cannot be had; the message says what to look at"), (2, "wrong usage"))
+SHOWN = ((0, "shown"), (1, "the daemon's state cannot be read; the message says what to check"), (2, "wrong usage"))
 """The exit codes of all commands that show the daemon's state."""
 
 
@@ -22,32 +22,32 @@ def lesson(examples: Iterable[tuple[str, str]], exits: Iterable[tuple[int | str,
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or nothing where no known word is like this one."""
+    """` Did you mean 'x'?`, or an empty text if no known word is similar."""
     found = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def not_running(job_id: str, state: str | None) -> str:
-    """Why there is nothing to look at in this job, and where to look instead; `state` is None where Slurm has none."""
+    """Why this job cannot be examined, and where to look instead; `state` is None if Slurm does not know the job."""
     if state is None:
         return f"job {job_id} is not known to Slurm (any more); see: squeue --me, and srobust incidents {job_id}"
     if state in ("PENDING", "CONFIGURING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"):
         return f"job {job_id} is {state}, not RUNNING; see: squeue -j {job_id}"
     return (
-        f"job {job_id} is {state}, not RUNNING; what is known of it: srobust incidents {job_id}, and the folder "
+        f"job {job_id} is {state}, not RUNNING; its history: srobust incidents {job_id}, and the folder "
         f"slurm-robust-{job_id} beside its output"
     )
 
 
 def slurm_words(error: SlurmError) -> str:
-    """Slurm's own words, and what to type where it was not there to answer."""
+    """Slurm's own message, and what to type if Slurm was not reachable."""
     if not isinstance(error, SlurmUnavailableError):
         return str(error)
-    # The line that ended the command says it best; those before it say how it came there.
+    # The last line names the cause; those before it lead up to it.
     last = error.text.splitlines()[-1].strip() if error.text else ""
-    said = f": {last.rpartition('fatal: ')[2]}" if last else ""
+    message = f": {last.rpartition('fatal: ')[2]}" if last else ""
     return (
-        f"Slurm cannot be reached ({error.what}){said}\n"
-        "Look: scontrol ping. Is this a machine of the cluster, with its /etc/slurm/slurm.conf or SLURM_CONF? "
+        f"Slurm cannot be reached ({error.what}){message}\n"
+        "Check: scontrol ping. Is this a machine of the cluster, with its /etc/slurm/slurm.conf or SLURM_CONF? "
         'To try it without a cluster: srobust devcluster up; eval "$(srobust devcluster env)"'
     )

@@ -1,4 +1,10 @@
-"""The hands: the allow-list of actions, each journalled before its call. Nothing else of the daemon changes Slurm."""
+"""The only part of the daemon that changes Slurm: an allow-list of actions, each journalled before its call.
+
+Actions of an incident, and single ones such as the release of a held job, keep their rows until the journal forgets
+them. Standing actions (drain permits, standby pools, checks of standby nodes) are repeated as long as the daemon runs:
+each replaces the row of its key, so that the journal does not grow, and the daemon's log in the journal keeps the
+history.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +14,24 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from slurm_robust.claim import Answer, ClaimError, render, split
-from slurm_robust.daemon.core import Core
+from slurm_robust.claim import ClaimAnswer, ClaimError, render, split
+from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.launch_failed import launch_failed
 from slurm_robust.policy.cluster.recovery_plan import QUARANTINE_FLAGS, SEAT_FLAGS
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmRefusedError
 
 CRASH_VARIABLE = "SROBUST_DAEMON_CRASH_AFTER"
-"""For drills and tests: a number n or an action's kind; the daemon kills itself with SIGKILL right after its n-th
-action, or the first of that kind. `plan` means: right after the first plan was written, before its first action."""
+"""For drills and tests: a number n or an action's kind. The daemon kills itself with SIGKILL right after its n-th
+action (standing ones not counted), or the first of that kind. `plan`: right after it wrote its first plan."""
+
+STANDING = (ActionKind.DRAIN_PERMIT, ActionKind.KEEP_STANDBY, ActionKind.STANDBY_CHECK)
+STANDBY_FLAGS = ("OVERLAP",)
+"""Pools hold idle nodes only, so running jobs need not be ignored; seats overlap the pools."""
 
 
 class CrashPoint:
-    """Counts actions, and kills this process where `CRASH_VARIABLE` says so."""
+    """Counts actions, and kills this process where `CRASH_VARIABLE` asks for it."""
 
     def __init__(self, where: str | None = None) -> None:
         self.where = os.environ.get(CRASH_VARIABLE, "") if where is None else where
@@ -29,7 +39,7 @@ class CrashPoint:
 
     def after(self, what: str) -> None:
         """Called right after `what` was done."""
-        if what != "plan":
+        if what != "plan" and what not in STANDING:
             self.count += 1
         if self.where and self.where in (what, str(self.count)):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -38,10 +48,10 @@ class CrashPoint:
 class Actor:
     """Carries actions out, one at a time."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, context: DaemonContext) -> None:
+        self.context = context
         self.crash = CrashPoint()
-        self._do: dict[ActionKind, Callable[[Action], Awaitable[None]]] = {
+        self._do: dict[ActionKind, Callable[[Action], Awaitable[JobRef | None]]] = {
             ActionKind.QUARANTINE: self._quarantine,
             ActionKind.RELEASE_QUARANTINE: self._delete_reservation,
             ActionKind.DRAIN: self._drain,
@@ -56,75 +66,110 @@ class Actor:
             ActionKind.CANCEL: self._cancel,
             ActionKind.LIFT_EXCLUDE: self._point,
             ActionKind.RELEASE_JOB: self._release,
+            ActionKind.RECHECK: self._submit_check,
+            ActionKind.STANDBY_CHECK: self._submit_check,
+            ActionKind.KEEP_STANDBY: self._keep_standby,
+            ActionKind.DRAIN_PERMIT: self._drain_permit,
+            ActionKind.DELETE_ORPHAN: self._delete_reservation,
         }
 
-    async def perform(self, key: str, action: Action) -> None:
-        """Journal the action, then call Slurm. Whether it is done is for the next look to say.
+    async def perform(self, key: str, action: Action) -> JobRef | None:
+        """Write the action to the journal, then call Slurm. Only a later reading of Slurm shows whether it is done.
 
         Args:
-            key: The incident it belongs to.
-            action: What to do; its words may come from outside, its names were checked against Slurm's own.
+            key: The incident that it belongs to, or a name of its own.
+            action: What to do. Its reason may come from outside; its names were checked against Slurm's own.
+
+        Returns:
+            The job that was submitted, for actions that submit one.
 
         Raises:
-            SlurmError: Slurm could not or would not; the journal has the words.
+            SlurmError: Slurm could not or would not; the journal has its message.
         """
-        core = self.core
-        if not core.acting:
+        context = self.context
+        if not context.acting:
             raise AssertionError("an action in observe mode: nothing may change")
-        core.journal.note_call(key, action, core.now_s())
-        core.info(f"action.{action.kind.value}", f"{action.target} ({key}): {action.reason}", key=key + action.target)
+        kind, standing = action.kind, action.kind in STANDING
+        context.journal.note_call(key, action, context.now_s(), standing=standing)
+        # A standing action has many targets, and must not take the log's rate from others.
+        log_key = key if standing else key + action.target
+        context.info(f"action.{kind.value}", f"{action.target} ({key}): {action.reason}", key=log_key)
         try:
-            await self._do[action.kind](action)
+            submitted = await self._do[kind](action)
         except SlurmError as error:
-            core.journal.note_result(key, action, core.now_s(), str(error))
-            core.alert(f"action.{action.kind.value}.failed", f"{action.target} ({key}): {error}", key=key)
+            context.journal.note_result(key, action, context.now_s(), str(error))
+            context.alert(f"action.{kind.value}.failed", f"{action.target} ({key}): {error}", key=key)
             raise
-        self.crash.after(action.kind.value)
+        self.crash.after(kind.value)
+        return submitted
 
     async def _quarantine(self, action: Action) -> None:
-        minutes = self.core.config.seat.duration_min
+        minutes = self.context.config.seat.duration_min
         name = str(action.args["reservation"])
-        await self._reserve(name, action.target, self.core.account, minutes, QUARANTINE_FLAGS)
+        await self._reserve(name, action.target, self.context.account, minutes, QUARANTINE_FLAGS)
 
     async def _create_seat(self, action: Action) -> None:
-        minutes = int(action.args.get("minutes", self.core.config.seat.duration_min))
+        minutes = int(action.args.get("minutes", self.context.config.seat.duration_min))
         user = str(action.args["user"])
         await self._reserve(action.target, str(action.args["nodes"]), user, minutes, SEAT_FLAGS)
 
     async def _reserve(self, name: str, nodes: str, user: str, minutes: int, flags: tuple[str, ...]) -> None:
-        client = self.core.client
-        there = self.core.world.reservations.get(name)
+        client = self.context.client
+        there = self.context.readings.reservations.get(name)
         if there is not None:
             # Slurm counts a duration from the reservation's start.
-            age_min = math.ceil(max(0.0, self.core.now_s() - there.start_at_s) / 60)
-            await self.core.call(client.update_reservation, name, nodes=nodes, duration_min=age_min + minutes)
+            age_min = math.ceil(max(0.0, self.context.now_s() - there.start_at_s) / 60)
+            await self.context.call(client.update_reservation, name, nodes=nodes, duration_min=age_min + minutes)
         else:
-            await self.core.call(client.create_reservation, name, nodes, (user,), minutes, flags)
+            await self.context.call(client.create_reservation, name, nodes, (user,), minutes, flags)
 
     async def _delete_reservation(self, action: Action) -> None:
         name = str(action.args.get("reservation") or action.target)
         try:
-            await self.core.call(self.core.client.delete_reservation, name)
+            await self.context.call(self.context.client.delete_reservation, name)
         except SlurmNotFoundError:
             return
 
     async def _drain(self, action: Action) -> None:
-        await self.core.call(self.core.client.drain, action.target, action.reason)
+        await self.context.call(self.context.client.drain, action.target, action.reason)
 
     async def _set_down(self, action: Action) -> None:
-        await self.core.call(self.core.client.set_down, action.target, action.reason)
+        await self.context.call(self.context.client.set_down, action.target, action.reason)
 
     async def _resume(self, action: Action) -> None:
-        await self.core.call(self.core.client.resume, action.target)
+        await self.context.call(self.context.client.resume, action.target)
 
     async def _requeue(self, action: Action) -> None:
-        await self.core.call(self.core.client.requeue, _ref(action))
+        await self.context.call(self.context.client.requeue, _ref(action))
+
+    async def _submit_check(self, action: Action) -> JobRef:
+        return await self.context.call(self.context.client.submit, list(action.args["sbatch"]), action.args["script"])
+
+    async def _drain_permit(self, action: Action) -> None:
+        await self.context.call(self.context.client.set_node_comment, action.target, str(action.args["comment"]))
+
+    async def _keep_standby(self, action: Action) -> None:
+        context, client, name = self.context, self.context.client, action.target
+        nodes, minutes = action.args.get("nodes"), action.args.get("minutes")
+        if action.args.get("create"):
+            create = client.create_reservation
+            await context.call(create, name, str(nodes), (context.account,), int(minutes or 0), STANDBY_FLAGS)
+        elif nodes is None and minutes is None:
+            await context.call(client.delete_reservation, name)
+        else:
+            try:
+                await context.call(client.update_reservation, name, nodes=nodes, duration_min=minutes)
+            except SlurmRefusedError:
+                if nodes is None:
+                    raise
+                # A pool made by hand with REPLACE flags refuses a list of nodes: it is deleted, and created again.
+                await context.call(client.delete_reservation, name)
 
     async def _release(self, action: Action) -> None:
-        # A hold of a person, put on since the last look, is theirs.
-        job = await self.core.call(self.core.client.job, _ref(action))
+        # A person may have put a hold on the job since the last reading: that one stays.
+        job = await self.context.call(self.context.client.job, _ref(action))
         if job is not None and launch_failed(job):
-            await self.core.call(self.core.client.release, _ref(action))
+            await self.context.call(self.context.client.release, _ref(action))
 
     async def _point(self, action: Action) -> None:
         changes: dict[str, Any] = {
@@ -134,43 +179,43 @@ class Actor:
         }
         if action.kind is ActionKind.POINT_JOB_AT_SEAT:
             changes |= {"req_nodes": "", "start_now": True}
-        await self.core.call(self.core.client.update_job, _ref(action), **changes)
+        await self.context.call(self.context.client.update_job, _ref(action), **changes)
 
     async def _leave_seat(self, action: Action) -> None:
         own = str(action.args.get("reservation") or "")
         try:
-            await self.core.call(self.core.client.update_job, _ref(action), reservation=own)
+            await self.context.call(self.context.client.update_job, _ref(action), reservation=own)
         except SlurmRefusedError:
             if not own:
                 raise
-            # The job's own reservation ended, or does not cover the nodes taken in: then it has none.
-            await self.core.call(self.core.client.update_job, _ref(action), reservation="")
+            # The job's own reservation ended, or does not contain the standby nodes: the job goes on without one.
+            await self.context.call(self.context.client.update_job, _ref(action), reservation="")
 
     async def _answer(self, action: Action) -> None:
-        job = await self.core.call(self.core.client.job, _ref(action))
+        job = await self.context.call(self.context.client.job, _ref(action))
         if job is None:
             return
         args = action.args
-        answer = Answer(
+        answer = ClaimAnswer(
             state=str(args["state"]),
             incident=str(args.get("incident", "")),
             why=action.reason,
             road=str(args.get("road", "")),
             standby=tuple(args.get("standby", ())),
-            at_s=round(self.core.now_s(), 3),
+            at_s=round(self.context.now_s(), 3),
         )
-        own_words = split(job.admin_comment)[0]
+        admins_text = split(job.admin_comment)[0]
         try:
-            text = render(answer, own_words)
+            text = render(answer, admins_text)
         except ClaimError:
-            # An administrator's own words are never cut: without room, the job's wrapper gets no answer.
-            raise SlurmRefusedError(f"answer job {job.ref.address}", "its AdminComment leaves no room") from None
-        await self.core.call(self.core.client.update_job, _ref(action), admin_comment=text)
+            # An administrator's text is never cut: where it leaves no space, the job's wrapper gets no answer.
+            raise SlurmRefusedError(f"answer job {job.ref.address}", "its AdminComment leaves no space") from None
+        await self.context.call(self.context.client.update_job, _ref(action), admin_comment=text)
 
     async def _cancel(self, action: Action) -> None:
-        await self.core.call(self.core.client.cancel, _ref(action))
+        await self.context.call(self.context.client.cancel, _ref(action))
 
 
 def _ref(action: Action) -> JobRef:
-    """The job that an action is about; for one task of an array, the address says which."""
+    """The job that an action is about; the address of one task of an array names the task."""
     return JobRef.parse(action.target)

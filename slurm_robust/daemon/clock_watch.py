@@ -1,46 +1,41 @@
-"""Notices that the clock was set back, and starts every stop watch anew: one that ends in the future ends nothing."""
+"""Notices that the clock was set back, and restarts every timer: one whose end lies far ahead would never end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from slurm_robust.daemon.service import Daemon
+from slurm_robust.daemon.context import DaemonContext
 
-STEP_S = 1.0
-"""Less than this is a clock that is being slewed."""
+SLEW_S = 1.0
+"""A clock that goes back by less than this is only being slewed."""
 
 
-class Timekeeper:
-    """Remembers the last time that was seen."""
+class Timed(Protocol):
+    """A part of the daemon that has timers."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
+    def restart_timers(self) -> None:
+        """The clock was set back: nothing that is remembered may lie in the future."""
+
+
+class ClockWatch:
+    """Remembers the time of the last poll."""
+
+    def __init__(self, context: DaemonContext, journal_times: Timed, parts: Sequence[Timed]) -> None:
+        """`journal_times` has times in the journal, `parts` have theirs in memory only."""
+        self.context, self._journal_times, self._parts = context, journal_times, parts
         self._last_s = 0.0
 
     def tick(self) -> None:
-        """Before each look. Clocks that jump ahead only make waits shorter; they are left as they are."""
-        core = self.daemon.core
-        now_s, last_s = core.now_s(), self._last_s
+        """Before each poll. A clock that is set forward only shortens waits, which needs no correction."""
+        now_s, last_s = self.context.now_s(), self._last_s
         self._last_s = now_s
         if not last_s:
-            # It may have been set back while no daemon lived: only the journal can lie in the future then.
-            self.daemon.breaker.begin_anew()
-            return
-        if now_s > last_s - STEP_S:
-            return
-        core.alert("clock.back", f"the clock was set back by {last_s - now_s:.0f} s; every wait begins anew")
-        world = core.world
-        world.nodes_at_s = world.jobs_at_s = world.reservations_at_s = 0.0
-        daemon = self.daemon
-        for part in (
-            daemon.breaker,
-            daemon.recoveries,
-            daemon.quarantine,
-            daemon.nodewatch,
-            daemon.leave,
-            daemon.sweeper,
-            daemon.exclusions,
-        ):
-            part.begin_anew()
-        daemon.standby.next_at_s = daemon.standby_checks.next_at_s = 0.0
+            # The clock may have been set back while no daemon ran: only the journal's times can lie in the future then.
+            self._journal_times.restart_timers()
+        elif now_s <= last_s - SLEW_S:
+            text = f"the clock was set back by {last_s - now_s:.0f} s; every timer is restarted"
+            self.context.alert("clock.back", text)
+            self.context.readings.expire()
+            for part in (self._journal_times, *self._parts):
+                part.restart_timers()

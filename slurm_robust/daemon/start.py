@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from slurm_robust.config import Config
-from slurm_robust.daemon.api.state_publisher import Window
+from slurm_robust.daemon.api.state_publisher import StatePublisher
 from slurm_robust.daemon.api.state_snapshot import take
-from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
@@ -21,7 +21,7 @@ class StartError(Exception):
 
 
 def lock(state_dir: Path) -> int:
-    """Make sure that no other daemon works with this journal; the lock goes with the process.
+    """Make sure that no other daemon uses this journal; the lock ends with the process.
 
     Raises:
         StartError: another one runs.
@@ -35,7 +35,7 @@ def lock(state_dir: Path) -> int:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise StartError(f"{path}: another daemon runs with this journal (systemctl status srobustd)") from None
+        raise StartError(f"{path}: another daemon uses this journal (systemctl status srobustd)") from None
     return handle
 
 
@@ -43,24 +43,24 @@ async def run(config: Config, *, account: str, mode: Mode, state_dir: Path, as_u
     """Run until SIGTERM or SIGINT.
 
     Raises:
-        StartError: another daemon runs with this journal.
+        StartError: another daemon uses this journal.
         JournalError: the journal cannot be used.
     """
     handle = lock(state_dir)
     journal = Journal.open(state_dir)
     try:
-        core = Core(config, connect(config.slurm), journal, account=account, mode=mode)
-        daemon = Daemon(core, as_user=as_user)
-        window = None
+        context = DaemonContext(config, connect(config.slurm), journal, account=account, mode=mode)
+        daemon = Daemon(context, as_user=as_user)
+        publisher = None
         if not as_user:
-            # Other users' `srobust status` reads the state from here; the journal itself stays closed to them.
-            window = Window(core, state_dir, lambda: take(daemon))
-            daemon.after_look.append(window.tick)
+            # `srobust status` of other users reads this state; they cannot read the journal.
+            publisher = StatePublisher(context, state_dir, lambda: take(daemon))
+            daemon.after_poll.append(publisher.tick)
         try:
             await daemon.run()
         finally:
-            if window is not None:
-                await window.close()
+            if publisher is not None:
+                await publisher.close()
     finally:
         journal.close()
         os.close(handle)

@@ -1,4 +1,4 @@
-"""Arguments on their way to Slurm: what passes here cannot become a second `key=value`, an option or another target."""
+"""Checks arguments before they are passed to Slurm: none can become a second `key=value`, an option, another target."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _STEP = re.compile(r"[0-9]{1,10}\Z")
 
 
 def _refuse(what: str, value: str) -> SlurmRefusedError:
-    return SlurmRefusedError(f"not asked of Slurm: {what}", repr(value[:80]))
+    return SlurmRefusedError(f"not passed to Slurm: {what}", repr(value[:80]))
 
 
 def node_list(text: str) -> str:
     """A folded node list; never empty, never `ALL`.
 
     Raises:
-        SlurmRefusedError: it is none.
+        SlurmRefusedError: it is not one.
     """
-    # Slurm takes ALL for every node of the cluster: a node of that name could not be told apart.
+    # For Slurm ALL means every node of the cluster.
     if not _NODE_LIST.match(text) or text.upper() == "ALL":
         raise _refuse("not a list of node names", text)
     return text
@@ -40,7 +40,7 @@ def name(text: str) -> str:
     """A reservation's or user's name.
 
     Raises:
-        SlurmRefusedError: it is none.
+        SlurmRefusedError: it is not one.
     """
     if not _NAME.match(text):
         raise _refuse("not a plain name", text)
@@ -48,10 +48,10 @@ def name(text: str) -> str:
 
 
 def names(texts: Iterable[str]) -> str:
-    """Names, with commas between.
+    """Names, joined by commas.
 
     Raises:
-        SlurmRefusedError: one is none, or there is none.
+        SlurmRefusedError: one of them is not one, or there is none.
     """
     joined = ",".join(name(text) for text in texts)
     if not joined:
@@ -60,10 +60,10 @@ def names(texts: Iterable[str]) -> str:
 
 
 def flags(texts: Iterable[str]) -> str:
-    """Reservation flags, with commas between.
+    """Reservation flags, joined by commas.
 
     Raises:
-        SlurmRefusedError: one is none.
+        SlurmRefusedError: one of them is not one.
     """
     listed = list(texts)
     for text in listed:
@@ -76,7 +76,7 @@ def signal(text: str) -> str:
     """A signal's name without SIG, or its number.
 
     Raises:
-        SlurmRefusedError: it is none.
+        SlurmRefusedError: it is not one.
     """
     bare = text.upper().removeprefix("SIG")
     if not _SIGNAL.match(bare):
@@ -85,10 +85,10 @@ def signal(text: str) -> str:
 
 
 def step(text: str) -> str:
-    """A numbered step; the batch and extern steps are not ours to signal.
+    """A numbered step; the batch and extern steps are never signalled.
 
     Raises:
-        SlurmRefusedError: it is none.
+        SlurmRefusedError: it is not one.
     """
     if not _STEP.match(text):
         raise _refuse("not a step number", text)
@@ -99,7 +99,7 @@ def minutes(value: int) -> int:
     """A positive number of minutes, at most a year.
 
     Raises:
-        SlurmRefusedError: it is none.
+        SlurmRefusedError: it is not one.
     """
     if not 1 <= value <= 366 * 24 * 60:
         raise _refuse("not a number of minutes between one and a year", str(value))
@@ -107,7 +107,7 @@ def minutes(value: int) -> int:
 
 
 def free_text(text: str) -> str:
-    """A comment: anything that an argument of a process can carry.
+    """A comment: any text that a process can have as an argument.
 
     Raises:
         SlurmRefusedError: it has a NUL.

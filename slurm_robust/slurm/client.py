@@ -1,23 +1,26 @@
-"""The one interface to Slurm, and the values that it speaks in.
+"""The one interface to Slurm, and the values that it uses.
 
-Every call blocks, has a deadline, and either did what it says or raises a `SlurmError` (see `slurm.errors`) that
-carries Slurm's own words. That a call returned does not mean that the change will last: a controller killed seconds
-later forgets it. Whoever must be sure reads again (`slurm.actions.confirmed`).
+Every call blocks, has a deadline, and either succeeds or raises a `SlurmError` (see `slurm.errors`) with Slurm's own
+message. A change can be lost after the call returned: a slurmctld that is killed seconds later forgets it. Only reading
+again shows what holds.
 
-An error about a list of nodes does not mean that nothing was done: Slurm drains the nodes it knows and then complains
-about the one it does not, and resumes those that were drained and then complains about the one that was not.
+After an error about a list of nodes, a part of it may be done: Slurm drains the nodes that it knows, then reports the
+one that it does not; it resumes those that were drained, then reports the one that was not.
 
-Whatever acts on a job names exactly one: a ref that stands for the pending rest of an array, or for part of a het job,
-is refused.
+Every change to a job names exactly one: a ref that means the pending rest of an array, or a part of a het job, is
+refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from slurm_robust.model import JobRef
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class Node:
     Attributes:
         state: Base state in capitals: IDLE, ALLOCATED, MIXED, DOWN, UNKNOWN, …
         flags: State flags: DRAIN, NOT_RESPONDING, RESERVED, COMPLETING, MAINTENANCE, FAIL, …
-        reason: Why it is drained or down, in the words of whoever did it; without Slurm's `[user@time]`. Says nothing
-            of a node that is neither: Slurm 24.11 keeps the text when a node is resumed.
+        reason: Why it is drained or down, as whoever did it wrote; without Slurm's `[user@time]`. It means nothing on a
+            node that is neither: Slurm 24.11 keeps the text when a node is resumed.
         reason_user: Who set the reason.
         reason_at_s: When it was set, 0 where unknown.
         boot_at_s: When it booted, 0 where unknown.
@@ -52,12 +55,12 @@ class Node:
 
     @property
     def drained(self) -> bool:
-        """True where no new job may start on it by anybody's decision."""
+        """True where somebody decided that no new job may start on it."""
         return "DRAIN" in self.flags or self.state == "DOWN" or "FAIL" in self.flags
 
     @property
     def usable(self) -> bool:
-        """True where Slurm could start a job on it now, reservations apart."""
+        """True where Slurm could start a job on it now, apart from reservations."""
         bad = {"NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED", "MAINTENANCE"}
         return not self.drained and not (self.flags & bad) and self.state not in ("UNKNOWN", "FUTURE", "INVAL")
 
@@ -68,7 +71,7 @@ class Job:
 
     Attributes:
         state: RUNNING, PENDING, CONFIGURING, … in capitals, as Slurm prints it: COMPLETING hides the state underneath.
-        completing: It is being ended on its nodes.
+        completing: Its nodes are still ending it.
         nodes: Where it runs now; empty while pending.
         time_limit_s: None where unlimited.
         start_at_s: Of the current run, or the earliest start of a pending job; 0 where unknown.
@@ -122,14 +125,26 @@ class Reservation:
     state: str = ""
 
 
+class JobChanges(TypedDict, total=False):
+    """What `update_job` changes. A change that is missing or None leaves the value; an empty text clears it."""
+
+    comment: str | None
+    admin_comment: str | None
+    exclude: str | None
+    req_nodes: str | None
+    reservation: str | None
+    start_now: bool
+    time_limit_min: int | None
+
+
 class SlurmClient(Protocol):
-    """What the rest of the project may ask of Slurm and do to it."""
+    """What the rest of the project may read from Slurm and change in it."""
 
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""
 
     def node(self, name: str) -> Node | None:
-        """One node; None where Slurm does not know it. A prolog asks this, so it costs slurmctld no full list."""
+        """One node; None where Slurm does not know it. Prologs call this: it must not cost slurmctld a full list."""
 
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds (also those ended in the last minutes), in one call."""
@@ -159,32 +174,21 @@ class SlurmClient(Protocol):
         """Bring nodes back; they are usable about a second later. Refused where one is neither drained nor down."""
 
     def set_node_comment(self, nodes: str, comment: str) -> None:
-        """Write the nodes' comment (the breaker's marker for prolog and epilog)."""
+        """Write the nodes' comment (the drain permit)."""
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
-        """Plain requeue; never `requeuehold`, which would leave the job held if nobody came back for it.
+        """Plain requeue; never `requeuehold`, which would leave the job held if nobody released it.
 
-        With `without`, the job leaves these nodes out too from then on, unless too few usable ones of its partition
-        would remain: it would wait for ever then. Slurm takes that from a pending job only, so it follows the requeue
-        in the same breath, and a job that asks for itself may be ended a moment before it.
+        With `without`, these nodes are added to the job's exclusions, unless too few usable nodes of its partition
+        would remain for it. Slurm accepts that for a pending job only, so it follows the requeue at once; a job that
+        requeues itself may be ended between the two.
         """
 
     def release(self, job: JobRef) -> None:
-        """End a pending job's hold, whoever's it is: the caller has made sure that it is one to end."""
+        """End a pending job's hold, whoever put it on: the caller has checked that it may be ended."""
 
-    def update_job(
-        self,
-        job: JobRef,
-        *,
-        comment: str | None = None,
-        admin_comment: str | None = None,
-        exclude: str | None = None,
-        req_nodes: str | None = None,
-        reservation: str | None = None,
-        start_now: bool = False,
-        time_limit_min: int | None = None,
-    ) -> None:
-        """Change a job in one call; what is None stays, an empty text clears."""
+    def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
+        """Change a job in one call."""
 
     def create_reservation(
         self, name: str, nodes: str, users: tuple[str, ...], duration_min: int, flags: tuple[str, ...]
@@ -198,7 +202,7 @@ class SlurmClient(Protocol):
         """Delete a reservation."""
 
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
-        """Submit a batch script: `args` of `sbatch`, `script` its text; the recheck's way in."""
+        """Submit a batch script: `args` of `sbatch`, `script` its text."""
 
     def cancel(self, job: JobRef) -> None:
         """Cancel a job."""

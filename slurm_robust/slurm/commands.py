@@ -1,4 +1,4 @@
-"""The back end that every site has: Slurm's own commands, each with a deadline and a clean environment."""
+"""The back end that works on every site: Slurm's own commands, each with a deadline and a clean environment."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import re
 import secrets
 import shutil
 import string
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
 from slurm_robust.slurm import arguments, parse, process, values
-from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,
     SlurmMissingError,
@@ -24,6 +25,9 @@ from slurm_robust.slurm.errors import (
     from_text,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 def _separator() -> str:
     # 16 of 52 letters, about 91 bits. Letters only: squeue reads leading digits as a field's width.
@@ -31,7 +35,7 @@ def _separator() -> str:
 
 
 def same(one: JobRef, asked: JobRef) -> bool:
-    """True where both name the same job: by array and index where `asked` has them, by raw id else."""
+    """True if both name the same job: by array and index if `asked` has them, else by raw id."""
     if asked.array_job_id is not None and asked.array_task_id is not None:
         return (one.array_job_id, one.array_task_id) == (asked.array_job_id, asked.array_task_id)
     return one.job_id == asked.job_id
@@ -41,6 +45,18 @@ def enough_without(job: Job, nodes: Sequence[Node], out: Collection[str]) -> boo
     """True where the job's partition has as many usable nodes as it needs without those, free or not."""
     fit = [n for n in nodes if job.partition in n.partitions and n.usable and n.name not in out]
     return len(fit) >= max(job.num_nodes, len(job.nodes))
+
+
+_CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "req_nodes": ("ReqNodeList", arguments.node_list_or_none),
+    "exclude": ("ExcNodeList", arguments.node_list_or_none),
+    "reservation": ("ReservationName", lambda text: arguments.name(text) if text else ""),
+    "time_limit_min": ("TimeLimit", arguments.minutes),
+    "comment": ("Comment", arguments.free_text),
+    "admin_comment": ("AdminComment", arguments.free_text),
+    "start_now": ("StartTime", lambda _: "now"),
+}
+"""`JobChanges` → scontrol's key, and its value as text."""
 
 
 class CommandClient:
@@ -63,10 +79,10 @@ class CommandClient:
     def node(self, name: str) -> Node | None:
         """One node; None where Slurm does not know it."""
         try:
-            said = self._read(f"read node {name}", ["scontrol", "-d", "show", "node", "-o", arguments.node_list(name)])
+            text = self._read(f"read node {name}", ["scontrol", "-d", "show", "node", "-o", arguments.node_list(name)])
         except SlurmNotFoundError:
             return None
-        return next((node for node in parse.parse_nodes(said) if node.name == name), None)
+        return next((node for node in parse.parse_nodes(text) if node.name == name), None)
 
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds, in one call. `exclude` is None: squeue prints it in another call only."""
@@ -82,7 +98,7 @@ class CommandClient:
         return parse.parse_reservations(self._read("read reservations", ["scontrol", "show", "reservation", "-o"]))
 
     def settings(self) -> dict[str, str]:
-        """What `scontrol show config` says, by key."""
+        """The output of `scontrol show config`, by key."""
         return parse.parse_settings(self._read("read the configuration", ["scontrol", "show", "config"]))
 
     def cluster_name(self) -> str:
@@ -112,7 +128,7 @@ class CommandClient:
     # Jobs
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
-        """Plain requeue, and what the job must leave out from then on, where enough nodes remain for it."""
+        """Plain requeue; with `without`, these nodes are excluded from then on, if enough nodes remain for the job."""
         address = self._exact(job, "requeue")
         known = self.job(job) if without else None
         out = {*without, *values.expand((known and known.exclude) or "")}
@@ -120,61 +136,38 @@ class CommandClient:
             self._act(f"requeue job {address}", ["scontrol", "requeue", address])
             return
         nodes = arguments.node_list(values.fold(out))
-        # One scontrol for both, deaf to the SIGTERM that the first brings to the job which it may be a part of.
+        # One scontrol for both. It ignores SIGTERM, since it may be a part of the job that it requeues.
         both = f"requeue {address}\nupdate JobId={address} ExcNodeList={nodes}\n"
         argv = ["/bin/sh", "-c", 'trap "" TERM HUP; exec "$0"', self._command("scontrol")]
         done = process.run(argv, timeout_s=self._config.timeout_s, env=self._environment(), stdin=both)
         now = self._find(job) if done.code else None
         if now is None or not (now.completing or now.state == "PENDING"):
-            self._said(f"requeue job {address} without {nodes}", done)
+            self._output(f"requeue job {address} without {nodes}", done)
 
     def release(self, job: JobRef) -> None:
         """End a pending job's hold."""
         address = self._exact(job, "release")
         self._act(f"release job {address}", ["scontrol", "release", address])
 
-    def update_job(
-        self,
-        job: JobRef,
-        *,
-        comment: str | None = None,
-        admin_comment: str | None = None,
-        exclude: str | None = None,
-        req_nodes: str | None = None,
-        reservation: str | None = None,
-        start_now: bool = False,
-        time_limit_min: int | None = None,
-    ) -> None:
-        """Change a job in one call; what is None stays, an empty text clears."""
-        changes = []
-        if req_nodes is not None:
-            changes.append(f"ReqNodeList={arguments.node_list_or_none(req_nodes)}")
-        if exclude is not None:
-            changes.append(f"ExcNodeList={arguments.node_list_or_none(exclude)}")
-        if reservation is not None:
-            changes.append(f"ReservationName={arguments.name(reservation) if reservation else ''}")
-        if time_limit_min is not None:
-            changes.append(f"TimeLimit={arguments.minutes(time_limit_min)}")
-        if comment is not None:
-            changes.append(f"Comment={arguments.free_text(comment)}")
-        if admin_comment is not None:
-            changes.append(f"AdminComment={arguments.free_text(admin_comment)}")
-        if start_now:
-            changes.append("StartTime=now")
-        if not changes:
-            return
-        address = self._exact(job, "update")
-        self._act(f"update job {address}", ["scontrol", "update", f"JobId={address}", *changes])
+    def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
+        """Change a job in one call."""
+        values: dict[str, Any] = {**changes, "start_now": changes.get("start_now") or None}
+        written = [
+            f"{key}={text(values[name])}" for name, (key, text) in _CHANGES.items() if values.get(name) is not None
+        ]
+        if written:
+            address = self._exact(job, "update")
+            self._act(f"update job {address}", ["scontrol", "update", f"JobId={address}", *written])
 
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
         """Submit `script` (its text) with `args`; the job gets our environment less Slurm's variables, plus `env`."""
         environ = process.scrubbed(os.environ, self._config.conf) | (env or {})
         argv = [self._command("sbatch"), "--parsable", *args]
         done = process.run(argv, timeout_s=self._config.timeout_s, env=environ, stdin=script)
-        said = self._said("submit a batch script", done)
-        match = re.fullmatch(r"([0-9]{1,10})(?:;\S*)?\s*", said)
+        text = self._output("submit a batch script", done)
+        match = re.fullmatch(r"([0-9]{1,10})(?:;\S*)?\s*", text)
         if match is None:
-            raise SlurmParseError("sbatch named no job", said[:200])
+            raise SlurmParseError("sbatch named no job", text[:200])
         return JobRef(int(match[1]))
 
     def cancel(self, job: JobRef) -> None:
@@ -183,9 +176,9 @@ class CommandClient:
         self._act(f"cancel job {address}", ["scancel", address])
 
     def signal(self, job: JobRef, signal: str, step: str | None = None) -> None:
-        """Send a signal to one step, or to each numbered step; the batch script is left alone.
+        """Send a signal to one step, or to each numbered step; the batch script is not signalled.
 
-        A step that has ended already is passed over, as Slurm does.
+        A step that has ended already is ignored, as Slurm does.
         """
         name = arguments.signal(signal)
         address = self._exact(job, "signal")
@@ -193,8 +186,8 @@ class CommandClient:
             steps = [f"{address}.{arguments.step(step)}"]
         else:
             # `scancel -s KILL JOB` without a step would cancel the job itself.
-            said = self._read(f"read steps of job {address}", ["squeue", "-h", "-s", "-j", address, "-o", "%i"])
-            steps = [line for line in said.split() if re.fullmatch(re.escape(address) + r"\.[0-9]+", line)]
+            text = self._read(f"read steps of job {address}", ["squeue", "-h", "-s", "-j", address, "-o", "%i"])
+            steps = [line for line in text.split() if re.fullmatch(re.escape(address) + r"\.[0-9]+", line)]
         if steps:
             self._act(f"signal {' '.join(steps)}", ["scancel", "-s", name, *steps])
 
@@ -230,15 +223,15 @@ class CommandClient:
         """Delete a reservation; refused while a job stands in it."""
         self._act(f"delete reservation {name}", ["scontrol", "delete", f"ReservationName={arguments.name(name)}"])
 
-    # How
+    # Helpers
 
     def _squeue(self, what: str, only: list[str]) -> list[Job]:
         separator = _separator()
         # In the environment, not on the command line: there, any user of this machine could read it while squeue
         # runs, and write it into a comment.
         layout = {"SQUEUE_FORMAT2": ",".join(f"{field}:{separator}" for field in parse.JOB_FIELDS)}
-        said = self._read(what, ["squeue", "-h", "--all", "-t", "all", *only], layout)
-        return parse.parse_jobs(said, separator)
+        text = self._read(what, ["squeue", "-h", "--all", "-t", "all", *only], layout)
+        return parse.parse_jobs(text, separator)
 
     def _find(self, job: JobRef) -> Job | None:
         array = job.array_job_id is not None and job.array_task_id is not None
@@ -250,14 +243,13 @@ class CommandClient:
 
     def _with_exclude(self, job: Job) -> Job | None:
         address = str(job.ref.job_id)
-        # squeue's long formats have no excluded nodes in Slurm 22.05; its short one has, and slurmctld takes nothing
-        # but the names of nodes there.
+        # In Slurm 22.05 only squeue's short format has the excluded nodes; slurmctld accepts only names of nodes there.
         argv = ["squeue", "-h", "--all", "-t", "all", "-j", address, "-o", "%A %x"]
         try:
-            said = self._read(f"read excluded nodes of job {address}", argv)
+            text = self._read(f"read excluded nodes of job {address}", argv)
         except SlurmNotFoundError:
             return None
-        for line in said.splitlines():
+        for line in text.splitlines():
             job_id, _, nodes = line.partition(" ")
             if job_id == address:
                 values.expand(nodes.strip())
@@ -269,7 +261,7 @@ class CommandClient:
 
         Raises:
             SlurmNotFoundError: Slurm does not know the job.
-            SlurmRefusedError: the id stands for several: the rest of an array, or a het job.
+            SlurmRefusedError: the id means several: the rest of an array, or a het job.
         """
         found = self._find(job)
         if found is None:
@@ -280,7 +272,7 @@ class CommandClient:
             )
         if found.ref.array_job_id is not None and found.ref.array_task_id is None:
             raise SlurmRefusedError(
-                f"{verb} job {job.address}: stands for several tasks of an array; name one, {job.job_id}_TASK"
+                f"{verb} job {job.address}: means several tasks of an array; name one, {job.job_id}_TASK"
             )
         return found.ref.address
 
@@ -293,19 +285,19 @@ class CommandClient:
     def _read(self, what: str, argv: list[str], extra: dict[str, str] | None = None) -> str:
         env = self._environment() | (extra or {})
         argv = [self._command(argv[0]), *argv[1:]]
-        return self._said(what, process.run(argv, timeout_s=self._config.timeout_s, env=env))
+        return self._output(what, process.run(argv, timeout_s=self._config.timeout_s, env=env))
 
     def _environment(self) -> dict[str, str]:
         env = process.scrubbed(os.environ, self._config.conf)
         return env | {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s"}
 
-    def _said(self, what: str, done: process.Finished) -> str:
+    def _output(self, what: str, done: process.Finished) -> str:
         if done.code == 0:
             return done.out
-        words = " ".join(f"{done.err}\n{done.out}".split())
+        message = " ".join(f"{done.err}\n{done.out}".split())
         if done.code < 0:
-            raise SlurmError(f"{what}: the command was ended by signal {-done.code}", words[:400])
-        raise from_text(what, words[:400])
+            raise SlurmError(f"{what}: the command was ended by signal {-done.code}", message[:400])
+        raise from_text(what, message[:400])
 
     def _command(self, name: str) -> str:
         if self._config.bin_dir:

@@ -1,10 +1,10 @@
-"""What can go wrong between us and Slurm. None of these is ever a verdict on a node or a job."""
+"""What can go wrong in a call to Slurm. None of these errors says anything about a node or a job."""
 
 from __future__ import annotations
 
 
 class SlurmError(Exception):
-    """A call to Slurm failed; `text` carries Slurm's own words where it said any."""
+    """A call to Slurm failed; `text` is Slurm's own message, if it gave one."""
 
     def __init__(self, what: str, text: str = "") -> None:
         self.what = what
@@ -13,11 +13,11 @@ class SlurmError(Exception):
 
 
 class SlurmTimeoutError(SlurmError):
-    """The call did not come back before its deadline."""
+    """The call did not return before its deadline."""
 
 
 class SlurmMissingError(SlurmError):
-    """The command or library is not there."""
+    """The command or library does not exist."""
 
 
 class SlurmUnavailableError(SlurmError):
@@ -25,7 +25,7 @@ class SlurmUnavailableError(SlurmError):
 
 
 class SlurmRefusedError(SlurmError):
-    """Slurm understood and said no: permission, a bad state, an invalid value."""
+    """Slurm refused: permission, a bad state, an invalid value."""
 
 
 class SlurmNotFoundError(SlurmRefusedError):
@@ -33,11 +33,7 @@ class SlurmNotFoundError(SlurmRefusedError):
 
 
 class SlurmParseError(SlurmError):
-    """Slurm answered in words that this code does not know."""
-
-
-class SlurmUnconfirmedError(SlurmError):
-    """The call returned, but Slurm, read again until the deadline, did not show what it was asked to do."""
+    """Slurm gave an answer that this code cannot parse."""
 
 
 _NOT_FOUND = (
@@ -75,7 +71,7 @@ _UNAVAILABLE = (
 
 
 def from_text(what: str, text: str) -> SlurmError:
-    """The error that Slurm's words mean; words not known here are a refusal, and reach the caller as they are."""
+    """The error that Slurm's message means; an unknown message is a refusal, and is passed on as it is."""
     words = text.lower()
     if any(known in words for known in _UNAVAILABLE):
         return SlurmUnavailableError(what, text)

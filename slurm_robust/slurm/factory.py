@@ -1,4 +1,4 @@
-"""From the site's choice to a client."""
+"""Creates the client that the site's configuration chooses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BACKENDS = {
     "commands": ("slurm_robust.slurm.commands", "CommandClient"),
     "pyslurm": ("slurm_robust.slurm.pyslurm_backend", "PyslurmClient"),
 }
-"""name → (module, class); loaded when chosen, since importing pyslurm already talks to libslurm."""
+"""name → (module, class); imported only when chosen, since importing pyslurm already calls libslurm."""
 
 
 def connect(config: SlurmConfig) -> SlurmClient:
-    """The client that the configuration names; nothing is asked of Slurm yet.
+    """The client that the configuration names; it does not call Slurm yet.
 
     Raises:
         SlurmMissingError: pyslurm was chosen and cannot be imported.

@@ -1,7 +1,6 @@
-"""Slurm's output, read: pure functions from text to the values of `slurm.client`.
+"""Parses Slurm's output: pure functions from text to the values of `slurm.client`.
 
-Every call asks for times as seconds since the epoch (`SLURM_TIME_FORMAT=%s`); ISO times are read as UTC, which the
-calls ask for too.
+Every call requests times as seconds since the epoch (`SLURM_TIME_FORMAT=%s`), and UTC: ISO times are read as UTC.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ JOB_FIELDS = (
     "stdout",
     "workdir",
 )
-"""What `squeue -O` is asked for, in this order."""
+"""The fields of `squeue -O`, in this order."""
 
 _NODE_RECORD = re.compile(r"\n(?=NodeName=)")
 _RESERVATION_RECORD = re.compile(r"\n(?=ReservationName=)")
 _FREE_TEXT = re.compile(r"\s(?=(?:Reason|Comment|Extra)=)")
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
 _STAMP = r" \[([^\s\[\]@]*)@([0-9T:-]+|Unknown|None)\]"
-# Greedy: the last stamp is Slurm's own. A reason can quote a job's words, a node's comment cannot.
+# Greedy: the last stamp is Slurm's own. A reason can quote a job's text, a node's comment cannot.
 _REASON = re.compile(r"\s*Reason=(.*)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra)=)", re.DOTALL)
 _REASON_BARE = re.compile(r"\s*Reason=(.*?)(?:" + _STAMP + r"|\s*\Z)", re.DOTALL)
 _GRES_COUNT = re.compile(r"(?<!IDX):(\d{1,9})(?=\(|,|$)")
@@ -62,9 +61,9 @@ _GRES_COUNT = re.compile(r"(?<!IDX):(\d{1,9})(?=\(|,|$)")
 _COMMENT = re.compile(r"\s+Comment=(.*?)(?:\s+Extra=.*)?\Z", re.DOTALL)
 
 
-def _records(text: str, head: str, split: re.Pattern[str], none_words: str) -> list[str]:
+def _records(text: str, head: str, split: re.Pattern[str], none_text: str) -> list[str]:
     text = text.strip("\n")
-    if text.strip() == none_words:
+    if text.strip() == none_text:
         return []
     records = split.split(text)
     for record in records:
@@ -76,7 +75,7 @@ def _records(text: str, head: str, split: re.Pattern[str], none_words: str) -> l
 def _pairs(text: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for key, value in _PAIR.findall(text):
-        pairs.setdefault(key, value)  # the first of a name is Slurm's own; later ones may stand in a text
+        pairs.setdefault(key, value)  # the first of a name is Slurm's own; later ones may be part of a text
     return pairs
 
 
@@ -97,7 +96,7 @@ def _stamped(text: str) -> int:
     try:
         return epoch_s(text)
     except SlurmParseError:
-        return 0  # an administrator's own words in the form of a stamp: no time, and no fault
+        return 0  # an administrator's own text in the form of a stamp: no time, and no error
 
 
 def parse_nodes(text: str) -> list[Node]:
@@ -168,8 +167,8 @@ def parse_reservations(text: str) -> list[Reservation]:
 def parse_jobs(text: str, separator: str) -> list[Job]:
     """Read `squeue -h -O` of `JOB_FIELDS`, each followed by `separator`.
 
-    A job's name, comment, folder and files are its owner's words and may hold anything, newlines included. That none
-    of them can forge a field or a job rests on `separator` alone: random, new for each call, and not told to anyone.
+    A job's name, comment, folder and files are its owner's texts and may contain anything, also newlines. They cannot
+    forge a field or a job, since `separator` is random, new for each call, and secret.
 
     Raises:
         SlurmParseError: not that.
@@ -184,41 +183,41 @@ def parse_jobs(text: str, separator: str) -> list[Job]:
     ]
 
 
-def _job(said: dict[str, str]) -> Job:
-    said["jobid"] = said["jobid"].removeprefix("\n")
-    state, _, flags = said["state"].replace(",", "+").partition("+")
+def _job(fields: dict[str, str]) -> Job:
+    fields["jobid"] = fields["jobid"].removeprefix("\n")
+    state, _, flags = fields["state"].replace(",", "+").partition("+")
     if not re.fullmatch(r"[A-Z_]+", state):
-        raise SlurmParseError("not a job state", said["state"][:80])
+        raise SlurmParseError("not a job state", fields["state"][:80])
     return Job(
-        ref=_job_ref(said),
+        ref=_job_ref(fields),
         state=state,
         completing="COMPLETING" in (state, *flags.split("+")),
-        user=said["username"],
-        uid=_number(said, "userid"),
-        partition=said["partition"],
-        name=said["name"],
-        nodes=expand(said["nodelist"]),
-        batch_host=plain(said["batchhost"]),
-        num_nodes=_number(said, "numnodes"),
-        reason=plain(said["reason"]),
-        comment=said["comment"] if said["comment"] != "(null)" else "",
-        admin_comment=said["admin_comment"] if said["admin_comment"] != "(null)" else "",
-        reservation=plain(said["reservation"]),
+        user=fields["username"],
+        uid=_number(fields, "userid"),
+        partition=fields["partition"],
+        name=fields["name"],
+        nodes=expand(fields["nodelist"]),
+        batch_host=plain(fields["batchhost"]),
+        num_nodes=_number(fields, "numnodes"),
+        reason=plain(fields["reason"]),
+        comment=fields["comment"] if fields["comment"] != "(null)" else "",
+        admin_comment=fields["admin_comment"] if fields["admin_comment"] != "(null)" else "",
+        reservation=plain(fields["reservation"]),
         exclude=None,
-        req_nodes=plain(said["reqnodes"]),
-        restart_count=_number(said, "restartcnt"),
-        requeueable=said["requeue"] != "0" and said["batchflag"] != "0",
-        start_at_s=epoch_s(said["starttime"]),
-        submit_at_s=epoch_s(said["submittime"]),
-        end_at_s=epoch_s(said["endtime"]),
-        time_limit_s=duration_s(said["timelimit"]),
-        hetjob_id=_number(said, "hetjobid"),
-        priority=_number(said, "prioritylong"),
-        gres=plain(said["tres-per-node"]),
-        features=plain(said["feature"]),
-        exit_code=_exit_code(said["exit_code"]),
-        std_out=plain(said["stdout"]),
-        work_dir=plain(said["workdir"]),
+        req_nodes=plain(fields["reqnodes"]),
+        restart_count=_number(fields, "restartcnt"),
+        requeueable=fields["requeue"] != "0" and fields["batchflag"] != "0",
+        start_at_s=epoch_s(fields["starttime"]),
+        submit_at_s=epoch_s(fields["submittime"]),
+        end_at_s=epoch_s(fields["endtime"]),
+        time_limit_s=duration_s(fields["timelimit"]),
+        hetjob_id=_number(fields, "hetjobid"),
+        priority=_number(fields, "prioritylong"),
+        gres=plain(fields["tres-per-node"]),
+        features=plain(fields["feature"]),
+        exit_code=_exit_code(fields["exit_code"]),
+        std_out=plain(fields["stdout"]),
+        work_dir=plain(fields["workdir"]),
     )
 
 
@@ -228,16 +227,16 @@ def _exit_code(text: str) -> str:
     return text
 
 
-def _job_ref(said: dict[str, str]) -> JobRef:
-    job_id = _number(said, "jobid")
+def _job_ref(fields: dict[str, str]) -> JobRef:
+    job_id = _number(fields, "jobid")
     if not job_id:
-        raise SlurmParseError("a job without an id", said["jobid"][:80])
-    if not nothing(said["arraytaskid"]):
-        # A pending rest of an array is one record, `0-9%2`: no single task.
-        task = int(said["arraytaskid"]) if re.fullmatch(r"[0-9]{1,10}", said["arraytaskid"]) else None
-        return JobRef(job_id, _number(said, "arrayjobid"), task)
-    if _number(said, "hetjobid"):
-        return JobRef(job_id, het_offset=_number(said, "hetjoboffset"))
+        raise SlurmParseError("a job without an id", fields["jobid"][:80])
+    if not nothing(fields["arraytaskid"]):
+        # The pending rest of an array is one record, `0-9%2`: not a single task.
+        task = int(fields["arraytaskid"]) if re.fullmatch(r"[0-9]{1,10}", fields["arraytaskid"]) else None
+        return JobRef(job_id, _number(fields, "arrayjobid"), task)
+    if _number(fields, "hetjobid"):
+        return JobRef(job_id, het_offset=_number(fields, "hetjoboffset"))
     return JobRef(job_id)
 
 

@@ -1,4 +1,4 @@
-"""One child process with a deadline: it and everything that it started are gone when the call returns."""
+"""Runs one child process with a deadline; it and all its children have ended when the call returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from slurm_robust.slurm.errors import SlurmMissingError, SlurmTimeoutError
 
 KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
-"""Say where Slurm is and who we are; every other variable of Slurm's changes what its commands do."""
+"""They name Slurm's location and our identity; every other variable of Slurm changes what its commands do."""
 
 SCRUBBED = ("SLURM_", "SLURMD_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_")
 
@@ -27,7 +27,7 @@ class Finished:
 
 
 def scrubbed(environ: Mapping[str, str], conf: str = "") -> dict[str, str]:
-    """The environment without what a surrounding job set for its own steps.
+    """The environment without the variables that a surrounding job set for its own steps.
 
     Inside a job, `SLURM_CLUSTERS`, `SQUEUE_FORMAT` or `SBATCH_RESERVATION` would turn a command into another one.
     """
@@ -40,11 +40,11 @@ def scrubbed(environ: Mapping[str, str], conf: str = "") -> dict[str, str]:
 def run(argv: list[str], *, timeout_s: float, env: Mapping[str, str], stdin: str = "") -> Finished:
     """Run a command to its end, in a process group of its own.
 
-    Output that is not UTF-8 comes back with replacement characters: job owners choose what stands in it.
+    Output that is not UTF-8 gets replacement characters: it contains texts of job owners.
 
     Raises:
         SlurmMissingError: there is no such command, or it cannot be executed.
-        SlurmTimeoutError: it ran past the deadline; the whole group was killed. `text` has what it said until then.
+        SlurmTimeoutError: it ran past the deadline; the whole group was killed. `text` has its output until then.
     """
     try:
         child = subprocess.Popen(
@@ -66,7 +66,7 @@ def run(argv: list[str], *, timeout_s: float, env: Mapping[str, str], stdin: str
         _kill_group(child)
         out, err = _rest(child)
         raise SlurmTimeoutError(
-            f"{' '.join(argv[:3])} did not come back within {timeout_s:g} s; look at slurmctld with: scontrol ping",
+            f"{' '.join(argv[:3])} did not return within {timeout_s:g} s; check slurmctld: scontrol ping",
             (err or out).decode("utf-8", "replace"),
         ) from None
     except BaseException:
@@ -80,7 +80,7 @@ def _rest(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     try:
         return child.communicate(timeout=1.0)
     except subprocess.TimeoutExpired as late:
-        # A grandchild in a group of its own holds the pipes: what it says is not waited for.
+        # A grandchild in a group of its own holds the pipes: its output is not awaited.
         for pipe in (child.stdin, child.stdout, child.stderr):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -90,6 +90,6 @@ def _rest(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    # The leader is not reaped yet, so its number cannot belong to anyone else.
+    # The leader is not reaped yet, so its pid cannot belong to another process.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)

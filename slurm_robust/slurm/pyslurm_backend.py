@@ -1,32 +1,53 @@
-"""The back end for sites that have pyslurm: no process a call, no text to read.
+"""The back end for sites that have pyslurm: no process for each call, and no text to parse.
 
-pyslurm lives in a process of its own (`pyslurm_worker`), so that every call has a deadline and neither libslurm's exits
-nor its symbols reach the daemon.
+pyslurm runs in a process of its own (`pyslurm_worker`), so that every call has a deadline, and neither libslurm's exits
+nor its symbols affect the daemon.
 
-What goes by Slurm's commands all the same:
+These calls use Slurm's commands nevertheless:
 
-* `node`: it is asked by prologs, which have no time to start a process that stays;
-* `submit`, `signal`: pyslurm has no `sbatch` options, and finds no steps where it should;
-* `requeue` that leaves nodes out: two calls would take too long;
-* `requeue`, `release`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a bare number, and one
-  task of an array carries the array's own;
+* `node`: prologs call it, and have no time to start a process that stays;
+* `submit`, `signal`: pyslurm has no `sbatch` options, and does not find all steps;
+* `requeue` that excludes nodes: two calls would take too long;
+* `requeue`, `release`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a number, which would mean
+  the whole array;
 * `update_job` and `set_node_comment` with an empty text: pyslurm cannot clear;
-* whatever the installed version has not (it was written for 22.5.x).
+* whatever the installed version does not have (this was written for 22.5.x).
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
 from slurm_robust.slurm import arguments
-from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation
 from slurm_robust.slurm.commands import CommandClient, same
-from slurm_robust.slurm.pyslurm_link import Link
+from slurm_robust.slurm.pyslurm_link import PyslurmLink
 from slurm_robust.slurm.pyslurm_worker import Unable
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+_CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "comment": ("comment", arguments.free_text),
+    "admin_comment": ("admin_comment", arguments.free_text),
+    "exclude": ("excluded_nodes", lambda text: [arguments.node_list(text)]),
+    "req_nodes": ("required_nodes", lambda text: [arguments.node_list(text)]),
+    "reservation": ("reservations", lambda text: [arguments.name(text)]),
+    "start_now": ("begin_time", lambda now: "now" if now else None),
+    "time_limit_min": ("time_limit", arguments.minutes),
+}
+"""`JobChanges` → pyslurm's field, and its value."""
+
+
+def _pyslurm_fields(changes: Mapping[str, Any]) -> dict[str, Any]:
+    given = ((*_CHANGES[name], value) for name, value in changes.items() if value is not None)
+    fields = {field: convert(value) for field, convert, value in given}
+    return {field: value for field, value in fields.items() if value is not None}
 
 
 def _here() -> bool:
@@ -47,7 +68,7 @@ class PyslurmClient(CommandClient):
         if not _here():
             raise ImportError("No module named 'pyslurm'")
         super().__init__(config)
-        self._link = Link(config)
+        self._link = PyslurmLink(config)
 
     def close(self) -> None:
         """End pyslurm's process; the next call starts it again."""
@@ -133,46 +154,16 @@ class PyslurmClient(CommandClient):
         if job_id is None or not self._done("release", f"release job {job_id}", job_id=job_id):
             super().release(job)
 
-    def update_job(
-        self,
-        job: JobRef,
-        *,
-        comment: str | None = None,
-        admin_comment: str | None = None,
-        exclude: str | None = None,
-        req_nodes: str | None = None,
-        reservation: str | None = None,
-        start_now: bool = False,
-        time_limit_min: int | None = None,
-    ) -> None:
-        """Change a job in one call; clearing, and tasks of an array, go by the command."""
-        texts = (comment, admin_comment, exclude, req_nodes, reservation)
-        if "" not in texts:
-            changes: dict[str, Any] = {
-                "comment": comment and arguments.free_text(comment),
-                "admin_comment": admin_comment and arguments.free_text(admin_comment),
-                "excluded_nodes": exclude and [arguments.node_list(exclude)],
-                "required_nodes": req_nodes and [arguments.node_list(req_nodes)],
-                "reservations": reservation and [arguments.name(reservation)],
-                "begin_time": "now" if start_now else None,
-                "time_limit": None if time_limit_min is None else arguments.minutes(time_limit_min),
-            }
-            changes = {key: value for key, value in changes.items() if value is not None}
-            if not changes:
+    def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
+        """Change a job in one call; clearing, and tasks of an array, go through the command."""
+        if "" not in changes.values():
+            fields = _pyslurm_fields(changes)
+            if not fields:
                 return
             job_id = self._number(job, "update")
-            if job_id is not None and self._done("update_job", f"update job {job_id}", job_id=job_id, **changes):
+            if job_id is not None and self._done("update_job", f"update job {job_id}", job_id=job_id, **fields):
                 return
-        super().update_job(
-            job,
-            comment=comment,
-            admin_comment=admin_comment,
-            exclude=exclude,
-            req_nodes=req_nodes,
-            reservation=reservation,
-            start_now=start_now,
-            time_limit_min=time_limit_min,
-        )
+        super().update_job(job, **changes)
 
     def cancel(self, job: JobRef) -> None:
         """Cancel a job; one task of an array goes by the command."""

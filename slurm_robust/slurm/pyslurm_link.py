@@ -1,4 +1,4 @@
-"""The line to the process that holds pyslurm: one request, one reply, a deadline."""
+"""The connection to the process that runs pyslurm: one request, one reply, a deadline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Worker:
             start_new_session=True,
         )
 
-    def last_words(self) -> str:
+    def stderr_end(self) -> str:
         """The end of what it wrote to stderr."""
         self.stderr.seek(0)
         return self.stderr.read()[-400:].decode("utf-8", "replace")
@@ -54,14 +54,14 @@ class _Worker:
         self.process.wait()
 
 
-class Link:
+class PyslurmLink:
     """The worker process, started when needed and ended past a deadline. Calls from several threads take turns."""
 
     def __init__(self, config: SlurmConfig) -> None:
         self._config = config
         self._turn = threading.Lock()
         self._worker: _Worker | None = None
-        self._at_loss: weakref.finalize[[], Link] | None = None
+        self._at_loss: weakref.finalize[[], PyslurmLink] | None = None
 
     def ask(self, kind: type[T], call: str, what: str, **args: Any) -> T:
         """One request, one reply.
@@ -90,8 +90,7 @@ class Link:
 
     def _late(self, what: str) -> errors.SlurmTimeoutError:
         return errors.SlurmTimeoutError(
-            f"{what}: pyslurm did not come back within {self._config.timeout_s:g} s; look at slurmctld with: "
-            "scontrol ping"
+            f"{what}: pyslurm did not return within {self._config.timeout_s:g} s; check slurmctld: scontrol ping"
         )
 
     def _exchange(self, line: bytes, what: str, deadline: float) -> Reply:
@@ -101,32 +100,32 @@ class Link:
         try:
             child.stdin.write(line)
             child.stdin.flush()
-            said = self._line(child.stdout, what, deadline)
+            reply = self._line(child.stdout, what, deadline)
         except BrokenPipeError:
             raise self._died(what) from None
         except BaseException:
-            # An answer that comes later would be taken for the next one's.
+            # A late reply would be taken for that of the next request.
             self._end()
             raise
-        return msgspec.json.decode(said, type=Reply)
+        return msgspec.json.decode(reply, type=Reply)
 
     def _line(self, stdout: IO[bytes], what: str, deadline: float) -> bytes:
-        said = bytearray()
+        line = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
-            while not said.endswith(b"\n"):
+            while not line.endswith(b"\n"):
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     raise self._late(what)
                 piece = os.read(stdout.fileno(), 1 << 20)
                 if not piece:
                     raise self._died(what)
-                said += piece
-        return bytes(said)
+                line += piece
+        return bytes(line)
 
     def _died(self, what: str) -> errors.SlurmError:
-        words = self._worker.last_words() if self._worker else ""
+        text = self._worker.stderr_end() if self._worker else ""
         self._end()
-        known = errors.from_text(what, words)
+        known = errors.from_text(what, text)
         return known if isinstance(known, errors.SlurmUnavailableError) else errors.SlurmError(what, known.text)
 
     def _start(self) -> _Worker:

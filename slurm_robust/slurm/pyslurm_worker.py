@@ -1,10 +1,10 @@
-"""The process that holds pyslurm: one JSON request a line in, one JSON reply a line out.
+"""The process that runs pyslurm: reads JSON requests, one a line, and writes JSON replies, one a line.
 
-libslurm ends the process it lives in when its configuration is wrong, and pyslurm holds the interpreter's lock through
-every call. So it lives here, where both can be survived: whoever asks keeps a deadline and ends this process past it.
+libslurm ends its process if its configuration is wrong, and pyslurm holds the interpreter's lock during every call. In
+a process of its own neither does harm: the caller has a deadline, and ends this process after it.
 
-Written for pyslurm 22.5.x: nodes and changes to jobs by its newer classes, jobs and reservations by its older
-functions. What an installed version has not is answered with `Unable`, and the commands do it instead.
+Written for pyslurm 22.5.x: nodes and changes to jobs use its newer classes, jobs and reservations its older functions.
+The reply for a call that the installed version does not have is `Unable`, and the commands are used instead.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from slurm_robust.slurm.errors import SlurmError, SlurmMissingError, SlurmParseE
 from slurm_robust.slurm.values import epoch_s, expand, node_state
 
 
-class Unable(Exception):  # noqa: N818 (no fault: an answer)
-    """This pyslurm cannot do that."""
+class Unable(Exception):  # noqa: N818 (not an error: a reply)
+    """This version of pyslurm cannot do that."""
 
 
 class Request(msgspec.Struct):
@@ -38,7 +38,7 @@ class Request(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """`kind` is empty where it went well, else an error's class name."""
+    """`kind` is empty after success, else an error's class name."""
 
     kind: str = ""
     what: str = ""
@@ -74,12 +74,12 @@ class Worker:
 
     def jobs(self) -> list[Job]:
         """All jobs."""
-        return [_job(said) for said in self._have("job")().get().values()]
+        return [_job(fields) for fields in self._have("job")().get().values()]
 
     def job_and_siblings(self, job_id: int) -> list[Job]:
         """A job, or every task of an array; unknown to Slurm: none."""
         try:
-            return [_job(said) for said in self._have("job")().find_id(str(job_id))]
+            return [_job(fields) for fields in self._have("job")().find_id(str(job_id))]
         except ValueError as error:
             if "Invalid job id" in str(error):
                 return []
@@ -108,7 +108,7 @@ class Worker:
     def reservations(self) -> list[Reservation]:
         """All reservations."""
         now_s = time.time()
-        return [_reservation(name, said, now_s) for name, said in self._have("reservation")().get().items()]
+        return [_reservation(name, fields, now_s) for name, fields in self._have("reservation")().get().items()]
 
     def create_reservation(self, name: str, nodes: str, users: str, duration_min: int, flags: list[str]) -> None:
         """Create a reservation that starts now."""
@@ -174,61 +174,61 @@ def _user(uid: int) -> str:
         return str(uid)
 
 
-def _job_ref(said: dict[str, Any]) -> JobRef:
-    if said["array_job_id"]:
-        return JobRef(said["job_id"], said["array_job_id"], said["array_task_id"])
-    if said["het_job_id"]:
-        return JobRef(said["job_id"], het_offset=said["het_job_offset"] or 0)
-    return JobRef(said["job_id"])
+def _job_ref(fields: dict[str, Any]) -> JobRef:
+    if fields["array_job_id"]:
+        return JobRef(fields["job_id"], fields["array_job_id"], fields["array_task_id"])
+    if fields["het_job_id"]:
+        return JobRef(fields["job_id"], het_offset=fields["het_job_offset"] or 0)
+    return JobRef(fields["job_id"])
 
 
-def _job(said: dict[str, Any]) -> Job:
-    state, _, flags = said["job_state"].replace(",", "+").partition("+")
-    limit = said["time_limit"]
+def _job(fields: dict[str, Any]) -> Job:
+    state, _, flags = fields["job_state"].replace(",", "+").partition("+")
+    limit = fields["time_limit"]
     unlimited = not isinstance(limit, int)
     return Job(
-        ref=_job_ref(said),
+        ref=_job_ref(fields),
         state=state,
         completing="COMPLETING" in (state, *flags.split("+")),
-        user=_user(said["user_id"]),
-        uid=said["user_id"],
-        partition=said["partition"] or "",
-        name=said["name"] or "",
-        nodes=expand(said["nodes"] or ""),
-        batch_host=said["batch_host"] or "",
-        num_nodes=said["num_nodes"],
-        reason="" if said["state_reason"] in (None, "None") else said["state_reason"],
-        comment=said["comment"] or "",
-        admin_comment=said["admin_comment"] or "",
-        reservation=said["resv_name"] or "",
-        exclude=_flat(said["exc_nodes"]),
-        req_nodes=_flat(said["req_nodes"]),
-        restart_count=said["restart_cnt"] or 0,
-        requeueable=bool(said["requeue"] and said["batch_flag"]),
-        start_at_s=_at(said["start_time"]),
-        submit_at_s=_at(said["submit_time"]),
-        # Slurm notes a year ahead where there is no limit.
-        end_at_s=0 if unlimited and state not in _ENDED else _at(said["end_time"]),
+        user=_user(fields["user_id"]),
+        uid=fields["user_id"],
+        partition=fields["partition"] or "",
+        name=fields["name"] or "",
+        nodes=expand(fields["nodes"] or ""),
+        batch_host=fields["batch_host"] or "",
+        num_nodes=fields["num_nodes"],
+        reason="" if fields["state_reason"] in (None, "None") else fields["state_reason"],
+        comment=fields["comment"] or "",
+        admin_comment=fields["admin_comment"] or "",
+        reservation=fields["resv_name"] or "",
+        exclude=_flat(fields["exc_nodes"]),
+        req_nodes=_flat(fields["req_nodes"]),
+        restart_count=fields["restart_cnt"] or 0,
+        requeueable=bool(fields["requeue"] and fields["batch_flag"]),
+        start_at_s=_at(fields["start_time"]),
+        submit_at_s=_at(fields["submit_time"]),
+        # Without a limit, Slurm sets the end a year ahead.
+        end_at_s=0 if unlimited and state not in _ENDED else _at(fields["end_time"]),
         time_limit_s=None if unlimited else limit * 60,
-        hetjob_id=said["het_job_id"] or 0,
-        priority=said["priority"] or 0,
-        gres=said["tres_per_node"] or "",
-        features=_flat(said["features"]),
-        exit_code=exit_code(state, said["exit_code"] or "0:0", said["derived_ec"] or "0:0"),
-        std_out=said["std_out"] or "",
-        work_dir=said["work_dir"] or "",
+        hetjob_id=fields["het_job_id"] or 0,
+        priority=fields["priority"] or 0,
+        gres=fields["tres_per_node"] or "",
+        features=_flat(fields["features"]),
+        exit_code=exit_code(state, fields["exit_code"] or "0:0", fields["derived_ec"] or "0:0"),
+        std_out=fields["std_out"] or "",
+        work_dir=fields["work_dir"] or "",
     )
 
 
 def exit_code(state: str, printed: str, derived: str) -> str:
-    """The exit code that pyslurm's older functions meant.
+    """The true exit code behind the one that pyslurm's older functions print.
 
-    They leave in `exit_code` what they found in `derived_ec` (the highest of the steps) one line before: a signal
-    where the script exited, an exit status where a signal ended it.
+    They mix up `exit_code` with `derived_ec` (the highest of the steps): a signal where the script exited, an exit
+    status where a signal ended it.
     """
     status, sig = (int(part) for part in printed.split(":"))
     derived_sig = int(derived.split(":")[1])
-    if sig > 64:  # no signal: a step's code that was never set
+    if sig > 64:  # not a signal: the code of a step that was never set
         sig = 0
     elif sig and status:
         status, sig = (status, 0) if sig == derived_sig else (0, sig)
@@ -246,20 +246,20 @@ def _at(value: Any) -> int:
     return value if isinstance(value, int) else epoch_s(str(value or ""))
 
 
-def _reservation(name: str, said: dict[str, Any], now_s: float) -> Reservation:
+def _reservation(name: str, fields: dict[str, Any], now_s: float) -> Reservation:
     return Reservation(
         name=name,
-        nodes=said["node_list"] or "",
-        users=tuple(said["users"] or ()),
-        flags=frozenset((said["flags"] or "").split(",")) - {""},
-        start_at_s=said["start_time"],
-        end_at_s=said["end_time"],
-        state="ACTIVE" if said["start_time"] <= now_s < said["end_time"] else "INACTIVE",
+        nodes=fields["node_list"] or "",
+        users=tuple(fields["users"] or ()),
+        flags=frozenset((fields["flags"] or "").split(",")) - {""},
+        start_at_s=fields["start_time"],
+        end_at_s=fields["end_time"],
+        state="ACTIVE" if fields["start_time"] <= now_s < fields["end_time"] else "INACTIVE",
     )
 
 
 def answer(worker: Worker, request: Request, errors: tuple[type[Exception], ...]) -> Reply:
-    """Carry out one request; whatever goes wrong is a reply too."""
+    """Carry out one request; an error is a reply, too."""
     call: Callable[..., Any] = getattr(worker, request.call)
     try:
         return Reply(value=msgspec.Raw(msgspec.json.encode(call(**request.args))))
@@ -278,7 +278,7 @@ def answer(worker: Worker, request: Request, errors: tuple[type[Exception], ...]
 def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     """Answer until there are no more requests."""
     try:
-        import pyslurm  # noqa: PLC0415 (runs slurm_init: here only, once there is somebody to tell)
+        import pyslurm  # noqa: PLC0415 (runs slurm_init: only here, where an error can be reported)
     except (ImportError, OSError) as error:
         for _ in requests:
             replies.write(msgspec.json.encode(Reply(SlurmMissingError.__name__, "import pyslurm", str(error))) + b"\n")
@@ -293,7 +293,7 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Entry point: requests on stdin; stdout is kept for replies, whatever libslurm prints goes to stderr."""
+    """Entry point: requests on stdin; stdout is for replies only, and what libslurm prints is sent to stderr."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as replies:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         serve(sys.stdin.buffer, replies)

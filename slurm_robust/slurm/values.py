@@ -1,6 +1,6 @@
-"""Single values as Slurm's commands print them: times, durations, node lists, states.
+"""Parses single values as Slurm's commands print them: times, durations, node lists, states.
 
-Text that this code does not know raises `SlurmParseError` and is never guessed at.
+An unknown text raises `SlurmParseError`; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATE_SUFFIXES = {
     "^": "REBOOT_ISSUED",
     "-": "PLANNED",
 }
-"""What the sign behind a node's state means (`idle*`)."""
+"""The meaning of the sign after a node's state (`idle*`)."""
 
 SHORT_STATES = {
     "DRAINED": ("IDLE", "DRAIN"),
@@ -46,12 +46,12 @@ _NODE_LIST = re.compile(r"[A-Za-z0-9._\[\]-]+(?:,[A-Za-z0-9._\[\]-]+)*\Z")
 
 
 def nothing(text: str) -> bool:
-    """True where Slurm means that there is no value."""
+    """True if the text means that there is no value."""
     return text in NOTHING
 
 
 def plain(text: str) -> str:
-    """The text, or an empty one where Slurm means that there is none."""
+    """The text, or an empty one if it means that there is none."""
     return "" if text in NOTHING else text
 
 
@@ -59,7 +59,7 @@ def epoch_s(text: str) -> int:
     """A point in time as seconds since the epoch; 0 where there is none.
 
     Raises:
-        SlurmParseError: neither a number, an ISO time, nor one of Slurm's words for none.
+        SlurmParseError: neither a number, an ISO time, nor one of Slurm's texts for none.
     """
     if re.fullmatch(r"[0-9]{1,11}", text):
         return int(text)
@@ -112,7 +112,7 @@ def expand(node_list: str) -> tuple[str, ...]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Names as a folded list, `n[1-3,7]`, the way Slurm takes it."""
+    """Names as a folded list, `n[1-3,7]`, as Slurm accepts it."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415 (slow to load)
 
     return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))

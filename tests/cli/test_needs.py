@@ -27,7 +27,7 @@ def test_a_hang_that_nobody_acts_on() -> None:
     """Which job, for how long, why nothing is done, and what to type; of its own incident, not of an earlier one's."""
     observed = [{"job": "12", "id": "i1", "outcome": "observed"}]
     (said,) = needs(state(jobs=[JOB], incidents=observed), 1000.0)
-    assert said.startswith("job 12 of ann has stood still for 1 min 40 s")
+    assert said.startswith("job 12 of ann has made no progress for 1 min 40 s")
     assert "observe mode" in said
     assert said.endswith("srobust incidents 12")
     assert needs(state(jobs=[{**JOB, "suspected_at_s": None}], incidents=observed), 1000.0) == []

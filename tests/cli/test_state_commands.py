@@ -16,7 +16,7 @@ from slurm_robust.cli.main import cli
 from slurm_robust.cli.state import duration
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.state_snapshot import take, write
-from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
@@ -30,8 +30,8 @@ def site(tmp_path: Path) -> Path:
     slurm.state.nodes["n6"] = replace(slurm.state.nodes["n6"], flags=frozenset(("DRAIN",)), reason="fan (ann)")
     state_dir = tmp_path / "state"
     journal = Journal.open(state_dir)
-    core = Core(Config(), slurm, journal, account="root", mode=Mode.ACT, clock=lambda: slurm.now_s)
-    daemon = Daemon(core)
+    context = DaemonContext(Config(), slurm, journal, account="root", mode=Mode.ACT, clock=lambda: slurm.now_s)
+    daemon = Daemon(context)
 
     async def story() -> None:
         for moment in range(30):
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Path:
                 claim = Claim("wants", "line", incident="i1", evict=("n2",), why="rank 3 hangs", conclusion="culprit")
                 slurm.state.jobs[1] = replace(job, comment=render(claim))
             slurm.pass_s(1)
-            await daemon._look()
+            await daemon._poll()
 
     asyncio.run(story())
     write(state_dir, {**take(daemon), "at_s": 4e9})
@@ -87,7 +87,8 @@ def test_incidents_json_is_what_the_design_says(site: Path) -> None:
 def test_json_of_the_others(site: Path) -> None:
     """Each is one JSON document."""
     assert json.loads(run(site, "status", "--json").output)["mode"] == "act"
-    drained = json.loads(run(site, "nodes", "--room", "drained", "--json").output)
+    drained = json.loads(run(site, "nodes", "--state", "drained", "--json").output)
+    assert drained == json.loads(run(site, "nodes", "--room", "drained", "--json").output), "the option's old name"
     assert [(n["name"], n["owner"]) for n in drained] == [("n6", "foreign")]
     assert json.loads(run(site, "breaker", "--json").output)["open"] is False
     assert json.loads(run(site, "standby", "--json").output) == []

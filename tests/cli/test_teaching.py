@@ -64,7 +64,7 @@ def test_a_lesson_lines_up() -> None:
         (("check", "--stge", "full"), 2, "did you mean --stage? See: srobust check --help"),
         (("check", "--stge=full"), 2, "did you mean --stage?"),
         (("run", "--robust-folde=x", "true"), 64, "did you mean --robust-folder?"),
-        (("nodes", "--room", "foo"), 2, "'quarantine'"),
+        (("nodes", "--state", "foo"), 2, "'quarantine'"),
         (("ckpt", "latset", "x"), 2, "latest"),
     ],
 )
@@ -204,7 +204,7 @@ def test_listing_checks_refuses_options_that_a_run_would_refuse(tmp_path: Path) 
     [
         ([], "st", {"stacks", "status", "standby"}),
         (["check"], "--st", {"--stage"}),
-        (["nodes", "--room"], "d", {"drained"}),
+        (["nodes", "--state"], "d", {"drained"}),
         (["run"], "--robust-f", {"--robust-folder="}),
         (["ckpt"], "l", {"latest", "list"}),
     ],

@@ -120,8 +120,9 @@ class Scene:
         journal = self.journal()
         try:
             for row in journal.incidents("job_id = ?", (job_id,)):
-                if all(getattr(row, k) == v for k, v in wanted.items()):
-                    return {**dataclasses.asdict(row), "actions": journal.actions(row.key)}
+                found = {**dataclasses.asdict(row.incident), **dataclasses.asdict(row), "reason": row.reason}
+                if all(found[k] == v for k, v in wanted.items()):
+                    return {**found, "actions": journal.actions(row.key)}
         finally:
             journal.close()
         return None

@@ -50,8 +50,8 @@ def test_a_stop_in_the_first_steps_is_acted_on_at_once(cluster: Cluster, submit:
 def test_a_loader_that_hangs_at_the_second_step_is_found_by_looks_at_the_stacks(
     cluster: Cluster, submit: Submit
 ) -> None:
-    """Before an attempt has its own p99, its stacks are looked at every `unreported_look_s`."""
-    dev = cluster(standby=0, supervise={"unreported_look_s": 4.0})
+    """Before an attempt has its own p99, its stacks are looked at every `quiet_capture_interval_s`."""
+    dev = cluster(standby=0, supervise={"quiet_capture_interval_s": 4.0})
     job = submit(dev, nodes=2, fault={"kind": "loader_hang", "rank": 1, "step": 3})
     assert "rank 1" in job.hears("decided", 150)["text"], job.everything()
     job.hears("resumed", 90)

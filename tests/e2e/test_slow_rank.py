@@ -23,7 +23,7 @@ ROOT = PROGRAM.parents[2]
 
 def test_a_slow_rank_is_announced_and_left_alone(cluster: Cluster, submit: Submit) -> None:
     """Three ranks over gloo, one slower by a fifth: told once, its saved times say the same; the node is untouched."""
-    dev = cluster(nodes=4, standby=0, supervise={"slowness_look_s": 6.0})
+    dev = cluster(nodes=4, standby=0, supervise={"slowness_interval_s": 6.0})
     program = f"env PYTHONPATH={os.pathsep.join([str(ROOT), *sys.path[1:]])} {sys.executable} {PROGRAM} 2 20000"
     job = submit(dev, nodes=3, command=f"srobust run {program} #")
     told = job.hears("slow", timeout_s=120)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_decide import FINISHED, UNDETERMINED, USER_CODE, culprit, situation  # type: ignore[import-not-found]
+from situations import FINISHED, UNDETERMINED, USER_CODE, culprit, situation
 
 from slurm_robust.model import Road, Verdict
 from slurm_robust.policy.job.bad_loss import BadLoss

@@ -108,7 +108,7 @@ def test_a_bad_driver_roll_out_does_not_drain_a_fleet(folder: Path) -> None:
 
 
 def test_without_a_daemon_a_site_may_choose_to_drain(folder: Path) -> None:
-    """Three of four nodes fail, two are drained, and the third trains on: the bound is 2."""
+    """`without_daemon: drain`: three of four nodes fail, two are drained, and the third trains on: the bound is 2."""
     spec = Spec(
         nodes=4,
         gpus_per_node=0,

@@ -78,7 +78,7 @@ def test_a_hung_command_ends_at_its_deadline_with_all_its_children(
     pids = tmp_path / "pids"
     client = fake(f"trap '' TERM\nsleep 300 &\necho $$ $! > {shlex.quote(str(pids))}\necho partial >&2\nwait")
     began_s = time.monotonic()
-    with pytest.raises(SlurmTimeoutError, match=r"did not come back within 0\.3 s.*partial"):
+    with pytest.raises(SlurmTimeoutError, match=r"did not return within 0\.3 s.*partial"):
         call(client)
     assert time.monotonic() - began_s < 30
     for pid in pids.read_text().split():

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from helpers import wait_until
 
-from slurm_robust.claim import Answer
+from slurm_robust.claim import ClaimAnswer
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.supervise.recover import waiting_shell
@@ -46,7 +46,7 @@ def test_it_waits_for_the_answer() -> None:
 
 def test_an_accepted_claim_waits_for_the_requeue() -> None:
     """The daemon's words go into the story; a daemon that comes no more costs a plain requeue, not the job."""
-    step = next_step(ASKED, Answer("accepted", "i-1", "seat made"), 50.0, ending=False)
+    step = next_step(ASKED, ClaimAnswer("accepted", "i-1", "seat made"), 50.0, ending=False)
     assert (step.kind, step.text, step.requeue) == (
         "accepted",
         "the daemon has accepted, and its requeue is waited for: seat made",
@@ -64,14 +64,14 @@ def test_an_accepted_claim_waits_for_the_requeue() -> None:
 def test_a_daemon_that_takes_its_yes_back_is_not_waited_for() -> None:
     """Accepted, and then Slurm refused the daemon's requeue: our own follows at once, and its words are told."""
     wait = replace(ASKED, phase=Phase.ACCEPTED)
-    assert next_step(wait, Answer("accepted", "i-1"), 99.0, ending=False).wait == heard_until(wait, 99.0)
-    step = next_step(wait, Answer("refused", "i-1", "not requeueable"), 99.0, ending=False)
+    assert next_step(wait, ClaimAnswer("accepted", "i-1"), 99.0, ending=False).wait == heard_until(wait, 99.0)
+    step = next_step(wait, ClaimAnswer("refused", "i-1", "not requeueable"), 99.0, ending=False)
     assert (step.kind, step.requeue) == ("unanswered", True)
     assert step.text.startswith("the daemon: refused: not requeueable; ")
 
 
-@pytest.mark.parametrize(("answer", "now_s"), [(Answer("refused", "i-1", "no seat"), 50.0), (None, 100.0)])
-def test_without_the_daemon_the_job_requeues_itself(answer: Answer | None, now_s: float) -> None:
+@pytest.mark.parametrize(("answer", "now_s"), [(ClaimAnswer("refused", "i-1", "no seat"), 50.0), (None, 100.0)])
+def test_without_the_daemon_the_job_requeues_itself(answer: ClaimAnswer | None, now_s: float) -> None:
     """Refused, or no answer in time: a plain requeue, once."""
     step = next_step(ASKED, answer, now_s, ending=False)
     assert (step.kind, step.requeue) == ("unanswered", True)

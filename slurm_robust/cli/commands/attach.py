@@ -36,10 +36,10 @@ def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: st
 
 
 def _speaker(context: job.JobContext, attached: Attached | None, *, act: bool) -> tuple[Sole | None, bool]:
-    """What keeps others from speaking for the job, and whether this watch is the one that does.
+    """The lock that allows one supervisor at a time to write the job's claim, and whether this one has it.
 
-    A step's own watch, which the plugin starts with its srun, also tells the daemon what it would do, as long as nobody
-    who acts speaks for the job. A person who only looks on writes nothing into it.
+    A step's own watch, which the plugin starts with its srun, also reports to the daemon what it would do, unless an
+    acting supervisor writes the claim. A person who only observes writes nothing into the job.
     """
     acting = Sole(context.cluster, context.name)
     if attached is None or not (act or attached.launcher):
@@ -107,7 +107,7 @@ def command(
         config = own.applied(site.load(config_path))
         ref = JobRef.parse(job_id)
         context = job.read(connect(config.slurm), ref)
-        # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
+        # Agents distinguish jobs of two clusters on one machine by it, and only a job's own environment has it.
         os.environ.setdefault("SLURM_CLUSTER_NAME", context.cluster)
     except SlurmError as error:
         click.echo(f"srobust attach: {slurm_words(error)}", err=True)
@@ -128,10 +128,10 @@ def command(
     if not act or not alone:
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
         context.can_claim = context.can_claim and alone
-    # srun's own output tells more than Slurm, which may know the file by its pattern only.
+    # srun's own output file is certain; Slurm may only know the pattern of its name.
     files = own_output_files(launcher) if launcher else []
-    if not files and (told := context.output()) is not None:
-        files = [told]
+    if not files and (output := context.output()) is not None:
+        files = [output]
     path = incident_folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
     supervisor = Supervisor(
         context,

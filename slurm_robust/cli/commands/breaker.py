@@ -1,4 +1,4 @@
-"""`srobust breaker`: shows it, and lets a person reset it."""
+"""`srobust breaker`: shows the breaker, or resets it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from slurm_robust.cli.state import load_config, load_state, print_json, source_o
 from slurm_robust.cli.teaching import SHOWN, lesson
 
 _EXAMPLES = (
-    ("srobust breaker", "is it open, and why"),
-    ("sudo srobust breaker reset", "the cause is known: go on"),
+    ("srobust breaker", "whether it is open, and why"),
+    ("sudo srobust breaker reset", "the cause is known: close it"),
 )
 _RESET = ((0, "closed"), (1, "the journal cannot be written, or no daemon ever ran here"), (2, "wrong usage"))
 
@@ -30,7 +30,7 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
 @command.command(epilog=lesson([("srobust breaker show", _EXAMPLES[0][1])], SHOWN))
 @source_options
 def show(path: str | None, as_json: bool) -> None:
-    """Is it open, and why."""
+    """Show whether it is open, and why."""
     _show(path, as_json)
 
 
@@ -49,13 +49,13 @@ def _show(path: str | None, as_json: bool) -> None:
 @command.command(epilog=lesson(_EXAMPLES[1:], _RESET))
 @click.option("--config", "path", type=click.Path(dir_okay=False), help="robust.yaml; else as the daemon.")
 def reset(path: str | None) -> None:
-    """Close the breaker: what is drained now counts no more. Needs the daemon's user (root) on the daemon's machine."""
+    """Close the breaker: present drains do not count any more. Type it as the daemon's user (root), on its machine."""
     from slurm_robust.daemon.controllers.breaker import request_reset  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.daemon.store.journal import FILE_NAME, Journal  # noqa: PLC0415 (the same)
     from slurm_robust.daemon.store.schema import JournalError  # noqa: PLC0415 (the same)
 
     state_dir = Path(load_config(path).daemon.state_dir)
-    # One that is not there is not made: a breaker that nobody reads would say `closed`.
+    # A journal that does not exist is not created: no daemon would read the reset.
     try:
         (state_dir / FILE_NAME).stat()
     except FileNotFoundError:
@@ -64,7 +64,7 @@ def reset(path: str | None) -> None:
             "or name its robust.yaml: --config FILE"
         ) from None
     except OSError:
-        pass  # the next lines say it better
+        pass  # the next lines give a better error
     try:
         journal = Journal.open(state_dir)
     except JournalError as error:

@@ -22,6 +22,6 @@ def command(context: click.Context, shell: str) -> None:
     """Print the script with which SHELL completes commands, options and their values at a Tab."""
     made = get_completion_class(shell)
     assert made is not None
-    # Only the text: click would start a bash here to ask for its version, and any of the last ten years will do.
+    # Only the template: click itself would start a bash to check its version, which is not needed.
     script = made(context.find_root().command, {}, "srobust", "_SROBUST_COMPLETE")
     click.echo(script.source_template % script.source_vars())

@@ -1,4 +1,4 @@
-"""`srobust daemon`: runs the control daemon in the foreground; systemd or a person starts it."""
+"""`srobust daemon`: runs the control daemon in the foreground, for systemd or a person."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurm_robust.model import Mode
 
 
 def _start_logging(level: str) -> None:
-    # One line an event, on stderr, with UTC times: journald and files both take it, and grep finds it.
+    # One line for each event, on stderr, with UTC times: fit for journald, files and grep.
     logging.Formatter.converter = time.gmtime
     form = "%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s"
     logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form, datefmt="%Y-%m-%dT%H:%M:%S")
@@ -63,8 +63,11 @@ def command(context: click.Context, /, **options: str | bool | None) -> None:
     _start_logging(str(options["log_level"]))
     as_user = bool(options["user"])
     try:
-        config = configuration.load(str(options["config"]) if options["config"] else None)
-        # Whoever starts a daemon for the own jobs means it: `observe` is a site's first step, not a user's.
+        path = str(options["config"]) if options["config"] else None
+        config = configuration.load(path)
+        for warning in configuration.old_keys(path):
+            logging.getLogger("srobustd").warning("config.old_key: %s", warning)
+        # A user who starts a daemon wants it to act: `observe` is a site's first step, not a user's.
         mode = Mode(options["mode"]) if options["mode"] else (Mode.ACT if as_user else config.mode)
         folder = options["state_dir"] or (_user_state_dir() if as_user else config.daemon.state_dir)
         account = pwd.getpwuid(os.geteuid()).pw_name

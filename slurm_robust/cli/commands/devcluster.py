@@ -26,7 +26,7 @@ def default_directory() -> Path:
     """The folder of the cluster that the command line uses."""
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "srobust-devcluster"
-    # Only ever used after its owner was checked.
+    # Used only after its owner was checked.
     return Path(f"/tmp/srobust-devcluster-{os.getuid()}")  # noqa: S108 (one known place, so that `down` finds it)
 
 
@@ -128,7 +128,7 @@ def up(
     spec = Spec(
         nodes=nodes, gpus_per_node=gpus_per_node, daemon=daemon, standby=standby, mode=mode, directory=directory
     )
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal is no reason to leave half a cluster
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave half a cluster
         signal.signal(number, signal.default_int_handler)
     cluster = DevCluster.up(spec, timeout_s=timeout_s)
     if as_json:

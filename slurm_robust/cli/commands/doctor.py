@@ -29,12 +29,13 @@ _LEVELS = ("wrong", "unknown", "advice", "ok")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--all", "everything", is_flag=True, help="Also show the points that are well.")
 def command(path: str | None, as_json: bool, everything: bool) -> None:
-    """Is this site set up so that jobs can be saved? Each finding comes with the line that fixes it.
+    """Is this site set up so that jobs can be saved? Each finding has the line that fixes it.
 
     It changes nothing.
     """
     from slurm_robust import config as configuration  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.doctor import machine, plugin, settings  # noqa: PLC0415 (the same)
+    from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.factory import connect  # noqa: PLC0415 (the same)
 
@@ -50,6 +51,7 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
     except SlurmError as error:
         problem = str(error)
     found = settings.judge(said, config) if said else []
+    found += [Advice(Severity.ADVICE, "robust.yaml", text) for text in configuration.old_keys(path)]
     found += plugin.check(said)
     found += machine.check(said, Path(used) if (used := configuration.find(path)) else None)
     found.sort(key=lambda advice: _LEVELS.index(advice.level.value))
@@ -64,7 +66,7 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
                 if advice.fix:
                     click.echo(f"{'':8} → {advice.fix}")
         well = sum(1 for advice in found if advice.level.value == "ok")
-        click.echo(f"{well} of {len(found)} points are well{'' if everything else ' (shown with --all)'}")
+        click.echo(f"{well} of {len(found)} findings are ok{'' if everything else ' (shown with --all)'}")
         if problem:
             click.echo(f"slurm.conf was not checked: {problem}", err=True)
     sys.exit(EXIT_NO_SLURM if problem else EXIT_WRONG if wrong else EXIT_FINE)

@@ -22,31 +22,31 @@ _REPORT_MAX_BYTES = 8 << 20
     epilog=lesson(
         [
             ("srobust incidents", "the newest, one a line"),
-            ("srobust incidents 1234", "all that is known of job 1234's"),
+            ("srobust incidents 1234", "everything about those of job 1234"),
             ("srobust incidents --json | jq '.[0].times'", "the same for tools: docs/json.md"),
         ],
         [
             (0, "shown"),
-            (1, "no such incident, or the daemon's state cannot be had"),
+            (1, "no such incident, or the daemon's state cannot be read"),
             (2, "wrong usage"),
         ],
     ),
 )
 @click.argument("incident", required=False)
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Newest so many.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many, newest first.")
 @source_options
 def command(incident: str | None, limit: int, path: str | None, as_json: bool) -> None:
-    """What happened, when, why, and what was done; with INCIDENT (its id, key or job), all of it."""
-    found = _load(load_config(path))
+    """Show what happened, when, why, and what was done; with INCIDENT (its id, key or job), everything."""
+    incidents = _load(load_config(path))
     if incident is not None:
-        found = [i for i in found if incident in (i["id"], i["key"], i["job"])]
-        if not found:
+        incidents = [i for i in incidents if incident in (i["id"], i["key"], i["job"])]
+        if not incidents:
             raise click.ClickException(f"no incident {incident}; srobust incidents lists them")
-    found = found[:limit]
+    incidents = incidents[:limit]
     if as_json:
-        print_json(found)
+        print_json(incidents)
     elif incident is not None:
-        for one in found:
+        for one in incidents:
             _show(one)
     else:
         rows = [
@@ -60,14 +60,14 @@ def command(incident: str | None, limit: int, path: str | None, as_json: bool) -
                 _took(i),
                 why(i),
             )
-            for i in found
+            for i in incidents
         ]
         columns = ("opened", "id", "job", "user", "outcome", "suspects", "back after", "reason")
         table("Incidents", columns, rows, drop=("back after", "user"))
 
 
 def _load(config: Config) -> list[dict[str, Any]]:
-    """All of them from the journal where it may be read, else the newest from the snapshot."""
+    """All of them from the journal if it can be read, else the newest from the snapshot."""
     from slurm_robust.daemon.api.state_snapshot import recent_incidents  # noqa: PLC0415 (the same)
     from slurm_robust.daemon.store.journal import FILE_NAME, Journal  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.daemon.store.schema import JournalError  # noqa: PLC0415 (the same)
@@ -90,7 +90,7 @@ def _load(config: Config) -> list[dict[str, Any]]:
 
 
 def why(incident: dict[str, Any]) -> str:
-    """What it was about, in its first sentence; where it did not end well, what it came to."""
+    """The first sentence of its verdict; of its outcome if it did not end well."""
     well = incident["outcome"] in ("", "running", "resumed", "observed")
     return first_sentence(str((incident["verdict"].get("why") if well else incident["reason"]) or incident["reason"]))
 
@@ -138,18 +138,18 @@ def _show(i: dict[str, Any]) -> None:
     click.echo()
     table("Actions", ("called", "action", "on", "came to", "reason"), lines, drop=("called",))
     if any(not a["planned"] for a in i["actions"]):
-        click.echo("* not in the plan: found necessary on the way")
+        click.echo("* not in the plan: found necessary later")
     if stood := _where_ranks_stood(report):
         click.echo(f"\n{stood}")
 
 
 def _report(i: dict[str, Any]) -> str:
-    """The wrapper's report of this incident; its folder is the job's own word, so it is only ever read."""
+    """The wrapper's report of this incident. The job chooses the folder, so it is only read."""
     return f"{i['report'].rstrip('/')}/{i['id']}/report.md" if i["report"] else ""
 
 
 def _where_ranks_stood(report: str) -> str:
-    """The merged stacks out of the report, where whoever asks may read it and it is of a report's size."""
+    """The merged stacks from the report, if the caller can read it and it is not too large."""
     path = Path(report)
     try:
         if not report or not path.is_file() or path.stat().st_size > _REPORT_MAX_BYTES:

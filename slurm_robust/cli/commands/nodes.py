@@ -1,4 +1,4 @@
-"""`srobust nodes`: in which room is each node, and why."""
+"""`srobust nodes`: the state of each node, and why."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ import click
 from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import table
 from slurm_robust.cli.teaching import SHOWN, lesson
+from slurm_robust.policy.cluster.node_states import NodeState
 
-ROOMS = ("active", "standby", "seat", "quarantine", "drained", "idle")
+STATES = tuple(state.value for state in NodeState)
 
 
 @click.command(
     "nodes",
     epilog=lesson(
         [
-            ("srobust nodes", "every node, and why it is where it is"),
-            ("srobust nodes --room drained", "what waits for repair, with the evidence"),
+            ("srobust nodes", "every node, its state, and why"),
+            ("srobust nodes --state drained", "the nodes to repair, with the evidence"),
         ],
         SHOWN,
     ),
 )
-@click.option("--room", type=click.Choice(ROOMS), help="Only this room.")
+@click.option("--state", type=click.Choice(STATES), help="Only nodes in this state.")
+@click.option("--room", type=click.Choice(STATES), hidden=True, help="The old name of --state.")
 @source_options
-def command(room: str | None, path: str | None, as_json: bool) -> None:
-    """In which room is each node, and why."""
+def command(state: str | None, room: str | None, path: str | None, as_json: bool) -> None:
+    """Show the state of each node, and why."""
     nodes = load_state(load_config(path))["nodes"]
-    if room is not None:
-        nodes = [n for n in nodes if n["room"] == room]
+    if wanted := state or room:
+        nodes = [n for n in nodes if n["node_state"] == wanted]
     if as_json:
         print_json(nodes)
         return
     rows = [
         (
             n["name"],
-            n["room"],
+            n["node_state"],
             n["state"],
             n["job"],
             n["owner"],
@@ -46,7 +48,7 @@ def command(room: str | None, path: str | None, as_json: bool) -> None:
     ]
     table(
         "Nodes",
-        ("node", "room", "Slurm says", "job", "drained by", "strikes", "since", "why"),
+        ("node", "state", "in Slurm", "job", "drained by", "strikes", "since", "why"),
         rows,
         drop=("since", "strikes"),
     )

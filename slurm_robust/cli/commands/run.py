@@ -15,14 +15,14 @@ from slurm_robust.supervise.launch import options, other_restarters, srun_comman
 from slurm_robust.supervise.launch.launcher import Launcher
 
 EXIT_NO_SRUN = 127
-"""As a shell says of a command that is not there."""
+"""As a shell exits for a command that does not exist."""
 
 
 class RawCommand(click.Command):
-    """Takes the words as they are: srun's options are srun's to read."""
+    """Passes all words on unchanged: srun reads its own options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Hand all words over; only a leading --help is ours."""
+        """Keep all words; only a leading --help is handled here."""
         if args[:1] in (["--help"], ["-h"]):
             click.echo(ctx.get_help())
             ctx.exit()
@@ -30,7 +30,7 @@ class RawCommand(click.Command):
         return []
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Our own options; else files, as behind srun."""
+        """Our own options; else files, as for srun."""
         if not incomplete.startswith("--"):
             return [CompletionItem(incomplete, type="file")]
         own = ["--robust=", *(f"--robust-{name}=" for name in options.NAMES)]
@@ -38,7 +38,7 @@ class RawCommand(click.Command):
 
 
 def _config_problem(named: str) -> str:
-    """What is wrong with the site's file, which must not keep anybody's job from starting; nothing where it is right.
+    """What is wrong with the site's file, which must not keep a job from starting; empty if it is right.
 
     Raises:
         ConfigError: the file that the user named, with the option or `$SROBUST_CONFIG`, is wrong.
@@ -85,7 +85,7 @@ def command(words: list[str]) -> None:
       --robust=MODE                 on, observe or off (default: the site's)
       --robust-checkpoint-dir=DIR   look up the latest verified checkpoint here; ranks get it in
                                     SROBUST_RESUME_PATH and SROBUST_RESUME_STEP
-      --robust-hang-timeout=SECONDS act after this long a silence, whatever the stacks say
+      --robust-hang-timeout=SECONDS act after this long a silence, whatever the stacks show
       --robust-layout=tp=2,pp=4     parallel sizes, for the localisation (and order=tp-pp-dp)
       --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
       --robust-config=FILE          robust.yaml to use
@@ -107,7 +107,7 @@ def command(words: list[str]) -> None:
     for mistake in options.mistakes(parsed.own, os.environ):
         sys.stderr.write(f"srobust: {mistake}\n")
     if own.off:
-        os.environ["SROBUST_MODE"] = "off"  # else the SPANK plugin watches this srun by what sbatch was given
+        os.environ["SROBUST_MODE"] = "off"  # otherwise the SPANK plugin would watch this srun by sbatch's options
     het = "SLURM_HET_SIZE" in os.environ
     if own.off or problem or outside or het or not os.environ.get("SLURM_JOB_ID"):
         if outside:

@@ -9,7 +9,7 @@ from slurm_robust.cli.table import table
 from slurm_robust.cli.teaching import SHOWN, lesson
 
 _EXAMPLES = (
-    ("srobust standby", "what is held ready, and what is short"),
+    ("srobust standby", "pools, members, missing members"),
     ("srobust standby size --machines 512 --daily-failure-rate 0.005", "how many to hold"),
 )
 
@@ -18,7 +18,7 @@ _EXAMPLES = (
 @source_options
 @click.pass_context
 def command(context: click.Context, path: str | None, as_json: bool) -> None:
-    """The standby pools: nodes held ready, a pool for each hardware class."""
+    """Show the standby pools: nodes held ready, a pool for each hardware class."""
     if context.invoked_subcommand is not None:
         return
     pools = load_state(load_config(path))["standby"]
@@ -39,7 +39,7 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
         click.echo("none: standby.size in robust.yaml is 0, or no node is free")
 
 
-@command.command(epilog=lesson(_EXAMPLES[1:], [(0, "told"), (2, "wrong usage")]))
+@command.command(epilog=lesson(_EXAMPLES[1:], [(0, "printed"), (2, "wrong usage")]))
 @click.option("--machines", type=click.IntRange(1), required=True, help="Machines of one hardware class.")
 @click.option("--daily-failure-rate", type=click.FloatRange(0, 1), required=True, help="Of one machine, a day.")
 @click.option("--quantile", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.99, show_default=True)

@@ -1,4 +1,4 @@
-"""`srobust status`: what is going on."""
+"""`srobust status`: the daemon's state, for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_robust.cli.needs import needs
 from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teaching import SHOWN, lesson
-from slurm_robust.policy.cluster.node_states import LOST_GRES
+from slurm_robust.policy.cluster.node_states import LOST_GRES, NodeState
 
 
 @click.command(
@@ -27,7 +27,7 @@ from slurm_robust.policy.cluster.node_states import LOST_GRES
 )
 @source_options
 def command(path: str | None, as_json: bool) -> None:
-    """What needs a person now, in the first line; then the daemon, rooms, supervised jobs, open incidents."""
+    """What needs a person now, in the first line; then daemon, nodes by state, supervised jobs, open incidents."""
     state = load_state(load_config(path))
     if as_json:
         print_json(state)
@@ -37,19 +37,19 @@ def command(path: str | None, as_json: bool) -> None:
     sentence(f"Needs a person now: {'; '.join(wanted)}" if wanted else "Nothing needs a person now.")
     click.echo()
     breaker = state["breaker"]
-    word = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
+    breaker_text = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
     age = duration(now_s - state["at_s"])
-    click.echo(f"cluster {state['cluster']}   mode {state['mode']}   as of {age} ago   breaker {word}")
+    click.echo(f"cluster {state['cluster']}   mode {state['mode']}   as of {age} ago   breaker {breaker_text}")
     from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
 
     if lost := state.get("lost_gres"):
         click.echo(f"{fold(lost)}: {LOST_GRES}")
-    rooms: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for node in state["nodes"]:
-        rooms.setdefault(node["room"], []).append(node["name"])
-    order = ("active", "standby", "seat", "quarantine", "drained", "idle")
+        names.setdefault(node["node_state"], []).append(node["name"])
+    nodes = [(name, len(names[name]), fold(names[name])) for name in (s.value for s in NodeState) if name in names]
     click.echo()
-    table("Nodes", ("room", "number", "nodes"), [(r, len(rooms[r]), fold(rooms[r])) for r in order if r in rooms])
+    table("Nodes", ("state", "number", "nodes"), nodes)
     columns = ("job", "user", "name", "nodes", "attempt", "step", "says", "incident")
     rows = [
         (
@@ -78,7 +78,7 @@ def command(path: str | None, as_json: bool) -> None:
 
 
 def _says(job: dict[str, Any], now_s: float) -> str:
-    """The job's own word; a suspicion comes before everything else."""
+    """What the job reports; a suspicion comes before everything else."""
     if job.get("suspected_at_s") and job["claim"] == "watching":
         return f"suspects a fault since {duration(max(0.0, now_s - job['suspected_at_s']))}"
     return {"wants": "asks for a requeue"}.get(job["claim"], str(job["claim"]))

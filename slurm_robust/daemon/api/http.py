@@ -1,7 +1,7 @@
 """The read-only HTTP side: `/state.json`, `/metrics`, `/healthz`. A process of its own, without any right to Slurm.
 
-It learns what it shows from snapshots, a line each, on its standard input (or from the file `state.json`), gives up
-root before it listens, and ends when its input does. Whatever it needs of Python is loaded before that.
+It reads snapshots, one a line, from its standard input (or from the file `state.json`), and ends when its input does.
+Before it listens it loads every module that it needs, then gives up root.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from slurm_robust.model import TIME_KEYS
+from slurm_robust.policy.cluster.node_states import NodeState
 
 LINE_LIMIT_BYTES = 64 * 1024 * 1024
 REREAD_S = 1.0
 
 
-class Shown:
+class ShownState:
     """The last snapshot."""
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class Shown:
         self.value: dict[str, Any] = {}
 
     def take(self, text: str) -> None:
-        """Take a new one; what is no JSON object leaves the old one."""
+        """Keep this snapshot; a text that is no JSON object is ignored."""
         try:
             value = json.loads(text)
         except ValueError:
@@ -45,13 +46,13 @@ class Shown:
 
 
 def metrics(value: dict[str, Any], now_s: float) -> bytes:
-    """The snapshot in Prometheus' text format. Labels are rooms, outcomes and stages: never jobs, users or texts."""
+    """The snapshot in Prometheus' text format. Labels are states, outcomes and stages: never jobs, users or texts."""
     registry = CollectorRegistry()
 
-    def gauge(name: str, words: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(f"srobust_{name}", words, labels, registry=registry)
+    def gauge(name: str, meaning: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(f"srobust_{name}", meaning, labels, registry=registry)
 
-    gauge("snapshot_age_seconds", "Age of what is shown; large where the daemon is gone").set(
+    gauge("snapshot_age_seconds", "Age of the snapshot; large where the daemon is gone").set(
         max(0.0, now_s - float(value.get("at_s", 0.0)))
     )
     gauge("acting", "1 where plans are carried out, 0 in observe mode").set(value.get("mode") == "act")
@@ -63,20 +64,22 @@ def metrics(value: dict[str, Any], now_s: float) -> bytes:
     )
     gauge("slurm_calls", "Calls to Slurm since the daemon started").set(int(value.get("slurm_calls", 0)))
     gauge("supervised_jobs", "Running jobs that supervise themselves").set(len(value.get("jobs", ())))
-    nodes = gauge("nodes", "Nodes in each room", ("room",))
-    for room in ("active", "standby", "seat", "quarantine", "drained", "idle"):
-        nodes.labels(room).set(sum(1 for n in value.get("nodes", ()) if n.get("room") == room))
-    missing = gauge("standby_missing", "Members missing to the wanted size", ("pool",))
+    # The label `room` is its name up to version 0.1.
+    nodes = gauge("nodes", "Nodes in each state", ("state", "room"))
+    for state in (known.value for known in NodeState):
+        count = sum(1 for n in value.get("nodes", ()) if n.get("node_state", n.get("room")) == state)
+        nodes.labels(state, state).set(count)
+    missing = gauge("standby_missing", "Members that the pool lacks", ("pool",))
     for pool in value.get("standby", ()):
         missing.labels(str(pool.get("name"))).set(int(pool.get("short", 0)))
-    recent = gauge("recent_incidents", "Of the newest hundred incidents, how many came to what", ("outcome",))
+    recent = gauge("recent_incidents", "The newest hundred incidents, by outcome", ("outcome",))
     counts: dict[str, int] = {}
     for incident in value.get("incidents", ()):
         outcome = str(incident.get("outcome") or incident.get("state"))
         counts[outcome] = counts.get(outcome, 0) + 1
     for outcome, count in counts.items():
         recent.labels(outcome).set(count)
-    stages = gauge("last_recovery_seconds", "Newest resumed incident: seconds from the decision", ("stage",))
+    stages = gauge("last_recovery_seconds", "Of the newest resumed incident: seconds since the decision", ("stage",))
     back = [i for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed")]
     done = [i for i in back if "accepted" in i.get("times", {})]
     if done:
@@ -88,7 +91,7 @@ def metrics(value: dict[str, Any], now_s: float) -> bytes:
     return generate_latest(registry)
 
 
-def application(shown: Shown) -> web.Application:
+def application(shown: ShownState) -> web.Application:
     """The three pages; anything else is 404, any method but GET and HEAD is 405."""
 
     async def state(_: web.Request) -> web.Response:
@@ -100,7 +103,7 @@ def application(shown: Shown) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         fresh = time.time() - float(shown.value.get("at_s", 0.0)) < 60
         return web.Response(
-            text="ok\n" if fresh else "the daemon has said nothing for a minute\n", status=200 if fresh else 503
+            text="ok\n" if fresh else "no snapshot of the daemon for a minute\n", status=200 if fresh else 503
         )
 
     app = web.Application(client_max_size=1024)
@@ -111,7 +114,7 @@ def application(shown: Shown) -> web.Application:
 
 
 def drop_rights() -> None:
-    """Give up root, and every variable that leads to Slurm."""
+    """Give up root, and every variable that tells where Slurm is."""
     for name in list(os.environ):
         if name.startswith(("SLURM", "SROBUST", "MUNGE")):
             del os.environ[name]
@@ -123,8 +126,8 @@ def drop_rights() -> None:
 
 
 async def serve(host: str, port: int, state_file: Path | None) -> None:
-    """Give up root, and listen until the input ends; with `state_file`, for ever."""
-    shown = Shown()
+    """Give up root, and serve until the input ends; with `state_file`, for ever."""
+    shown = ShownState()
     runner = web.AppRunner(application(shown), access_log=None)
     await runner.setup()
     await _rehearse(runner)
@@ -141,12 +144,12 @@ async def serve(host: str, port: int, state_file: Path | None) -> None:
 
 
 async def _rehearse(runner: web.AppRunner) -> None:
-    """Do once, while we are still root, whatever loads modules only when it is first done.
+    """Request every page once as root, since some modules are loaded only by the first request.
 
-    `nobody` may not be able to read this Python: it lies in root's home, say. Each page is asked for through a pair of
-    connected sockets, to which nobody else has access: we do not listen yet.
+    `nobody` may not be able to read this Python, which may be in root's home. The requests pass through a socket pair,
+    to which nobody else has access; the process does not listen yet.
     """
-    # A thread for blocking calls, and the codec that a host's name passes through.
+    # Loads the thread pool for blocking calls, and the codec for host names.
     await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 0)
     for line in ("GET /state.json", "GET /metrics", "GET /healthz", "GET /nothing", "POST /healthz"):
         ours, theirs = socket.socketpair()
@@ -157,7 +160,7 @@ async def _rehearse(runner: web.AppRunner) -> None:
         writer.close()
 
 
-async def _from_stdin(shown: Shown) -> None:
+async def _from_stdin(shown: ShownState) -> None:
     reader = asyncio.StreamReader(limit=LINE_LIMIT_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -165,9 +168,9 @@ async def _from_stdin(shown: Shown) -> None:
         shown.take(line.decode("utf-8", "replace"))
 
 
-async def _from_file(shown: Shown, path: Path) -> None:
+async def _from_file(shown: ShownState, path: Path) -> None:
     while True:
-        # Not there yet, or unreadable for a while: what is shown grows old, and says so.
+        # The file does not exist yet, or cannot be read for a while: the shown snapshot gets old, and its age tells so.
         with contextlib.suppress(OSError):
             shown.take(await asyncio.to_thread(path.read_text, encoding="utf-8"))
         await asyncio.sleep(REREAD_S)

@@ -1,4 +1,4 @@
-"""What the daemon shows of itself: one JSON document, for `srobust status`, the HTTP side and other tools."""
+"""The daemon's state as one JSON document, for `srobust status`, the HTTP side and other tools."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_robust import __version__
+from slurm_robust.daemon.context import printable
 from slurm_robust.daemon.controllers.claim_intake import MARK
-from slurm_robust.daemon.core import printable
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
-from slurm_robust.policy.cluster.node_states import QUARANTINE_PREFIX, drained_by_us, foreign, lost_gres
+from slurm_robust.policy.cluster.node_states import (
+    QUARANTINE_PREFIX,
+    Pool,
+    drained_by_us,
+    foreign,
+    in_reservations,
+    lost_gres,
+    state_of,
+)
+from slurm_robust.policy.cluster.recovery_plan import NODE_LOST
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.values import expand, fold
 
@@ -28,22 +38,23 @@ INCIDENTS = 100
 
 def show_incident(row: IncidentRow, actions: list[ActionRow]) -> dict[str, Any]:
     """An incident as `incidents --json` shows it."""
+    incident = row.incident
     return {
-        "id": row.id,
+        "id": incident.id,
         "key": row.key,
-        "job": row.job,
+        "job": incident.job,
         "job_id": row.job_id,
         "user": row.user,
-        "attempt": {"cluster": row.cluster, "job": row.job, "restart_count": row.restart, "start_at_s": row.start_at_s},
+        "attempt": asdict(row.attempt),
         "kind": row.kind,
         "mode": row.mode,
         "state": row.state,
         "outcome": row.outcome,
-        "reason": row.reason,
-        "opened_at_s": row.opened_at_s,
+        "reason": incident.outcome,
+        "opened_at_s": incident.opened_at_s,
         "closed_at_s": row.closed_at_s,
         "lineage": row.lineage,
-        "verdict": {k: v for k, v in row.verdict.items() if k not in ("road", "evict")},
+        "verdict": _verdict(row),
         "plan": _plan(row),
         "actions": [
             {
@@ -58,26 +69,37 @@ def show_incident(row: IncidentRow, actions: list[ActionRow]) -> dict[str, Any]:
             }
             for a in actions
         ],
-        "times": dict(row.times),
+        "times": dict(incident.times),
         "report": row.report,
     }
 
 
+def _verdict(row: IncidentRow) -> dict[str, Any]:
+    verdict = row.incident.verdict
+    if verdict is None:
+        return {}
+    shown = {
+        "conclusion": verdict.conclusion.value,
+        "confidence": row.confidence,
+        "why": verdict.reason,
+        "suspects": [suspect.node for suspect in verdict.suspects],
+    }
+    return shown if row.kind == NODE_LOST else {**shown, "step": row.step, "at_s": row.claimed_at_s}
+
+
 def _plan(row: IncidentRow) -> dict[str, Any] | None:
-    r, v = row.recovery, row.verdict
-    if r is None and "road" not in v:
+    plan, recovery = row.incident.plan, row.recovery
+    if plan is None:
         return None
-    if r is None:  # the job's own plan: of what the daemon does in a recovery it has nothing
-        own = {"road": v["road"], "reason": v["why"], "evict": v["evict"], "kept": [], "standby": [], "seat": ""}
-        return {**own, "time_limit_min": None}
     return {
-        "road": r.road.value,
-        "reason": r.reason,
-        "evict": list(r.bad),
-        "kept": list(r.kept),
-        "standby": list(r.standby),
-        "seat": r.seat,
-        "time_limit_min": r.time_limit_min,
+        "road": plan.road.value,
+        "reason": plan.reason,
+        "evict": list(plan.evict),
+        # Of a job's own plan, the daemon knows no more.
+        "kept": list(recovery.kept) if recovery else [],
+        "standby": list(recovery.standby) if recovery else [],
+        "seat": recovery.seat if recovery else "",
+        "time_limit_min": recovery.time_limit_min if recovery else None,
     }
 
 
@@ -86,91 +108,83 @@ def recent_incidents(journal: Journal, limit: int = INCIDENTS) -> list[dict[str,
     return [show_incident(row, journal.actions(row.key)) for row in journal.incidents(limit=limit)]
 
 
-def room_of(node: Node, *, quarantined: bool, seat: str, standby: bool, job: str) -> str:
-    """The room that a node is in: what keeps it from others counts before what runs on it."""
-    if node.drained:
-        return "drained"
-    if quarantined:
-        return "quarantine"
-    if job:
-        return "active"
-    if seat:
-        return "seat"
-    return "standby" if standby else "idle"
-
-
 def take(daemon: Daemon) -> dict[str, Any]:
     """The whole snapshot."""
-    core, world = daemon.core, daemon.core.world
-    reservations = list(world.reservations.values())
-    in_quarantine = {q.node: q for q in daemon.ledger.quarantines()}
-    strikes = daemon.ledger.all_strikes(core.now_s() - core.config.quarantine.strike_window_days * DAY_S)
-    seats = {n: r.name for r in reservations if r.name.startswith(core.config.seat.prefix) for n in expand(r.nodes)}
-    pools = {r.name: r for r in reservations if r.name.startswith(core.config.standby.prefix + "-")}
-    standby = {n for r in pools.values() for n in expand(r.nodes)}
-    held = {n for r in reservations if r.name.startswith(QUARANTINE_PREFIX) for n in expand(r.nodes)}
-    at_work: dict[str, str] = {}
-    for job in world.jobs.values():
-        if job.state == "RUNNING" or job.completing:
-            at_work.update(dict.fromkeys(job.nodes, job.ref.address))
-    nodes = []
-    for node in sorted(world.nodes.values(), key=lambda n: n.name):
-        q = in_quarantine.get(node.name)
-        job_address = at_work.get(node.name, "")
-        room = room_of(
-            node,
-            quarantined=bool(q) or node.name in held,
-            seat=seats.get(node.name, ""),
-            standby=node.name in standby,
-            job=job_address,
-        )
-        owner = (
-            "" if not node.drained else "srobust" if drained_by_us(node) else "foreign" if foreign(node) else "slurm"
-        )
-        nodes.append(
+    context, readings = daemon.context, daemon.context.readings
+    supervised = daemon.claim_intake.supervised
+    return {
+        "at_s": round(context.now_s(), 3),
+        "cluster": context.cluster_name,
+        "mode": context.mode.value,
+        "version": __version__,
+        "pid": os.getpid(),
+        "account": context.account,
+        "slurm_calls": context.calls,
+        "breaker": {"open": bool(daemon.breaker.why_open), "why": daemon.breaker.why_open},
+        "lost_gres": list(lost_gres(readings.nodes.values())),
+        "nodes": _nodes(daemon),
+        "standby": [_pool(daemon, pool) for pool in daemon.standby_pools.pools],
+        "jobs": [_job(daemon, job) for job in readings.jobs.values() if job.ref.job_id in supervised],
+        "waiting": [_waiting(job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment],
+        "incidents": recent_incidents(context.journal),
+        "troubles": list(context.troubles.values()),
+    }
+
+
+def _nodes(daemon: Daemon) -> list[dict[str, Any]]:
+    context, readings, config = daemon.context, daemon.context.readings, daemon.context.config
+    reservations = readings.reservations.values()
+    quarantines = {q.node: q for q in daemon.ledger.quarantines()}
+    strikes = daemon.ledger.all_strikes(context.now_s() - config.quarantine.strike_window_days * DAY_S)
+    seats = in_reservations(reservations, config.seat.prefix)
+    pools = in_reservations(reservations, config.standby.prefix + "-")
+    quarantined = in_reservations(reservations, QUARANTINE_PREFIX) | frozenset(quarantines)
+    jobs = {n: j.ref.address for j in readings.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
+    shown = []
+    for node in sorted(readings.nodes.values(), key=lambda n: n.name):
+        name, q, job = node.name, quarantines.get(node.name), jobs.get(node.name, "")
+        state = state_of(
+            node, quarantined=name in quarantined, seat=name in seats, standby=name in pools, job=bool(job)
+        ).value
+        shown.append(
             {
-                "name": node.name,
-                "room": room,
+                "name": name,
+                "node_state": state,
+                "room": state,  # its name up to version 0.1
                 "state": "+".join((node.state, *sorted(node.flags))),
-                "job": job_address,
+                "job": job,
                 "reason": node.reason if node.drained else "",
-                "owner": owner,
+                "owner": _drained_by(node),
                 "incident": q.incident if q else "",
                 "word": f"{q.why}; {q.word}".strip("; ") if q else "",
                 "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
-                "strikes": strikes.get(node.name, 0),
+                "strikes": strikes.get(name, 0),
                 "partitions": list(node.partitions),
             }
         )
+    return shown
+
+
+def _drained_by(node: Node) -> str:
+    if not node.drained:
+        return ""
+    if drained_by_us(node):
+        return "srobust"
+    return "foreign" if foreign(node) else "slurm"
+
+
+def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
+    readings, held = daemon.context.readings, daemon.context.readings.reservations.get(pool.name)
     return {
-        "at_s": round(core.now_s(), 3),
-        "cluster": core.cluster_name,
-        "mode": core.mode.value,
-        "version": __version__,
-        "pid": os.getpid(),
-        "account": core.account,
-        "slurm_calls": core.calls,
-        "breaker": {"open": bool(daemon.breaker.why_open), "why": daemon.breaker.why_open},
-        "lost_gres": list(lost_gres(world.nodes.values())),
-        "nodes": nodes,
-        "standby": [
-            {
-                "name": p.name,
-                "partition": p.kind.partition,
-                "gres": p.kind.gres,
-                "nodes": list(p.nodes),
-                "held": fold(expand(pools[p.name].nodes)) if p.name in pools else "",
-                "unchecked": fold(sorted(set(p.nodes) & world.unchecked)),
-                "wanted": core.config.standby.size,
-                "short": p.short,
-                "ends_at_s": pools[p.name].end_at_s if p.name in pools else None,
-            }
-            for p in daemon.standby.pools
-        ],
-        "jobs": [_job(daemon, job) for job in world.jobs.values() if job.ref.job_id in daemon.intake.supervised],
-        "waiting": [_waiting(job) for job in world.jobs.values() if job.state == "PENDING" and MARK in job.comment],
-        "incidents": recent_incidents(core.journal),
-        "troubles": list(core.troubles.values()),
+        "name": pool.name,
+        "partition": pool.kind.partition,
+        "gres": pool.kind.gres,
+        "nodes": list(pool.nodes),
+        "held": fold(expand(held.nodes)) if held else "",
+        "unchecked": fold(sorted(set(pool.nodes) & readings.unchecked)),
+        "wanted": daemon.context.config.standby.size,
+        "short": pool.short,
+        "ends_at_s": held.end_at_s if held else None,
     }
 
 
@@ -185,8 +199,8 @@ def _waiting(job: Job) -> dict[str, Any]:
 
 
 def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
-    claim = daemon.intake.supervised[job.ref.job_id]
-    following = daemon.recoveries.of_job(job.ref.job_id)
+    claim = daemon.claim_intake.supervised[job.ref.job_id]
+    recovery = daemon.recoveries.of_job(job.ref.job_id)
     return {
         "job": job.ref.address,
         "user": job.user,
@@ -201,12 +215,12 @@ def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
         "step": claim.step,
         "resume_step": claim.resume_step,
         "fruitless": claim.fruitless,
-        "incident": following.row.id if following else claim.incident,
+        "incident": recovery.row.incident.id if recovery else claim.incident,
     }
 
 
 def write(state_dir: Path, snapshot: Mapping[str, Any]) -> None:
-    """Put the snapshot where everyone may read it, whole or not at all."""
+    """Write the snapshot where everyone may read it: the whole of it, or nothing."""
     path = state_dir / FILE_NAME
     temporary = path.with_suffix(".tmp")
     try:
@@ -214,7 +228,7 @@ def write(state_dir: Path, snapshot: Mapping[str, Any]) -> None:
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError:
-        # Half of it would take what little is left of a full disk.
+        # A part of it would fill what is left of the disk.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise

@@ -1,4 +1,8 @@
-"""What does the daemon keep true?
+"""What does the daemon keep true? One controller for each thing.
 
-One controller each: it compares what Slurm shows with what should be, and asks the actor for the next action.
+At each poll a controller compares the `context`'s readings of Slurm with what should be, and asks the `actor` for the
+next action. In the order of a claim: `claim_intake` (what jobs ask for), `recoveries` (carries the plans out),
+`incident_reports` (closes their incidents), `quarantine` with `full_check` (suspects), `exclusions` (returns nodes to
+waiting jobs). Beside them: `node_failures`, `launch_failed`, `standby_pools` and `standby_check`, `breaker` and
+`drain_permits`, `sweeper`.
 """

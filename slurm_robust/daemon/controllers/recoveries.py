@@ -1,16 +1,15 @@
-"""Carries recoveries through: looks at Slurm, takes the step that the policy names, looks again."""
+"""Carries recoveries out: reads Slurm, takes the step that `policy.cluster.recovery_step` names, reads again."""
 
 from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass, replace
-from typing import Any
 
 from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, parse, parse_answer
 from slurm_robust.daemon.actor import Actor
+from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
-from slurm_robust.daemon.core import Core
-from slurm_robust.daemon.store.journal import CLOSED, OPEN, RUNNING, ActionRow, IncidentRow
+from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, IncidentRow
 from slurm_robust.daemon.store.node_ledger import Quarantine
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import busy_nodes
@@ -21,16 +20,16 @@ from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 
 STEPS_AT_ONCE = 16
 LINGER_S = 60.0
-"""How long after its end a recovery is looked back at: slurmctld saves its state every few seconds."""
+"""How long after its end a recovery is still compared with Slurm: slurmctld saves its state every few seconds."""
 BROKEN_AGAIN_S = 5.0
-"""After an error of our own with one recovery, it is tried again after so long; the others go on."""
+"""After an internal error, a recovery is tried again after this time; the others go on."""
 TRIES = 4
-"""A step that Slurm refused this often is given up; one that Slurm could not hear is tried for as long as it takes."""
+"""A step that Slurm refused this often is given up; while Slurm is away, it is tried without a limit."""
 
 
 @dataclass
-class Following:
-    """A recovery under way; what is not in the journal here is only stop watches."""
+class OpenRecovery:
+    """An open recovery. Only its timers are not in the journal."""
 
     row: IncidentRow
     recovery: Recovery
@@ -44,19 +43,19 @@ class Following:
     retry_at_s: float = 0.0
     finished_at_s: float = 0.0
     broken: str = ""
-    """The error of our own that was said last."""
+    """The internal error that was logged last."""
 
-    def watch(self, job: Job | None, core: Core) -> None:
-        """Start and stop the watches by what Slurm shows."""
-        now_s, r = core.now_s(), self.recovery
+    def update_timers(self, job: Job | None, context: DaemonContext) -> None:
+        """Start and stop the timers by what Slurm shows."""
+        now_s, r = context.now_s(), self.recovery
         completing = job is not None and (job.completing or job.state == "COMPLETING")
         holding = set(job.nodes) if completing and job else set()
-        nodes = core.world.nodes
+        nodes = context.readings.nodes
         alone = bool(holding) and all(n in r.bad or "NOT_RESPONDING" in nodes[n].flags for n in holding if n in nodes)
         pending = job is not None and job.state == "PENDING" and not completing
         if (completing or pending) and not self.ended_at_s:
             self.ended_at_s = now_s
-        pointed = pending and job is not None and ActionKind.POINT_JOB_AT_SEAT in self.called(core)
+        pointed = pending and job is not None and ActionKind.POINT_JOB_AT_SEAT in self.called(context)
         lost = [nodes[n] for n in r.bad if n in nodes]
         all_lost = bool(lost) and all(n.state == "DOWN" for n in lost)
         for name, on in (
@@ -68,182 +67,187 @@ class Following:
         ):
             setattr(self, name, (getattr(self, name) or now_s) if on else 0.0)
 
-    def called(self, core: Core) -> frozenset[ActionKind]:
-        """Kinds of action that were called at least once, in this life of the daemon or an earlier one."""
-        return frozenset(ActionKind(a.kind) for a in core.journal.actions(self.row.key) if a.calls)
+    def called(self, context: DaemonContext) -> frozenset[ActionKind]:
+        """Kinds of action that were called at least once, by this daemon or an earlier one."""
+        return frozenset(ActionKind(a.kind) for a in context.journal.actions(self.row.key) if a.calls)
 
-    def view(self, job: Job | None, core: Core, *, may_take_out: bool, in_quarantine: frozenset[str]) -> View:
-        """What the policy looks at."""
-        now_s = core.now_s()
+    def view(
+        self, job: Job | None, context: DaemonContext, *, may_take_out: bool, in_quarantine: frozenset[str]
+    ) -> View:
+        """What the policy decides from."""
+        now_s = context.now_s()
 
         def since(at_s: float) -> float:
             return now_s - at_s if at_s else 0.0
 
         try:
             answer = parse_answer(job.admin_comment) if job else None
-            told = answer.state if answer and answer.incident == self.row.id else ""
+            answered = answer.state if answer and answer.incident == self.row.incident.id else ""
         except ClaimError:
-            told = ""  # somebody else's words in AdminComment: we have not told the job anything yet
+            answered = ""  # AdminComment has a text of somebody else: the job was not answered yet
         try:
             claim = parse(job.comment) if job else None
         except ClaimError:
             claim = None
-        asks = claim is not None and claim.state == STATE_WANTS_REQUEUE and claim.incident == self.row.id
+        asks = claim is not None and claim.state == STATE_WANTS_REQUEUE and claim.incident == self.row.incident.id
         return View(
             job=job,
-            reservations=core.world.reservations,
-            nodes=core.world.nodes,
-            occupied=busy_nodes(core.world.jobs.values(), frozenset((self.row.job_id,))),
-            called=self.called(core),
-            abort=self.row.abort.partition("|")[2],
-            told=told,
+            reservations=context.readings.reservations,
+            nodes=context.readings.nodes,
+            occupied=busy_nodes(context.readings.jobs.values(), frozenset((self.row.job_id,))),
+            called=self.called(context),
+            abort=self.row.abort.reason if self.row.abort else "",
+            answered=answered,
             completing_s=since(self.completing_since_s),
             alone_s=since(self.alone_since_s),
             pointed_s=since(self.pointed_since_s),
             lost_s=since(self.lost_since_s),
-            age_s=now_s - self.row.opened_at_s,
-            # Whole seconds: a credential that is issued in the second of the last one's revocation is refused.
+            age_s=now_s - self.row.incident.opened_at_s,
+            # Whole seconds: slurmd refuses a credential issued in the second in which the last one was revoked.
             settled=int(now_s) > int(self.ended_at_s)
-            and int(now_s) >= int(self.pending_since_s) + core.credential_pause_s,
-            start_timeout_s=core.config.seat.start_timeout_s,
+            and int(now_s) >= int(self.pending_since_s) + context.credential_pause_s,
+            start_timeout_s=context.config.seat.start_timeout_s,
             may_take_out=may_take_out,
-            withdrawn=claim is not None and not asks and claim.at_s > float(self.row.verdict.get("at_s", 0.0)),
+            withdrawn=claim is not None and not asks and claim.at_s > self.row.claimed_at_s,
             in_quarantine=in_quarantine,
             now_s=now_s,
         )
 
 
 class Recoveries:
-    """All recoveries under way."""
+    """All open recoveries."""
 
-    def __init__(self, core: Core, actor: Actor, breaker: Breaker) -> None:
-        self.core, self.actor, self.breaker = core, actor, breaker
-        self.open: dict[str, Following] = {}
-        self._lingering: dict[str, Following] = {}
+    def __init__(self, context: DaemonContext, actor: Actor, breaker: Breaker) -> None:
+        self.context, self.actor, self.breaker = context, actor, breaker
+        self.open: dict[str, OpenRecovery] = {}
+        self._lingering: dict[str, OpenRecovery] = {}
 
     def load(self) -> None:
-        """Take up again what an earlier life of the daemon left open, or ended just now."""
-        taken = {row.job_id for row in self.core.journal.incidents("state = ?", (OPEN,))}
-        # Newest first: of a job only the last one is looked back at, since all of its seats have the same name.
-        for row in self.core.journal.incidents("state != ? AND opened_at_s > ?", (OPEN, self.core.now_s() - LINGER_S)):
+        """Continue what an earlier daemon left open; compare with Slurm what it ended just before."""
+        taken = {row.job_id for row in self.context.journal.unfinished() if row.state == OPEN}
+        # Newest first: of a job only the last one counts, since all of its seats have the same name.
+        for row in self.context.journal.incidents(
+            "state != ? AND opened_at_s > ?", (OPEN, self.context.now_s() - LINGER_S)
+        ):
             if row.recovery is not None and row.outcome in ("running", "resumed") and row.job_id not in taken:
                 taken.add(row.job_id)
-                self._lingering[row.key] = Following(row, row.recovery)
-        for row in self.core.journal.incidents("state = ?", (OPEN,)):
-            if row.recovery is not None and row.mode == self.core.mode.value:
-                self.open[row.key] = Following(row, row.recovery)
-                self.core.info("recovery.resumed", f"{row.key}: taken up again after a restart of the daemon")
+                self._lingering[row.key] = OpenRecovery(row, row.recovery)
+        for row in self.context.journal.unfinished():
+            if row.state == OPEN and row.recovery is not None and row.mode == self.context.mode.value:
+                self.open[row.key] = OpenRecovery(row, row.recovery)
+                self.context.info("recovery.resumed", f"{row.key}: continued after a restart of the daemon")
 
-    def begin_anew(self) -> None:
-        """Start every stop watch again; what was decided and done stands in the journal."""
-        self.open = {key: Following(f.row, f.recovery) for key, f in self.open.items()}
+    def restart_timers(self) -> None:
+        """The clock was set back: all timers begin anew. What was decided and done is in the journal."""
+        self.open = {key: OpenRecovery(f.row, f.recovery) for key, f in self.open.items()}
         self._lingering = {}
 
-    def of_job(self, job_id: int) -> Following | None:
-        """The recovery under way for a job."""
+    def of_job(self, job_id: int) -> OpenRecovery | None:
+        """The open recovery of a job."""
         return next((f for f in self.open.values() if f.row.job_id == job_id), None)
 
     def start(self, row: IncidentRow) -> None:
-        """Write the plan down; the next tick begins with it."""
+        """Write the plan to the journal; the next tick takes its first step."""
         assert row.recovery is not None
-        self.core.journal.add_incident(row)
-        self.core.info("plan", f"{row.key}: {row.recovery.reason}; seat {', '.join(row.recovery.seat_nodes)}")
+        self.context.journal.add_incident(row)
+        self.context.info("plan", f"{row.key}: {row.recovery.reason}; seat {', '.join(row.recovery.seat_nodes)}")
         self.actor.crash.after("plan")
-        # An earlier one of this job would take the new seat, which has the same name, for one that it left behind.
+        # An earlier recovery of this job would take the new seat, which has the same name, for its own.
         self._lingering = {key: f for key, f in self._lingering.items() if f.row.job_id != row.job_id}
-        self.open[row.key] = Following(row, row.recovery)
+        self.open[row.key] = OpenRecovery(row, row.recovery)
 
     def supersede(self, key: str, reason: str) -> None:
-        """Close a recovery whose job is taken over by another one, which inherits its seat."""
+        """Close a recovery that another one of the same job replaces; that one takes over its seat."""
         self.open.pop(key, None)
-        self.core.journal.update_incident(
-            key, state=CLOSED, outcome="superseded", reason=reason, closed_at_s=self.core.now_s()
-        )
+        self.context.journal.close_incident(key, "superseded", reason, self.context.now_s())
 
     async def tick(self) -> None:
-        """Bring every recovery as far as it gets now."""
-        self._look_back()
+        """Bring every recovery as far as possible now."""
+        self._reopen_forgotten()
         for following in list(self.open.values()):
-            if self.core.now_s() < following.retry_at_s:
+            if self.context.now_s() < following.retry_at_s:
                 continue
             try:
                 await self._advance(following)
             except SlurmError as error:
-                # Not heard, or not understood: nothing is concluded from that, the next look decides.
-                following.retry_at_s = max(following.retry_at_s, self.core.now_s() + 0.5)
-                self.core.alert("recovery.waits", f"{following.row.key}: {error}", key=following.row.key)
+                # Slurm was away, or its answer was not understood: nothing follows from that, the next poll decides.
+                following.retry_at_s = max(following.retry_at_s, self.context.now_s() + 0.5)
+                self.context.alert("recovery.waits", f"{following.row.key}: {error}", key=following.row.key)
             except sqlite3.OperationalError:
-                raise  # a full disk: no step of anybody can be written down
-            except Exception as error:  # noqa: BLE001 (one job's recovery must not hold up the others)
-                following.retry_at_s = self.core.now_s() + BROKEN_AGAIN_S
+                raise  # a full disk: no step of any recovery can be written down
+            except Exception as error:  # noqa: BLE001 (one job's recovery must not delay the others)
+                following.retry_at_s = self.context.now_s() + BROKEN_AGAIN_S
                 if repr(error) != following.broken:
                     following.broken = repr(error)
-                    self.core.broken(error, f"{following.row.key}: not stepped on, tried again")
+                    self.context.own_error(error, f"{following.row.key}: no step taken, tried again")
 
-    def _look_back(self) -> None:
-        """A controller killed seconds after the job ran again may have forgotten all of it: then it is done again."""
-        core = self.core
+    def _reopen_forgotten(self) -> None:
+        """Repeat a recovery that slurmctld has forgotten, because it was killed seconds after the job ran again."""
+        context = self.context
         for f in list(self._lingering.values()):
-            job = core.world.jobs.get(f.row.job_id)
-            if core.now_s() > max(f.row.opened_at_s, f.finished_at_s) + LINGER_S:
+            job = context.readings.jobs.get(f.row.job_id)
+            if context.now_s() > max(f.row.incident.opened_at_s, f.finished_at_s) + LINGER_S:
                 del self._lingering[f.row.key]
                 continue
-            seat = f.recovery.seat in core.world.reservations and core.world.reservations_at_s > f.finished_at_s
-            back = job is not None and core.world.jobs_at_s > f.finished_at_s and forgotten(f.recovery, job)
+            seat = (
+                f.recovery.seat in context.readings.reservations
+                and context.readings.reservations_at_s > f.finished_at_s
+            )
+            back = job is not None and context.readings.jobs_at_s > f.finished_at_s and forgotten(f.recovery, job)
             if seat or back:
                 del self._lingering[f.row.key]
-                core.journal.update_incident(f.row.key, state=OPEN, outcome="", reason="", closed_at_s=None)
-                self.open[f.row.key] = Following(f.row, f.recovery)
-                core.alert("recovery.forgotten", f"{f.row.key}: Slurm is back before the recovery; it is done again")
+                context.journal.update_incident(f.row.key, state=OPEN, outcome="", reason="", closed_at_s=None)
+                self.open[f.row.key] = OpenRecovery(f.row, f.recovery)
+                context.alert("recovery.forgotten", f"{f.row.key}: Slurm has forgotten the recovery; it is repeated")
 
-    async def _advance(self, f: Following) -> None:
-        core = self.core
-        await core.read_reservations()
-        looked_again = False
+    async def _advance(self, f: OpenRecovery) -> None:
+        context = self.context
+        await context.read_reservations()
+        read_again = False
         for _ in range(STEPS_AT_ONCE):
-            job = await core.call(core.client.job, f.recovery.job)
-            f.watch(job, core)
+            job = await context.call(context.client.job, f.recovery.job)
+            f.update_timers(job, context)
             kept_away = frozenset(q.node for q in self.breaker.ledger.quarantines())
-            view = f.view(job, core, may_take_out=not self.breaker.why_open, in_quarantine=kept_away)
+            view = f.view(job, context, may_take_out=not self.breaker.why_open, in_quarantine=kept_away)
             self._stamp(f, view)
             step = next_step(f.recovery, view)
             if self._too_much(step):
                 continue
-            hurts = isinstance(step, Do) and step.action.kind is ActionKind.SET_DOWN
-            if (hurts or isinstance(step, GiveUp)) and not looked_again:
-                # What could hurt another job, or leave this one: only on what Slurm shows this very moment.
-                looked_again = True
-                await core.read_nodes()
-                await core.read_jobs()
+            harms = isinstance(step, Do) and step.action.kind is ActionKind.SET_DOWN
+            if (harms or isinstance(step, GiveUp)) and not read_again:
+                # A step that could harm another job, or gives this one up, is taken only on a fresh reading.
+                read_again = True
+                await context.read_nodes()
+                await context.read_jobs()
                 continue
             if not isinstance(step, Do):
                 self._conclude(f, step)
                 return
             await self._perform(f, step)
-            await self._look_after(f, step)
+            await self._read_again(f, step)
 
     def _too_much(self, step: Step) -> bool:
-        """True where the breaker says no, and has opened by that: the next look then takes nothing out."""
+        """True where the breaker forbids the step, and has opened: the next step then takes no node out."""
         takes_out = isinstance(step, Do) and step.action.kind in (ActionKind.DRAIN, ActionKind.SET_DOWN)
         return takes_out and isinstance(step, Do) and not self.breaker.allows(frozenset((step.action.target,)))
 
-    async def _look_after(self, f: Following, step: Do) -> None:
+    async def _read_again(self, f: OpenRecovery, step: Do) -> None:
         kind = step.action.kind
         if kind is ActionKind.POINT_JOB_AT_SEAT:
-            # All that follows is to wait for it: from now on.
+            # From now on the recovery only waits for the job to start.
             waits = (a for a in f.recovery.actions if a.kind is ActionKind.WAIT_RUNNING)
             for action in waits:
-                self.core.journal.note_call(f.row.key, action, self.core.now_s())
+                self.context.journal.note_call(f.row.key, action, self.context.now_s())
         if kind in (ActionKind.QUARANTINE, ActionKind.CREATE_SEAT, ActionKind.DELETE_SEAT):
-            await self.core.read_reservations()
+            await self.context.read_reservations()
         if kind in (ActionKind.DRAIN, ActionKind.SET_DOWN):
-            await self.core.read_nodes()
+            await self.context.read_nodes()
 
-    async def _perform(self, f: Following, step: Do) -> None:
-        ledger, name, now_s = self.breaker.ledger, step.action.target, self.core.now_s()
+    async def _perform(self, f: OpenRecovery, step: Do) -> None:
+        ledger, name, now_s = self.breaker.ledger, step.action.target, self.context.now_s()
         survivor = step.action.kind is ActionKind.SET_DOWN and name not in f.recovery.bad
         if survivor:
-            # Written down first: the quarantine brings back what we set DOWN, once it answers and has passed its check.
+            # Written down first: the quarantine resumes what was set DOWN, once it responds and has passed its check.
             why = f"set DOWN: {step.action.reason}"
             ledger.quarantine(Quarantine(name, f.row.key, f.row.job_id, f.row.lineage, why, now_s, now_s))
         try:
@@ -252,52 +256,53 @@ class Recoveries:
             if survivor:
                 ledger.leave(name)
             f.refusals += 1
-            f.retry_at_s = self.core.now_s() + 0.2 * f.refusals
+            f.retry_at_s = self.context.now_s() + 0.2 * f.refusals
             if f.refusals >= TRIES and not f.row.abort:
                 self._give_up(f, GiveUp("aborted", f"{step.action.kind.value} was refused: {error}"))
             elif f.row.abort:
-                f.retry_at_s = self.core.now_s() + min(30.0, float(f.refusals))
+                f.retry_at_s = self.context.now_s() + min(30.0, float(f.refusals))
             raise
         f.refusals = 0
 
-    def _stamp(self, f: Following, view: View) -> None:
-        """Mark what Slurm shows done, and the scoreboard's times that only the daemon sees."""
-        core, now_s = self.core, self.core.now_s()
-        for row, action in ((a, _action(a)) for a in core.journal.actions(f.row.key)):
+    def _stamp(self, f: OpenRecovery, view: View) -> None:
+        """Mark the actions that Slurm shows done, and the times that only the daemon can see."""
+        context, now_s = self.context, self.context.now_s()
+        for row, action in ((a, _action(a)) for a in context.journal.actions(f.row.key)):
             waits = row.kind == ActionKind.WAIT_RUNNING.value
             if row.done_at_s is None and (row.calls or waits) and shown(f.recovery, action, view):
-                core.journal.note_result(f.row.key, action, now_s)
-        job, times = view.job, dict(f.row.times)
+                context.journal.note_result(f.row.key, action, now_s)
+        job, times = view.job, dict(f.row.incident.times)
         if job is not None and job.restart_count > f.recovery.restart and not job.completing:
             times.setdefault("stopped", now_s)
             if job.state == "RUNNING":
                 times.setdefault("running", now_s)
-        if times != f.row.times:
-            f.row = replace(f.row, times=times)
-            core.journal.update_incident(f.row.key, times=times)
+        if times != f.row.incident.times:
+            f.row = replace(f.row, incident=replace(f.row.incident, times=times))
+            context.journal.update_incident(f.row.key, times=times)
 
-    def _conclude(self, f: Following, step: Step) -> None:
+    def _conclude(self, f: OpenRecovery, step: Step) -> None:
         if isinstance(step, GiveUp):
             self._give_up(f, step)
         elif isinstance(step, Finish):
-            outcome, _, reason = f.row.abort.partition("|") if f.row.abort else (step.outcome, "", step.reason)
+            end = f.row.abort or step
+            outcome, reason, now_s, journal = end.outcome, end.reason, self.context.now_s(), self.context.journal
             back = outcome == "running"
-            changes: dict[str, Any] = {"state": RUNNING if back else CLOSED, "outcome": outcome, "reason": reason}
-            if not back:
-                changes["closed_at_s"] = self.core.now_s()
-            self.core.journal.update_incident(f.row.key, **changes)
-            self.open.pop(f.row.key, None)
             if back:
-                f.finished_at_s = self.core.now_s()
+                journal.update_incident(f.row.key, state=RUNNING, outcome=outcome, reason=reason)
+                f.finished_at_s = now_s
                 self._lingering[f.row.key] = f
-            say = self.core.info if back or outcome in ("ended", "came_back", "went_on") else self.core.alert
-            took_s = f.row.times.get("running", 0.0) - f.row.times.get("accepted", 0.0)
+            else:
+                journal.close_incident(f.row.key, outcome, reason, now_s)
+            self.open.pop(f.row.key, None)
+            say = self.context.info if back or outcome in ("ended", "came_back", "went_on") else self.context.alert
+            times = f.row.incident.times
+            took_s = times.get("running", 0.0) - times.get("accepted", 0.0)
             say("recovery." + outcome, f"{f.row.key}: {reason}{f', {took_s:.1f} s after the decision' if back else ''}")
 
-    def _give_up(self, f: Following, step: GiveUp) -> None:
-        f.row = replace(f.row, abort=f"{step.outcome}|{step.reason}")
-        self.core.journal.update_incident(f.row.key, abort=f.row.abort)
-        self.core.alert("recovery.given_up", f"{f.row.key}: {step.reason}")
+    def _give_up(self, f: OpenRecovery, step: GiveUp) -> None:
+        f.row = replace(f.row, abort=step)
+        self.context.journal.give_up(f.row.key, step)
+        self.context.alert("recovery.given_up", f"{f.row.key}: {step.reason}")
 
 
 def _action(row: ActionRow) -> Action:

@@ -1,7 +1,7 @@
-"""The journal: every plan before its first action, every action before its call. One SQLite file, write-ahead logged.
+"""The journal: every plan is written before its first action, every action before its call. One SQLite file.
 
-It is the daemon's memory across a kill -9 and the site's audit log. Only the daemon writes it (and `srobust breaker
-reset`, one key).
+It is the daemon's memory across a kill -9, and the site's audit log. Only the daemon writes it, and `srobust breaker
+reset`, which writes one key. The file uses a write-ahead log.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from slurm_robust.daemon.store.schema import JournalError, migrate
-from slurm_robust.model import Action, Mode
+from slurm_robust.model import Action, Attempt, Conclusion, Incident, Mode, Plan, Road, Suspect, Verdict
 from slurm_robust.policy.cluster.recovery_plan import Recovery
+from slurm_robust.policy.cluster.recovery_step import GiveUp
 
 FILE_NAME = "journal.sqlite"
 OPEN, RUNNING, CLOSED = "open", "running", "closed"
+
+
+def _dump(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
 
 
 @dataclass(frozen=True)
@@ -29,41 +34,121 @@ class IncidentRow:
     """One incident as it stands in the journal.
 
     Attributes:
-        key: Unique name: the attempt and the incident's own name, which is the job's choice.
-        state: `open` (the way back is under way), `running` (the job runs, its first new step is awaited), `closed`.
-        outcome: `running`, `resumed`, `ended`, `not_started`, `aborted`, `refused`, `observed`, `came_back`, `went_on`.
-        recovery: The decided way back, None where there is none (a refusal).
+        key: Unique name: the attempt and the incident's id, which the job chooses.
+        incident: What is known of it; `incident.outcome` is the sentence that says how it ended.
+        attempt: The run of the job in which it happened.
+        job_id: The job's raw id.
+        state: `open` (the recovery is under way), `running` (the job runs, its first new step is awaited), `closed`.
+        outcome: `running`, `resumed`, `ended`, `not_started`, `aborted`, `refused`, `observed`, `came_back`, `went_on`,
+            `superseded`, `stopped`, `alerted`; empty while it is open.
+        recovery: The decided way back; None where there is none (a refusal, a report).
+        confidence: Of the verdict, 0 to 1.
+        step: The highest step that the job had reported with its claim, -1 where unknown.
+        claimed_at_s: When the claim was written, 0 where no claim asked.
         seat: True where this counts as a seat for the caps.
-        abort: Outcome and reason of giving up, while tidying up; empty otherwise.
+        abort: Why the recovery is given up, while it tidies up; None otherwise.
     """
 
     key: str
-    id: str
+    incident: Incident
+    attempt: Attempt
     job_id: int
-    job: str
     user: str
-    cluster: str
-    restart: int
-    start_at_s: int
     kind: str
     mode: str
-    opened_at_s: float
     lineage: str = ""
     state: str = OPEN
     outcome: str = ""
-    reason: str = ""
     closed_at_s: float | None = None
-    verdict: Mapping[str, Any] = field(default_factory=dict)
     recovery: Recovery | None = None
-    times: Mapping[str, float] = field(default_factory=dict)
+    confidence: float = 0.0
+    step: int = -1
+    claimed_at_s: float = 0.0
     report: str = ""
     seat: bool = False
-    abort: str = ""
+    abort: GiveUp | None = None
+
+    @property
+    def reason(self) -> str:
+        """How it ended, as a sentence."""
+        return self.incident.outcome
+
+
+def _columns(row: IncidentRow) -> dict[str, Any]:
+    """The row as SQLite takes it."""
+    incident, attempt = row.incident, row.attempt
+    own = {f.name: getattr(row, f.name) for f in fields(row) if f.name not in ("incident", "attempt")}
+    return own | {
+        "id": incident.id,
+        "job": incident.job,
+        "cluster": attempt.cluster,
+        "restart": attempt.restart_count,
+        "start_at_s": attempt.start_at_s,
+        "opened_at_s": incident.opened_at_s,
+        "reason": incident.outcome,
+        "verdict": _dump(incident.verdict),
+        "plan": _dump(incident.plan),
+        "times": _dump(incident.times),
+        "recovery": _dump(row.recovery) if row.recovery else None,
+        "abort": _dump(row.abort) if row.abort else "",
+    }
+
+
+def _row(columns: sqlite3.Row) -> IncidentRow:
+    """The row as it was written, by this version or an older one."""
+    values = dict(columns)
+    recovery = msgspec.json.decode(values["recovery"], type=Recovery) if values["recovery"] else None
+    attempt = Attempt(*(values.pop(name) for name in ("cluster", "job", "restart", "start_at_s")))
+    verdict, plan = values.pop("verdict"), values.pop("plan", None)
+    raw = json.loads(verdict)
+    if raw is None or "reason" in raw:
+        typed = msgspec.json.decode(verdict, type=Verdict | None)
+        decided = msgspec.json.decode(plan, type=Plan | None) if plan else None
+    else:
+        typed, decided = _old_verdict(raw), _old_plan(raw)
+        values |= {"confidence": raw.get("confidence", 0.0), "step": raw.get("step", -1)}
+        values["claimed_at_s"] = float(raw.get("at_s", 0.0))
+    incident = Incident(
+        id=values.pop("id"),
+        job=attempt.job,
+        attempt=attempt.key,
+        opened_at_s=values.pop("opened_at_s"),
+        times=json.loads(values.pop("times")),
+        verdict=typed,
+        plan=decided or (recovery.plan if recovery else None),
+        outcome=values.pop("reason"),
+    )
+    values |= {"recovery": recovery, "seat": bool(values["seat"]), "abort": _abort(values["abort"])}
+    return IncidentRow(incident=incident, attempt=attempt, **values)
+
+
+def _old_verdict(raw: dict[str, Any]) -> Verdict | None:
+    """A verdict of journal version 2 or older."""
+    if not raw:
+        return None
+    why, confidence = raw.get("why", ""), raw.get("confidence", 0.0)
+    return Verdict(
+        Conclusion.of(raw.get("conclusion", "")),
+        why,
+        tuple(Suspect(n, (), confidence, why) for n in raw.get("suspects", ())),
+    )
+
+
+def _old_plan(raw: dict[str, Any]) -> Plan | None:
+    """The plan of a report of journal version 2 or older, which stood within its verdict."""
+    return Plan(Road(raw["road"]), raw["why"], tuple(raw["evict"])) if "road" in raw else None
+
+
+def _abort(text: str) -> GiveUp | None:
+    """Why a recovery is given up: JSON, or `outcome|reason` up to journal version 2."""
+    if not text:
+        return None
+    return msgspec.json.decode(text, type=GiveUp) if text.startswith("{") else GiveUp(*text.split("|", maxsplit=1))
 
 
 @dataclass(frozen=True)
 class ActionRow:
-    """One action of an incident: planned beforehand, or found necessary on the way (`planned` False)."""
+    """One action of an incident: planned beforehand, or found necessary later (`planned` False)."""
 
     seq: int
     kind: str
@@ -75,10 +160,6 @@ class ActionRow:
     called_at_s: float | None
     done_at_s: float | None
     error: str
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), default=str)
 
 
 class Journal:
@@ -132,10 +213,8 @@ class Journal:
     # --- incidents
 
     def add_incident(self, row: IncidentRow) -> None:
-        """Write an incident with all its planned actions, in one transaction; nothing where the key is there."""
-        values = asdict(row)
-        values["recovery"] = msgspec.json.encode(row.recovery).decode() if row.recovery else None
-        values["verdict"], values["times"] = _dump(row.verdict), _dump(row.times)
+        """Write an incident with all its planned actions, in one transaction; nothing where the key exists."""
+        values = _columns(row)
         columns = ", ".join(values)
         marks = ", ".join(f":{name}" for name in values)
         with self.transaction():
@@ -153,15 +232,12 @@ class Journal:
     def incidents(self, where: str = "1", args: Sequence[Any] = (), limit: int = -1) -> list[IncidentRow]:
         """Incidents, newest first. `where` is a condition written in this program, values go into `args`."""
         query = f"SELECT * FROM incidents WHERE {where} ORDER BY opened_at_s DESC LIMIT ?"  # noqa: S608 (see above)
-        return [self._incident(r) for r in self.db.execute(query, (*args, limit))]
+        return [_row(columns) for columns in self.db.execute(query, (*args, limit))]
 
-    @staticmethod
-    def _incident(r: sqlite3.Row) -> IncidentRow:
-        values = dict(r)
-        values["verdict"], values["times"] = json.loads(r["verdict"]), json.loads(r["times"])
-        values["recovery"] = msgspec.json.decode(r["recovery"], type=Recovery) if r["recovery"] else None
-        values["seat"] = bool(r["seat"])
-        return IncidentRow(**values)
+    def unfinished(self) -> list[IncidentRow]:
+        """Incidents that are not closed, newest first; by an index, however long the journal is."""
+        # Written out: a partial index does not serve a condition on a parameter.
+        return self.incidents("state != 'closed'")
 
     def recoveries(self, job_id: int, user: str) -> list[tuple[IncidentRow, Recovery]]:
         """A job's recoveries that were carried out, or are, newest first."""
@@ -169,7 +245,7 @@ class Journal:
         return [(row, row.recovery) for row in rows if row.recovery is not None]
 
     def evicted(self, job_id: int, user: str) -> frozenset[str]:
-        """Nodes that recoveries of this job left out so far."""
+        """Nodes that recoveries of this job have excluded so far."""
         return frozenset(n for _, r in self.recoveries(job_id, user) for n in r.bad)
 
     def update_incident(self, key: str, **changes: Any) -> None:
@@ -181,22 +257,31 @@ class Journal:
             names = ", ".join(f"{name} = :{name}" for name in changes)
             self.db.execute(f"UPDATE incidents SET {names} WHERE key = :key", {**changes, "key": key})  # noqa: S608
 
+    def close_incident(self, key: str, outcome: str, reason: str, now_s: float, **changes: Any) -> None:
+        """Close an incident with what it came to; further columns may change with it."""
+        changes |= {"state": CLOSED, "outcome": outcome, "reason": reason, "closed_at_s": now_s}
+        self.update_incident(key, **changes)
+
+    def give_up(self, key: str, why: GiveUp) -> None:
+        """Write down that a recovery is given up; it still has to tidy up."""
+        self.update_incident(key, abort=_dump(why))
+
     def seats_since(self, at_s: float, *, user: str = "", job_id: int = 0) -> int:
         """How many seats were given since then, to this user or this job."""
         query = "SELECT count(*) FROM incidents WHERE seat AND opened_at_s >= ? AND (user = ? OR job_id = ?)"
         return int(self.db.execute(query, (at_s, user, job_id)).fetchone()[0])
 
     def fruitless_seats(self, at_s: float, job_id: int, step: int) -> int:
-        """How many seats this job asked for and got since then, one after the other, and came no further after each.
+        """How many seats in a row this job asked for and got since then without a new step after any of them.
 
-        By the steps that it told with its claims, the last of which is `step`: a lineage is the job's own choice.
+        Counted by the steps that it reported with its claims, the last of which is `step`, and not by the lineage,
+        which the job chooses.
         """
         count = 0
         for row in self.incidents("seat AND kind = 'claim' AND job_id = ? AND opened_at_s >= ?", (job_id, at_s)):
-            told = row.verdict.get("step", -1)
-            if told < step:
+            if row.step < step:
                 break
-            count, step = count + 1, told
+            count, step = count + 1, row.step
         return count
 
     # --- actions
@@ -207,9 +292,18 @@ class Journal:
             "INSERT INTO actions(incident, seq, kind, target, reason, args, planned) VALUES(?,?,?,?,?,?,?)", values
         )
 
-    def note_call(self, key: str, action: Action, now_s: float) -> None:
-        """Write down that the action is about to be called; an action that was not planned gets a row of its own."""
+    def note_call(self, key: str, action: Action, now_s: float, *, standing: bool = False) -> None:
+        """Write down that the action is about to be called; an action that was not planned gets a row of its own.
+
+        Args:
+            key: The incident, or what else the action belongs to.
+            action: What is about to be done.
+            now_s: The time.
+            standing: The action is repeated for ever: it replaces the row that the key has.
+        """
         with self.transaction():
+            if standing:
+                self.db.execute("DELETE FROM actions WHERE incident = ?", (key,))
             where = (key, action.kind.value, action.target)
             query = "SELECT seq FROM actions WHERE incident = ? AND kind = ? AND target = ?"
             row = self.db.execute(query, where).fetchone()
@@ -224,7 +318,7 @@ class Journal:
             )
 
     def note_result(self, key: str, action: Action, now_s: float, error: str = "") -> None:
-        """Write down that Slurm shows the action done, or what it said instead."""
+        """Write down that Slurm shows the action done, or the error that it gave."""
         self.db.execute(
             "UPDATE actions SET done_at_s = ?, error = ? WHERE incident = ? AND kind = ? AND target = ?",
             (None if error else now_s, error, key, action.kind.value, action.target),
@@ -232,22 +326,9 @@ class Journal:
 
     def actions(self, key: str) -> list[ActionRow]:
         """The incident's actions in their order."""
-        rows = self.db.execute("SELECT * FROM actions WHERE incident = ? ORDER BY seq", (key,))
-        return [
-            ActionRow(
-                r["seq"],
-                r["kind"],
-                r["target"],
-                r["reason"],
-                json.loads(r["args"]),
-                bool(r["planned"]),
-                r["calls"],
-                r["called_at_s"],
-                r["done_at_s"],
-                r["error"],
-            )
-            for r in rows
-        ]
+        names = ", ".join(f.name for f in fields(ActionRow))
+        rows = self.db.execute(f"SELECT {names} FROM actions WHERE incident = ? ORDER BY seq", (key,))  # noqa: S608
+        return [ActionRow(**{**dict(r), "args": json.loads(r["args"]), "planned": bool(r["planned"])}) for r in rows]
 
     # --- single values, events, retention
 
@@ -267,17 +348,17 @@ class Journal:
         self.db.execute("INSERT INTO events VALUES(?, ?, ?, ?)", (at_s, level, what, text[:2000]))
 
     def close_running(self, opened_before_s: float, now_s: float) -> None:
-        """Close incidents whose job runs again, but never told of a new step (it is not supervised, say)."""
+        """Close incidents whose job runs again but never reported a new step (it is not supervised, for example)."""
         query = "UPDATE incidents SET state = ?, closed_at_s = ? WHERE state = ? AND opened_at_s < ?"
         self.db.execute(query, (CLOSED, now_s, RUNNING, opened_before_s))
 
     def forget_before(self, at_s: float) -> None:
-        """Drop what is older than the site wants to keep."""
+        """Delete what is older than the site keeps."""
         with self.transaction():
             old = "SELECT key FROM incidents WHERE closed_at_s < ?"
             self.db.execute(f"DELETE FROM actions WHERE incident IN ({old})", (at_s,))  # noqa: S608 (constant above)
             self.db.execute("DELETE FROM incidents WHERE closed_at_s < ?", (at_s,))
-            # Of no incident: answers that refused a flood, drains done again, holds ended.
+            # Actions of no incident: answers that refused a flood, drains done again, releases, orphans.
             alone = "called_at_s < ? AND incident NOT IN (SELECT key FROM incidents)"
             self.db.execute(f"DELETE FROM actions WHERE {alone}", (at_s,))  # noqa: S608 (constant above)
             self.db.execute("DELETE FROM events WHERE at_s < ?", (at_s,))

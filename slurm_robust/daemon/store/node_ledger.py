@@ -1,4 +1,4 @@
-"""The journal's books on nodes: quarantines, strikes, checks of standby nodes, drains."""
+"""What the journal knows about nodes: quarantines, strikes, checks of standby nodes, drains."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slurm_robust.policy.cluster.standby_health import StandbyCheck
 
 @dataclass(frozen=True)
 class Quarantine:
-    """A suspect, kept away from everyone until it was checked.
+    """A suspect, kept free of jobs until it was checked.
 
     Attributes:
-        tries: Rechecks that could not tell.
+        tries: Inconclusive rechecks.
         recheck_job: Job id of the recheck under way, None where there is none.
-        word: What it waits for, or what the last recheck said.
+        word: What it waits for, or the result of the last recheck.
     """
 
     node: str
@@ -33,8 +33,8 @@ class Quarantine:
     word: str = ""
 
 
-class Ledger:
-    """Reads and writes them."""
+class NodeLedger:
+    """Reads and writes these tables."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -47,7 +47,7 @@ class Ledger:
         return [Quarantine(**dict(r)) for r in rows]
 
     def quarantine(self, q: Quarantine) -> None:
-        """Put a node in; one that is there already stays as it is."""
+        """Add a node; one that is in quarantine already is not changed."""
         self.db.execute(
             "INSERT OR IGNORE INTO quarantines(node, incident, job_id, lineage, why, since_s, next_try_at_s) "
             "VALUES(?,?,?,?,?,?,?)",
@@ -55,7 +55,7 @@ class Ledger:
         )
 
     def no_recheck(self, node: str, why: str) -> None:
-        """Note, for every incident that planned a recheck of this node and got none of its own, why."""
+        """Note for every incident that planned a recheck of this node, but had none, why it was not needed."""
         self.db.execute(
             "UPDATE actions SET error = ? WHERE kind = 'recheck' AND target = ? AND calls = 0 AND error = ''",
             (f"none needed: {why}", node),
@@ -68,8 +68,8 @@ class Ledger:
             (job_id, at_s, word, node),
         )
 
-    def could_not_tell(self, node: str, next_try_at_s: float, word: str) -> None:
-        """Note a recheck without a result; the next one comes at that time."""
+    def inconclusive(self, node: str, next_try_at_s: float, word: str) -> None:
+        """Note an inconclusive recheck; the next one begins at that time."""
         self.db.execute(
             "UPDATE quarantines SET tries = tries + 1, recheck_job = NULL, recheck_at_s = NULL, next_try_at_s = ?, "
             "word = ? WHERE node = ?",
@@ -77,7 +77,7 @@ class Ledger:
         )
 
     def wait(self, node: str, next_try_at_s: float, word: str) -> None:
-        """Note that what follows has to wait; no recheck is counted."""
+        """Note until when the node has to wait; no recheck is counted."""
         self.db.execute(
             "UPDATE quarantines SET recheck_job = NULL, recheck_at_s = NULL, next_try_at_s = ?, word = ? "
             "WHERE node = ?",
@@ -85,7 +85,7 @@ class Ledger:
         )
 
     def wait_at_most(self, until_s: float) -> None:
-        """Nothing waits for longer than that, and nothing was begun or drained later: a clock was set back."""
+        """The clock was set back: no wait ends later than this, and nothing began or was drained later."""
         self.db.execute("UPDATE drains SET at_s = min(at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET recheck_at_s = min(recheck_at_s, ?)", (until_s,))
@@ -93,11 +93,11 @@ class Ledger:
         self.db.execute("UPDATE standby_checks SET begun_at_s = min(begun_at_s, ?)", (until_s,))
 
     def leave(self, node: str) -> None:
-        """Take a node out."""
+        """Remove a node."""
         self.db.execute("DELETE FROM quarantines WHERE node = ?", (node,))
 
     def strike(self, q: Quarantine, at_s: float, why: str) -> None:
-        """Count a strike, once for each incident: suspected by a job, and passed its check."""
+        """Count a strike, once for each incident: a job suspected the node, and it passed its check."""
         values = (q.node, q.job_id, q.lineage, at_s, why, q.incident)
         once = (
             "SELECT ?,?,?,?,?,? WHERE NOT EXISTS (SELECT 1 FROM strikes WHERE node = ? AND incident = ? AND job_id = ?)"
@@ -105,9 +105,9 @@ class Ledger:
         self.db.execute(f"INSERT INTO strikes {once}", (*values, q.node, q.incident, q.job_id))
 
     def strikes(self, node: str, since_s: float) -> int:
-        """Strikes of a node that count: one training that suspects it again and again is one voice.
+        """Strikes of a node that count: the smaller number of different jobs and different lineages.
 
-        A lineage is the job's own word, so a job cannot speak with many; nor can a training by many jobs.
+        So one job cannot count twice by naming several lineages (it chooses them), nor one training by several jobs.
         """
         query = (
             "SELECT count(DISTINCT job_id) AS jobs, count(DISTINCT lineage) AS lineages FROM strikes "
@@ -122,13 +122,13 @@ class Ledger:
         return {r["node"]: self.strikes(r["node"], since_s) for r in rows}
 
     def standby_checks(self) -> dict[str, StandbyCheck]:
-        """What is known of members' full checks, by node."""
+        """What is known about members' full checks, by node."""
         columns = ", ".join(StandbyCheck.__dataclass_fields__)
         rows = self.db.execute(f"SELECT {columns} FROM standby_checks")  # noqa: S608 (our own names)
         return {r["node"]: StandbyCheck(**dict(r)) for r in rows}
 
     def standby_check_begun(self, node: str, job_id: int, at_s: float) -> None:
-        """A check is under way."""
+        """Note a check that is under way."""
         self.db.execute(
             "INSERT INTO standby_checks(node, job_id, begun_at_s) VALUES(?, ?, ?) ON CONFLICT(node) DO UPDATE SET "
             "job_id = excluded.job_id, begun_at_s = excluded.begun_at_s",
@@ -136,7 +136,7 @@ class Ledger:
         )
 
     def standby_checked(self, node: str, at_s: float, word: str) -> None:
-        """It passed, or counts as passed."""
+        """Note a check that passed, or counts as passed."""
         self.db.execute(
             "UPDATE standby_checks SET job_id = NULL, ended_at_s = ?, passed_at_s = ?, tries = 0, next_try_at_s = 0, "
             "word = ? WHERE node = ?",
@@ -144,7 +144,7 @@ class Ledger:
         )
 
     def standby_not_checked(self, node: str, at_s: float, next_try_at_s: float, tries: int, word: str) -> None:
-        """It failed, or could not tell."""
+        """Note a check that failed, or was inconclusive."""
         self.db.execute(
             "UPDATE standby_checks SET job_id = NULL, ended_at_s = ?, passed_at_s = 0, tries = ?, next_try_at_s = ?, "
             "word = ? WHERE node = ?",
@@ -152,28 +152,28 @@ class Ledger:
         )
 
     def standby_left(self, node: str) -> None:
-        """It is no member any more."""
+        """Forget a node that is not a member any more."""
         self.db.execute("DELETE FROM standby_checks WHERE node = ?", (node,))
 
     def releases(self, address: str, since_s: float) -> int:
-        """How many holds of this job were ended since then."""
+        """How often this job was released since then."""
         query = "SELECT count(*) FROM actions WHERE kind = 'release_job' AND target = ? AND called_at_s >= ?"
         return int(self.db.execute(query, (address, since_s)).fetchone()[0])
 
     def drains(self) -> list[Drain]:
-        """Drains with our prefix, also those that a person ended since."""
+        """Drains with our prefix, also those that a person has ended."""
         rows = self.db.execute("SELECT node, at_s, ended_at_s FROM drains")
         return [Drain(r["node"], r["at_s"], r["ended_at_s"] is None) for r in rows]
 
     def open_drains(self) -> dict[str, str]:
-        """Nodes out of service by our doing, and why."""
+        """Nodes that are out of service by our drains, and why."""
         rows = self.db.execute("SELECT node, reason FROM drains WHERE ended_at_s IS NULL")
         return {r["node"]: r["reason"] for r in rows}
 
     def drained(self, node: str, at_s: float, reason: str) -> None:
-        """A node was seen out of service with a reason of ours."""
+        """Note a node that is out of service with a reason of ours."""
         self.db.execute("INSERT INTO drains VALUES(?,?,?,NULL)", (node, at_s, reason))
 
     def drain_ended(self, node: str, at_s: float) -> None:
-        """A person brought it back."""
+        """Note that a person has resumed the node."""
         self.db.execute("UPDATE drains SET ended_at_s = ? WHERE node = ? AND ended_at_s IS NULL", (at_s, node))

@@ -1,4 +1,4 @@
-"""The journal's tables, and how an older file becomes a newer one."""
+"""The journal's tables, and the steps that bring an older file to the newest version."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ MIGRATIONS: tuple[str, ...] = (
         node TEXT PRIMARY KEY, job_id INTEGER, begun_at_s REAL NOT NULL DEFAULT 0, ended_at_s REAL NOT NULL DEFAULT 0,
         passed_at_s REAL NOT NULL DEFAULT 0, tries INTEGER NOT NULL DEFAULT 0, next_try_at_s REAL NOT NULL DEFAULT 0,
         word TEXT NOT NULL DEFAULT '');
+    """,
+    """
+    ALTER TABLE incidents ADD COLUMN plan TEXT;     -- a model.Plan; `verdict` is a model.Verdict from now on
+    ALTER TABLE incidents ADD COLUMN confidence REAL NOT NULL DEFAULT 0;
+    ALTER TABLE incidents ADD COLUMN step INTEGER NOT NULL DEFAULT -1;
+    ALTER TABLE incidents ADD COLUMN claimed_at_s REAL NOT NULL DEFAULT 0;
+    CREATE INDEX incidents_unfinished ON incidents(opened_at_s) WHERE state != 'closed';
     """,
 )
 """Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""

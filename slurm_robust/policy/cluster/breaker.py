@@ -1,7 +1,7 @@
-"""The breaker: how many nodes we may take out before a person has to look. Pure.
+"""The breaker: how many nodes may be drained before a person has to decide. Pure.
 
-A bad driver roll-out makes every node look broken; without a bound, the daemon, the prologs and the health checks would
-drain a fleet. Drains of all of them are counted, since they all carry our prefix. Once open it stays open until
+A bad driver roll-out makes every node fail its checks; without a bound, daemon, prologs and health checks would drain
+the whole site. The drains of all of them count, since all have our prefix. Once open it stays open until
 `srobust breaker reset`.
 """
 
@@ -16,7 +16,7 @@ from slurm_robust.config import BreakerConfig
 
 @dataclass(frozen=True)
 class Drain:
-    """A node that went out of service by our doing (any part of ours), seen at `at_s`; `out` while it still is."""
+    """A node that this project drained, noticed at `at_s`; `out` while it is still out of service."""
 
     node: str
     at_s: float
@@ -33,16 +33,16 @@ def over_limit(
     more: frozenset[str] = frozenset(),
     planned: bool = True,
 ) -> str:
-    """Why taking `more` nodes out would be too much, or an empty text where it is not.
+    """Why draining `more` nodes would be too much; empty if it is not.
 
     Args:
-        drains: What was drained with our prefix; those before `reset_at_s` were accepted by a person.
+        drains: Drains with our prefix; a person has accepted those before `reset_at_s`.
         partitions: Name → its nodes.
         config: The site's bounds.
         now_s: The time, seconds since the epoch.
         reset_at_s: When a person last reset the breaker.
-        more: Nodes about to be drained; empty to judge what is already there.
-        planned: False to judge what is there: then reaching a bound is allowed and only passing it is not.
+        more: Nodes that are to be drained; empty to judge those that are already.
+        planned: False to judge drains that were made: reaching a bound is then allowed, passing it is not.
     """
     drains = list(drains)
     counted = {d.node for d in drains if d.at_s > reset_at_s and d.at_s > now_s - config.window_s}
@@ -55,7 +55,7 @@ def over_limit(
     out_now = {d.node for d in drains if d.at_s > reset_at_s and d.out} | more
     for name, members in sorted(partitions.items()):
         out = out_now & members
-        # A small partition may always lose one, or nothing could ever be done there.
+        # A small partition may always lose one node, or no node of it could ever be drained.
         allowed = max(1, math.floor(config.max_partition_share * len(members))) if config.max_partition_share else 0
         if len(out) > allowed and (not planned or out & more - counted):
             return (
@@ -73,7 +73,7 @@ def headroom(
     now_s: float,
     reset_at_s: float = 0.0,
 ) -> dict[str, int]:
-    """How many more nodes may go out before a bound is reached, for each node of `partitions`; arguments as above."""
+    """How many more nodes may be drained before a bound is reached, by node of `partitions`; arguments as above."""
     drains = [d for d in drains if d.at_s > reset_at_s]
     counted = {d.node for d in drains if d.at_s > now_s - config.window_s}
     out_now = {d.node for d in drains if d.out}

@@ -1,4 +1,4 @@
-"""Jobs that Slurm holds because a node refused to start them: which of these are ours to let go. Pure."""
+"""Jobs that Slurm holds because a node refused to start them: which of them may be released. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Job, Node
 
 BEFORE_S, AFTER_S = 120.0, 10.0
-"""So long before and after a job was put back can the drain of the node that refused it lie; Slurm counts seconds."""
+"""How long before and after the requeue of a job the drain of the node that refused it can be; in Slurm's seconds."""
 
 
 def launch_failed(job: Job) -> bool:
-    """True where Slurm itself holds the job because it could not be started, and no person does."""
-    words = job.reason.lower().replace("_", " ")
-    return job.state == "PENDING" and not job.priority and words.startswith("launch failed")
+    """True where Slurm, and not a person, holds the job, because it could not be started."""
+    reason = job.reason.lower().replace("_", " ")
+    return job.state == "PENDING" and not job.priority and reason.startswith("launch failed")
 
 
 def refused_by(job: Job, nodes: Mapping[str, Node]) -> Node | None:
-    """The node whose check, by this project's prolog, is why the job is held; None where that is not certain.
+    """The node whose check by our prolog is the reason for the hold; None if that is not certain.
 
-    The reason of the drain names the job, and was written when the job was put back. Slurm uses the same words for a
-    job that failed to start too often, for any cause: such a hold is left to a person.
+    The reason of its drain names the job, and was written when the job was requeued. Slurm uses the same text for a job
+    that failed to start too often, for any cause: such a hold is left to a person.
     """
     if not launch_failed(job) or job.hetjob_id or job.ref.het_offset is not None:
         return None

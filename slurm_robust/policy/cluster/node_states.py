@@ -1,27 +1,57 @@
-"""The rooms of a node: active, standby, seat, quarantine, drained; and who may go into which. Pure."""
+"""The states of a node: active, standby, seat, quarantine, drained, idle; and which node may go into which. Pure."""
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_robust.config import Config
+from slurm_robust.config import Config, StandbyConfig
 from slurm_robust.model import REASON_PREFIX
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.values import expand, fold
 
 QUARANTINE_PREFIX = "srobust-quarantine"
 OURS = "srobust-"
-"""Every reservation of ours begins with this."""
+"""Names of the daemon's reservations begin with this."""
 SLURMS_OWN_REASONS = ("Not responding",)
-"""What slurmctld writes by itself when a node falls silent; no person said it."""
+"""Reasons that slurmctld writes by itself, when a node falls silent; no person wrote them."""
+
+
+class NodeState(str, enum.Enum):
+    """What a node is to the daemon; in the order in which they are shown."""
+
+    ACTIVE = "active"
+    """A job runs on it."""
+    STANDBY = "standby"
+    """Held in a standby pool."""
+    SEAT = "seat"
+    """Held for a requeued job."""
+    QUARANTINE = "quarantine"
+    """A suspect: held free of jobs until it was checked."""
+    DRAINED = "drained"
+    """Out of service."""
+    IDLE = "idle"
+    """None of these."""
+
+
+def state_of(node: Node, *, quarantined: bool, seat: bool, standby: bool, job: bool) -> NodeState:
+    """The state of a node: what keeps it from other jobs counts before the job that runs on it."""
+    states = (
+        (node.drained, NodeState.DRAINED),
+        (quarantined, NodeState.QUARANTINE),
+        (job, NodeState.ACTIVE),
+        (seat, NodeState.SEAT),
+        (standby, NodeState.STANDBY),
+    )
+    return next((state for holds, state in states if holds), NodeState.IDLE)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What slurmctld showed, read just now, and which standby nodes still have to be checked in full."""
+    """What slurmctld shows, read just now, and which standby nodes still need their full check."""
 
     nodes: Mapping[str, Node]
     jobs: Sequence[Job]
@@ -30,9 +60,9 @@ class Cluster:
 
 
 def foreign(node: Node) -> bool:
-    """True where somebody else took the node out of service: it is theirs, and we do nothing to it.
+    """True where somebody else took the node out of service: the daemon does nothing to it.
 
-    A reason on a node in service says nothing: Slurm 24.11 leaves the text where it is when a node is resumed.
+    A reason on a node in service means nothing: Slurm 24.11 keeps the text when a node is resumed.
     """
     reason = node.reason.strip() if node.drained else ""
     return bool(reason) and not reason.startswith(REASON_PREFIX) and reason not in SLURMS_OWN_REASONS
@@ -44,7 +74,7 @@ def drained_by_us(node: Node) -> bool:
 
 
 def merge(folded: str, names: Iterable[str]) -> str:
-    """A folded list with more names in it."""
+    """A folded list with these names added."""
     return fold(sorted({*expand(folded), *names}))
 
 
@@ -55,7 +85,7 @@ def quarantine_name(node: str) -> str:
 
 @dataclass(frozen=True)
 class HardwareClass:
-    """Nodes that can stand in for one another."""
+    """Nodes that can replace one another."""
 
     partition: str
     gres: str
@@ -63,7 +93,7 @@ class HardwareClass:
 
     @property
     def slug(self) -> str:
-        """A short name for reservations: readable in front, unique by a digest behind."""
+        """A short name for reservations: a readable part, and a digest that makes it unique."""
         text = "/".join((self.partition, self.gres, *self.features))
         words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.partition}-{self.gres}").strip("-")[:28]
         return f"{words}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
@@ -81,7 +111,7 @@ def in_reservations(reservations: Iterable[Reservation], prefix: str = "") -> fr
 
 
 LOST_GRES = (
-    "no job runs there, and Slurm counts their GRES as used: jobs that need it wait for ever. Slurm 22.05 loses count "
+    "no job runs there, but Slurm counts their GRES as used: jobs that need them wait for ever. Slurm 22.05 miscounts "
     "when a node dies under a job that is being requeued. Type: scontrol reconfigure"
 )
 
@@ -96,25 +126,21 @@ def _empty(node: Node) -> bool:
 
 
 def lost_gres(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Nodes on which no job runs, and whose generic resources Slurm counts as given to one, sorted.
-
-    Slurm 22.05 loses count when a node dies under a job that is being requeued. A job that needs them waits for ever.
-    """
+    """Nodes on which no job runs, but whose generic resources Slurm counts as used by one, sorted."""
     return tuple(sorted(node.name for node in nodes if node.gres_used and _empty(node)))
 
 
 def busy_nodes(jobs: Iterable[Job], but: frozenset[int] = frozenset()) -> frozenset[str]:
-    """Nodes on which a job runs or ends, jobs `but` (raw ids) left out."""
+    """Nodes on which a job runs or ends, except jobs `but` (raw ids)."""
     return frozenset(
         n for j in jobs if j.ref.job_id not in but for n in j.nodes if j.state == "RUNNING" or j.completing
     )
 
 
 def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:
-    """Nodes that can stand in for the lost: standby first, then idle ones that nobody holds; same hardware class.
+    """Nodes that can replace the lost: standby first, then idle unreserved ones; of the same hardware class.
 
-    Of the standby nodes those come first that passed their full check. Those that a coming reservation touches before
-    `until_s` come last.
+    Standby nodes that passed their full check come first; nodes that a reservation needs before `until_s` come last.
     """
     held = cluster.reservations
     ours_taken = in_reservations(held, config.seat.prefix) | in_reservations(held, QUARANTINE_PREFIX)
@@ -143,7 +169,7 @@ class Pool:
     """What a standby pool should be.
 
     Attributes:
-        nodes: The whole new list of members, sorted; empty means that there is nothing to hold.
+        nodes: The whole new list of members, sorted; empty where there is no node to hold.
         short: Members missing to the wanted size.
     """
 
@@ -156,50 +182,55 @@ class Pool:
 def plan_pools(
     nodes: Mapping[str, Node],
     reservations: Iterable[Reservation],
+    config: StandbyConfig,
     *,
-    prefix: str,
-    size: int,
-    partitions: tuple[str, ...],
     seat_prefix: str,
     keep_out: frozenset[str] = frozenset(),
     at_check: frozenset[str] = frozenset(),
 ) -> list[Pool]:
-    """One pool for each hardware class: healthy members stay, the lost are replaced by idle nodes that nobody holds.
+    """One pool for each hardware class: healthy members stay, lost ones are replaced by idle unreserved nodes.
 
-    A member that a seat has put to work leaves the pool (it shows as not idle); its place is refilled.
+    A member that got a job through a seat leaves the pool (it is not idle any more), and its place is refilled.
 
     Args:
         nodes: All nodes.
         reservations: All reservations.
-        prefix: Of our standby reservations.
-        size: Members wanted a pool.
-        partitions: Partitions with a pool; empty means the first of each node's.
-        seat_prefix: Of our seats; a node in a seat stays where it is, and is not taken anew.
+        config: Size, partitions and prefix of the pools.
+        seat_prefix: Prefix of the seats' names; a member in a seat stays in its pool, and is not added to another.
         keep_out: Nodes that must not be taken, for example those in quarantine.
-        at_check: Members that our own check keeps busy: they stay.
+        at_check: Members that are busy with the daemon's own check: they stay.
     """
-    held = list(reservations)
-    seats = in_reservations(held, seat_prefix)
-    others = in_reservations(r for r in held if not r.name.startswith(prefix))
-    members = {r.name: expand(r.nodes) for r in held if r.name.startswith(prefix)}
-    kinds: dict[HardwareClass, list[str]] = {}
-    for node in nodes.values():
-        chosen = [p for p in node.partitions if p in partitions] if partitions else list(node.partitions[:1])
-        for partition in chosen[:1]:
-            kinds.setdefault(class_of(node, partition), []).append(node.name)
+    reserved = list(reservations)
+    seats = in_reservations(reserved, seat_prefix)
+    others = in_reservations(r for r in reserved if not r.name.startswith(config.prefix))
+    members = {r.name: expand(r.nodes) for r in reserved if r.name.startswith(config.prefix)}
     pools: list[Pool] = []
     taken: set[str] = set(keep_out)
-    for kind, names in sorted(kinds.items(), key=lambda item: item[0].slug):
-        name = f"{prefix}-{kind.slug}"
+    for kind, names in sorted(_by_class(nodes.values(), config.partitions).items(), key=lambda item: item[0].slug):
+        name = f"{config.prefix}-{kind.slug}"
         present = members.get(name, ())
-        stays = [n for n in present if n in names and (idle(nodes[n]) or n in seats or n in at_check)]
-        keep = [n for n in stays if n not in taken and (n in seats or nodes[n].usable)][:size]
-        fresh = [
-            n for n in sorted(names, reverse=True) if n not in {*keep, *taken, *others, *present} and idle(nodes[n])
+        keep = [n for n in present if n in names and n not in taken and _stays(nodes[n], seats, at_check)][
+            : config.size
         ]
-        fresh = [n for n in fresh if "RESERVED" not in nodes[n].flags]
-        chosen_nodes = tuple(sorted(keep + fresh[: max(0, size - len(keep))]))
-        taken.update(chosen_nodes)
-        if chosen_nodes or present:
-            pools.append(Pool(name, kind, chosen_nodes, max(0, size - len(chosen_nodes))))
+        free = [n for n in sorted(names, reverse=True) if n not in {*keep, *taken, *others, *present}]
+        fresh = [n for n in free if idle(nodes[n]) and "RESERVED" not in nodes[n].flags]
+        chosen = tuple(sorted(keep + fresh[: max(0, config.size - len(keep))]))
+        taken.update(chosen)
+        if chosen or present:
+            pools.append(Pool(name, kind, chosen, max(0, config.size - len(chosen))))
     return pools
+
+
+def _by_class(nodes: Iterable[Node], partitions: tuple[str, ...]) -> dict[HardwareClass, list[str]]:
+    """Names by hardware class, each node in the first of its partitions that may have a pool."""
+    kinds: dict[HardwareClass, list[str]] = {}
+    for node in nodes:
+        partition = next((p for p in node.partitions if not partitions or p in partitions), None)
+        if partition is not None:
+            kinds.setdefault(class_of(node, partition), []).append(node.name)
+    return kinds
+
+
+def _stays(member: Node, seats: frozenset[str], at_check: frozenset[str]) -> bool:
+    """Whether a member stays in its pool."""
+    return member.name in seats or (member.usable and (member.name in at_check or idle(member)))

@@ -1,7 +1,7 @@
-"""From a claim, or a node failure that we saw, to the list of actions that brings the job back. Pure.
+"""From a claim, or a node failure that the daemon saw, to the list of actions that brings the job back. Pure.
 
-The order is Slurm's seat protocol: suspects aside, seats reserved, the job told, requeued plainly (Slurm's own delay of
-about two minutes is the dead man's switch), pointed at its seats, and let go once it runs.
+The order is that of the seat protocol: suspects quarantined, seat reserved, claim answered, job requeued plainly (the
+delay of about two minutes that Slurm adds is the dead man's switch), pointed at its seat, and taken out once it runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.claim import Claim
 from slurm_robust.config import Config
-from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef, Road
+from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef, Plan, Road
 from slurm_robust.policy.cluster.node_states import (
     OURS,
     QUARANTINE_PREFIX,
@@ -29,9 +29,10 @@ from slurm_robust.text import first_sentence, shortened
 
 SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
-"""Its end must not leave a recheck held: without a daemon nobody would release or cancel it."""
+"""When it ends it must not leave a recheck held: without a daemon nobody would release or cancel it."""
 SEAT_LASTS_MIN = 3
-"""Seats are made this short, a bit longer than Slurm's own delay after a requeue, and renewed while they are needed."""
+"""Seats last a bit longer than Slurm's own delay after a requeue, and are renewed while they are needed."""
+RECHECK_REASON = "only suspected so far: a full check decides"
 MAX_DRAIN_REASON_CHARS = 200
 """Of a node's reason: `sinfo -R` and Slurm's own mails show no more."""
 MIN_RUN_S = 600.0
@@ -43,7 +44,7 @@ CLAIM = "claim"
 NODE_LOST = "node_lost"
 OWNER = "owner"
 REPORT = "report"
-"""Of an incident, beside these kinds of recovery: the job's own plan, which asks nothing of the daemon."""
+"""The kind of an incident that is no recovery: the job's own plan, for which it does not need the daemon."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +62,23 @@ class Usage:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Nothing is done, and why."""
+    """Why nothing is done."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """One job's way back, decided; all that is needed to carry it on after the daemon was killed.
+    """One job's way back, decided: all that is needed to continue it after the daemon was killed.
 
     Attributes:
-        kind: `claim` (the job asked), `node_lost` (we saw its node fail), `owner` (the user's own daemon).
+        kind: `claim` (the job asked), `node_lost` (the daemon saw its node fail), `owner` (the user's own daemon).
         restart: Restart count of the attempt that failed; a higher one means that the job was requeued.
         bad: Nodes that the next attempt must not use.
         kept: Survivors.
-        standby: Nodes taken in for the bad ones.
+        standby: Nodes that replace the bad ones.
         seat: Name of the reservation, empty where there is none.
-        exclude: The job's exclusions, the user's own and ours, folded.
+        exclude: The job's exclusions, the user's own and the daemon's, folded.
         own_exclude: The user's own.
         own_reservation: The job's own reservation, given back when the seat is left.
         time_limit_min: The time limit to set (what was left), None to leave it.
@@ -105,29 +106,29 @@ class Recovery:
         return tuple(sorted({*self.kept, *self.standby}))
 
     @property
-    def road(self) -> Road:
-        """The road taken."""
-        return Road.SEAT if self.seat else Road.OWNER_REQUEUE
+    def plan(self) -> Plan:
+        """The plan that it carries out."""
+        return Plan(Road.SEAT if self.seat else Road.OWNER_REQUEUE, self.reason, self.bad)
 
 
 def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal | None:
-    """Who may say what: refuse a claim that says more than its job may, or more often. None where it may stand."""
+    """Refuse a claim that its job may not make, or makes too often; None where it is accepted."""
     foreign_nodes = sorted(set(claim.evict) - set(job.nodes))
     if job.state != "RUNNING" or job.completing:
         return Refusal(f"job {job.ref.address} is not running")
     if claim.restart != job.restart_count:
-        return Refusal(f"the claim speaks of attempt {claim.restart}, and attempt {job.restart_count} is running")
+        return Refusal(f"the claim is of attempt {claim.restart}, and attempt {job.restart_count} is running")
     if job.hetjob_id or job.ref.het_offset is not None:
         return Refusal("het jobs are only alerted on: a component cannot be requeued by itself")
     if not job.requeueable:
-        return Refusal("Slurm requeues batch jobs only, and none that was submitted with --no-requeue")
+        return Refusal("Slurm requeues batch jobs only, and not those that were submitted with --no-requeue")
     if foreign_nodes:
         return Refusal(f"the claim names nodes that are not the job's own: {shortened(', '.join(foreign_nodes), 100)}")
     return _check_fruitless(usage.job_fruitless, config.supervise.fruitless_attempts) or check_caps(usage, config)
 
 
 def _check_fruitless(seats: int, limit: int) -> Refusal | None:
-    """A job that crashes again and again leaves the user's seats to the user's other jobs."""
+    """A job that crashes again and again must not use up the seats of its user."""
     if seats < limit:
         return None
     return Refusal(f"{seats} seats in a row brought the job no new step (limit {limit}, supervise.fruitless_attempts)")
@@ -145,65 +146,63 @@ def check_caps(usage: Usage, config: Config) -> Refusal | None:
     return None
 
 
-def plan(
-    kind: str,
-    job: Job,
-    evict: Sequence[str],
-    why: str,
-    *,
-    cluster: Cluster,
-    config: Config,
-    now_s: float,
-    room: str = "quarantine",
-    incident: str = "",
-    earlier: frozenset[str] = frozenset(),
-) -> Recovery | Refusal:
-    """Decide a job's way back, and every action of it, before anything is touched.
+@dataclass(frozen=True)
+class RecoveryRequest:
+    """What a recovery is asked for.
 
-    Args:
+    Attributes:
         kind: `claim` or `node_lost`.
         job: The job as slurmctld shows it.
         evict: Its nodes that the next attempt must not use, already checked to be its own.
-        why: In words; goes into reasons.
-        cluster: What slurmctld showed.
-        config: The site's choices.
-        now_s: The time.
-        room: Where the evicted go: `quarantine`, `drain`, or empty for nowhere.
-        incident: The job's own name for what happened; the answer names it.
-        earlier: Nodes that earlier recoveries of this job left out. They are not the user's own, and come back once
-            they are neither quarantined nor out of service; as a stand-in, after all others.
+        why: The reason; it goes into Slurm's reasons.
+        suspects_to: What happens to the evicted: `quarantine`, `drain`, or empty for nothing.
+        incident: The job's own name for the incident; the answer repeats it.
+        earlier: Nodes that earlier recoveries of this job excluded. The user did not choose them: they are given back
+            once they are neither quarantined nor out of service, and are the last choice as replacements.
     """
+
+    kind: str
+    job: Job
+    evict: Sequence[str]
+    why: str
+    suspects_to: str = "quarantine"
+    incident: str = ""
+    earlier: frozenset[str] = frozenset()
+
+
+def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: float) -> Recovery | Refusal:
+    """Decide a job's way back, with every action of it, before anything is done.
+
+    Which nodes survive, which replace the others, and does a coming reservation leave enough time?
+    """
+    job = request.job
     left_s = None if job.time_limit_s is None else job.time_limit_s - max(0.0, now_s - job.start_at_s)
     if left_s is not None and left_s < WINDOW_MARGIN_S:
         return Refusal("less than a minute of the job's time limit is left")
-    unfit = {n for n in job.nodes if n in cluster.nodes and not cluster.nodes[n].usable}
-    under_maintenance = in_reservations(r for r in cluster.reservations if "MAINT" in r.flags and r.start_at_s <= now_s)
-    bad = tuple(sorted(set(evict)))
-    kept = tuple(sorted(set(job.nodes) - set(bad) - unfit - under_maintenance))
-    need = max(job.num_nodes, len(job.nodes)) - len(kept)
     until_s = now_s + (left_s if left_s is not None else 365 * 86400.0)
+    kept = _survivors(request, cluster, now_s)
+    missing = max(job.num_nodes, len(job.nodes)) - len(kept)
+    own, excluded = exclusions(job, cluster, request.earlier)
     lost = [n for n in job.nodes if n not in kept]
-    own, excluded = exclusions(job, cluster, earlier)
-    free = candidates(replace(job, exclude=excluded), lost, cluster, config, until_s)
-    standby = tuple(sorted(sorted(free, key=earlier.__contains__)[:need])) if need > 0 else ()
+    free = candidates(replace(job, exclude=excluded), lost, cluster, config, until_s) if missing > 0 else []
+    standby = tuple(sorted(sorted(free, key=request.earlier.__contains__)[: max(0, missing)]))
     if not kept and not standby:
         return Refusal("no node is left for the job, and none of the same kind is free")
     fits_s, window = _window(job, (*kept, *standby), cluster.reservations, now_s, until_s)
     if window is not None and fits_s < MIN_RUN_S:
-        return Refusal(
-            f"reservation {window.name} begins in {max(0, window.start_at_s - now_s) / 60:.0f} min on its nodes"
-        )
-    seat_min = min(config.seat.duration_min, SEAT_LASTS_MIN)
+        minutes = max(0, window.start_at_s - now_s) / 60
+        return Refusal(f"reservation {window.name} begins in {minutes:.0f} min on its nodes")
+    seat_min, reason = min(config.seat.duration_min, SEAT_LASTS_MIN), request.why
     limit_min = None if left_s is None else max(1, math.ceil(left_s / 60))
-    words = why
     if window is not None:
         limit_min = int(fits_s // 60)
         seat_min = max(1, min(seat_min, limit_min))
-        words = f"{why}; time limit lowered to {limit_min} min before reservation {window.name}"
-    if need > len(standby):
-        words = f"{words}; {need - len(standby)} node(s) of the same kind are missing, the job waits for them"
+        reason = f"{reason}; time limit lowered to {limit_min} min before reservation {window.name}"
+    if missing > len(standby):
+        reason = f"{reason}; {missing - len(standby)} node(s) of the same kind are missing, the job waits for them"
+    bad = tuple(sorted(set(request.evict)))
     recovery = Recovery(
-        kind=kind,
+        kind=request.kind,
         job=job.ref,
         user=job.user,
         restart=job.restart_count,
@@ -216,25 +215,33 @@ def plan(
         own_exclude=own,
         own_reservation="" if job.reservation.startswith(OURS) else job.reservation,
         time_limit_min=limit_min,
-        reason=words,
+        reason=reason,
     )
-    return _with_actions(recovery, cluster, room, incident)
+    return _with_actions(recovery, cluster, request.suspects_to, request.incident)
+
+
+def _survivors(request: RecoveryRequest, cluster: Cluster, now_s: float) -> tuple[str, ...]:
+    """Nodes of the job that the next attempt uses again."""
+    names = request.job.nodes
+    unfit = {n for n in names if n in cluster.nodes and not cluster.nodes[n].usable}
+    under_maintenance = in_reservations(r for r in cluster.reservations if "MAINT" in r.flags and r.start_at_s <= now_s)
+    return tuple(sorted({*names} - {*request.evict} - unfit - under_maintenance))
 
 
 def exclusions(job: Job, cluster: Cluster, earlier: frozenset[str]) -> tuple[str, str]:
-    """The job's exclusions that are the user's own, and these with ours that still stand; both folded."""
+    """The exclusions that are the user's own, and these with the daemon's that still hold; both folded."""
     now, quarantined = frozenset(expand(job.exclude or "")), in_reservations(cluster.reservations, QUARANTINE_PREFIX)
     back = {n for n in earlier - quarantined if n in cluster.nodes and cluster.nodes[n].usable}
     return fold(sorted(now - earlier)), fold(sorted(now - back))
 
 
 def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:
-    """The way that the job's owner can go alone: requeue, exclude, start now. No drain, no reservation."""
+    """The way back that needs only the owner's rights: requeue, exclude, start now. No drain, no reservation."""
     address = job.ref.address
     exclude = merge(job.exclude or "", evict)
     actions = (
         Action(ActionKind.REQUEUE, address, why),
-        Action(ActionKind.POINT_JOB_AT_SEAT, address, "leave the suspects out and start now", {"exclude": exclude}),
+        Action(ActionKind.POINT_JOB_AT_SEAT, address, "exclude the suspects and start now", {"exclude": exclude}),
         Action(ActionKind.WAIT_RUNNING, address, "until Slurm starts it"),
     )
     return Recovery(
@@ -270,25 +277,25 @@ def _window(
     return first.start_at_s - now_s - WINDOW_MARGIN_S, first
 
 
-def _with_actions(r: Recovery, cluster: Cluster, room: str, incident: str) -> Recovery:
+def _with_actions(r: Recovery, cluster: Cluster, suspects_to: str, incident: str) -> Recovery:
     address, actions = r.job.address, list[Action]()
     for name in r.bad:
         node = cluster.nodes.get(name)
-        if node is None or foreign(node) or not room:
+        if node is None or foreign(node) or not suspects_to:
             continue
         reason = shortened(f"{REASON_PREFIX} {first_sentence(r.reason)}", MAX_DRAIN_REASON_CHARS)
-        if room == "drain":
+        if suspects_to == "drain":
             actions.append(Action(ActionKind.DRAIN, name, reason))
         else:
             args = {"reservation": quarantine_name(name)}
             actions.append(Action(ActionKind.QUARANTINE, name, f"{REASON_PREFIX} suspect of job {address}", args))
-    aside = [a.target for a in actions]
+    suspects = [a.target for a in actions]
     seat = {"nodes": fold(r.seat_nodes), "user": r.user, "minutes": r.seat_min}
     actions.append(Action(ActionKind.CREATE_SEAT, r.seat, "hold the job's nodes", seat))
     if r.kind == CLAIM:
-        told = {"state": "accepted", "incident": incident, "road": r.road.value, "standby": list(r.standby)}
+        answer = {"state": "accepted", "incident": incident, "road": r.plan.road.value, "standby": list(r.standby)}
         actions += [
-            Action(ActionKind.ANSWER, address, r.reason, told),
+            Action(ActionKind.ANSWER, address, r.reason, answer),
             Action(ActionKind.REQUEUE, address, r.reason),
         ]
     point = {"exclude": r.exclude, "reservation": r.seat, "time_limit_min": r.time_limit_min}
@@ -298,6 +305,6 @@ def _with_actions(r: Recovery, cluster: Cluster, room: str, incident: str) -> Re
         Action(ActionKind.LEAVE_SEAT, address, "back to the job's own", {"reservation": r.own_reservation}),
         Action(ActionKind.DELETE_SEAT, r.seat, "the job runs"),
     ]
-    if room == "quarantine":
-        actions += [Action(ActionKind.RECHECK, name, "only suspected so far: a full check decides") for name in aside]
+    if suspects_to == "quarantine":
+        actions += [Action(ActionKind.RECHECK, name, RECHECK_REASON) for name in suspects]
     return replace(r, actions=tuple(actions))

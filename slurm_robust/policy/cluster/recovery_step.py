@@ -1,7 +1,7 @@
-"""The next step of a recovery, from what Slurm shows now. Pure, and looking at levels, not at edges.
+"""The next step of a recovery, from what Slurm shows now. Pure, and level-triggered.
 
-Nothing here remembers how far a recovery came: each call looks at Slurm anew, so a daemon that was killed, or a
-controller that forgot what it had agreed to, only means that the missing step is taken (again).
+Nothing here remembers how far a recovery came: each call starts from the state of Slurm. After a daemon was killed, or
+slurmctld forgot what it had agreed to, the missing step is simply taken (again).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ENDED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")
 )
 HELD_UP_AFTER_S = 1.5
-"""A suspect that alone holds up the job's end this long, when all survivors have let go, is set DOWN."""
+"""A suspect that alone delays the job's end this long, after all survivors have ended it, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
-"""The same where no survivor shows how long an end takes here, Slurm's default KillWait (30 s) and an epilog, and for a
-survivor that fell silent."""
+"""The same for a survivor that fell silent, and where no survivor shows how long a job's end takes on this site: it
+covers Slurm's default KillWait (30 s) and an epilog."""
 RENEW_BELOW_S = 60.0
 """A seat that is still needed is renewed when less than this is left of it, or than a third where it is short."""
 GIVE_UP_AFTER_S = 3600.0
@@ -34,26 +34,26 @@ STAYS_UP_AFTER_DOWN_S = 15.0
 
 @dataclass(frozen=True)
 class View:
-    """What Slurm shows now, and how long it has.
+    """What Slurm shows now, and for how long it has.
 
     Attributes:
         job: None where Slurm does not know it (any more).
         occupied: Nodes on which other jobs run or end.
         called: Actions that were called at least once, by kind.
-        abort: Why the recovery is given up, in words; empty while it is not.
-        told: The answer's state that the job's AdminComment shows for this incident, or empty.
-        completing_s: Since when the job is ending; `alone_s`: since when only suspects hold that up.
-        pointed_s: Since when the pending job is pointed at its seat.
-        lost_s: Since when all lost nodes are DOWN while the job still runs.
+        abort: Why the recovery is given up; empty while it is not.
+        answered: The state of the answer that the job's AdminComment has for this incident, or empty.
+        completing_s: For how long the job has been ending; `alone_s`: for how long only suspects have delayed that.
+        pointed_s: For how long the pending job has been pointed at its seat.
+        lost_s: For how long all lost nodes have been DOWN while the job still runs.
         age_s: Of the recovery.
-        start_timeout_s: A seat whose job does not start in this time is let go.
+        start_timeout_s: A seat whose job does not start in this time is deleted.
         may_take_out: False while the breaker is open.
-        withdrawn: The job said something later than its claim: it has helped itself. (That the claim is gone means
-            nothing by itself: a killed slurmctld forgets comments too.)
-        in_quarantine: Suspects that still are; those that passed their check meanwhile are not put back.
-        settled: A whole second passed since the job was seen ended: credentials have that resolution, and one issued
-            in the second of the old one's revocation is refused by slurmd. And `credential_pause_s` since its last
-            node let go.
+        withdrawn: The job wrote a later claim that asks for nothing: it has helped itself. (A missing claim means
+            nothing: a killed slurmctld forgets comments, too.)
+        in_quarantine: Suspects that are in quarantine now; those that passed their check are not put back.
+        settled: A whole second has passed since the job ended: credentials have that resolution, and slurmd refuses one
+            issued in the second in which the old one was revoked. And `credential_pause_s` have passed since its last
+            node ended it.
     """
 
     job: Job | None
@@ -62,7 +62,7 @@ class View:
     occupied: frozenset[str] = frozenset()
     called: frozenset[ActionKind] = frozenset()
     abort: str = ""
-    told: str = ""
+    answered: str = ""
     completing_s: float = 0.0
     alone_s: float = 0.0
     pointed_s: float = 0.0
@@ -78,21 +78,21 @@ class View:
 
 @dataclass(frozen=True)
 class Do:
-    """Carry out this action, then look again."""
+    """Carry out this action, then read Slurm again."""
 
     action: Action
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Nothing to do until Slurm moves."""
+class KeepWaiting:
+    """Nothing to do until Slurm shows a change."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Stop trying, and tidy up; the recovery is then stepped on with `abort` set."""
+    """Stop trying, and tidy up: the next steps are taken with `abort` set."""
 
     outcome: str
     reason: str
@@ -100,20 +100,20 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class Finish:
-    """Over, with nothing of ours left behind: `running`, `ended`, `came_back`, `went_on` or `aborted`."""
+    """The recovery has ended and left nothing behind: `running`, `ended`, `came_back`, `went_on` or `aborted`."""
 
     outcome: str
     reason: str
 
 
-Step = Do | Wait | GiveUp | Finish
+Step = Do | KeepWaiting | GiveUp | Finish
 
 
 def credential_pause_s(settings: Mapping[str, str]) -> int:
     """Whole seconds that must lie between a job's end and its start on the same nodes.
 
-    slurmd up to 22.05 looks through its expired jobs at most every two seconds (`_clear_expired_job_states`). A job
-    that is back sooner can find its old record at the prolog and a new one at the launch: with PrologFlags=Alloc the
+    slurmd up to 22.05 scans its expired jobs at most every two seconds (`_clear_expired_job_states`). A job
+    that starts sooner can find its old record at the prolog and a new one at the launch: with PrologFlags=Alloc the
     launch then waits ten seconds for a prolog that never comes, and slurmctld drains the node with `Prolog error`.
     """
     numbers = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
@@ -123,7 +123,7 @@ def credential_pause_s(settings: Mapping[str, str]) -> int:
 
 
 def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: frozenset[str]) -> frozenset[str]:
-    """Of the nodes that a job was to leave out, those with nothing against them any more."""
+    """Of the nodes that a job must not use, those that are usable and not in quarantine."""
     known = (nodes[n] for n in bad if n in nodes and n not in in_quarantine)
     return frozenset(n.name for n in known if n.usable)
 
@@ -153,7 +153,7 @@ def forgotten(r: Recovery, job: Job) -> bool:
     return earlier or halfway or bool(r.seat and job.reservation == r.seat)
 
 
-def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one rung, one answer)
+def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of cases, each with its step)
     """What to do now for this recovery."""
     job = view.job
     if job is None or job.state in ENDED:
@@ -168,14 +168,14 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a ladder: one 
     if job.state == "PENDING":
         return _while_pending(r, view, job)
     if job.state != "RUNNING":
-        return Wait(f"the job is {job.state}")
+        return KeepWaiting(f"the job is {job.state}")
     if job.restart_count > r.restart:
         return _tidy(r, view) or Finish("running", f"the job runs again, on {fold(job.nodes)}")
     if r.kind == NODE_LOST:
         return _while_node_is_silent(r, view)
     if view.withdrawn:
         return GiveUp("aborted", "the job does not ask any more")
-    return _rooms(r, view) or _seat(r, view) or _answer(r, view) or _do(r, ActionKind.REQUEUE)
+    return _set_suspects_aside(r, view) or _seat(r, view) or _answer(r, view) or _do(r, ActionKind.REQUEUE)
 
 
 def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
@@ -185,7 +185,7 @@ def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
     return Do(Action(kind, target or r.job.address, r.reason))
 
 
-def _rooms(r: Recovery, view: View) -> Step | None:
+def _set_suspects_aside(r: Recovery, view: View) -> Step | None:
     for action in r.actions:
         node = view.nodes.get(action.target)
         if action.kind not in (ActionKind.QUARANTINE, ActionKind.DRAIN) or node is None or foreign(node):
@@ -202,8 +202,8 @@ def _seat(r: Recovery, view: View) -> Step | None:
     if not r.seat:
         return None
     seat = view.reservations.get(r.seat)
-    # A seat of the same job with other nodes is left over from an earlier decision, and is changed; one that ends soon
-    # is made to last: seats are short, so that the nodes are free again soon after a daemon that died for good.
+    # A seat of the same job with other nodes is from an earlier decision and is changed; one that ends soon is renewed.
+    # Seats are short, so that the nodes are free again soon after a daemon that died for good.
     lasts = seat is not None and seat.end_at_s - view.now_s > min(RENEW_BELOW_S, r.seat_min * 20.0)
     if lasts and _holds(r, seat):
         return None
@@ -215,11 +215,11 @@ def _holds(r: Recovery, seat: Reservation | None) -> bool:
 
 
 def _answer(r: Recovery, view: View) -> Step | None:
-    return _do(r, ActionKind.ANSWER) if r.kind == CLAIM and view.told != "accepted" else None
+    return _do(r, ActionKind.ANSWER) if r.kind == CLAIM and view.answered != "accepted" else None
 
 
 def _tidy(r: Recovery, view: View) -> Step | None:
-    """Nothing of ours may stay: the job out of its seat, the seat deleted."""
+    """Take the job out of its seat, and delete the seat."""
     if not r.seat:
         return None
     if view.job is not None and view.job.state not in ENDED and view.job.reservation == r.seat:
@@ -231,32 +231,32 @@ def _abandon(r: Recovery, view: View, job: Job) -> Step:
     if tidy := _tidy(r, view):
         return tidy
     waits = job.state == "RUNNING" and not job.completing and job.restart_count == r.restart
-    if r.kind == CLAIM and waits and not view.withdrawn and view.told != "refused":
-        # It waits for us; now it must help itself.
+    if r.kind == CLAIM and waits and not view.withdrawn and view.answered != "refused":
+        # It waits for the daemon, and must be told to help itself.
         incident = _do(r, ActionKind.ANSWER).action.args.get("incident", "")
         return Do(Action(ActionKind.ANSWER, r.job.address, view.abort, {"state": "refused", "incident": incident}))
     return Finish("aborted", view.abort)
 
 
 def _while_completing(r: Recovery, view: View, job: Job) -> Step:
-    holding = set(job.nodes)  # of a job that ends, Slurm shows the nodes that have not let go
+    holding = set(job.nodes)  # of a job that ends, Slurm shows the nodes that have not ended it yet
     suspects = {n for n in holding if n in r.bad or (n in view.nodes and "NOT_RESPONDING" in view.nodes[n].flags)}
     if seat := _seat(r, view):
         return seat
     if not holding or suspects != holding:
-        return Wait(f"ending on {len(holding)} node(s)")
+        return KeepWaiting(f"ending on {len(holding)} node(s)")
     for name in sorted(holding):
         node = view.nodes.get(name)
         if node is None or foreign(node) or node.state == "DOWN" or name in view.occupied or not view.may_take_out:
             continue
         silent = "NOT_RESPONDING" in node.flags
-        # A survivor is only silent: its slurmd may be starting anew, and come back within seconds.
+        # A survivor may only be restarting its slurmd, and be back within seconds.
         soon = name in r.bad and (r.kept or silent)
         limit_s = HELD_UP_AFTER_S if soon else HELD_UP_BY_ALL_AFTER_S
         if view.alone_s >= limit_s and r.kind != OWNER:
             reason = f"{REASON_PREFIX} held up the end of job {r.job.address} for {view.completing_s:.0f} s"
             return Do(Action(ActionKind.SET_DOWN, name, reason))
-    return Wait(f"only the suspects {', '.join(sorted(holding))} hold up the job's end")
+    return KeepWaiting(f"only the suspects {', '.join(sorted(holding))} delay the job's end")
 
 
 def _while_pending(r: Recovery, view: View, job: Job) -> Step:
@@ -266,7 +266,7 @@ def _while_pending(r: Recovery, view: View, job: Job) -> Step:
         missing = not set(expand(r.exclude)) <= set(expand(job.exclude or "")) or bool(job.req_nodes)
         again = missing or job.reason == "BeginTime"
     else:
-        if step := _drain_lost(r, view) or _rooms(r, view) or _seat(r, view):
+        if step := _drain_lost(r, view) or _set_suspects_aside(r, view) or _seat(r, view):
             return step
         again = not pointed(r, view) or job.reason == "BeginTime"
     if again and view.settled:
@@ -275,20 +275,20 @@ def _while_pending(r: Recovery, view: View, job: Job) -> Step:
         return Do(replace(point, args=args))
     if back := given_back(r, view) & set(expand(job.exclude or "")):
         return Do(lift(r.job.address, back, job))
-    return Wait(f"waiting to start: {job.reason}")
+    return KeepWaiting(f"waiting to start: {job.reason}")
 
 
 def lift(address: str, back: Iterable[str], job: Job) -> Action:
-    """Take these nodes out of a waiting job's exclusions."""
+    """Remove these nodes from a waiting job's exclusions."""
     names, now = sorted(back), expand(job.exclude or "")
     why = f"{fold(names)} may be used again: otherwise the job could wait for ever"
     return Action(ActionKind.LIFT_EXCLUDE, address, why, {"exclude": fold(sorted({*now} - {*names}))})
 
 
 def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
-    """A job that somebody else has put where it is; the hold that a refusing node of ours cost it is ended, once."""
+    """A job that somebody else has requeued or holds; a hold that our own prolog caused is ended, once."""
     if r.kind != NODE_LOST and ActionKind.REQUEUE not in view.called:
-        return GiveUp("aborted", "somebody else requeued the job: its delay is theirs")
+        return GiveUp("aborted", "somebody else requeued the job, and its delay is not the daemon's to shorten")
     if r.kind == NODE_LOST and not any(view.nodes[n].drained for n in r.bad if n in view.nodes):
         return GiveUp("aborted", "the job was requeued, and not because of its node")
     node = refused_by(job, view.nodes)
@@ -303,7 +303,7 @@ def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
 
 
 def _drain_lost(r: Recovery, view: View) -> Step | None:
-    """A node that died before our eyes does not come back unasked."""
+    """A node that died while the daemon watched is drained, so that it does not come back by itself."""
     if r.kind != NODE_LOST or not view.may_take_out:
         return None
     for node in (view.nodes[n] for n in r.bad if n in view.nodes):
@@ -319,7 +319,7 @@ def _while_node_is_silent(r: Recovery, view: View) -> Step:
         return _tidy(r, view) or Finish("came_back", "its node answers again")
     if view.lost_s > STAYS_UP_AFTER_DOWN_S:
         return _tidy(r, view) or Finish("went_on", "the job went on without the node (--no-kill)")
-    return _seat(r, view) or Wait("waiting for Slurm to give the node up")
+    return _seat(r, view) or KeepWaiting("waiting for Slurm to give the node up")
 
 
 def shown(r: Recovery, action: Action, view: View) -> bool:
@@ -331,7 +331,7 @@ def shown(r: Recovery, action: Action, view: View) -> bool:
         ActionKind.DRAIN: lambda: node is not None and node.drained,
         ActionKind.SET_DOWN: lambda: node is not None and node.state == "DOWN",
         ActionKind.CREATE_SEAT: lambda: _holds(r, view.reservations.get(r.seat)),
-        ActionKind.ANSWER: lambda: view.told == action.args.get("state"),
+        ActionKind.ANSWER: lambda: view.answered == action.args.get("state"),
         ActionKind.REQUEUE: lambda: job is not None and job.restart_count > r.restart,
         ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, view)),
         ActionKind.LIFT_EXCLUDE: lambda: (

@@ -9,19 +9,19 @@ from slurm_robust.policy.cluster.node_states import idle
 from slurm_robust.slurm.client import Node
 
 AHEAD_S = 60.0
-"""A check that passed further ahead than this was noted before the clock was set back: nobody knows when."""
+"""A check with a time further ahead than this was noted before the clock was set back: its age is unknown."""
 
 
 @dataclass(frozen=True)
 class StandbyCheck:
-    """What is known of a member's full check.
+    """What is known about a member's full check.
 
     Attributes:
         job_id: Of the check under way, None where there is none.
         begun_at_s: When that was submitted; `ended_at_s`: when the last one ended, 0 for never.
         passed_at_s: When one last passed, 0 for never.
-        tries: Checks in a row that could not tell.
-        word: What the last one said.
+        tries: Inconclusive checks in a row.
+        word: The result of the last one.
     """
 
     node: str
@@ -35,8 +35,8 @@ class StandbyCheck:
 
 
 @dataclass(frozen=True)
-class Due:
-    """Of one pool: members whose check is missing or too old, and those whose check begins now."""
+class ChecksDue:
+    """Members of one pool whose check is missing or too old, and those whose check begins now."""
 
     unchecked: tuple[str, ...]
     begin: tuple[str, ...]
@@ -57,18 +57,18 @@ def due(
     busy: frozenset[str],
     now_s: float,
     max_age_s: float,
-) -> Due:
-    """Choose. Half of a pool stays ready at any time; those that never passed come first.
+) -> ChecksDue:
+    """Choose the next checks. Half of a pool always stays ready; members that never passed come first.
 
     Args:
         members: Of one pool.
         known: By node.
         busy: Nodes with a job or a seat.
         now_s: The time.
-        max_age_s: 0 checks nobody.
+        max_age_s: 0 checks no member.
     """
     if not max_age_s:
-        return Due((), ())
+        return ChecksDue((), ())
     rows = {n.name: known.get(n.name, StandbyCheck(n.name)) for n in members}
     wanting = [n for n in members if wants_check(n, known.get(n.name), now_s, max_age_s)]
     free = max(1, len(members) // 2) - sum(1 for row in rows.values() if row.job_id is not None)
@@ -78,4 +78,4 @@ def due(
         if idle(n) and n.name not in busy and rows[n.name].job_id is None and now_s >= rows[n.name].next_try_at_s
     ]
     able.sort(key=lambda name: (rows[name].passed_at_s, name))
-    return Due(tuple(sorted(n.name for n in wanting)), tuple(able[: max(0, free)]))
+    return ChecksDue(tuple(sorted(n.name for n in wanting)), tuple(able[: max(0, free)]))

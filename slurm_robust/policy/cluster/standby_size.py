@@ -1,4 +1,4 @@
-"""How many standby nodes: enough for a day's failures, with a probability that the site chooses."""
+"""How many standby nodes are enough for a day's failures, with a probability that the site chooses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def standby_size(machines: int, daily_failure_rate: float, quantile: float = 0.9
 
     Failures are taken as independent, so their number is binomial; a rack or a switch that fails as a whole is not
     covered and belongs to the site's own reserve. The weights are built outward from the most likely number, and the
-    upper tail is summed from its far end, so neither large numbers nor quantiles near 1 lose digits.
+    upper tail is summed from its far end, so that large numbers and quantiles near 1 keep their precision.
 
     Args:
         machines: Nodes of one hardware class that train, 0 to ten million.

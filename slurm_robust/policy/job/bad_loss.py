@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BadLoss:
-    """What the training told last of its loss, or its gradient norm, was bad.
+    """The loss or gradient norm that training reported last was bad.
 
     Attributes:
-        why: What was.
-        healthy_step: Of the checkpoint from before it, -1 where none is known to be.
-        before: How often training went back there, or further, already.
+        why: What was bad.
+        healthy_step: Step of the checkpoint from before it, -1 if none is known.
+        before: How often training has already gone back to that step, or an earlier one.
         limit: How often it may, `checkpoint.rollbacks`.
     """
 
@@ -23,7 +23,7 @@ class BadLoss:
 
     @property
     def why_not(self) -> str:
-        """Why training does not go back; empty where it does."""
+        """Why training does not go back; empty if it does."""
         if not self.limit:
             return "checkpoint.rollbacks is 0"
         if self.healthy_step < 0:
@@ -34,10 +34,10 @@ class BadLoss:
 
     @property
     def spent(self) -> bool:
-        """It went back as often as it may, and is bad again."""
+        """Training went back as often as it may, and the loss is bad again."""
         return self.before >= self.limit > 0 and self.healthy_step >= 0
 
     @property
     def back(self) -> str:
-        """What going back is, in words."""
+        """What going back means, as a sentence."""
         return f"{self.why}: the next attempt goes back to step {self.healthy_step}, without the batches of that time"

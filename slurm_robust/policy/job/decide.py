@@ -1,24 +1,26 @@
-"""What should be done? A situation in, a plan out: no I/O, no clock, no randomness.
+"""Decides what is done about an incident: which nodes are evicted, and by which road training goes on. Pure.
 
-The wrapper asks it for each incident; what the daemon does about a claim is decided in `recover`. Its rules, in order:
+The wrapper calls `decide` for each incident; what the daemon does about a claim is decided in `cluster.recovery_plan`.
+The rules, in order:
 
 1. A job that cannot be addressed (het jobs) is only alerted on.
-2. While nothing ended, and neither a corroborated verdict nor the action limit calls for an action: wait.
+2. Nothing has ended, and neither a corroborated verdict nor the action limit asks for an action: wait.
 3. Slurm could not start the step: requeue a restarted job, a few times; stop any other with its own exit code.
-4. A full disk ended it, and is full still: stop with its own exit code.
-5. Attempts without a new step, or launches of the job that came to nothing, reached their limit: stop, exit 93.
-6. A training that ended with a bad loss, for no node's fault, goes back to a checkpoint from before it; bounded.
+4. A full disk ended it, and is still full: stop with its own exit code.
+5. Attempts without a new step, or failed launches of the job, reached their limit: stop, exit 93.
+6. A training that ended with a bad loss, and no node is at fault: go back to an earlier checkpoint; bounded.
 7. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
-8. Somebody else's step is over without a new step, and all that is known is an exit code: stop with that code, since
-   the script that started the step may be waiting for it.
-9. The same failure already came on other nodes: stop with its own exit code; no node is blamed.
-10. Nodes are at fault (by verdict, death, or the same failure again on the same node): leave them, by the best road.
-11. Everything else: restart in place once; failing that, requeue without naming a node; failing that, stop.
+8. A step that was not launched by us ended without a new step, and only an exit code is known: stop with that code,
+   since the script that started the step may be waiting for it.
+9. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
+10. Nodes are at fault (`_at_fault`: by verdict, death, or the same failure again on the same node): evict them, by the
+    best road (`_evict`). Never more than half of the job's nodes (`max_evictions`).
+11. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop.
 
-Where a restart by the same command may begin from zero and overwrite what was saved, the job is requeued instead of
-restarted inside its allocation, if it may be: a requeue runs the script again.
+If a restart with the same command may begin from zero and overwrite what was saved, the job is requeued instead of
+restarted within its allocation, if it may be: a requeue runs the script again.
 
-Whichever road leads to another attempt, that one goes back, too, where the loss is bad.
+If the loss is bad, the next attempt also goes back to an earlier checkpoint, whichever road it takes.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.text import joined, shortened
 
 _LAUNCHES_BY_REQUEUE = 2
-"""So often a requeue is tried where Slurm cannot start the step; it is the site's to see to after that."""
+"""How often a requeue is tried where Slurm cannot start the step; after that the site must find the cause."""
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What Slurm lets be done with this job.
+    """What Slurm allows for this job.
 
     Attributes:
         requeueable: Slurm would requeue it: a batch job with the Requeue flag.
@@ -55,39 +57,39 @@ class JobFacts:
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that a decision depends on.
+    """Everything on which a decision depends.
 
     Attributes:
-        verdict: What localisation came to.
+        verdict: The result of localisation.
         allocation_nodes: All nodes of the job.
         training_node_count: Nodes that an attempt needs.
         training_nodes: Those of this attempt; empty means all but the healthy spares.
-        healthy_spares: Nodes of the allocation that are unused and answer.
-        dead_nodes: Nodes that Slurm calls down, or that did not get clean after SIGKILL.
-        batch_node: Where the batch script runs; when it is dead, nothing inside the allocation goes on.
-        excluded_named: Nodes that the command or the environment names: left out, the program would miss them.
-        ended: The attempt is known to have ended by itself: a rank failed, or the program returned. Ranks that merely
-            vanish may be finishing: that is the verdict's to say.
+        healthy_spares: Nodes of the allocation that are unused and respond.
+        dead_nodes: Nodes that Slurm shows DOWN, or that still have processes after SIGKILL.
+        batch_node: Where the batch script runs; if it is dead, nothing can run in the allocation.
+        excluded_named: Nodes that the command or the environment names: the program cannot run without them.
+        ended: The attempt is known to have ended by itself: a rank failed, or the program returned. Ranks that only
+            vanish may be finishing: the verdict says so.
         exit_code: The program's own, None while unknown.
-        failure: This failure's signature and place, None where there is none to compare.
+        failure: This failure's signature and nodes; None if there is none to compare.
         earlier_failures: Those of this lineage since its last new step, oldest first.
         restarts_in_place: Since the last new step.
         fruitless: Attempts in a row without a new step, this one included where it made none.
         fruitless_limit: `supervise.fruitless_attempts`.
-        daemon: The site's daemon answers: True, False, or None while that is not known.
+        daemon: The site's daemon answers: True, False, or None while unknown.
         user_daemon: The owner runs one for this job.
-        action_limit_reached: Silence lasted longer than the site allows without an explanation.
-        bad_loss: None where nothing is known to be wrong with it.
-        failed_launches: Of the job, within an hour, that ended badly without a new step, this one included.
+        action_limit_reached: The silence is longer than the site allows without an explanation.
+        bad_loss: None if the loss is not known to be bad.
+        failed_launches: Launches of the job that failed within an hour without a new step, this one included.
         failed_launches_limit: `supervise.fruitless_launches_per_hour`, 0 for none.
-        resumes: A restart by the same command goes on from where training was, or loses no more than a requeue would;
-            False where it is known to start from zero, None where nobody knows.
-        at_stake: There is something that a start from zero could lose.
-        mode: Changes nothing in the plan: in `observe`, whoever receives it does nothing.
-        outside: The watch is not the step's own: it starts no step anew, and a requeue is all that it can ask for.
+        resumes: A restart with the same command resumes training, or loses no more than a requeue would; False if it
+            is known to start from zero, None if unknown.
+        at_stake: A start from zero could lose something.
+        mode: Does not change the plan: in `observe`, the caller does not carry it out.
+        outside: The step was not launched by us: it cannot be started again, and only a requeue is possible.
         older_failures: Error messages from before the last new step: they count against the node that they came from.
-        full_disk: Which disk it is, where a full one ended the attempt and is full still, and what to do; else empty.
-        over: Nothing of an attempt that ended is left: no rank lives that would wait for others.
+        full_disk: The disk that ended the attempt and is still full, and what to do; else empty.
+        over: Nothing of an attempt that ended is left: no rank waits for others.
     """
 
     verdict: Verdict
@@ -127,17 +129,17 @@ class Situation:
 
 
 def decide(situation: Situation) -> Plan:
-    """Choose the road. `ALERT_ONLY` means: tell, and go on watching."""
+    """Choose the road. `ALERT_ONLY` means: alert, and continue to watch."""
     if situation.job.het_job or not situation.job.addressable:
         what = "a het job" if situation.job.het_job else "not addressable as one job"
-        return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_told(situation)}")
+        return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_finding(situation)}")
     if not _due(situation):
-        return Plan(Road.ALERT_ONLY, f"waiting: {_told(situation)}{_wanted(situation)}")
-    for rule in (_no_launch, _full_disk, _fruitless, _bad_loss, _own_end, _scripts_own, _repeated_elsewhere):
+        return Plan(Road.ALERT_ONLY, f"waiting: {_finding(situation)}{_missing(situation)}")
+    for rule in (_no_launch, _full_disk, _fruitless, _bad_loss, _own_end, _left_to_script, _repeated_elsewhere):
         plan = rule(situation)
         if plan is not None:
             return plan
-    plan = _leave_nodes(situation) or _no_node(situation)
+    plan = _evict(situation) or _no_node(situation)
     bad = situation.bad_loss
     if bad is None or bad.why_not or plan.road is Road.STOP:
         return plan
@@ -145,9 +147,9 @@ def decide(situation: Situation) -> Plan:
 
 
 def _due(s: Situation) -> bool:
-    """Something ended, a node that trains is dead, or the verdict or the limit calls for an action.
+    """Something ended, a node in use is dead, or the verdict or the action limit asks for an action.
 
-    The limit counts whatever the stacks say: an endless loop moves all the time and trains nothing.
+    The limit counts whatever the stacks show: an endless loop is always in motion and never trains.
     """
     if s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes:
         return True
@@ -155,24 +157,26 @@ def _due(s: Situation) -> bool:
 
 
 def _no_launch(s: Situation) -> Plan | None:
-    """Slurm 22.05 can lose a requeued job's GRES with a node that dies meanwhile; another allocation has its own.
+    """Slurm 22.05 can lose a requeued job's GRES when a node dies at that time; another allocation has its own.
 
-    Not by a seat: it would hold the nodes whose GRES Slurm now counts as used.
+    A seat would not help: it would hold the nodes whose GRES Slurm counts as used.
     """
     if s.failure is None or s.failure.cause is not FailureCause.SLURM or not s.ended:
         return None
     tried = sum(earlier.cause is FailureCause.SLURM for earlier in s.earlier_failures)
     if s.job.requeueable and s.job.requeued and tried < _LAUNCHES_BY_REQUEUE:
-        return Plan(Road.PLAIN_REQUEUE, f"{_told(s)}. The job has lost its GRES: plain requeue, for another allocation")
+        return Plan(
+            Road.PLAIN_REQUEUE, f"{_finding(s)}. The job has lost its GRES: plain requeue, for another allocation"
+        )
     hint = "a step cannot have GRES that its job does not have (scontrol -d show job tells)"
-    return Plan(Road.STOP, f"{_told(s)}; {hint}", exit_code=_own_code(s))
+    return Plan(Road.STOP, f"{_finding(s)}; {hint}", exit_code=_own_code(s))
 
 
 def _full_disk(s: Situation) -> Plan | None:
-    """The next attempt would end where this one did, wherever it runs."""
+    """The next attempt would fail in the same way, wherever it runs."""
     if not s.full_disk or not s.ended:
         return None
-    return Plan(Road.STOP, f"{_told(s)}. No restart and no requeue helps: {s.full_disk}", exit_code=_own_code(s))
+    return Plan(Road.STOP, f"{_finding(s)}. No restart and no requeue helps: {s.full_disk}", exit_code=_own_code(s))
 
 
 def _fruitless(s: Situation) -> Plan | None:
@@ -183,42 +187,42 @@ def _fruitless(s: Situation) -> Plan | None:
         reason += f" (limit {s.failed_launches_limit}, supervise.fruitless_launches_per_hour)"
     else:
         return None
-    reason += f"; last: {_told(s)}"
+    reason += f"; last: {_finding(s)}"
     return Plan(Road.STOP, reason, exit_code=EXIT_STOPPED_FOR_GOOD)
 
 
 def _bad_loss(s: Situation) -> Plan | None:
-    """The loss itself ended it, as far as anybody knows: the same start would lead there again."""
+    """As far as is known, the loss itself ended it: the same start would lead to the same end."""
     bad = s.bad_loss
     if bad is None or not s.ended or _at_fault(s):
         return None
     if not bad.why_not:
-        return Plan(Road.RESTART_IN_PLACE, f"{_told(s)}; {bad.back}", roll_back=True)
+        return Plan(Road.RESTART_IN_PLACE, f"{_finding(s)}; {bad.back}", roll_back=True)
     if bad.spent:
-        return Plan(Road.STOP, f"{_told(s)}; {bad.why}, and {bad.why_not}", exit_code=_own_code(s))
+        return Plan(Road.STOP, f"{_finding(s)}; {bad.why}, and {bad.why_not}", exit_code=_own_code(s))
     return None
 
 
 def _own_end(s: Situation) -> Plan | None:
     if s.verdict.conclusion is Conclusion.USER_CODE:
-        return Plan(Road.STOP, f"{_told(s)}; no node is blamed", exit_code=_own_code(s))
+        return Plan(Road.STOP, f"{_finding(s)}; no node is blamed", exit_code=_own_code(s))
     if s.ended and s.verdict.conclusion is Conclusion.NONE and not _at_fault(s):
         code = EXIT_STOPPED_FOR_GOOD if s.exit_code is None else s.exit_code
-        return Plan(Road.STOP, f"{_told(s)}; nothing to recover from", exit_code=code)
+        return Plan(Road.STOP, f"{_finding(s)}; nothing to recover from", exit_code=code)
     return None
 
 
-def _scripts_own(s: Situation) -> Plan | None:
-    """A step that prepares something may fail by design: a requeue would run the whole script again, and again."""
+def _left_to_script(s: Situation) -> Plan | None:
+    """A step that prepares something may fail on purpose: a requeue would run the whole script again and again."""
     bare = s.failure is not None and s.failure.bare_exit
     if not (s.outside and s.over and s.fruitless and bare and s.exit_code) or _at_fault(s):
         return None
-    reason = f"{_told(s)}; the step never got to a new step of training, and its exit code may mean something"
+    reason = f"{_finding(s)}; the step never got to a new step of training, and its exit code may mean something"
     return Plan(Road.STOP, f"{reason} to the script: it is left to the script", exit_code=s.exit_code)
 
 
 def _repeated_elsewhere(s: Situation) -> Plan | None:
-    """The same failure on other nodes is the program's (or the data's), whatever the single verdict says."""
+    """The same failure on other nodes comes from the program or its data, whatever the single verdict is."""
     if s.failure is None or not s.failure.nodes or s.failure.cause is FailureCause.NODE:
         return None
     if set(s.failure.nodes) & set(s.dead_nodes):
@@ -230,15 +234,15 @@ def _repeated_elsewhere(s: Situation) -> Plan | None:
             reason = (
                 f"the same failure ({s.failure.signature}) came on {there} and now on {here}: the program's, no node's"
             )
-            return Plan(Road.STOP, f"{reason}; {_told(s)}", exit_code=_own_code(s))
+            return Plan(Road.STOP, f"{reason}; {_finding(s)}", exit_code=_own_code(s))
     return None
 
 
 def _at_fault(s: Situation) -> dict[str, str]:
-    """Nodes of the allocation to leave, each with its reason."""
+    """The nodes of the allocation to evict, each with its reason: here it is decided whose fault it is."""
     nodes: dict[str, str] = {}
     for node in s.dead_nodes:
-        nodes[node] = f"{node} is dead or does not get clean"
+        nodes[node] = f"{node} is dead or still has processes after SIGKILL"
     if s.verdict.conclusion is Conclusion.CULPRIT:
         for suspect in s.verdict.suspects:
             again = _failed_there_before(s, suspect.node)
@@ -258,17 +262,17 @@ def _failed_there_before(s: Situation, node: str) -> bool:
 
 
 def max_evictions(nodes: int) -> int:
-    """Never more than half of the nodes (and one at least): what spans more is a cause that they share."""
+    """Never more than half of the nodes (but at least one): a larger number shares a cause outside the nodes."""
     return max(1, nodes // 2)
 
 
 def with_dirty(evict: Sequence[str], dirty: Collection[str], nodes: int) -> tuple[str, ...] | None:
-    """The nodes to leave, those included that did not get clean; None where that is too many to be their own fault."""
+    """The nodes to evict, with those that still have processes; None if these are too many to be at fault."""
     leave = tuple(sorted({*evict, *dirty}))
     return leave if not dirty or len(leave) <= max_evictions(nodes) else None
 
 
-def _leave_nodes(s: Situation) -> Plan | None:
+def _evict(s: Situation) -> Plan | None:
     faults = _at_fault(s)
     if not faults:
         return None
@@ -291,7 +295,7 @@ def _leave_nodes(s: Situation) -> Plan | None:
 
 
 def _why_not_inside(s: Situation, evict: set[str]) -> str:
-    """Why the next attempt cannot run in this allocation without these nodes; empty where it can."""
+    """Why the next attempt cannot run in this allocation without these nodes; empty if it can."""
     dead = set(s.dead_nodes) & set(s.allocation_nodes)
     if s.batch_node in dead:
         return f"the batch script's own node {s.batch_node} is dead"
@@ -300,14 +304,14 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
     named = evict & s.excluded_named
     if named:
         return f"the command or the environment names {min(named)}"
-    # Nodes neither in use nor healthy may hide among the used ones where those were not given: they do not count.
+    # If the nodes in use were not given, unhealthy spares may be among them: they do not count.
     left = s.training_node_count - len(evict & s.used_nodes) + len(set(s.healthy_spares) - evict)
     left = min(left, len(set(s.allocation_nodes) - evict))
     return _lost_inside(s) if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
 
 
 def _lost_inside(s: Situation) -> str:
-    """Why the script should be run again, not its command alone; empty where that makes no difference."""
+    """Why the script should be run again, and not only its command; empty if that makes no difference."""
     if s.resumes or not s.at_stake or not s.job.requeueable or s.outside:
         return ""
     if s.resumes is None:
@@ -316,14 +320,14 @@ def _lost_inside(s: Situation) -> str:
 
 
 def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
-    told = (
+    suspected = (
         f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({shortened(', '.join(sorted(faults)), 60)})"
     )
-    reason = f"{told}, more than half: a cause that they share, so none is evicted; {_told(s)}"
+    reason = f"{suspected}, more than half: a cause that they share, so none is evicted; {_finding(s)}"
     if not s.dead_nodes and s.restarts_in_place == 0 and not s.outside and not _lost_inside(s):
         return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")
     if s.outside and not s.job.requeueable:
-        return _words_alone(reason)
+        return _alert_only(reason)
     if s.job.requeueable:
         road, how = _requeue_road(s)
         return Plan(road, f"{reason}. {how}; Slurm itself leaves out the nodes that are down")
@@ -332,7 +336,7 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
 
 def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
     if s.outside:
-        return _words_alone(why)
+        return _alert_only(why)
     dead = set(s.dead_nodes) & set(s.allocation_nodes)
     if not dead and s.restarts_in_place == 0:
         reason = f"{why}. The job may not be requeued and has no place for it inside ({inside}): restart in place once"
@@ -341,7 +345,7 @@ def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
     return Plan(Road.STOP, reason, exit_code=_own_code(s))
 
 
-def _words_alone(why: str) -> Plan:
+def _alert_only(why: str) -> Plan:
     return Plan(
         Road.ALERT_ONLY, f"{why}. Nothing is done: the job may not be requeued, and the step is not ours to start"
     )
@@ -358,14 +362,14 @@ def _requeue_road(s: Situation) -> tuple[Road, str]:
 
 
 def _no_node(s: Situation) -> Plan:
-    why = _told(s)
+    why = _finding(s)
     if s.verdict.conclusion is not Conclusion.CULPRIT:
         why = f"{why}; no node is known to be at fault"
     elif "node is at fault" not in why:
         why = f"{why}; nothing says that a node is at fault"
     if s.outside and s.restarts_in_place == 0:
         if not s.job.requeueable:
-            return _words_alone(why)
+            return _alert_only(why)
         road, how = _requeue_road(s)
         return Plan(road, f"{why}. {how}, no node named")
     if s.restarts_in_place < 2 and (lost := _lost_inside(s)):
@@ -381,15 +385,15 @@ def _no_node(s: Situation) -> Plan:
 
 
 def _own_code(s: Situation) -> int:
-    """The program's own exit code; where it has none (it hung, or left with 0), the one that forbids a requeue."""
+    """The program's own exit code; if it has none (it hung, or ended with 0), the one that forbids a requeue."""
     return s.exit_code or EXIT_STOPPED_FOR_GOOD
 
 
-def _told(s: Situation) -> str:
+def _finding(s: Situation) -> str:
     return s.verdict.reason or s.verdict.conclusion.value
 
 
-def _wanted(s: Situation) -> str:
+def _missing(s: Situation) -> str:
     if s.action_limit_reached:
         return " (the action limit is reached, but what moves is not ended)"
     missing = s.verdict.missing

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_robust.claim import Answer, ClaimError, parse_answer
+from slurm_robust.claim import ClaimAnswer, ClaimError, parse_answer
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
@@ -115,7 +115,7 @@ def plainly(evict: Sequence[str]) -> str:
 
 
 def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
-    wait: Wait, answer: Answer | None, now_s: float, *, ending: bool, heard: bool = True, running: bool = True
+    wait: Wait, answer: ClaimAnswer | None, now_s: float, *, ending: bool, heard: bool = True, running: bool = True
 ) -> Step:
     """Decide. Pure.
 
@@ -166,7 +166,7 @@ def _go_on(wait: Wait, now_s: float, *, runs_on: bool) -> Step:
     return Step("note", "the job runs on after its requeue; it is called again", again, requeue=True)
 
 
-def _answer_of(job: Job, incident: str) -> Answer | None:
+def _answer_of(job: Job, incident: str) -> ClaimAnswer | None:
     try:
         answer = parse_answer(job.admin_comment)
     except ClaimError:

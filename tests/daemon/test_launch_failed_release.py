@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_world import World
 from fake_slurm import REQUEUE_DELAY_S, FakeSlurm
-from test_loop import World
 
 from slurm_robust.config import Config
 from slurm_robust.model import Mode

@@ -14,8 +14,8 @@ from fake_slurm import FakeSlurm
 
 from slurm_robust.claim import Claim, render
 from slurm_robust.config import Config, parse
+from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import EXPECT_S
-from slurm_robust.daemon.core import Core
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
@@ -47,7 +47,7 @@ class Scene:
         self.slurm = FakeSlurm()
         self.client: Any = Counting(self.slurm)
         self.journal = Journal.open(folder)
-        core = Core(
+        context = DaemonContext(
             config or Config(),
             self.client,
             self.journal,
@@ -55,7 +55,7 @@ class Scene:
             mode=Mode.ACT,
             clock=lambda: self.slurm.now_s,
         )
-        self.daemon = Daemon(core, as_user=as_user)
+        self.daemon = Daemon(context, as_user=as_user)
         self.slurm.run_job(("n1",))
         self.say("watching")
         self.look_for(10.0)
@@ -72,7 +72,7 @@ class Scene:
         async def live() -> None:
             until_s = self.slurm.now_s + seconds
             while self.slurm.now_s < until_s:
-                await self.daemon._look()
+                await self.daemon._poll()
                 self.slurm.pass_s(self.daemon._interval_s())
 
         asyncio.run(live())
@@ -115,7 +115,7 @@ def test_a_suspicion_that_is_taken_back_is_over(scene: Scene) -> None:
 @pytest.mark.parametrize(("state", "words"), [("watching", {"suspected_at_s": 1.0}), ("wants", {"incident": "i-1"})])
 def test_a_job_that_says_no_more_is_not_listened_to_for_ever(scene: Scene, state: str, words: dict[str, Any]) -> None:
     """A supervisor that was killed while it suspected something, or a claim that was refused."""
-    scene.daemon.core.mode = Mode.OBSERVE  # nothing is done about the claim
+    scene.daemon.context.mode = Mode.OBSERVE  # nothing is done about the claim
     scene.say(state, **words)
     scene.look_for(EXPECT_S + 5.0)
     assert scene.look_for(20.0).total() <= 21
@@ -123,7 +123,7 @@ def test_a_job_that_says_no_more_is_not_listened_to_for_ever(scene: Scene, state
 
 def test_dear_readings_come_once_a_second(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty thousand jobs in the queue: no more readings than while nothing is going on."""
-    monkeypatch.setattr(Core, "jobs_cost_s", 0.4)
+    monkeypatch.setattr(DaemonContext, "jobs_cost_s", 0.4)
     scene.say("watching", suspected_at_s=scene.slurm.now_s)
     scene.look_for(2.0)
     assert scene.look_for(30.0).total() <= 42
@@ -134,7 +134,7 @@ def test_readings_take_a_twentieth_of_the_time(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, cost_s: float, interval_s: float
 ) -> None:
     """Between the two limits, the pause is twenty times what a reading takes."""
-    monkeypatch.setattr(Core, "jobs_cost_s", cost_s)
+    monkeypatch.setattr(DaemonContext, "jobs_cost_s", cost_s)
     scene.say("watching", suspected_at_s=scene.slurm.now_s)
     scene.look_for(2.0)
     assert scene.daemon._interval_s() == pytest.approx(interval_s)
@@ -161,6 +161,6 @@ def test_a_site_may_want_it_slower(tmp_path: Path) -> None:
 
 def test_a_hiccup_of_this_machine_is_no_cost(scene: Scene) -> None:
     """One slow reading among quick ones says nothing about slurmctld."""
-    scene.daemon.core._jobs_took_s.clear()
-    scene.daemon.core._jobs_took_s.extend([0.01, 0.01, 2.0])
-    assert scene.daemon.core.jobs_cost_s == pytest.approx(0.01)
+    scene.daemon.context._jobs_took_s.clear()
+    scene.daemon.context._jobs_took_s.extend([0.01, 0.01, 2.0])
+    assert scene.daemon.context.jobs_cost_s == pytest.approx(0.01)

@@ -16,6 +16,7 @@ from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
     SEAT_FLAGS,
     Recovery,
+    RecoveryRequest,
     Refusal,
     Usage,
     check_claim,
@@ -47,9 +48,11 @@ def job(**more: object) -> Job:
     return replace(base, **more)  # type: ignore[arg-type]
 
 
-def planned(j: Job, evict: tuple[str, ...], c: Cluster, config: Config = CONFIG, room: str = "quarantine") -> Recovery:
+def planned(
+    j: Job, evict: tuple[str, ...], c: Cluster, config: Config = CONFIG, suspects_to: str = "quarantine"
+) -> Recovery:
     """A plan, which must not be a refusal."""
-    made = plan(CLAIM, j, evict, "hangs", cluster=c, config=config, now_s=NOW_S, room=room)
+    made = plan(RecoveryRequest(CLAIM, j, evict, "hangs", suspects_to=suspects_to), c, config, NOW_S)
     assert isinstance(made, Recovery), made
     return made
 
@@ -106,7 +109,7 @@ def test_order_of_the_plan() -> None:
         "delete_seat",
         "recheck",
     ]
-    assert (made.kept, made.standby, made.exclude, made.road) == (("n1", "n3"), ("n4",), "n[2,9]", Road.SEAT)
+    assert (made.kept, made.standby, made.exclude, made.plan.road) == (("n1", "n3"), ("n4",), "n[2,9]", Road.SEAT)
     # What was left of the time limit, not the whole of it again.
     assert made.time_limit_min == 180
     assert "MAGNETIC" not in SEAT_FLAGS
@@ -138,7 +141,7 @@ def test_exclusions_of_earlier_recoveries_are_given_back() -> None:
     c = cluster(quarantine, n6=node("n6", flags=frozenset(("DRAIN",)), reason="srobust: xid"), n9=node("n9"))
     base = job(exclude="n[4-6,9]")
     earlier = frozenset(("n4", "n5", "n6", "n7"))
-    made = plan(CLAIM, base, ("n2",), "hangs", cluster=c, config=CONFIG, now_s=NOW_S, earlier=earlier)
+    made = plan(RecoveryRequest(CLAIM, base, ("n2",), "hangs", earlier=earlier), c, CONFIG, NOW_S)
     assert isinstance(made, Recovery)
     assert (made.own_exclude, made.exclude) == ("n9", "n[2,4,6,9]")
     assert made.standby == ("n5",)
@@ -146,9 +149,7 @@ def test_exclusions_of_earlier_recoveries_are_given_back() -> None:
 
 def test_a_node_left_out_before_stands_in_after_all_others() -> None:
     """The job suspected it once: it is taken where nothing else is free."""
-    made = plan(
-        CLAIM, job(exclude="n4"), ("n2",), "", cluster=cluster(), config=CONFIG, now_s=0, earlier=frozenset(["n4"])
-    )
+    made = plan(RecoveryRequest(CLAIM, job(exclude="n4"), ("n2",), "", earlier=frozenset(["n4"])), cluster(), CONFIG, 0)
     assert isinstance(made, Recovery)
     assert (made.standby, made.exclude, made.own_exclude) == (("n5",), "n2", "")
 
@@ -168,7 +169,7 @@ def test_windows() -> None:
     far = Reservation("window", "n[1-3]", flags=flags, start_at_s=at_s + 3660, end_at_s=at_s + 9999)
     assert planned(job(), ("n2",), cluster(far)).time_limit_min == 60
     near = replace(far, start_at_s=at_s + 300)
-    refusal = plan(CLAIM, job(), ("n2",), "hangs", cluster=cluster(near), config=CONFIG, now_s=NOW_S)
+    refusal = plan(RecoveryRequest(CLAIM, job(), ("n2",), "hangs"), cluster(near), CONFIG, NOW_S)
     assert isinstance(refusal, Refusal)
     assert "window" in refusal.reason
     elsewhere = replace(near, nodes="n6")
@@ -179,7 +180,7 @@ def test_windows() -> None:
 
 def test_claims_drain() -> None:
     """`claims: drain` drains with the claim's words, and rechecks nothing."""
-    made = planned(job(), ("n2",), cluster(), parse("quarantine: {claims: drain}"), room="drain")
+    made = planned(job(), ("n2",), cluster(), parse("quarantine: {claims: drain}"), suspects_to="drain")
     assert made.actions[0] == Action(ActionKind.DRAIN, "n2", "srobust: hangs")
     assert ActionKind.RECHECK not in {a.kind for a in made.actions}
 
@@ -188,7 +189,7 @@ def test_no_node_left() -> None:
     """All nodes suspected and none free: refused, nothing is stopped."""
     busy = {f"n{i}": node(f"n{i}", state="ALLOCATED") for i in range(4, 7)}
     c = cluster(**busy)
-    made = plan(CLAIM, job(), ("n1", "n2", "n3"), "x", cluster=c, config=CONFIG, now_s=NOW_S)
+    made = plan(RecoveryRequest(CLAIM, job(), ("n1", "n2", "n3"), "x"), c, CONFIG, NOW_S)
     assert isinstance(made, Refusal)
 
 
@@ -207,7 +208,7 @@ def test_owner_has_no_rights() -> None:
         ActionKind.POINT_JOB_AT_SEAT,
         ActionKind.WAIT_RUNNING,
     }
-    assert (made.exclude, made.road, made.seat) == ("n[2,9]", Road.OWNER_REQUEUE, "")
+    assert (made.exclude, made.plan.road, made.seat) == ("n[2,9]", Road.OWNER_REQUEUE, "")
 
 
 names = st.sampled_from([f"n{i}" for i in range(1, 7)])
@@ -223,7 +224,7 @@ def test_no_plan_and_no_step_touches_what_a_person_did(evict: set[str], states: 
     }
     c = cluster(**changed)
     own = tuple(sorted(evict & {"n1", "n2", "n3"}))
-    made = plan(CLAIM, job(), own, "x", cluster=c, config=CONFIG, now_s=NOW_S)
+    made = plan(RecoveryRequest(CLAIM, job(), own, "x"), c, CONFIG, NOW_S)
     if isinstance(made, Refusal):
         return
     theirs = {n for n, (drained, reason) in states.items() if drained and reason in ("fan", "SROBUST: no")}

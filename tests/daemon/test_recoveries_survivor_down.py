@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_world import World
 from fake_slurm import FakeSlurm
-from test_loop import World
 
 from slurm_robust.config import Config
-from slurm_robust.daemon.store.node_ledger import Ledger
+from slurm_robust.daemon.store.node_ledger import NodeLedger
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_what_was_set_down_is_checked_and_brought_back(world: World) -> None:
     assert world.slurm.state.jobs[1].state == "RUNNING"
     assert world.slurm.acts.count("resume n1") == 1
     assert world.slurm.state.nodes["n1"].usable
-    assert not Ledger(world.journal).quarantines()
+    assert not NodeLedger(world.journal).quarantines()
     assert [j.name for j in world.slurm.state.jobs.values()].count("srobust-recheck-n1") == 1
 
 
@@ -65,4 +65,4 @@ def test_survivor_that_stays_silent_is_drained(world: World) -> None:
     world.run(90)
     assert world.slurm.state.jobs[1].state == "RUNNING"
     assert "does not respond" in world.slurm.state.nodes["n1"].reason
-    assert not Ledger(world.journal).quarantines()
+    assert not NodeLedger(world.journal).quarantines()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_robust.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, Recovery
-from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, View, Wait, fit_again, next_step, shown
+from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, KeepWaiting, View, fit_again, next_step, shown
 from slurm_robust.slurm.client import Job, Node, Reservation
 
 R = Recovery(
@@ -56,13 +56,13 @@ def kind(view: View, r: Recovery = R) -> str:
         (VIEW, "quarantine"),
         (replace(VIEW, reservations={"srobust-quarantine-n2": HELD["srobust-quarantine-n2"]}), "create_seat"),
         (replace(VIEW, reservations=HELD), "answer"),
-        (replace(VIEW, reservations=HELD, told="accepted"), "requeue"),
-        (replace(VIEW, reservations=HELD, told="accepted", withdrawn=True), "GiveUp aborted"),
+        (replace(VIEW, reservations=HELD, answered="accepted"), "requeue"),
+        (replace(VIEW, reservations=HELD, answered="accepted", withdrawn=True), "GiveUp aborted"),
         (replace(VIEW, reservations=HELD, now_s=990), "create_seat"),
-        (replace(VIEW, job=replace(JOB, completing=True), reservations=SEAT), "Wait"),
+        (replace(VIEW, job=replace(JOB, completing=True), reservations=SEAT), "KeepWaiting"),
         (replace(VIEW, job=PENDING, reservations=HELD), "GiveUp aborted"),
         (replace(VIEW, job=PENDING, reservations=HELD, called=REQUEUED), "point_job_at_seat"),
-        (replace(VIEW, job=PENDING, reservations=HELD, called=REQUEUED, settled=False), "Wait"),
+        (replace(VIEW, job=PENDING, reservations=HELD, called=REQUEUED, settled=False), "KeepWaiting"),
         (replace(VIEW, job=PENDING, reservations={}, called=REQUEUED, in_quarantine=frozenset()), "create_seat"),
         (replace(VIEW, job=PENDING, reservations=HELD, called=REQUEUED, pointed_s=121), "GiveUp not_started"),
         (replace(VIEW, job=replace(PENDING, reason="JobHeldUser"), called=REQUEUED), "GiveUp aborted"),
@@ -71,9 +71,9 @@ def kind(view: View, r: Recovery = R) -> str:
         (replace(VIEW, job=replace(JOB, restart_count=1)), "Finish running"),
         (replace(VIEW, job=replace(JOB, state="CANCELLED"), reservations=SEAT), "delete_seat"),
         (replace(VIEW, job=None), "Finish ended"),
-        (replace(VIEW, abort="no", reservations=HELD, told="accepted"), "delete_seat"),
-        (replace(VIEW, abort="no", told="accepted"), "answer"),
-        (replace(VIEW, abort="no", told="refused"), "Finish aborted"),
+        (replace(VIEW, abort="no", reservations=HELD, answered="accepted"), "delete_seat"),
+        (replace(VIEW, abort="no", answered="accepted"), "answer"),
+        (replace(VIEW, abort="no", answered="refused"), "Finish aborted"),
         (replace(VIEW, age_s=4000), "GiveUp aborted"),
     ],
 )
@@ -97,12 +97,12 @@ def test_set_down_only_a_lone_suspect_without_other_jobs() -> None:
     ending = replace(JOB, state="COMPLETING", completing=True, nodes=("n2",), restart_count=1)
     view = replace(VIEW, job=ending, reservations=SEAT, alone_s=5.0, completing_s=5.0)
     assert kind(view) == "set_down"
-    assert kind(replace(view, alone_s=1.0)) == "Wait"
-    assert kind(replace(view, job=replace(ending, nodes=("n1", "n2")))) == "Wait"
-    assert kind(replace(view, occupied=frozenset(("n2",)))) == "Wait"
-    assert kind(replace(view, may_take_out=False)) == "Wait"
+    assert kind(replace(view, alone_s=1.0)) == "KeepWaiting"
+    assert kind(replace(view, job=replace(ending, nodes=("n1", "n2")))) == "KeepWaiting"
+    assert kind(replace(view, occupied=frozenset(("n2",)))) == "KeepWaiting"
+    assert kind(replace(view, may_take_out=False)) == "KeepWaiting"
     theirs = replace(NODES["n2"], flags=frozenset(("DRAIN",)), reason="fan")
-    assert kind(replace(view, nodes={**NODES, "n2": theirs})) == "Wait"
+    assert kind(replace(view, nodes={**NODES, "n2": theirs})) == "KeepWaiting"
     left_over = replace(NODES["n2"], reason="fan")
     assert kind(replace(view, nodes={**NODES, "n2": left_over})) == "set_down"
 
@@ -112,7 +112,7 @@ def test_a_survivor_that_falls_silent_is_given_time() -> None:
     ending = replace(JOB, state="COMPLETING", completing=True, nodes=("n1",), restart_count=1)
     silent = {**NODES, "n1": replace(NODES["n1"], flags=frozenset(("NOT_RESPONDING",)))}
     view = replace(VIEW, job=ending, nodes=silent, reservations=SEAT, alone_s=5.0, completing_s=5.0)
-    assert kind(view) == "Wait"
+    assert kind(view) == "KeepWaiting"
     assert kind(replace(view, alone_s=46.0)) == "set_down"
     both = replace(view, job=replace(ending, nodes=("n1", "n2")))
     step = next_step(R, both)
@@ -126,7 +126,7 @@ def test_node_lost() -> None:
     silent = {**NODES, "n2": replace(NODES["n2"], flags=frozenset(("NOT_RESPONDING",)))}
     down = {**NODES, "n2": replace(NODES["n2"], state="DOWN", reason="Not responding")}
     assert kind(replace(VIEW, nodes=silent), r) == "create_seat"
-    assert kind(replace(VIEW, nodes=silent, reservations=SEAT), r) == "Wait"
+    assert kind(replace(VIEW, nodes=silent, reservations=SEAT), r) == "KeepWaiting"
     assert kind(replace(VIEW, reservations=SEAT), r) == "delete_seat"
     assert kind(VIEW, r) == "Finish came_back"
     assert kind(replace(VIEW, nodes=down, lost_s=20), r) == "Finish went_on"
@@ -148,17 +148,17 @@ def test_suspects_are_given_back_where_the_seat_is_too_small() -> None:
     assert not shown(short, step.action, view)
     assert shown(short, step.action, replace(view, job=replace(job, exclude="n3")))
     # Once given back, it is not left out again.
-    assert kind(replace(view, job=replace(job, exclude="n3")), short) == "Wait"
+    assert kind(replace(view, job=replace(job, exclude="n3")), short) == "KeepWaiting"
     point = next_step(short, replace(view, job=replace(job, exclude="n3", reservation="")))
     assert isinstance(point, Do)
     assert (point.action.kind, point.action.args["exclude"]) == (ActionKind.POINT_JOB_AT_SEAT, "n3")
-    assert kind(replace(view, in_quarantine=frozenset(("n2",)), reservations={**HELD, **seat}), short) == "Wait"
+    assert kind(replace(view, in_quarantine=frozenset(("n2",)), reservations={**HELD, **seat}), short) == "KeepWaiting"
     for wrong in ({"flags": frozenset(("DRAIN",))}, {"state": "DOWN"}):
         nodes = {**NODES, "n2": replace(NODES["n2"], **wrong)}  # type: ignore[arg-type]
         assert not fit_again(("n2",), nodes, frozenset())
     assert fit_again(("n2",), {"n2": replace(NODES["n2"], reason="fan")}, frozenset())  # of an older drain
     enough = replace(view, reservations={**SEAT})
-    assert kind(enough, replace(short, standby=("n4",))) == "Wait"
+    assert kind(enough, replace(short, standby=("n4",))) == "KeepWaiting"
 
 
 states = st.sampled_from(["RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "CONFIGURING", "FAILED", "PREEMPTED", "X"])
@@ -181,7 +181,7 @@ states = st.sampled_from(["RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "CONF
         nodes=st.just(NODES),
         called=st.sampled_from([frozenset(), REQUEUED]),
         abort=st.sampled_from(["", "given up"]),
-        told=st.sampled_from(["", "accepted", "refused"]),
+        answered=st.sampled_from(["", "accepted", "refused"]),
         alone_s=st.floats(0, 100),
         pointed_s=st.floats(0, 200),
         age_s=st.floats(0, 4000),
@@ -197,8 +197,8 @@ def test_never_finished_with_something_left(view: View) -> None:
         assert view.job is None or view.job.reservation != R.seat or view.job.state in ("FAILED", "PREEMPTED")
     if isinstance(step, Do) and step.action.kind is ActionKind.REQUEUE:
         assert R.seat in view.reservations
-        assert view.told == "accepted"
-    assert isinstance(step, (Do, Wait, GiveUp, Finish))
+        assert view.answered == "accepted"
+    assert isinstance(step, (Do, KeepWaiting, GiveUp, Finish))
 
 
 @given(st.integers(1, 10), st.floats(0, 600))
@@ -210,6 +210,6 @@ def test_a_seat_is_renewed_late_enough_to_be_short(seat_min: int, left_s: float)
     step = kind(replace(VIEW, job=replace(PENDING, reservation=R.seat, exclude="n2", reason=""), reservations=seat,
                         called=REQUEUED, in_quarantine=frozenset()), r)  # fmt: skip
     if left_s > min(60, seat_min * 30):
-        assert step == "Wait"
+        assert step == "KeepWaiting"
     if left_s < 10:
         assert step == "create_seat"

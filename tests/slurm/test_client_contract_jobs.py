@@ -325,7 +325,7 @@ def test_a_value_that_would_be_more_than_a_value_is_refused(
     """Nothing reaches Slurm, and the job is as it was."""
     ref = JobRef(jobs.submit("-H"))
     before = client.job(ref)
-    with pytest.raises(SlurmRefusedError, match="not asked of Slurm"):
+    with pytest.raises(SlurmRefusedError, match="not passed to Slurm"):
         client.update_job(ref, **change)  # type: ignore[arg-type]
     assert client.job(ref) == before
 

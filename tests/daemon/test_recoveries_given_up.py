@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_world import World
 from fake_slurm import FakeSlurm
-from test_loop import World
 
 from slurm_robust.config import Config, parse
 from slurm_robust.daemon.controllers.breaker import request_reset
-from slurm_robust.daemon.store.node_ledger import Ledger, Quarantine
+from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 
 DAY_S = 86400.0
 
@@ -49,14 +49,14 @@ def test_second_recovery_within_a_minute_is_not_undone_by_the_first(world: World
 
 def quarantined(world: World, node: str) -> Quarantine | None:
     """The quarantine of a node."""
-    return next((q for q in Ledger(world.journal).quarantines() if q.node == node), None)
+    return next((q for q in NodeLedger(world.journal).quarantines() if q.node == node), None)
 
 
 def test_open_breaker_uses_up_no_tries(tmp_path: Path) -> None:
     """A dead node waits in its quarantine for the person's reset, and is drained then; nothing is counted meanwhile."""
     slurm = FakeSlurm()
     world = World(tmp_path, slurm, parse("breaker: {max_drains: 0}"))
-    Ledger(world.journal).quarantine(Quarantine("n2", "k", 1, "l", "why", slurm.now_s, slurm.now_s))
+    NodeLedger(world.journal).quarantine(Quarantine("n2", "k", 1, "l", "why", slurm.now_s, slurm.now_s))
     slurm.state.nodes["n2"] = replace(
         slurm.state.nodes["n2"], state="DOWN", flags=frozenset(("NOT_RESPONDING",)), reason="Not responding"
     )
@@ -117,10 +117,10 @@ def test_reset_in_the_future_does_not_switch_the_breaker_off(tmp_path: Path) -> 
 
 def test_silent_node_is_noticed_after_the_clock_was_set_back(world: World) -> None:
     """Its silence began in the future: it would have to last until then."""
-    world.daemon.core.config = parse("daemon: {protect: all}")
+    world.daemon.context.config = parse("daemon: {protect: all}")
     world.run(6)
     world.slurm.state.nodes["n2"] = replace(world.slurm.state.nodes["n2"], flags=frozenset(("NOT_RESPONDING",)))
-    while not world.daemon.nodewatch.suspicious:
+    while not world.daemon.node_failures.suspicious:
         world.run(0.5)
     world.slurm.now_s -= DAY_S
     world.run(10)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_world import KilledError, World
 from fake_slurm import FakeSlurm
-from test_loop import KilledError, World
 
 from slurm_robust.config import Config
 from slurm_robust.daemon.store.journal import CLOSED

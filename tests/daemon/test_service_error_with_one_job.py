@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_world import World
 from fake_slurm import FakeSlurm
-from test_loop import World
 
 from slurm_robust.config import Config
 from slurm_robust.daemon.controllers import recoveries
-from slurm_robust.daemon.controllers.claim_intake import Intake
+from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import Step, View, next_step
 from slurm_robust.slurm.client import Job
@@ -47,20 +47,20 @@ def test_a_number_of_400_digits_is_a_malformed_claim(world: World) -> None:
 
 def test_an_error_with_one_jobs_claim_leaves_the_others_heard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is logged once with the job's name; the same words are not weighed again, later ones are."""
-    weigh, wrong = Intake._parse, [True]
+    weigh, wrong = ClaimIntake._parse, [True]
 
-    def parse(self: Intake, job: Job) -> object:
+    def parse(self: ClaimIntake, job: Job) -> object:
         if job.ref.job_id == 1 and wrong[0]:
             raise ZeroDivisionError("ours")
         return weigh(self, job)
 
-    monkeypatch.setattr(Intake, "_parse", parse)
+    monkeypatch.setattr(ClaimIntake, "_parse", parse)
     world.claim(1, ("n2",))
     world.claim(2, ("n4",))
     world.run(30)
     assert world.slurm.state.jobs[1].restart_count == 0
     assert world.slurm.state.jobs[2].restart_count == 1
-    assert errors(world) == ["job 1 of ann: its claim is passed over: ZeroDivisionError: ours"]
+    assert errors(world) == ["job 1 of ann: its claim is ignored: ZeroDivisionError: ours"]
     wrong[0] = False
     world.claim(1, ("n2",), incident="i2")
     world.run(30)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_world import World
 from fake_slurm import FakeSlurm
-from test_loop import World
 
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.state_snapshot import show_incident, take
@@ -153,7 +153,9 @@ def test_a_report_wins_nothing_and_floods_nothing(world: World) -> None:
     rows = world.journal.incidents()
     assert len(rows) == REPORTS
     assert {row.mode for row in rows} == {"observe"}
-    assert all(row.verdict["suspects"] == ["n2"] and row.verdict["evict"] == ["n2"] for row in rows)
+    verdicts = [row.incident.verdict for row in rows]
+    assert all(verdict and [s.node for s in verdict.suspects] == ["n2"] for verdict in verdicts)
+    assert all(row.incident.plan and row.incident.plan.evict == ("n2",) for row in rows)
     assert not [act for act in world.slurm.acts if not act.startswith("comment")]
 
 

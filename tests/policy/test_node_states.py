@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_robust.config import StandbyConfig
 from slurm_robust.policy.cluster.node_states import HardwareClass, class_of, foreign, idle, lost_gres, plan_pools
 from slurm_robust.slurm.client import Node, Reservation
 
@@ -16,9 +17,7 @@ NODES = {f"n{i}": Node(f"n{i}", "IDLE", partitions=("main", "all"), gres="gpu:a1
 
 def pools(nodes: dict[str, Node], *reservations: Reservation, size: int = 2) -> dict[str, tuple[str, ...]]:
     """Pool name → members."""
-    made = plan_pools(
-        nodes, reservations, prefix="srobust-standby", size=size, partitions=(), seat_prefix="srobust-seat"
-    )
+    made = plan_pools(nodes, reservations, StandbyConfig(size=size), seat_prefix="srobust-seat")
     return {p.name: p.nodes for p in made}
 
 

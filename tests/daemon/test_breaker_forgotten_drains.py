@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_world import World
 from fake_slurm import FakeSlurm
-from test_loop import World
 
 from slurm_robust.config import parse
 

@@ -18,7 +18,6 @@ from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.model import JobRef
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign
-from slurm_robust.slurm.actions import confirmed
 from slurm_robust.slurm.client import Node, Reservation, SlurmClient
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmTimeoutError, SlurmUnavailableError
 from slurm_robust.slurm.factory import connect
@@ -30,7 +29,7 @@ SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 REASONS = (
     "srobust: XID 79 on gpu 3",
     """srobust: it's "5" State=IDLE Reason=x [root@1] | \\n 100% $HOME `id`; naïve 日本""",
-    "srobust: a [root@17] Comment=srobust-leave NodeName=n1",
+    "srobust: a [root@17] Comment=srobust-drain-permit NodeName=n1",
     'srobust: ends in a quote"',
     "srobust: " + "x" * 2000,
 )
@@ -120,7 +119,7 @@ def test_down_ends_what_runs_there(client: SlurmClient, jobs: Jobs) -> None:
 @pytest.mark.parametrize("reason", ["", "bad disk", "srobust: two\nNodeName=n4 State=DOWN", "srobust: nul\0"])
 def test_a_reason_that_is_not_ours_or_not_one_line_is_refused(client: SlurmClient, reason: str) -> None:
     """Nothing is drained."""
-    with pytest.raises(SlurmRefusedError, match="not asked of Slurm"):
+    with pytest.raises(SlurmRefusedError, match="not passed to Slurm"):
         client.drain("n1", reason)
     assert not any(n.drained for n in client.nodes())
 
@@ -141,8 +140,8 @@ def test_an_unknown_node_is_not_found(client: SlurmClient) -> None:
 
 def test_a_nodes_comment_is_written_and_cleared(client: SlurmClient) -> None:
     """The breaker's marker; empty clears."""
-    client.set_node_comment("n[1-4]", 'srobust-leave {"until": 17, "x": "y"}')
-    assert {n.comment for n in client.nodes()} == {'srobust-leave {"until": 17, "x": "y"}'}
+    client.set_node_comment("n[1-4]", 'srobust-drain-permit {"until": 17, "x": "y"}')
+    assert {n.comment for n in client.nodes()} == {'srobust-drain-permit {"until": 17, "x": "y"}'}
     client.set_node_comment("n[1-4]", "")
     assert {n.comment for n in client.nodes()} == {""}
 
@@ -200,18 +199,11 @@ def test_an_unknown_flag_or_user_is_refused(client: SlurmClient) -> None:
     assert client.reservations() == []
 
 
-def test_confirmed_returns_what_slurm_shows(client: SlurmClient) -> None:
-    """Do, then look: done once Slurm shows it; not done again where Slurm shows it already."""
-    acts = []
-
-    def drain() -> None:
-        acts.append(1)
-        client.drain("n4", "srobust: confirmed")
-
-    for _ in range(2):
-        seen = confirmed("drain n4", drain, lambda: node(client, "n4") if node(client, "n4").drained else None)
-        assert seen.reason == "srobust: confirmed"
-    assert acts == [1]
+def test_a_drain_shows_with_its_reason(client: SlurmClient) -> None:
+    """As soon as the nodes are read again."""
+    client.drain("n4", "srobust: confirmed")
+    wait_until(lambda: node(client, "n4").drained, 10, "n4 drained")
+    assert node(client, "n4").reason == "srobust: confirmed"
 
 
 AS_USER = """

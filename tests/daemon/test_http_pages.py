@@ -23,8 +23,8 @@ from helpers import wait_until
 
 from slurm_robust.config import parse
 from slurm_robust.daemon.api.http import metrics
-from slurm_robust.daemon.api.state_publisher import Window
-from slurm_robust.daemon.core import Core
+from slurm_robust.daemon.api.state_publisher import StatePublisher
+from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 
@@ -33,7 +33,7 @@ SNAPSHOT = {
     "mode": "act",
     "breaker": {"open": True, "why": "XID storm"},
     "slurm_calls": 7,
-    "nodes": [{"name": "n1", "room": "drained"}, {"name": "n2", "room": "idle"}],
+    "nodes": [{"name": "n1", "node_state": "drained"}, {"name": "n2", "room": "idle"}],
     "standby": [{"name": "p", "short": 2}],
     "jobs": [],
     "incidents": [{"outcome": "resumed", "times": {"accepted": 10.0, "running": 11.5}}],
@@ -164,12 +164,12 @@ def test_needs_no_file_of_python_once_it_is_nobody(
     assert errors.read_text() == ""
 
 
-def test_metrics_are_numbers_and_rooms() -> None:
+def test_metrics_are_numbers_and_states() -> None:
     """Rooms, breaker, standby and the last recovery's stages; no job, user or text stands in a label."""
     text = metrics(SNAPSHOT, now_s=103.0).decode()
     for line in (
         "srobust_snapshot_age_seconds 3.0",
-        'srobust_nodes{room="drained"} 1.0',
+        'srobust_nodes{room="drained",state="drained"} 1.0',
         'srobust_standby_missing{pool="p"} 2.0',
         'srobust_last_recovery_seconds{stage="running"} 1.5',
     ):
@@ -181,8 +181,8 @@ def test_metrics_are_numbers_and_rooms() -> None:
 def test_daemon_goes_on_when_it_dies(tmp_path: Path, port: int) -> None:
     """Killed, it is started again after a while; the daemon's own file is there all the time."""
     config = parse(f"daemon: {{http: {{port: {port}}}}}")
-    core = Core(config, FakeSlurm(), Journal.open(tmp_path), account="root", mode=Mode.ACT)
-    window = Window(core, tmp_path, lambda: {**SNAPSHOT, "at_s": time.time()})
+    context = DaemonContext(config, FakeSlurm(), Journal.open(tmp_path), account="root", mode=Mode.ACT)
+    window = StatePublisher(context, tmp_path, lambda: {**SNAPSHOT, "at_s": time.time()})
 
     async def story() -> None:
         async def ticking(until_s: float) -> None:
@@ -204,4 +204,4 @@ def test_daemon_goes_on_when_it_dies(tmp_path: Path, port: int) -> None:
     asyncio.run(story())
     assert json.loads((tmp_path / "state.json").read_text())["mode"] == "act"
     assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o644
-    core.journal.close()
+    context.journal.close()

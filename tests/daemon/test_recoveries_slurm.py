@@ -12,7 +12,7 @@ from helpers import wait_until
 from slurm_robust.claim import parse_answer, split
 from slurm_robust.daemon.controllers.breaker import request_reset
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.daemon.store.node_ledger import Ledger, Quarantine
+from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 
 pytestmark = pytest.mark.slurm
 
@@ -54,7 +54,7 @@ def test_claim_to_running_on_survivors_and_standby(scene: Scene, record_property
     wait_until(lambda: not [n for n in scene.ours() if "standby" not in n], 20, "seat and quarantine are gone")
     assert not scene.node(suspect).drained
     journal = scene.journal()
-    assert Ledger(journal).strikes(suspect, 0) == 1
+    assert NodeLedger(journal).strikes(suspect, 0) == 1
     journal.close()
     assert all(a.done_at_s for a in scene.await_incident(job)["actions"])
 
@@ -93,7 +93,7 @@ def test_strikes_of_different_jobs_drain(scene: Scene) -> None:
     job = scene.submit("-N2", "--exclusive")
     suspect = scene.watched(job).nodes[1]
     earlier = Quarantine(suspect, "k", 999, "line-999", "hang", 0.0, 0.0)
-    Ledger(journal).strike(earlier, time.time() - 60, "passed")
+    NodeLedger(journal).strike(earlier, time.time() - 60, "passed")
     journal.close()
     scene.start(quarantine={"strikes_to_drain": 2})
     scene.claim(job, [suspect])

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_world import World
 from fake_slurm import FakeSlurm
-from test_loop import World
 
 from slurm_robust.config import parse
 from slurm_robust.daemon.api.state_snapshot import take
@@ -84,7 +84,7 @@ def test_checked_member_is_taken_before_one_that_is_not(tmp_path: Path) -> None:
     world.run(60)
     world.daemon.ledger.standby_not_checked("n5", slurm.now_s, slurm.now_s + 600, 1, "could not tell")
     world.run(10)
-    assert world.daemon.core.world.unchecked == {"n5"}
+    assert world.daemon.context.readings.unchecked == {"n5"}
     world.claim(1, ("n2",))
     world.run(20)
     assert set(slurm.state.jobs[1].nodes) == {"n1", "n3", "n6"}
@@ -99,7 +99,7 @@ def test_check_that_cannot_tell_makes_no_node_unfit(tmp_path: Path) -> None:
     assert checks(world) == ["n6"] * 3
     assert pool(world) == {"n6"}
     assert not any(n.drained for n in slurm.state.nodes.values())
-    assert not world.daemon.core.world.unchecked
+    assert not world.daemon.context.readings.unchecked
     world.journal.close()
 
 
@@ -121,5 +121,5 @@ def test_switched_off(tmp_path: Path) -> None:
     """0 checks none, and then nobody counts as unchecked."""
     world = World(tmp_path, FakeSlurm(), parse("standby: {size: 2, check_max_age_h: 0}"))
     world.run(60)
-    assert (checks(world), world.daemon.core.world.unchecked) == ([], frozenset())
+    assert (checks(world), world.daemon.context.readings.unchecked) == ([], frozenset())
     world.journal.close()

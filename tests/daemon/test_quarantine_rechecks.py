@@ -1,0 +1,118 @@
+"""Quarantines and their rechecks, against a simulated Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from daemon_world import World
+from fake_slurm import FakeSlurm
+
+from slurm_robust.config import Config
+from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Six nodes, the defaults but for the mode."""
+    made = World(tmp_path, FakeSlurm(), Config())
+    yield made
+    made.journal.close()
+
+
+def test_recheck_that_cannot_tell_is_tried_again_then_given_back(tmp_path: Path) -> None:
+    """Unknown is not unhealthy: five rechecks without a result, then back with a strike and an alert."""
+    slurm = FakeSlurm(recheck_exit="3:0")
+    world = World(tmp_path, slurm, Config())
+    slurm.run_job(("n1", "n2"))
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(900, step_s=1.0)
+    assert slurm.acts.count("submit") == 5
+    assert not slurm.state.nodes["n2"].drained
+    assert not slurm.state.reservations
+    assert NodeLedger(world.journal).strikes("n2", 0) == 1
+    world.journal.close()
+
+
+def test_suspect_that_holds_up_the_end_but_answers(world: World) -> None:
+    """It is set DOWN so that the job can go on, brought back into its quarantine, checked, and back with a strike."""
+    world.slurm.run_job(("n1", "n2", "n3"))
+    world.slurm.stuck.add("n2")
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(60)
+    assert world.slurm.acts.count("set_down n2") == 1
+    assert world.slurm.acts.count("resume n2") == 1
+    assert world.slurm.state.jobs[1].state == "RUNNING"
+    assert not world.slurm.state.nodes["n2"].drained
+    assert NodeLedger(world.journal).strikes("n2", 0) == 1
+
+
+def test_silent_node_in_quarantine_is_drained(world: World) -> None:
+    """The suspect's slurmd is frozen: DOWN, silent, drained with what was witnessed, never resumed."""
+    world.slurm.run_job(("n1", "n2", "n3"))
+    world.run(6)
+    node = world.slurm.state.nodes["n2"]
+    world.slurm.state.nodes["n2"] = replace(node, flags=frozenset(("NOT_RESPONDING",)))
+    world.claim(1, ("n2",))
+    world.run(60)
+    assert world.slurm.state.jobs[1].state == "RUNNING"
+    assert "resume n2" not in world.slurm.acts
+    drained = world.slurm.state.nodes["n2"]
+    assert drained.reason.startswith("srobust: held up the end of job 1")
+    assert "DRAIN" in drained.flags
+
+
+def test_quarantine_is_renewed_while_the_daemon_lives(tmp_path: Path) -> None:
+    """A quarantine longer than its reservation is kept up, never for longer than the seat's duration ahead."""
+    slurm = FakeSlurm()
+    world = World(tmp_path, slurm, Config())
+    slurm.run_job(("n2",), user="ben")  # the recheck waits for this job to end
+    NodeLedger(world.journal).quarantine(Quarantine("n2", "k", 1, "l", "why", slurm.now_s, slurm.now_s))
+    for _ in range(40):
+        world.run(60, step_s=5.0)
+        held = slurm.state.reservations["srobust-quarantine-n2"]
+        assert slurm.now_s < held.end_at_s <= slurm.now_s + 660
+    world.journal.close()
+
+
+def test_recheck_whose_quarantine_ended_under_it_is_not_waited_for(world: World) -> None:
+    """The daemon was away, the reservation ended, Slurm holds the recheck for ever: it is cancelled and done anew."""
+    slurm = world.slurm
+    node = Quarantine("n2", "k", 1, "l", "why", slurm.now_s, slurm.now_s)
+    NodeLedger(world.journal).quarantine(node)
+    world.run(2.5)
+    held = next(j for j in slurm.state.jobs.values() if j.name.startswith("srobust-recheck"))
+    slurm.state.jobs[held.ref.job_id] = replace(
+        held, state="RESV_DEL_HOLD", nodes=(), priority=0, reservation="", exit_code=""
+    )
+    world.run(120)
+    assert slurm.state.jobs[held.ref.job_id].state == "CANCELLED"
+    assert not NodeLedger(world.journal).quarantines()
+    assert not slurm.state.reservations
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_quarantine_is_released_once_its_recheck_has_let_go(tmp_path: Path, drained: bool) -> None:
+    """The node of a recheck takes seconds to end it: the reservation is deleted once, after that, without a failure."""
+    slurm = FakeSlurm()
+    slurm.recheck_ends_s = 8.0
+    world = World(tmp_path, slurm, Config())
+    NodeLedger(world.journal).quarantine(Quarantine("n2", "k", 1, "l", "why", slurm.now_s, slurm.now_s))
+    world.run(3.0)
+    recheck = next(j for j in slurm.state.jobs.values() if j.name.startswith("srobust-recheck"))
+    if drained:  # by the recheck's own prolog, while it runs
+        slurm.drain("n2", "srobust: XID 79")
+    world.run(30)
+    assert slurm.acts.count("delete srobust-quarantine-n2") == 1
+    assert slurm.acts.count(f"cancel {recheck.ref.address}") <= drained
+    assert not NodeLedger(world.journal).quarantines()
+    events = [r["what"] for r in world.journal.db.execute("SELECT what FROM events WHERE level = 'warning'")]
+    assert [w for w in events if "quarantine" in w] == []
+    if not drained:
+        count = world.journal.db.execute("SELECT count(*) FROM strikes").fetchone()[0]
+        assert count == 1
+    world.journal.close()
