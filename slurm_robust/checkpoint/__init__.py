@@ -30,8 +30,11 @@ from slurm_robust.checkpoint.store.reader import load
 from slurm_robust.checkpoint.store.seal_folder import Swept, seal_all
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, seal
 from slurm_robust.checkpoint.store.trackers import Tracker, pin, trackers
-from slurm_robust.checkpoint.store.verification import Problem, Report, verify
+from slurm_robust.checkpoint.store.verification import Problem, VerificationReport, verify
 from slurm_robust.checkpoint.store.writer import save
+
+Report = VerificationReport
+"""Deprecated alias, kept for one version."""
 
 if TYPE_CHECKING:
     from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
@@ -52,6 +55,7 @@ __all__ = [
     "Skipped",
     "Swept",
     "Tracker",
+    "VerificationReport",
     "demote",
     "entries",
     "latest",

@@ -11,9 +11,9 @@ import pytest
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import HealthLog, latest
 from slurm_robust.checkpoint.health import rollback, rollback_log
-from slurm_robust.checkpoint.health.loss_health import Range
+from slurm_robust.checkpoint.health.loss_health import HealthLimits
 
-LIMITS = Range(window=8, settle_steps=10)
+LIMITS = HealthLimits(window=8, settle_steps=10)
 
 
 def train(directory: Path, steps: range, *, bad: tuple[int, ...] = (), save_every: int = 5) -> HealthLog:

@@ -13,8 +13,8 @@ from slurm_robust.checkpoint.health.loss_health import (
     HEALTHY,
     UNHEALTHY,
     UNKNOWN,
+    HealthLimits,
     Point,
-    Range,
     Skip,
     Trend,
     judge,
@@ -22,7 +22,7 @@ from slurm_robust.checkpoint.health.loss_health import (
     skip,
 )
 
-LIMITS = Range(window=20, settle_steps=10)
+LIMITS = HealthLimits(window=20, settle_steps=10)
 
 
 def trained(

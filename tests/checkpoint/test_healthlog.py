@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from slurm_robust.checkpoint.health import health_log
 from slurm_robust.checkpoint.health.health_log import HEALTH_NAME, HealthLog, read
-from slurm_robust.checkpoint.health.loss_health import Range
+from slurm_robust.checkpoint.health.loss_health import HealthLimits
 from slurm_robust.cli.commands.ckpt import command
 
 Make = Callable[..., Path]
-LIMITS = Range(window=20, settle_steps=10)
+LIMITS = HealthLimits(window=20, settle_steps=10)
 
 
 def latest_healthy(directory: Path) -> tuple[int, Any]:

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 
 from slurm_robust.checkpoint.formats import inert
-from slurm_robust.checkpoint.formats.tree import Told, Tree, gaps, of_other_steps
+from slurm_robust.checkpoint.formats.tree import FormatReport, Tree, gaps, of_other_steps
 
 NAME = "DeepSpeed"
 TRACKER = "latest"
@@ -17,7 +17,7 @@ _LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt\Z")
 _EXPERT = re.compile(r"layer_(\d+)_expert_(\d+)_mp_rank_(\d{2,})_model_states\.pt\Z")
 
 
-def look(tree: Tree) -> Told | None:
+def look(tree: Tree) -> FormatReport | None:
     """A tag's folder."""
     models = {int(m[1]): name for name in tree.files if (m := _MODEL.match(name))}
     zero: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
@@ -29,7 +29,7 @@ def look(tree: Tree) -> Told | None:
             layers[int(match[1])].add(int(match[2]))
     if not models and not zero:
         return None
-    told = Told(format=NAME)
+    told = FormatReport(format=NAME)
     saved = tree.saved(models[min(models)]) if models else tree.saved(_first(zero))
     told.of_torch = [name for name in tree.files if name.endswith("_states.pt")]
     told.step = inert.number(saved, "global_steps")
@@ -60,7 +60,9 @@ def _first(zero: dict[tuple[str, int], dict[int, str]]) -> str:
     return shards[min(shards)]
 
 
-def _models(told: Told, models: dict[int, str], zero: dict[tuple[str, int], dict[int, str]], model: int | None) -> None:
+def _models(
+    told: FormatReport, models: dict[int, str], zero: dict[tuple[str, int], dict[int, str]], model: int | None
+) -> None:
     """Every model-parallel rank's states; under ZeRO 3 they lie in shards."""
     in_shards = any(kind == "model" for kind, _ in zero)
     if not in_shards:
@@ -72,7 +74,9 @@ def _models(told: Told, models: dict[int, str], zero: dict[tuple[str, int], dict
         ]
 
 
-def _shards(told: Told, zero: dict[tuple[str, int], dict[int, str]], data: int | None, model: int | None) -> None:
+def _shards(
+    told: FormatReport, zero: dict[tuple[str, int], dict[int, str]], data: int | None, model: int | None
+) -> None:
     """One shard for each data-parallel rank, of each model-parallel one."""
     if not zero:
         return
@@ -99,7 +103,7 @@ def _any(zero: dict[tuple[str, int], dict[int, str]], kind: str) -> str:
     return next(name for (found, _), shards in zero.items() if found == kind for name in shards.values())
 
 
-def _experts(told: Told, tree: Tree) -> None:
+def _experts(told: FormatReport, tree: Tree) -> None:
     """Each layer's experts are numbered through, and each model-parallel rank has them all."""
     found: dict[tuple[int, int], set[int]] = defaultdict(set)
     for name in tree.files:
@@ -113,14 +117,14 @@ def _experts(told: Told, tree: Tree) -> None:
         ][:100]
 
 
-def look_tracker(tree: Tree) -> Told | None:
+def look_tracker(tree: Tree) -> FormatReport | None:
     """A tracker inside of a checkpoint, as in an HF Trainer's folder: it names the tag's folder beside it."""
     tags = {name.split("/")[-2] for name in tree.names if name.endswith("_states.pt") and "/" in name}
     if TRACKER not in tree.files or not tags:
         return None
     text = tree.text(TRACKER)
     lost = pinned(text) is None or text not in tree.folders()
-    return Told(format=NAME, problems=[(TRACKER, f"points at {text!r}, which is not there")] if lost else [])
+    return FormatReport(format=NAME, problems=[(TRACKER, f"points at {text!r}, which is not there")] if lost else [])
 
 
 def pinned(text: str) -> str | None:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from slurm_robust.checkpoint.formats import inert, safetensors
-from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong, gaps
+from slurm_robust.checkpoint.formats.tree import FileProblem, FormatReport, Tree, gaps
 from slurm_robust.checkpoint.store import files
 from slurm_robust.checkpoint.store.checkpoint_files import unsafe
 
@@ -19,7 +19,7 @@ _OF_RANK = re.compile(r"shard-\d{5}-")
 _OF_TRAINER = frozenset({"training_args.bin", "scheduler.pt", "optimizer.pt", "optimizer.bin", "rng_state.pth"})
 
 
-def look_trainer(tree: Tree) -> Told | None:
+def look_trainer(tree: Tree) -> FormatReport | None:
     """A folder of the Trainer's; `trainer_state.json` is among the last that it writes."""
     folder = re.fullmatch(r"checkpoint-(\d+)", tree.name)
     ranks = {int(m[1]): n for n in tree.files if (m := re.fullmatch(r"rng_state_(\d+)\.pth", n))}
@@ -28,7 +28,7 @@ def look_trainer(tree: Tree) -> Told | None:
     sharded = any(name.startswith(("global_step", "pytorch_model_fsdp")) for name in tree.folders())
     if not known and not (folder and (ranks or sharded or tree.files & (_OF_TRAINER | {STATE}))):
         return None
-    told = Told(format=TRAINER, step=inert.number(state, "global_step"), world_size=max(ranks, default=-1) + 1)
+    told = FormatReport(format=TRAINER, step=inert.number(state, "global_step"), world_size=max(ranks, default=-1) + 1)
     told.of_torch = [name for name in tree.files if name in _OF_TRAINER or name.startswith("rng_state_")]
     if STATE not in tree.files:
         told.problems.append((STATE, "missing: the save did not finish"))
@@ -44,9 +44,11 @@ def look_trainer(tree: Tree) -> Told | None:
     return told
 
 
-def look_indexed(tree: Tree) -> Told | None:
+def look_indexed(tree: Tree) -> FormatReport | None:
     """Files that an index maps tensors to, or that say themselves how many they are."""
-    told = Told(format=INDEXED, of_torch=[name for name in tree.files if name.endswith(".bin") and _SPLIT.match(name)])
+    told = FormatReport(
+        format=INDEXED, of_torch=[name for name in tree.files if name.endswith(".bin") and _SPLIT.match(name)]
+    )
     indexes = [name for name in tree.files if name.endswith((".safetensors.index.json", ".bin.index.json"))]
     split = {name: m for name in tree.files if (m := _SPLIT.match(name)) and not _OF_RANK.match(name)}
     if not indexes and not split:
@@ -65,7 +67,7 @@ def look_indexed(tree: Tree) -> Told | None:
     return told
 
 
-def _index(tree: Tree, name: str, index: Any) -> list[Wrong]:
+def _index(tree: Tree, name: str, index: Any) -> list[FileProblem]:
     """Hold an index against its files.
 
     Raises:
@@ -74,7 +76,7 @@ def _index(tree: Tree, name: str, index: Any) -> list[Wrong]:
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not places:
         return [(name, "names no tensors: half written?")]
-    wrong: list[Wrong] = []
+    wrong: list[FileProblem] = []
     by_file: dict[str, list[str]] = {}
     for tensor, file in places.items():
         if not isinstance(file, str) or unsafe(file):

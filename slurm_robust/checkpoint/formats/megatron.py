@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from slurm_robust.checkpoint.formats import inert
-from slurm_robust.checkpoint.formats.tree import Told, Tree, of_other_steps
+from slurm_robust.checkpoint.formats.tree import FormatReport, Tree, of_other_steps
 
 NAME = "Megatron-LM"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -16,7 +16,7 @@ _CONFIG, _COMMON = "metadata.json", "common.pt"
 _MODEL = ("model_optim_rng.pt", "model_rng.pt")
 
 
-def look(tree: Tree) -> Told | None:
+def look(tree: Tree) -> FormatReport | None:
     """An iteration's folder."""
     ranks = {match.groups(): name for name in tree.folders() if (match := _RANK.match(name))}
     if ranks and any("/" in name and name.rpartition("/")[2] in _MODEL for name in tree.names):
@@ -29,9 +29,9 @@ def look(tree: Tree) -> Told | None:
     return None
 
 
-def _distributed(tree: Tree, config: Any) -> Told:
+def _distributed(tree: Tree, config: Any) -> FormatReport:
     """Shards in the way of torch.distributed.checkpoint, whose own check looks at them."""
-    told = Told(format=NAME, of_torch=[_COMMON] if _COMMON in tree.files else [])
+    told = FormatReport(format=NAME, of_torch=[_COMMON] if _COMMON in tree.files else [])
     common = tree.saved(_COMMON)
     told.step = inert.number(common, "iteration")
     if told.step is None:  # NeMo's is Lightning's
@@ -46,9 +46,9 @@ def _distributed(tree: Tree, config: Any) -> Told:
     return told
 
 
-def _by_rank(tree: Tree, ranks: dict[tuple[int, ...], str]) -> Told:
+def _by_rank(tree: Tree, ranks: dict[tuple[int, ...], str]) -> FormatReport:
     """One folder for each tensor-, pipeline- and expert-parallel rank: all of them, with the same files."""
-    told = Told(format=NAME, of_torch=[name for name in tree.names if name.endswith(".pt")])
+    told = FormatReport(format=NAME, of_torch=[name for name in tree.names if name.endswith(".pt")])
     files = {name: {n.partition("/")[2] for n in tree.names if n.startswith(f"{name}/")} for name in ranks.values()}
     expected = set().union(*files.values())
     for name, inside in sorted(files.items()):
@@ -84,7 +84,7 @@ def _folder(key: tuple[int, ...]) -> str:
     return "mp_rank_" + "_".join(f"{n:02d}" if at == 0 else f"{n:03d}" for at, n in enumerate(key))
 
 
-def _compare_step(tree: Tree, told: Told, file: str) -> None:
+def _compare_step(tree: Tree, told: FormatReport, file: str) -> None:
     match = re.fullmatch(r"iter_(\d+)", tree.name)
     if match and told.step is not None and int(match[1]) != told.step:
         told.problems.append((file, f"of iteration {told.step}, in a folder of {int(match[1])}"))

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_robust.checkpoint.formats import dcp, deepspeed, huggingface, lightning, megatron
-from slurm_robust.checkpoint.formats.tree import Told, Tree
+from slurm_robust.checkpoint.formats.tree import FormatReport, Tree
 
-FORMATS: tuple[Callable[[Tree], Told | None], ...] = (
+FORMATS: tuple[Callable[[Tree], FormatReport | None], ...] = (
     huggingface.look_trainer,
     lightning.look,
     megatron.look,
@@ -20,7 +20,7 @@ FORMATS: tuple[Callable[[Tree], Told | None], ...] = (
 )
 
 
-def told(folder: Path, names: list[str]) -> Iterator[tuple[str, Told]]:
+def told(folder: Path, names: list[str]) -> Iterator[tuple[str, FormatReport]]:
     """(folder below, what a format says of it), from the top down.
 
     Raises:

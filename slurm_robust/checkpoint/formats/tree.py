@@ -12,12 +12,12 @@ import msgspec
 from slurm_robust.checkpoint.formats import inert, torchfile
 from slurm_robust.checkpoint.store import files
 
-Wrong = tuple[str, str]
+FileProblem = tuple[str, str]
 """(file relative to the tree's folder, what is wrong with it)."""
 _SMALL_BYTES = 1 << 30
 
 
-class Told(msgspec.Struct, kw_only=True):
+class FormatReport(msgspec.Struct, kw_only=True):
     """What a format says of a folder.
 
     Attributes:
@@ -30,7 +30,7 @@ class Told(msgspec.Struct, kw_only=True):
     format: str
     step: int | None = None
     world_size: int = 0
-    problems: list[Wrong] = []
+    problems: list[FileProblem] = []
     of_torch: list[str] = []
 
 
@@ -118,7 +118,7 @@ class Tree:
         return value
 
 
-def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None) -> list[Wrong]:
+def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None) -> list[FileProblem]:
     """Files that say themselves that they are of another step: a save over an older one that did not finish.
 
     Args:
@@ -130,7 +130,7 @@ def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None)
     Raises:
         OSError: one cannot be read.
     """
-    wrong: list[Wrong] = []
+    wrong: list[FileProblem] = []
     for name in names if step is not None else ():
         told = inert.number(tree.saved(name, keep=False), key)
         if told is not None and told != step:

@@ -19,8 +19,8 @@ import msgspec
 from slurm_robust.checkpoint.health.loss_health import (
     HEALTHY,
     UNKNOWN,
+    HealthLimits,
     Point,
-    Range,
     Skip,
     Trend,
     judge,
@@ -37,12 +37,12 @@ _BAD_EVERY_S = 1.0
 """A program that ends itself for its loss tells by it how long it was bad."""
 
 
-class Record(msgspec.Struct, kw_only=True):
+class HealthRecord(msgspec.Struct, kw_only=True):
     """The file: what is known, by which limits it was judged, and who wrote it; empty for the program itself."""
 
     version: int = VERSION
     writer: str = ""
-    limits: Range = Range()
+    limits: HealthLimits = HealthLimits()
     trend: Trend = msgspec.field(default_factory=Trend)
 
     def of(self, entry: Entry) -> tuple[str, str]:
@@ -54,11 +54,11 @@ class Record(msgspec.Struct, kw_only=True):
         return skip(self.trend, step, self.limits)
 
 
-def read(directory: str | Path) -> tuple[Record | None, str]:
+def read(directory: str | Path) -> tuple[HealthRecord | None, str]:
     """The record of a folder of checkpoints, or why there is none."""
     where = Path(directory) / HEALTH_NAME
     try:
-        found = msgspec.json.decode(where.read_bytes(), type=Record)
+        found = msgspec.json.decode(where.read_bytes(), type=HealthRecord)
     except FileNotFoundError:
         return None, f"{where}: not there, nobody tells its loss"
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -122,11 +122,16 @@ class HealthLog:
     """
 
     def __init__(
-        self, directory: str | Path, limits: Range | None = None, *, write_every_s: float = 30.0, writer: str = ""
+        self,
+        directory: str | Path,
+        limits: HealthLimits | None = None,
+        *,
+        write_every_s: float = 30.0,
+        writer: str = "",
     ) -> None:
         self._where = Path(directory) / HEALTH_NAME
         known, _ = read(directory)
-        self.record = known if known is not None else Record()
+        self.record = known if known is not None else HealthRecord()
         self.record.writer = writer
         if limits is not None:
             self.record.limits = limits

@@ -19,7 +19,7 @@ import msgspec
 HEALTHY, UNHEALTHY, UNKNOWN = "healthy", "unhealthy", "unknown"
 
 
-class Range(msgspec.Struct, frozen=True, kw_only=True):
+class HealthLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What is in range.
 
     Attributes:
@@ -51,7 +51,7 @@ class Spell(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class WentBack(msgspec.Struct, frozen=True, kw_only=True):
     """Training went back: `step` was done again at `at_s`, seconds since the epoch. What was later is of no account."""
 
     step: int
@@ -79,7 +79,7 @@ class Trend(msgspec.Struct, kw_only=True):
     overflows: int = 0
     spells: list[Spell] = []
     before: list[Spell] = []
-    turns: list[Turn] = []
+    turns: list[WentBack] = []
     told_at_s: float = 0.0
 
 
@@ -93,7 +93,7 @@ class Skip(msgspec.Struct, frozen=True):
 _KEPT = 100
 
 
-def observe(trend: Trend, point: Point, limits: Range, *, now_s: float) -> str:
+def observe(trend: Trend, point: Point, limits: HealthLimits, *, now_s: float) -> str:
     """Take in one step; what is bad about it, empty where nothing is.
 
     A step that was seen before tells that training went back. Not every step need be told, but after a gap of more
@@ -127,11 +127,11 @@ def _go_back(trend: Trend, step: int, now_s: float) -> None:
         for spell in trend.spells
         if spell.first_step < step
     ]
-    trend.turns = [*trend.turns, Turn(step=step, at_s=now_s)][-_KEPT:]
+    trend.turns = [*trend.turns, WentBack(step=step, at_s=now_s)][-_KEPT:]
     trend.began_step, trend.overflows = min(trend.began_step, step), 0
 
 
-def _bad(trend: Trend, point: Point, limits: Range) -> str:
+def _bad(trend: Trend, point: Point, limits: HealthLimits) -> str:
     overflow = point.grad_norm is not None and not math.isfinite(point.grad_norm)
     trend.overflows = trend.overflows + 1 if overflow else 0
     if point.loss is not None and not math.isfinite(point.loss):
@@ -147,7 +147,7 @@ def _bad(trend: Trend, point: Point, limits: Range) -> str:
     return ""
 
 
-def judge(trend: Trend, step: int, written_at_s: float, limits: Range) -> tuple[str, str]:
+def judge(trend: Trend, step: int, written_at_s: float, limits: HealthLimits) -> tuple[str, str]:
     """(healthy, unhealthy or unknown, why) of a checkpoint.
 
     Args:
@@ -170,14 +170,14 @@ def judge(trend: Trend, step: int, written_at_s: float, limits: Range) -> tuple[
     return HEALTHY, f"{good} good steps after it"
 
 
-def undecided(trend: Trend, step: int, written_at_s: float, limits: Range) -> bool:
+def undecided(trend: Trend, step: int, written_at_s: float, limits: HealthLimits) -> bool:
     """Whether a checkpoint is not known to be healthy for no other reason than that too few steps followed so far."""
     turned = any(step >= turn.step and written_at_s < turn.at_s for turn in trend.turns)
     known = trend.began_step >= 0 and step >= trend.began_step - 1 and not turned
     return known and judge(trend, step, written_at_s, limits)[0] == UNKNOWN
 
 
-def skip(trend: Trend, step: int, limits: Range) -> Skip | None:
+def skip(trend: Trend, step: int, limits: HealthLimits) -> Skip | None:
     """What the data loader is to leave out when training goes on from `step`: the batches of the next bad spell.
 
     From the step before its first bad one on: a batch shows in the loss of the step after it, too. Spells of several

@@ -14,7 +14,7 @@ from slurm_robust.checkpoint.health.loss_health import HEALTHY, UNKNOWN, Point, 
 from slurm_robust.checkpoint.store.find import Entry, entries
 
 
-class Due(msgspec.Struct, frozen=True, kw_only=True):
+class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A training whose loss is bad.
 
     Attributes:
@@ -31,7 +31,7 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     last_batch: int = 0
 
 
-def due(directory: str | Path, *, told: str = "", step: int = -1) -> Due | None:
+def due(directory: str | Path, *, told: str = "", step: int = -1) -> RollbackPlan | None:
     """Whether the loss of the training in `directory` is bad by what it told last, and what follows; None: it is not.
 
     Healthy checkpoints come first; where there is none, one that nothing is known of and that is well before the spell.
@@ -62,11 +62,11 @@ def due(directory: str | Path, *, told: str = "", step: int = -1) -> Due | None:
         return None
     to = _best(entries(directory), record, spell)
     if to is None:
-        return Due(why=why)
+        return RollbackPlan(why=why)
     skipped = rollback_log.skipped(gone)
     # A batch shows in the loss of the step after it, too.
     first = max(spell.first_step - 1, to.step + 1)
-    return Due(
+    return RollbackPlan(
         why=why,
         to=to,
         before=sum(one.to_step >= to.step for one in gone),
@@ -81,7 +81,7 @@ def _open_spell(trend: Trend) -> Spell | None:
     return last if last is not None and last.last_step == trend.seen_step else None
 
 
-def _best(there: list[Entry], record: health_log.Record, spell: Spell) -> Entry | None:
+def _best(there: list[Entry], record: health_log.HealthRecord, spell: Spell) -> Entry | None:
     good = [entry for entry in there if entry.sealed and not entry.problem]
     states = [(entry, record.of(entry)[0]) for entry in good]
     for wanted in (HEALTHY, UNKNOWN):
@@ -91,7 +91,7 @@ def _best(there: list[Entry], record: health_log.Record, spell: Spell) -> Entry 
     return None
 
 
-def go_back(directory: str | Path, found: Due) -> str:
+def go_back(directory: str | Path, found: RollbackPlan) -> str:
     """Have every later attempt start from `found.to` or what is saved after it from now on; a sentence about it.
 
     To be called once nobody writes any more.

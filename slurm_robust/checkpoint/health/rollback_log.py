@@ -37,7 +37,7 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True):
     last_batch: int
 
 
-class Book(msgspec.Struct, frozen=True, kw_only=True):
+class RollbackFile(msgspec.Struct, frozen=True, kw_only=True):
     """The file."""
 
     version: int = VERSION
@@ -52,7 +52,7 @@ def read(directory: str | Path) -> tuple[Rollback, ...]:
     """
     where = Path(directory) / ROLLBACKS_NAME
     try:
-        found = msgspec.json.decode(where.read_bytes(), type=Book)
+        found = msgspec.json.decode(where.read_bytes(), type=RollbackFile)
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -71,7 +71,7 @@ def add(directory: str | Path, rollback: Rollback) -> None:
         CheckpointError: it cannot be written, or those before it cannot be read.
     """
     where = Path(directory) / ROLLBACKS_NAME
-    book = Book(rollbacks=(*read(directory), rollback))
+    book = RollbackFile(rollbacks=(*read(directory), rollback))
     try:
         files.write_atomic(where, msgspec.json.encode(book))
     except OSError as error:

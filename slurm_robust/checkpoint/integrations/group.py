@@ -22,19 +22,19 @@ def rank() -> int:
     return next((int(text) for text in told if text.isdecimal()), 0)
 
 
-class Node(NamedTuple):
+class NodeIndex(NamedTuple):
     """This node's number among those that the ranks run on, and how many there are."""
 
     number: int
     nodes: int
 
 
-def node() -> Node | None:
+def node() -> NodeIndex | None:
     """This rank's node, where it is the first rank of it; None on every other rank.
 
     torchrun and Slurm tell; where neither does, and where torch.distributed is not up, rank 0 is taken to be alone.
     """
-    alone = Node(0, 1) if rank() == 0 else None
+    alone = NodeIndex(0, 1) if rank() == 0 else None
     up = _distributed()
     if up is None:
         return alone
@@ -42,7 +42,7 @@ def node() -> Node | None:
         numbers = [os.environ.get(local, ""), os.environ.get(index, "")]
         count = next((os.environ[name] for name in counts if os.environ.get(name, "").isdecimal()), "")
         if count and all(text.isdecimal() for text in numbers):
-            told = Node(int(numbers[1]), int(count))
+            told = NodeIndex(int(numbers[1]), int(count))
             first = int(numbers[0]) == 0
             # Rank 0 seals, so it has to be the first of node 0; whoever places ranks otherwise has it read all.
             if (rank() == 0) != (first and told.number == 0) or not told.number < told.nodes <= up.get_world_size():

@@ -27,7 +27,7 @@ _LISTINGS = 5
 NO_SEAL = "no seal: its save did not finish, or nobody sealed it"
 
 
-class Unread(str):
+class Unreadable(str):
     """Why a checkpoint is passed over that nobody can look at; any other reason is about one that is bad."""
 
     __slots__ = ()
@@ -107,7 +107,7 @@ def _newest(
         if not why:
             return Found(path=path, step=step, sealed=seal is not None, passed_over=tuple(passed_over)), unread
         passed_over.append((path, str(why)))
-        if isinstance(why, Unread):
+        if isinstance(why, Unreadable):
             unread = unread or passed_over[-1]
     return Found(passed_over=tuple(passed_over)), unread
 
@@ -155,7 +155,7 @@ def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
         changed_s = max((base(path) / name).stat().st_mtime for name in contents(path)) if gone else 0.0
         return report.step, rollback_log.given_up(gone, report.step, changed_s)
     except OSError as error:
-        return -1, Unread(f"cannot be read: {error}")
+        return -1, Unreadable(f"cannot be read: {error}")
 
 
 def _why_not(path: Path, seal: Seal, *, deep: bool, remember: bool, on_bytes: OnBytes | None) -> str:
@@ -164,7 +164,7 @@ def _why_not(path: Path, seal: Seal, *, deep: bool, remember: bool, on_bytes: On
     try:
         problems = check(path, seal, deep=deep, remember=remember, on_bytes=on_bytes)
     except OSError as error:
-        return Unread(f"cannot be read: {error}")
+        return Unreadable(f"cannot be read: {error}")
     return _in_short(problems)
 
 
@@ -207,7 +207,7 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         if isinstance(kind, OSError):
             # A link in a circle is no lost checkpoint, unless it is called like one.
             if kind.errno != errno.ELOOP or step_in_name(Path(name)) is not None:
-                found.append((directory / name, None, Unread(f"cannot be looked at: {kind}")))
+                found.append((directory / name, None, Unreadable(f"cannot be looked at: {kind}")))
             continue
         unsealed = _UNSEALED_FILE.match(name) and f"{name}{_FILE_SEAL_SUFFIX}" not in there
         if not kind and not name.endswith(_FILE_SEAL_SUFFIX) and not unsealed:
@@ -216,7 +216,7 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         try:
             seal, problem = (read_seal(path), "") if is_text(name) else (None, NOT_TEXT)
         except CheckpointError as error:
-            seal, problem = None, Unread(error.what) if isinstance(error.__cause__, OSError) else error.what
+            seal, problem = None, Unreadable(error.what) if isinstance(error.__cause__, OSError) else error.what
         if seal is not None and gone:
             # Of the file server's clock and of the one that sealed the earlier counts: one may be ahead.
             changed_s = max((file.mtime_ns for file in seal.files), default=0) / 1e9

@@ -24,7 +24,7 @@ WAIT_S = 120.0
 _POLL_S = 0.05
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class NodePart(msgspec.Struct, frozen=True, kw_only=True):
     """A node's note.
 
     Attributes:
@@ -115,14 +115,14 @@ def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: fl
     return new
 
 
-def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> Part:
+def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> NodePart:
     """What a node has to say of its share."""
 
     def one(name: str) -> tuple[FileSeal, str, str]:
         return digested(path, name), *structure.look_at(path / name)
 
     done = files.in_parallel(one, shares(sizes, nodes)[node])
-    return Part(
+    return NodePart(
         sizes=sizes,
         files=tuple(new for new, _, _ in done),
         kinds={new.name: kind for new, kind, _ in done},
@@ -130,12 +130,12 @@ def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> Part:
     )
 
 
-def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> Part | None:
+def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> NodePart | None:
     """Another node's note once it is there; None where it does not come, or saw other files."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             try:
-                part = msgspec.json.decode(_note(path, node).read_bytes(), type=Part)
+                part = msgspec.json.decode(_note(path, node).read_bytes(), type=NodePart)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 return None
             return part if part.sizes == sizes and _as_it_lies(path, part) else None
@@ -144,7 +144,7 @@ def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> P
         time.sleep(_POLL_S)
 
 
-def _as_it_lies(path: Path, part: Part) -> bool:
+def _as_it_lies(path: Path, part: NodePart) -> bool:
     """Whether its files are still those that it digested: a late note may be of an earlier save to the same place."""
     for file in part.files:
         now = (path / file.name).stat()

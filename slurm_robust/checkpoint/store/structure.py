@@ -34,7 +34,7 @@ COULD_NOT_TELL = "could not tell:"
 _SEAL_IT = "where you know that it is whole: srobust ckpt seal --unchecked"
 
 
-class Look(msgspec.Struct, kw_only=True):
+class StructureReport(msgspec.Struct, kw_only=True):
     """What a look at the structure found.
 
     Attributes:
@@ -50,7 +50,7 @@ class Look(msgspec.Struct, kw_only=True):
     problems: list[tuple[str, str]] = []
 
 
-class _File(NamedTuple):
+class _FileReport(NamedTuple):
     """What one file is by itself.
 
     Attributes:
@@ -73,7 +73,7 @@ def look(
     known: Collection[str] = (),
     kinds: Mapping[str, str] | None = None,
     on_bytes: OnBytes | None = None,
-) -> Look:
+) -> StructureReport:
     """Look at every file of `names` by itself, and at what they should be together.
 
     Files of no known format pass unless they are empty or begin with a hole.
@@ -88,7 +88,7 @@ def look(
     Raises:
         OSError: a file cannot be read.
     """
-    found = Look()
+    found = StructureReport()
     kinds = dict(kinds or {})
     new = [name for name in names if name not in known]
     looked = dict(zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True))
@@ -144,7 +144,7 @@ def is_checkpoint(path: Path) -> bool:
     )
 
 
-def _file(path: Path, on_bytes: OnBytes | None) -> _File:
+def _file(path: Path, on_bytes: OnBytes | None) -> _FileReport:
     """What one file is by itself; pieces of a `.distcp` are looked at by their own format."""
     with files.named(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
@@ -152,24 +152,24 @@ def _file(path: Path, on_bytes: OnBytes | None) -> _File:
         # Markers of other tools are empty on purpose; weights never are.
         if not head.strip(b"\0"):
             hole = "begins with zeros: a hole that a crash left" if head else "empty file"
-            return _File(problem=hole if path.name.endswith(_NEVER_EMPTY) else "", weights=False)
+            return _FileReport(problem=hole if path.name.endswith(_NEVER_EMPTY) else "", weights=False)
         if path.name.endswith(".safetensors") or safetensors.looks_like(head[:9], size_bytes):
-            return _File(_SAFETENSORS, safetensors.read(file).problem)
+            return _FileReport(_SAFETENSORS, safetensors.read(file).problem)
         if path.name.endswith(".json"):
-            return _File(problem=_json_problem(path), weights=False)
+            return _FileReport(problem=_json_problem(path), weights=False)
         if path.name.endswith(_IN_PIECES) or path.name == METADATA:
-            return _File()
+            return _FileReport()
         if path.name.endswith(_OF_TORCH) and (torchfile.begins(head) or torchfile.almost_begins(head)):
             damaged = "begins like a file of torch.save, but for a few bytes: damaged"
-            return _File(_TORCH, f"{size_bytes} bytes: truncated" if torchfile.begins(head) else damaged)
+            return _FileReport(_TORCH, f"{size_bytes} bytes: truncated" if torchfile.begins(head) else damaged)
         content = torchfile.read(file, whole=True, on_bytes=on_bytes)
-    return _of_torch(content) if content is not None else _File()
+    return _of_torch(content) if content is not None else _FileReport()
 
 
-def _of_torch(content: torchfile.Content) -> _File:
+def _of_torch(content: torchfile.TorchfileContent) -> _FileReport:
     problem = content.problems[0] if content.problems else ""
     weights = content.holds_arrays() or bool(problem)
-    return _File(_TORCH, problem, "" if weights else content.unknown_call(), weights)
+    return _FileReport(_TORCH, problem, "" if weights else content.unknown_call(), weights)
 
 
 def _json_problem(path: Path) -> str:

@@ -24,7 +24,7 @@ class Problem(msgspec.Struct, frozen=True):
     what: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a verification.
 
     Attributes:
@@ -132,7 +132,7 @@ def mismatch(found: str, file: FileSeal, where: Path) -> str:
     return f"{whole}; bytes {n * files.PART_BYTES} to {end}: xxh3-64 {is_now}, sealed with {was}{more}"
 
 
-def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | None = None) -> Report:
+def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | None = None) -> VerificationReport:
     """Read every byte of the checkpoint at `path` and compare; without a seal, look at its files' structure.
 
     Args:
@@ -151,12 +151,14 @@ def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | 
     except CheckpointError as error:
         if isinstance(error.__cause__, OSError):
             raise
-        return Report(path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", str(error)),))
+        return VerificationReport(
+            path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", str(error)),)
+        )
     if seal is None:
         report = structure(path, on_bytes=on_bytes)
     else:
         problems = check(path, seal, fresh=True, on_bytes=on_bytes)
-        report = Report(
+        report = VerificationReport(
             path=str(path),
             verified=not problems,
             sealed=True,
@@ -173,7 +175,7 @@ def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | 
     return report
 
 
-def structure(path: Path, *, on_bytes: files.OnBytes | None = None) -> Report:
+def structure(path: Path, *, on_bytes: files.OnBytes | None = None) -> VerificationReport:
     """What the structure of a checkpoint without a seal tells.
 
     Nothing of it is remembered: a file of ours in a folder without a seal would be a write to what may still be being
@@ -194,7 +196,7 @@ def structure(path: Path, *, on_bytes: files.OnBytes | None = None) -> Report:
     found = look(base(path), names, on_bytes=on_bytes)
     problems += [Problem(file, what) for file, what in found.problems]
     told = step_in_name(path) if found.step is None else found.step
-    return Report(
+    return VerificationReport(
         path=str(path),
         verified=not problems,
         sealed=False,

@@ -31,7 +31,7 @@ class Losses:
         self._taken: tuple[str, int] | None = None
         self._work: asyncio.Task[None] | None = None
         self._theirs = not supervisor.checkpoint_dir or not supervisor.acting
-        self._found: rollback.Due | None = None
+        self._found: rollback.RollbackPlan | None = None
 
     def take(self) -> None:
         """Take in what was told last; the file is read and written in a thread."""

@@ -9,9 +9,9 @@ from saving_nodes import NO_DISK, RANKS, Nodes
 from worlds_server import in_worlds
 
 from slurm_robust.checkpoint.saving.backup import setup
-from slurm_robust.checkpoint.saving.backup.service import Neighbours
-from slurm_robust.checkpoint.saving.rank import memory_budget
+from slurm_robust.checkpoint.saving.backup.service import BackupService
 from slurm_robust.checkpoint.saving.rank.buffers import Retention
+from slurm_robust.checkpoint.saving.shared import memory_budget
 from slurm_robust.supervise.agent import persisters
 
 
@@ -33,8 +33,8 @@ from slurm_robust.supervise.agent import persisters
 )
 def test_as_many_as_there_are_other_nodes(asked: int | None, nodes: int, by_agent: bool, found: int, why: str) -> None:
     """By itself only where the agents keep the memory; what was asked for and cannot be is told."""
-    seats = [setup.Seat(f"node {rank % nodes}", "n", by_agent) for rank in range(2 * nodes)]
-    wish = setup.Wish(Retention(3), asked, None, 0.0)
+    seats = [setup.RankNode(f"node {rank % nodes}", "n", by_agent) for rank in range(2 * nodes)]
+    wish = setup.SetupOptions(Retention(3), asked, None, 0.0)
     assert setup.wanted(seats, wish) == (found, why)
     placed = setup.backups(seats, wish, {"ranks": 2 * nodes}, found)
     assert [len(others) for others in placed] == [found] * (2 * nodes if found else 0)
@@ -52,7 +52,7 @@ def test_what_is_there_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> 
     """Room for two is asked for as what is missing; a backup of another size gives its memory back first."""
     asked: list[int] = []
     monkeypatch.setattr(memory_budget, "refusal", lambda needed, *_: asked.append(needed) or "")
-    neighbours = Neighbours(None)  # type: ignore[arg-type]
+    neighbours = BackupService(None)  # type: ignore[arg-type]
     assert neighbours._room(("/d", 1), 5 << 20) == neighbours._room(("/d", 2), 5 << 20) == ""
     asked.clear()
     assert neighbours._fit({("/d", 1): 5 << 20, ("/d", 3): 4 << 20}, "node n") == ""
@@ -63,8 +63,8 @@ def test_what_is_there_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_nobody_asked_for_leaves_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two backups by themselves take less of a node's memory than what was asked for may; the sentence says so."""
-    monkeypatch.setattr(memory_budget, "rooms", lambda: [memory_budget.Room(6 << 30, 40 << 30, "the node")])
-    neighbours = Neighbours(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(memory_budget, "rooms", lambda: [memory_budget.MemoryLimit(6 << 30, 40 << 30, "the node")])
+    neighbours = BackupService(None)  # type: ignore[arg-type]
     assert neighbours._fit({("/d", 1): 1 << 30, ("/d", 2): 1 << 30}, "node n") == ""
     assert neighbours._fit({("/d", 1): 1 << 30, ("/d", 2): 3 << 29}, "node n") == (
         "node n: two backups of each rank would take another 2.50 GiB, and the node has 2.00 GiB left for them "
@@ -75,7 +75,7 @@ def test_what_nobody_asked_for_leaves_a_tenth(monkeypatch: pytest.MonkeyPatch) -
 
 SHORT = """
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.rank import memory_budget as budget
+from slurm_robust.checkpoint.saving.shared import memory_budget as budget
 from slurm_robust.checkpoint.saving.backup import service as neighbours
 before, taken = budget.memory, []
 def memory(size_bytes, whose, what):
@@ -85,7 +85,7 @@ def memory(size_bytes, whose, what):
     return before(size_bytes, whose, what)
 def fit(self, rooms, whose):
     return whose + " is full" if FULL else ""
-budget.memory, neighbours.Neighbours._fit = memory, fit
+budget.memory, neighbours.BackupService._fit = memory, fit
 """
 COUNTED = """
 from slurm_robust.checkpoint import CheckpointError

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
-from slurm_robust.checkpoint.saving.shared.image import Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
+from slurm_robust.checkpoint.saving.shared import file_writer
+from slurm_robust.checkpoint.saving.shared.image import Image, ImageDescription, Note, sizes
 
 FILE_BYTES = 5000
 WAIT_S = 10.0
 
 
-class Sealing:
+class SealHost:
     """A persister of which only the seals are asked for; they stay open until the test says so."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Sealing:
         """Nobody waits."""
 
     def sealing(
-        self, keeper: Keeper, description: Description, folder: Path, note: Note, done: Callable[[], None]
+        self, keeper: ImageWriter, description: ImageDescription, folder: Path, note: Note, done: Callable[[], None]
     ) -> None:
         """Leave it open."""
         self.done.append(done)
@@ -37,7 +37,7 @@ class Sealing:
 
 def kept(
     directory: Path, *, rank: int, backup: bool = False, tiers: tuple[str, ...] = ("memory",)
-) -> tuple[Keeper, Sealing]:
+) -> tuple[ImageWriter, SealHost]:
     """A keeper with one copy, of step 7, that goes to these tiers; of them it is in memory only."""
     made = sizes(4096, FILE_BYTES)
     fd = os.memfd_create("image")
@@ -45,7 +45,7 @@ def kept(
     image = Image(fd)
     image.describe(
         made,
-        Description(
+        ImageDescription(
             directory=str(directory),
             rank=rank,
             world_size=2,
@@ -59,8 +59,8 @@ def kept(
     image.commit(0, 1, Note("run-1", 7, "step-7", 1.0, tiers))
     if tiers == ("memory",):
         image.finish(0, 1)
-    sealing = Sealing()
-    return Keeper(sealing, fd, backup=image if backup else None), sealing
+    sealing = SealHost()
+    return ImageWriter(sealing, fd, backup=image if backup else None), sealing
 
 
 @pytest.mark.parametrize("backup", [False, True])

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from slurm_robust.checkpoint.saving.backup import handshake
 from slurm_robust.checkpoint.saving.backup import sender as sending
-from slurm_robust.checkpoint.saving.backup.receiver import Kept, Listener
+from slurm_robust.checkpoint.saving.backup.receiver import BackupImage, BackupReceiver
 from slurm_robust.checkpoint.saving.backup.sender import Peer, Sender, Throttle
-from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note, sizes
 
 FILE_BYTES = 3 * sending.CHUNK_BYTES + 17
 MADE = sizes(4096, FILE_BYTES)
@@ -55,7 +55,7 @@ def image() -> Iterator[Image]:
     digest = xxhash.xxh3_128_hexdigest(metadata)
     found.describe(
         MADE,
-        Description(
+        ImageDescription(
             directory="/d",
             rank=3,
             world_size=4,
@@ -72,9 +72,9 @@ def image() -> Iterator[Image]:
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
+def kept() -> Iterator[BackupImage]:
     """The memory for its backup."""
-    found = Kept(memory())
+    found = BackupImage(memory())
     yield found
     found.image.close()
     os.close(found.image.fd)
@@ -88,14 +88,14 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def peer(listener: Listener, **other: object) -> Peer:
+def peer(listener: BackupReceiver, **other: object) -> Peer:
     """As the ranks tell it."""
     return Peer("node b", listener.node, ("::1", "127.0.0.1"), listener.port, "run", SECRET)._replace(**other)
 
 
-def test_a_backup_is_the_image_byte_for_byte(image: Image, kept: Kept) -> None:
+def test_a_backup_is_the_image_byte_for_byte(image: Image, kept: BackupImage) -> None:
     """Description, metadata, both copies with their notes and digests; a third one takes the place of the first."""
-    listener = Listener({("/d", 3): kept}.get, "number")
+    listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
     said: list[tuple[int, str]] = []
@@ -118,11 +118,11 @@ def test_a_backup_is_the_image_byte_for_byte(image: Image, kept: Kept) -> None:
     "wrong", [{"secret": b"x" * 32}, {"run": "other"}, {"node": "else"}, {"addresses": ()}, {"port": 1}]
 )
 def test_a_stranger_gets_and_gives_nothing(
-    image: Image, kept: Kept, wrong: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    image: Image, kept: BackupImage, wrong: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another secret, another run, another node at that address: nothing is sent, once it is told, nobody waits."""
     monkeypatch.setattr(sending, "_SUCCESSOR_S", 0.0)
-    listener = Listener({("/d", 3): kept}.get, "number")
+    listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
     said: list[tuple[int, str]] = []
@@ -138,12 +138,14 @@ def test_a_stranger_gets_and_gives_nothing(
     assert kept.image.described() is None
 
 
-def test_a_peer_that_comes_back_gets_the_newest(image: Image, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_comes_back_gets_the_newest(
+    image: Image, kept: BackupImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No room is there at first: said once; when there is, the newest copy is sent, and that is said, too."""
     monkeypatch.setattr(sending, "_SUCCESSOR_S", 0.0)
     monkeypatch.setattr(sending, "_FIRST_PAUSE_S", 0.1)
-    rooms: dict[tuple[str, int], Kept] = {}
-    listener = Listener(rooms.get, "number")
+    rooms: dict[tuple[str, int], BackupImage] = {}
+    listener = BackupReceiver(rooms.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
     said: list[tuple[int, str]] = []
@@ -161,14 +163,14 @@ def test_a_peer_that_comes_back_gets_the_newest(image: Image, kept: Kept, monkey
 
 
 def test_a_save_waits_for_both_backups_and_not_for_a_dead_one(
-    image: Image, kept: Kept, monkeypatch: pytest.MonkeyPatch
+    image: Image, kept: BackupImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two senders, one of them to nobody: the copy counts as sent when the other has it and that one is given up."""
     monkeypatch.setattr(sending, "_SUCCESSOR_S", 0.0)
-    listener = Listener({("/d", 3): kept}.get, "number")
+    listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     said: list[tuple[int, str]] = []
-    keeper = Keeper(cast("Any", SimpleNamespace(poke=lambda: None)), image.fd)
+    keeper = ImageWriter(cast("Any", SimpleNamespace(poke=lambda: None)), image.fd)
     monkeypatch.setattr(keeper, "_told_of", lambda *told: said.append(told))
     alive, dead = peer(listener), peer(listener, name="node c", port=1)
     keeper.send_to([alive, dead], Throttle(0))
@@ -194,8 +196,8 @@ def test_what_is_too_large_for_its_place_is_refused(image: Image) -> None:
     """Nothing of it is written."""
     small = os.memfd_create("small")
     os.posix_fallocate(small, 0, 4096 * 4)
-    room = Kept(small)
-    listener = Listener({("/d", 3): room}.get, "number")
+    room = BackupImage(small)
+    listener = BackupReceiver({("/d", 3): room}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
     with sending.dial(peer(listener))[0] as sock, pytest.raises(ConnectionRefusedError, match="would be needed"):
@@ -206,9 +208,9 @@ def test_what_is_too_large_for_its_place_is_refused(image: Image) -> None:
     os.close(small)
 
 
-def test_a_copy_that_is_overwritten_while_it_is_sent_is_none(image: Image, kept: Kept) -> None:
+def test_a_copy_that_is_overwritten_while_it_is_sent_is_none(image: Image, kept: BackupImage) -> None:
     """The one before stays."""
-    listener = Listener({("/d", 3): kept}.get, "number")
+    listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
     with sending.dial(peer(listener))[0] as sock:
@@ -216,7 +218,7 @@ def test_a_copy_that_is_overwritten_while_it_is_sent_is_none(image: Image, kept:
         copy(image, 2)
         torn = sending.Copy(0, 2, note(2))
         copy(image, 4)
-        with pytest.raises(sending.TornError):
+        with pytest.raises(sending.OverwrittenError):
             sending.send_copy(sock, image, torn, Throttle(0))
     assert [held for slot in SLOTS if (held := kept.image.held(slot))] == [(1, note(1))]
     listener.end()
@@ -230,7 +232,7 @@ def test_garbage_is_hung_up_on(garbage: bytes) -> None:
         ours.settimeout(5)
         theirs.sendall(garbage)
         theirs.shutdown(socket.SHUT_WR)
-        with pytest.raises((handshake.StrangerError, ConnectionError)):
+        with pytest.raises((handshake.HandshakeError, ConnectionError)):
             handshake.welcome(ours, {"run": SECRET}.get, "number")
 
 

@@ -13,7 +13,7 @@ from saving_nodes import RANKS, Nodes
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving.shared.tiers import Schedule
+from slurm_robust.checkpoint.saving.shared.tiers import TierSchedule
 from slurm_robust.supervise.agent import persisters
 
 TIERED = """
@@ -42,7 +42,7 @@ def steps(rank, directory, layout, count, options, end="kill"):
 def test_each_tier_gets_a_save_in_each_interval(memory: int, local: int, shared: int, begin: int, pace: int) -> None:
     """Whatever steps are offered: no interval without one, no more than one in each; memory has all of them."""
     every = {"memory": memory, "local": local, "shared": shared}
-    schedule = Schedule(every, local=True)
+    schedule = TierSchedule(every, local=True)
     schedule.saved(begin, schedule.all)
     saved: dict[str, list[int]] = {tier: [] for tier in every}
     offered = range(begin + pace, begin + 60 + pace, pace)
@@ -63,11 +63,11 @@ def test_each_tier_gets_a_save_in_each_interval(memory: int, local: int, shared:
 def test_what_is_no_schedule_is_refused() -> None:
     """Names, numbers, and a tier that has no folder."""
     with pytest.raises(ValueError, match="every has disk: there are memory, local, shared"):
-        Schedule({"disk": 1}, local=True)
+        TierSchedule({"disk": 1}, local=True)
     with pytest.raises(ValueError, match="1 step or more"):
-        Schedule({"shared": 0}, local=True)
+        TierSchedule({"shared": 0}, local=True)
     with pytest.raises(ValueError, match="no local folder"):
-        Schedule({"local": 1}, local=False)
+        TierSchedule({"local": 1}, local=False)
 
 
 def test_a_restart_takes_the_newest_of_all_tiers(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_a_restart_takes_the_newest_of_all_tiers(nodes: Nodes, tmp_path: Path, m
 
 
 WRITES = """
-from slurm_robust.checkpoint.saving.persister import file_writer as writing
+from slurm_robust.checkpoint.saving.shared import file_writer as writing
 before = writing.write_file
 def write_file(folder, name, *args):
     with open(writes, "a") as file:

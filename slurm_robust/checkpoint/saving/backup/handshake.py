@@ -23,7 +23,7 @@ MOST_BYTES = 64 << 10
 """Of one message; descriptions and contents travel beside them."""
 
 
-class StrangerError(OSError):
+class HandshakeError(OSError):
     """The other side is not who it should be."""
 
 
@@ -49,11 +49,11 @@ def receive(sock: socket.socket) -> dict[str, Any]:
     """
     (length,) = _LENGTH.unpack(exactly(sock, _LENGTH.size))
     if length > MOST_BYTES:
-        raise StrangerError(f"a message of {length} bytes")
+        raise HandshakeError(f"a message of {length} bytes")
     try:
         return msgspec.json.decode(exactly(sock, length), type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise StrangerError(str(error)) from None
+        raise HandshakeError(str(error)) from None
 
 
 def exactly(sock: socket.socket, length: int) -> bytes:
@@ -92,7 +92,7 @@ def greet(sock: socket.socket, secret: bytes, run: str, node: str) -> None:
     send(sock, {"run": run})
     theirs = exactly(sock, _NONCE_BYTES)
     if not hmac.compare_digest(exactly(sock, _PROOF_BYTES), _proof(secret, b"called", node, mine + theirs)):
-        raise StrangerError(f"who answers is not node {node} of this run")
+        raise HandshakeError(f"who answers is not node {node} of this run")
     sock.sendall(_proof(secret, b"caller", node, theirs + mine))
 
 
@@ -104,14 +104,14 @@ def welcome(sock: socket.socket, secret_of: Callable[[str], bytes | None], node:
         OSError: as sockets do.
     """
     if exactly(sock, len(_MAGIC)) != _MAGIC:
-        raise StrangerError("it speaks something else")
+        raise HandshakeError("it speaks something else")
     theirs = exactly(sock, _NONCE_BYTES)
     run = str(receive(sock).get("run"))
     secret = secret_of(run)
     if secret is None:
-        raise StrangerError("its run is not known here")
+        raise HandshakeError("its run is not known here")
     mine = os.urandom(_NONCE_BYTES)
     sock.sendall(mine + _proof(secret, b"called", node, theirs + mine))
     if not hmac.compare_digest(exactly(sock, _PROOF_BYTES), _proof(secret, b"caller", node, mine + theirs)):
-        raise StrangerError("it does not know the run's secret")
+        raise HandshakeError("it does not know the run's secret")
     return run

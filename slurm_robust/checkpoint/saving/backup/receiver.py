@@ -14,11 +14,11 @@ import xxhash
 
 from slurm_robust.checkpoint.saving.backup import handshake
 from slurm_robust.checkpoint.saving.backup.sender import CHUNK_BYTES, CONNECT_S, SILENCE_S
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, Sizes
+from slurm_robust.checkpoint.saving.shared import file_writer
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, ImageSizes, Note
 
 
-class Kept:
+class BackupImage:
     """The memory for one rank's backup: an image like the rank's own."""
 
     def __init__(self, fd: int) -> None:
@@ -59,14 +59,14 @@ def addresses() -> list[str]:
 class _Offer(NamedTuple):
     """What a caller is about to send."""
 
-    sizes: Sizes
+    sizes: ImageSizes
     text: bytes
-    described: Description
+    described: ImageDescription
     number: int
     note: Note
 
 
-class Listener:
+class BackupReceiver:
     """Where other nodes' persisters call.
 
     Args:
@@ -78,7 +78,7 @@ class Listener:
         OSError: nobody can listen there.
     """
 
-    def __init__(self, kept: Callable[[tuple[str, int]], Kept | None], node: str, port: int = 0) -> None:
+    def __init__(self, kept: Callable[[tuple[str, int]], BackupImage | None], node: str, port: int = 0) -> None:
         self._kept = kept
         self.node = node
         self._secrets: dict[str, bytes] = {}
@@ -124,18 +124,18 @@ class Listener:
         """
         try:
             text = str(header["description"]).encode()
-            described = msgspec.json.decode(text, type=Description)
+            described = msgspec.json.decode(text, type=ImageDescription)
             note = msgspec.convert(header["note"], Note)
-            offer = _Offer(Sizes(*map(int, header["sizes"])), text, described, int(header["number"]), note)
+            offer = _Offer(ImageSizes(*map(int, header["sizes"])), text, described, int(header["number"]), note)
         except (KeyError, TypeError, ValueError) as error:
-            raise handshake.StrangerError(str(error)) from None
+            raise handshake.HandshakeError(str(error)) from None
         kept = self._kept((described.directory, described.rank))
         if kept is None or not kept.lock.acquire(timeout=CONNECT_S):
             handshake.send(sock, {"no": f"no memory for a backup of rank {described.rank} is set aside here"})
             return
         try:
             if self._kept((described.directory, described.rank)) is not kept:
-                raise handshake.StrangerError("its memory was given to somebody else")
+                raise handshake.HandshakeError("its memory was given to somebody else")
             room = os.fstat(kept.image.fd).st_size
             static_bytes = len(text) + described.metadata_bytes
             if (
@@ -157,7 +157,7 @@ class Listener:
         finally:
             kept.lock.release()
 
-    def _fill(self, sock: socket.socket, kept: Kept, offer: _Offer) -> int | None:
+    def _fill(self, sock: socket.socket, kept: BackupImage, offer: _Offer) -> int | None:
         """Take the bytes; the slot that has them, None where they are not what was meant."""
         image, described = kept.image, offer.described
         same = image.described() is not None and image.static[0] == offer.text and image.sizes == offer.sizes
@@ -165,7 +165,7 @@ class Listener:
         if not same:
             metadata = handshake.exactly(sock, described.metadata_bytes)
             if metadata and xxhash.xxh3_128_hexdigest(metadata) != described.digest:
-                raise handshake.StrangerError("its metadata changed on the way")
+                raise handshake.HandshakeError("its metadata changed on the way")
             image.describe(offer.sizes, described, metadata)
         slot = kept.next_slot()
         image.begin(slot)

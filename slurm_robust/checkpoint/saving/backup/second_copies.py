@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
-class Grid(Protocol):
+class RankGrid(Protocol):
     """What has to be known of a layout; `placement.Layout` does."""
 
     world_size: int
@@ -25,7 +25,7 @@ class Grid(Protocol):
         """The groups that each node takes part in."""
 
 
-class Spread(NamedTuple):
+class SecondCopies(NamedTuple):
     """Rank → the node of its first and of its second backup."""
 
     first: list[int]
@@ -35,7 +35,7 @@ class Spread(NamedTuple):
 class _Masks:
     """The nodes of each group, and what follows."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: RankGrid) -> None:
         self.all = (1 << grid.nodes) - 1
         by_group: Counter[object] = Counter()
         by_node = grid.groups_by_node()
@@ -67,7 +67,7 @@ class _Masks:
         return sum(1 << node for node in others if fatal[node] == least)
 
 
-def spread(grid: Grid, first: Sequence[int]) -> Spread:
+def spread(grid: RankGrid, first: Sequence[int]) -> SecondCopies:
     """Choose a third node for each rank; there must be three nodes or more.
 
     The first backup stays where it is, unless it leaves no node for a second one while another node would. Then each
@@ -82,7 +82,7 @@ def spread(grid: Grid, first: Sequence[int]) -> Spread:
     classes: dict[tuple[int, int], list[int]] = {}
     for rank in range(grid.world_size):
         classes.setdefault((grid.node(rank), first[rank]), []).append(rank)
-    found = Spread(list(first), [-1] * grid.world_size)
+    found = SecondCopies(list(first), [-1] * grid.world_size)
     open_to: list[int] = [0] * grid.world_size
     loads = Counter(first)
     apart: list[tuple[tuple[int, int], list[int]]] = []

@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from slurm_robust.checkpoint.saving.backup import handshake
-from slurm_robust.checkpoint.saving.persister import file_writer
+from slurm_robust.checkpoint.saving.shared import file_writer
 from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, Note
 
 CHUNK_BYTES = 1 << 20
@@ -101,7 +101,7 @@ class Copy(NamedTuple):
     note: Note
 
 
-class TornError(Exception):
+class OverwrittenError(Exception):
     """The copy was overwritten while it was sent: a newer one is there."""
 
 
@@ -135,7 +135,7 @@ def send_copy(sock: socket.socket, image: Image, copy: Copy, throttle: Throttle)
     handshake.send(sock, {"digest": hasher.hexdigest(), "whole": whole})
     answer = handshake.receive(sock)
     if not whole:
-        raise TornError
+        raise OverwrittenError
     if "no" in answer:
         raise ConnectionAbortedError(str(answer["no"]))
     file_writer.reached("backup kept")
@@ -208,7 +208,7 @@ class Sender:
     def _send(self, copy: Copy) -> None:
         try:
             self._patiently(copy)
-        except TornError:
+        except OverwrittenError:
             return
         except OSError as error:
             self._hang_up()

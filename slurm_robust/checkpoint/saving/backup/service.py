@@ -9,11 +9,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.backup.receiver import Kept, Listener, addresses
+from slurm_robust.checkpoint.saving.backup.receiver import BackupImage, BackupReceiver, addresses
 from slurm_robust.checkpoint.saving.backup.sender import Peer, Throttle
-from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
-from slurm_robust.checkpoint.saving.rank import memory_budget
-from slurm_robust.checkpoint.saving.shared import wire
+from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
+from slurm_robust.checkpoint.saving.shared import memory_budget, wire
 from slurm_robust.checkpoint.saving.shared.image import SLOTS
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ _Key = tuple[str, int]
 """Where checkpoints go, and whose they are."""
 
 
-class Neighbours:
+class BackupService:
     """Answers what a node's ranks ask or say about others.
 
     Args:
@@ -32,19 +31,21 @@ class Neighbours:
 
     def __init__(self, persister: Persister) -> None:
         self._persister = persister
-        self._backups: dict[_Key, tuple[Kept, Keeper]] = {}
+        self._backups: dict[_Key, tuple[BackupImage, ImageWriter]] = {}
         """Of other nodes' ranks; the keeper writes one where its rank's own node is lost."""
         self.node = secrets.token_hex(8)
         """What this persister proves to be; a successor is given the number of the one before it."""
-        self._listener: Listener | None = None
+        self._listener: BackupReceiver | None = None
         self._throttle = Throttle(0)
 
     @property
-    def keepers(self) -> list[Keeper]:
+    def keepers(self) -> list[ImageWriter]:
         """Of backups."""
         return [keeper for _, keeper in self._backups.values()]
 
-    def answer(self, connection: socket.socket, message: dict[str, Any], directory: str, asking: Keeper | None) -> None:
+    def answer(
+        self, connection: socket.socket, message: dict[str, Any], directory: str, asking: ImageWriter | None
+    ) -> None:
         """Do what a rank says; `asking` has its image.
 
         Raises:
@@ -90,7 +91,7 @@ class Neighbours:
         if self._listener is None:
             self.node = node or self.node
             try:
-                self._listener = Listener(self._kept, self.node, port)
+                self._listener = BackupReceiver(self._kept, self.node, port)
             except OSError as error:
                 return {"why": f"nobody can listen on this node: {error}"}
         return {"node": self.node, "port": self._listener.port, "addresses": addresses()}
@@ -99,11 +100,11 @@ class Neighbours:
         if self._listener is not None:
             self._listener.admit(str(message["run"]), bytes.fromhex(message["secret"]))
 
-    def _kept(self, key: _Key) -> Kept | None:
+    def _kept(self, key: _Key) -> BackupImage | None:
         found = self._backups.get(key)
         return found[0] if found is not None else None
 
-    def _found(self, directory: str, rank: int, *, backup: bool) -> Keeper | None:
+    def _found(self, directory: str, rank: int, *, backup: bool) -> ImageWriter | None:
         if not backup:
             return self._persister.keepers.get((directory, rank))
         found = self._backups.get((directory, rank))
@@ -165,8 +166,8 @@ class Neighbours:
             fd = memory_budget.memory(total_bytes, f"rank {key[1]}", "its backup on another node takes")
         except CheckpointError as error:
             return error.what
-        kept = Kept(fd)
-        self._backups[key] = kept, Keeper(self._persister, fd, backup=kept.image, turn=turn)
+        kept = BackupImage(fd)
+        self._backups[key] = kept, ImageWriter(self._persister, fd, backup=kept.image, turn=turn)
         return ""
 
     def _drop(self, key: _Key) -> None:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from torch.distributed.tensor import DTensor
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.backup.placement import Layout, place
+from slurm_robust.checkpoint.saving.backup.placement import ParallelLayout, place
 from slurm_robust.checkpoint.saving.rank.buffers import Buffers, Retention
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Plan, Ranks
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup, SavePlan
 from slurm_robust.checkpoint.saving.shared.image import MOST_BACKUPS
 
 _REMEDY = "Give the job more memory (--mem), or keep fewer backups: Checkpointer(backups=1), or 0"
@@ -25,7 +25,7 @@ Backups = tuple[tuple[int, ...], ...]
 """Rank → the ranks on whose nodes its copies are kept, too."""
 
 
-class Wish(NamedTuple):
+class SetupOptions(NamedTuple):
     """What was asked for.
 
     Attributes:
@@ -53,14 +53,14 @@ def asked(backups: int | None) -> int | None:
     return backups
 
 
-class Resumed(NamedTuple):
+class ResumedFrom(NamedTuple):
     """What a run goes on from: the id of a save in memory, empty for none; the step, -1 where nothing was loaded."""
 
     resumed: str = ""
     step: int = -1
 
 
-class Seat(NamedTuple):
+class RankNode(NamedTuple):
     """Where a rank sits; `node` is its persister's number."""
 
     node: str
@@ -68,7 +68,7 @@ class Seat(NamedTuple):
     by_agent: bool
 
 
-class Call(NamedTuple):
+class BackupEndpoint(NamedTuple):
     """Where a rank's persister can be called, and how much memory a backup of that rank takes."""
 
     port: int
@@ -76,14 +76,14 @@ class Call(NamedTuple):
     image_bytes: int
 
 
-def seat(link: Link) -> Seat:
+def seat(link: PersisterLink) -> RankNode:
     """This rank's.
 
     Raises:
         CheckpointError: the persister is gone.
     """
     answer, _ = link.ask({"t": "node"})
-    return Seat(str(answer["node"]), os.environ.get("SLURMD_NODENAME") or socket.gethostname(), link.by_agent)
+    return RankNode(str(answer["node"]), os.environ.get("SLURMD_NODENAME") or socket.gethostname(), link.by_agent)
 
 
 def axes(flat: Mapping[str, Any], world_size: int) -> dict[str, int]:
@@ -96,7 +96,7 @@ def axes(flat: Mapping[str, Any], world_size: int) -> dict[str, int]:
     return dict(reversed(list(zip(names, mesh.mesh.shape, strict=True))))
 
 
-def wanted(seats: list[Seat], wish: Wish) -> tuple[int, str]:
+def wanted(seats: list[RankNode], wish: SetupOptions) -> tuple[int, str]:
     """How many backups each rank is to have, and why they are fewer than was asked for. Pure."""
     nodes = len({one.node for one in seats})
     if wish.backups is None:
@@ -107,7 +107,7 @@ def wanted(seats: list[Seat], wish: Wish) -> tuple[int, str]:
     return found, f"{_HOW_MANY[found]}: {few}" if found < most else ""
 
 
-def backups(seats: list[Seat], wish: Wish, groups: Mapping[str, int], copies: int) -> Backups:
+def backups(seats: list[RankNode], wish: SetupOptions, groups: Mapping[str, int], copies: int) -> Backups:
     """Rank → the ranks on whose nodes it is kept, too; empty where no backups are kept. Pure.
 
     Raises:
@@ -118,13 +118,13 @@ def backups(seats: list[Seat], wish: Wish, groups: Mapping[str, int], copies: in
     numbers: dict[str, int] = {}
     node_of = [numbers.setdefault(one.node, len(numbers)) for one in seats]
     try:
-        placed = place(Layout(wish.layout or groups, node_of=node_of), copies)
+        placed = place(ParallelLayout(wish.layout or groups, node_of=node_of), copies)
     except ValueError as error:
         raise CheckpointError(str(error), "Checkpointer(layout=...) names sizes whose product is all ranks") from None
     return placed.backups if placed is not None else ()
 
 
-class Arranged(NamedTuple):
+class BackupSetup(NamedTuple):
     """The buffers, who keeps what, and why that are fewer backups than were asked for; empty where they are not."""
 
     buffers: Buffers
@@ -133,8 +133,14 @@ class Arranged(NamedTuple):
 
 
 def arrange(
-    link: Link, plan: Plan, ranks: Ranks, wish: Wish, *, groups: Mapping[str, int], resumed: Resumed
-) -> Arranged:
+    link: PersisterLink,
+    plan: SavePlan,
+    ranks: RankGroup,
+    wish: SetupOptions,
+    *,
+    groups: Mapping[str, int],
+    resumed: ResumedFrom,
+) -> BackupSetup:
     """Take memory for this rank's copies and for those that its node keeps, and have them sent; all ranks call it.
 
     Args:
@@ -148,9 +154,9 @@ def arrange(
     Raises:
         CheckpointError: it does not fit, or nobody can be reached; the same on all ranks.
     """
-    together = _Together(ranks)
-    seats: list[Seat] = together.all(lambda: seat(link))
-    here = _Here(link, together, seats, resumed)
+    together = _AllRanks(ranks)
+    seats: list[RankNode] = together.all(lambda: seat(link))
+    here = _NodeMemory(link, together, seats, resumed)
     copies, fewer = wanted(seats, wish)
     placed = backups(seats, wish, groups, copies)
     here.settle(placed)
@@ -160,8 +166,10 @@ def arrange(
     together.meet()
     buffers = found[0]
     if not placed:
-        return Arranged(buffers, placed, fewer)
-    calls: list[Call] = together.all(lambda: _listen(link, seats[ranks.rank], os.fstat(buffers.image.fd).st_size))
+        return BackupSetup(buffers, placed, fewer)
+    calls: list[BackupEndpoint] = together.all(
+        lambda: _listen(link, seats[ranks.rank], os.fstat(buffers.image.fd).st_size)
+    )
     run = {"run": link.run, "secret": ranks.told(secrets.token_hex(32))}
     if copies == MOST_BACKUPS and wish.backups is None:
         try:
@@ -181,24 +189,24 @@ def arrange(
     buffers.backups = copies
     listen = {"t": "listen", "node": seats[ranks.rank].node, "port": calls[ranks.rank].port}
     link.standing = [listen, *rooms, told]
-    return Arranged(buffers, placed, fewer)
+    return BackupSetup(buffers, placed, fewer)
 
 
-def _listen(link: Link, mine: Seat, image_bytes: int) -> Call:
+def _listen(link: PersisterLink, mine: RankNode, image_bytes: int) -> BackupEndpoint:
     answer, _ = link.ask({"t": "listen", "node": mine.node, "port": 0})
     if "why" in answer:
         raise CheckpointError(f"{mine.name}: {answer['why']}", _REMEDY)
-    return Call(int(answer["port"]), tuple(map(str, answer["addresses"])), image_bytes)
+    return BackupEndpoint(int(answer["port"]), tuple(map(str, answer["addresses"])), image_bytes)
 
 
-def _peer(keeps: Seat, call: Call) -> dict[str, Any]:
+def _peer(keeps: RankNode, call: BackupEndpoint) -> dict[str, Any]:
     return {"name": f"node {keeps.name}", "node": keeps.node, "port": call.port, "addresses": list(call.addresses)}
 
 
-class _Here:
+class _NodeMemory:
     """What a node's persister is told of the memory that it is to have; all ranks call these methods."""
 
-    def __init__(self, link: Link, together: _Together, seats: list[Seat], resumed: Resumed) -> None:
+    def __init__(self, link: PersisterLink, together: _AllRanks, seats: list[RankNode], resumed: ResumedFrom) -> None:
         self._link, self._together, self._resumed = link, together, resumed
         self._rank = together.ranks.rank
         self._seat = seats[self._rank]
@@ -214,7 +222,7 @@ class _Here:
             self._together.one(lambda: self._link.ask({"t": "settle", **told}))
         self._together.meet()
 
-    def fit(self, placed: Backups, calls: list[Call]) -> None:
+    def fit(self, placed: Backups, calls: list[BackupEndpoint]) -> None:
         """Ask whether all nodes have the memory; nothing is taken.
 
         Raises:
@@ -226,7 +234,7 @@ class _Here:
             self._together.one(lambda: _yes(self._link, told))
         self._together.meet()
 
-    def rooms(self, placed: Backups, calls: list[Call], run: Mapping[str, str]) -> list[dict[str, Any]]:
+    def rooms(self, placed: Backups, calls: list[BackupEndpoint], run: Mapping[str, str]) -> list[dict[str, Any]]:
         """Take the memory; what the persister was told for it.
 
         Raises:
@@ -244,16 +252,16 @@ class _Here:
         return rooms
 
 
-def _yes(link: Link, message: dict[str, Any], remedy: str = "") -> None:
+def _yes(link: PersisterLink, message: dict[str, Any], remedy: str = "") -> None:
     answer, _ = link.ask(message)
     if answer["why"]:
         raise CheckpointError(str(answer["why"]), remedy)
 
 
-class _Together:
+class _AllRanks:
     """What one rank cannot do, none does."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: RankGroup) -> None:
         self.ranks = ranks
         self._failure = ""
 

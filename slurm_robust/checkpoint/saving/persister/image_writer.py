@@ -14,26 +14,25 @@ from typing import Protocol
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.backup.sender import Peer, Sender, Throttle
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.shared import local_files, wire
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note
+from slurm_robust.checkpoint.saving.shared import file_writer, local_files, wire
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note
 from slurm_robust.checkpoint.saving.shared.tiers import LOCAL, SHARED
 from slurm_robust.checkpoint.store import seals
 
 
-class Sealing(Protocol):
+class SealHost(Protocol):
     """What seals a save once all ranks' files are there; the persister."""
 
     def poke(self) -> None:
         """Have it look whether there is anything left to do."""
 
     def sealing(
-        self, keeper: Keeper, description: Description, folder: Path, note: Note, done: Callable[[], None]
+        self, keeper: ImageWriter, description: ImageDescription, folder: Path, note: Note, done: Callable[[], None]
     ) -> None:
         """Seal a save beside whatever is written next; then call `done`."""
 
 
-class Keeper:
+class ImageWriter:
     """One rank's image, and the thread that writes it.
 
     Args:
@@ -43,7 +42,7 @@ class Keeper:
         turn: Which of that rank's backups it is, 0 or 1.
     """
 
-    def __init__(self, persister: Sealing, fd: int, *, backup: Image | None = None, turn: int = 0) -> None:
+    def __init__(self, persister: SealHost, fd: int, *, backup: Image | None = None, turn: int = 0) -> None:
         self.persister = persister
         self.image = backup or Image(fd)
         self.backup, self.turn = backup is not None, turn
@@ -154,7 +153,7 @@ class Keeper:
             if self.dropped:
                 return  # what waits for its seal does not need the memory
 
-    def _write(self, description: Description, slot: int, number: int, note: Note) -> None:
+    def _write(self, description: ImageDescription, slot: int, number: int, note: Note) -> None:
         file_writer.reached("copy taken")
         folder = Path(description.directory) / note.folder
         ordered = note.save_id in self._orders
@@ -193,12 +192,12 @@ class Keeper:
         finish()
         file_writer.reached("copy finished")
 
-    def _written(self, folder: Path, description: Description, note: Note) -> bool:
+    def _written(self, folder: Path, description: ImageDescription, note: Note) -> bool:
         # When agents end, both backups of a lost rank are to be written: the second one leaves that to the first.
         patience = 1 + self.turn if note.save_id in self._flushed else 1
         return file_writer.written_by_another(folder, description, note.save_id, patience * file_writer.ANOTHER_S)
 
-    def _write_files(self, description: Description, slot: int, number: int, folder: Path, note: Note) -> bytes:
+    def _write_files(self, description: ImageDescription, slot: int, number: int, folder: Path, note: Note) -> bytes:
         found, digest = [], b""
         writer = file_writer.WRITERS[1 + self.turn if self.backup else 0]
         if description.file_bytes:
@@ -212,7 +211,7 @@ class Keeper:
         file_writer.note_part(folder, file_writer.part_of(description, note, tuple(found)))
         return digest
 
-    def _write_local(self, description: Description, slot: int, note: Note) -> bytes:
+    def _write_local(self, description: ImageDescription, slot: int, note: Note) -> bytes:
         """Write to the node's own disk; what goes wrong there is told, and costs that tier alone."""
         try:
             return local_files.write(description, self.image, slot, note)

@@ -23,12 +23,10 @@ from typing import Any
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import rollback_log
-from slurm_robust.checkpoint.saving.backup.service import Neighbours
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.persister.image_writer import Keeper, say
-from slurm_robust.checkpoint.saving.rank import memory_budget
-from slurm_robust.checkpoint.saving.shared import wire
-from slurm_robust.checkpoint.saving.shared.image import Description, Note
+from slurm_robust.checkpoint.saving.backup.service import BackupService
+from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter, say
+from slurm_robust.checkpoint.saving.shared import file_writer, memory_budget, wire
+from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
 from slurm_robust.checkpoint.store import seals
 from slurm_robust.checkpoint.store.demotion import demote
 
@@ -51,9 +49,9 @@ class Persister:
     def __init__(self, listening: socket.socket, lifeline: int | None) -> None:
         self.listening = listening
         self.lifeline = lifeline
-        self.keepers: dict[tuple[str, int], Keeper] = {}
-        self.neighbours = Neighbours(self)
-        self.connections: dict[socket.socket, Keeper | None] = {}
+        self.keepers: dict[tuple[str, int], ImageWriter] = {}
+        self.neighbours = BackupService(self)
+        self.connections: dict[socket.socket, ImageWriter | None] = {}
         self._seals = 0
         self._lock = threading.Lock()
         self._pruning = threading.Lock()
@@ -67,7 +65,7 @@ class Persister:
     # -- sealing -----------------------------------------------------------------------------------------------
 
     def sealing(
-        self, keeper: Keeper, description: Description, folder: Path, note: Note, done: Callable[[], None]
+        self, keeper: ImageWriter, description: ImageDescription, folder: Path, note: Note, done: Callable[[], None]
     ) -> None:
         """Seal a save once all ranks' parts are there, beside whatever is written next; then call `done`."""
         with self._lock:
@@ -75,7 +73,7 @@ class Persister:
         threading.Thread(target=self._seal, args=(keeper, description, folder, note, done), daemon=True).start()
 
     def _seal(
-        self, keeper: Keeper, description: Description, folder: Path, note: Note, done: Callable[[], None]
+        self, keeper: ImageWriter, description: ImageDescription, folder: Path, note: Note, done: Callable[[], None]
     ) -> None:
         failure = warning = ""
         try:
@@ -95,7 +93,7 @@ class Persister:
             keeper.wake.set()
             self.poke()
 
-    def _retain(self, description: Description) -> str:
+    def _retain(self, description: ImageDescription) -> str:
         """Remove old checkpoints, one save at a time; why that failed. The new one is sealed whatever comes of it."""
         if not description.keep:
             return ""
@@ -108,7 +106,7 @@ class Persister:
         return ""
 
     @staticmethod
-    def _wait_and_seal(keeper: Keeper, description: Description, folder: Path, note: Note) -> None:
+    def _wait_and_seal(keeper: ImageWriter, description: ImageDescription, folder: Path, note: Note) -> None:
         if seals.read(folder) is not None:
             return
         until_s, moved_s = time.monotonic() + PARTS_TIMEOUT_S, 0.0
@@ -212,14 +210,14 @@ class Persister:
             self._allocate(connection, key, int(message["total_bytes"]))
         elif kind == "adopt":
             os.set_inheritable(fds[0], False)
-            keeper = self.keepers[key] = Keeper(self, fds[0])
+            keeper = self.keepers[key] = ImageWriter(self, fds[0])
             self._take(connection, keeper)
             keeper.start()
             wire.send(connection, {"t": "adopted"})
         else:
             self.neighbours.answer(connection, message, key[0], held)
 
-    def _take(self, connection: socket.socket, keeper: Keeper) -> None:
+    def _take(self, connection: socket.socket, keeper: ImageWriter) -> None:
         if keeper.connection not in (None, connection):
             keeper.rank_gone()  # its end is not heard yet
         keeper.connection = connection
@@ -231,7 +229,7 @@ class Persister:
         except CheckpointError as error:
             wire.send(connection, {"t": "refused", "why": error.what})
             return
-        keeper = self.keepers[key] = Keeper(self, fd)
+        keeper = self.keepers[key] = ImageWriter(self, fd)
         self._take(connection, keeper)
         wire.send(connection, {"t": "allocated"}, [fd])
 

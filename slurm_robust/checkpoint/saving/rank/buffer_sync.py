@@ -8,13 +8,18 @@ from collections.abc import Callable
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.rank.buffers import Buffers
-from slurm_robust.checkpoint.saving.rank.save_plan import Ranks
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 
 
 def wait(
-    buffers: Buffers, ranks: Ranks, hear: Callable[[float], None], until_s: float = math.inf, *, written: bool = False
+    buffers: Buffers,
+    ranks: RankGroup,
+    hear: Callable[[float], None],
+    until_s: float = math.inf,
+    *,
+    written: bool = False,
 ) -> str:
     """Wait until no rank's next buffer is in use, and all newest copies are kept on other nodes; all ranks call it.
 

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.persister.file_writer import reached
 from slurm_robust.checkpoint.saving.rank import copying, deferred_copies, gpu_copies
 from slurm_robust.checkpoint.saving.rank.copying import Pairs
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Plan
-from slurm_robust.checkpoint.saving.shared.file_layout import Layout, views
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import SavePlan
+from slurm_robust.checkpoint.saving.shared.file_layout import FileLayout, views
+from slurm_robust.checkpoint.saving.shared.file_writer import reached
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note, sizes
 
 _POLL_S = 0.005
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID")
@@ -43,10 +43,10 @@ class Buffers:
         CheckpointError: it is refused, or no persister can be had.
     """
 
-    def __init__(self, link: Link, plan: Plan, world_size: int, retention: Retention) -> None:
+    def __init__(self, link: PersisterLink, plan: SavePlan, world_size: int, retention: Retention) -> None:
         self.link, self.layout = link, plan.layout
         metadata = plan.metadata if keeps_metadata(link.rank) else b""
-        description = Description(
+        description = ImageDescription(
             directory=str(link.directory),
             rank=link.rank,
             world_size=world_size,
@@ -81,9 +81,9 @@ class Buffers:
         """How many other nodes keep what is copied here, too."""
         self.number = image.newest()
         self._targets = [self._prepared(plan.layout, slot) for slot in SLOTS]
-        self._deferred: tuple[int, Note, deferred_copies.Deferred] | None = None
+        self._deferred: tuple[int, Note, deferred_copies.DeferredCopies] | None = None
 
-    def _prepared(self, layout: Layout, slot: int) -> list[torch.Tensor | memoryview]:
+    def _prepared(self, layout: FileLayout, slot: int) -> list[torch.Tensor | memoryview]:
         """Where to copy to; every page of a slot that holds nothing is touched now, and not in a step."""
         view = self.image.slot(slot)
         if self.image.held(slot) is None and layout.file_bytes:
@@ -160,7 +160,7 @@ class Buffers:
                 going.wait()
         if later[0]:
             # Last: where the rest cannot be copied, nothing is to complete the slot, or to go on writing into it.
-            self._deferred = slot, note, deferred_copies.Deferred(*later)
+            self._deferred = slot, note, deferred_copies.DeferredCopies(*later)
         else:
             self._complete(slot, note)
 

@@ -18,19 +18,18 @@ from torch.utils.hooks import RemovableHandle
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health.health_log import HealthLog
 from slurm_robust.checkpoint.saving.backup import setup
-from slurm_robust.checkpoint.saving.persister import file_writer
 from slurm_robust.checkpoint.saving.rank import buffer_sync, deferred_copies
 from slurm_robust.checkpoint.saving.rank.bindings import Bindings
 from slurm_robust.checkpoint.saving.rank.buffers import Buffers, Retention
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Plan, Ranks, State, agree
-from slurm_robust.checkpoint.saving.rank.synchronous import InStep
-from slurm_robust.checkpoint.saving.rank.termination import Leaving
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import FlatState, RankGroup, SavePlan, agree
+from slurm_robust.checkpoint.saving.rank.synchronous import SynchronousWriter
+from slurm_robust.checkpoint.saving.rank.termination import TerminationSignals
 from slurm_robust.checkpoint.saving.rank.training_state import collect_untouched
 from slurm_robust.checkpoint.saving.restart.choose import Resume, resume
-from slurm_robust.checkpoint.saving.shared import local_files
+from slurm_robust.checkpoint.saving.shared import file_writer, local_files
 from slurm_robust.checkpoint.saving.shared.image import Note
-from slurm_robust.checkpoint.saving.shared.tiers import SHARED, Schedule
+from slurm_robust.checkpoint.saving.shared.tiers import SHARED, TierSchedule
 
 _RUN_LETTERS = 6
 
@@ -84,10 +83,10 @@ class Checkpointer:
             raise ValueError(f"keep is {keep}: 0 keeps all, 1 or more so many")
         self.directory = Path(directory).absolute()
         self.keep, self.asynchronous, self.overlap, self.rng = keep, asynchronous, overlap, rng
-        self.ranks = Ranks()
+        self.ranks = RankGroup()
         letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(_RUN_LETTERS))
         self.run: str = self.ranks.told(letters)
-        self.link = Link(self.run, self.directory, self.ranks.rank)
+        self.link = PersisterLink(self.run, self.directory, self.ranks.rank)
         self.last_sealed: int | None = None
         """The last step that this rank knows to be sealed."""
         self.failures: list[str] = []
@@ -99,16 +98,16 @@ class Checkpointer:
         self.resumed: Resume | None = None
         """What `load_latest` chose, and where from."""
         self._health: HealthLog | None = None
-        self._plan: Plan | None = None
+        self._plan: SavePlan | None = None
         self._signature = 0
         self._buffers: Buffers | None = None
         self._bindings: Bindings | None = None
         disk = str(local_files.root(Path(local), self.directory)) if local is not None else ""
         retention = Retention(keep, disk, keep_local)
-        self._wish = setup.Wish(retention, setup.asked(backups), layout, backup_bytes_per_s)
-        self._schedule = Schedule(every, local=local is not None)
-        self._resumed = setup.Resumed()
-        self._leaving: Leaving | None = None
+        self._wish = setup.SetupOptions(retention, setup.asked(backups), layout, backup_bytes_per_s)
+        self._schedule = TierSchedule(every, local=local is not None)
+        self._resumed = setup.ResumedFrom()
+        self._leaving: TerminationSignals | None = None
         self._hook: RemovableHandle | None = None
         if until_update and asynchronous:
             # Of all optimizers: the one in `state` may be a wrapper, whose own step() is none of torch's.
@@ -220,7 +219,7 @@ class Checkpointer:
             signals: SIGTERM, which Slurm sends KillWait before SIGKILL; what `--signal` names.
             within_s: From the signal to the end, at most; Slurm's KillWait is 30 s where a site has not changed it.
         """
-        self._leaving = Leaving(signals, within_s)
+        self._leaving = TerminationSignals(signals, within_s)
 
     def _asked_to_leave(self) -> bool:
         if self._leaving is None or self.stopping:
@@ -241,7 +240,7 @@ class Checkpointer:
     def _ready(self, state: Mapping[str, Any]) -> list[torch.Tensor | bytes]:
         """What is to be copied, in the plan's order; the plan is made anew where it does not fit any more."""
         flat = self._bindings.flat(state) if self._bindings is not None else None
-        collected: State | None = None
+        collected: FlatState | None = None
         contents: list[torch.Tensor | bytes] | None = None
         if flat is None:
             collected = self._collected(state)
@@ -259,16 +258,16 @@ class Checkpointer:
         assert contents is not None
         return contents
 
-    def _collected(self, state: Mapping[str, Any]) -> State:
-        return State(collect_untouched(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0)
+    def _collected(self, state: Mapping[str, Any]) -> FlatState:
+        return FlatState(collect_untouched(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0)
 
-    def _agree(self, collected: State) -> None:
+    def _agree(self, collected: FlatState) -> None:
         """Make plan and buffers, all ranks together."""
         self._plan, self._signature = agree(collected, self.ranks), collected.signature()
         if not self.asynchronous:
             return
         self._buffers = None
-        resumed, self._resumed = self._resumed, setup.Resumed()
+        resumed, self._resumed = self._resumed, setup.ResumedFrom()
         groups = setup.axes(collected.flat, self.ranks.world_size)
         try:
             arranged = setup.arrange(self.link, self._plan, self.ranks, self._wish, groups=groups, resumed=resumed)
@@ -286,7 +285,7 @@ class Checkpointer:
     def _write(self, note: Note, contents: list[torch.Tensor | bytes]) -> bool:
         """Write in the step."""
         assert self._plan is not None
-        failure = InStep(self.directory, self.ranks, self.keep, self._say).write(self._plan, note, contents)
+        failure = SynchronousWriter(self.directory, self.ranks, self.keep, self._say).write(self._plan, note, contents)
         if failure:
             self._failed(note.step, failure)
             return False
@@ -358,7 +357,7 @@ class Checkpointer:
             rng=self.rng,
         )
         step = self.resumed.step
-        self._resumed = setup.Resumed(self.resumed.save_id, -1 if step is None else step)
+        self._resumed = setup.ResumedFrom(self.resumed.save_id, -1 if step is None else step)
         self._schedule.saved(self.resumed.step or 0, self._schedule.all)
         for text in self.resumed.notes:
             if self.ranks.rank == 0:

@@ -157,7 +157,7 @@ def here(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
             torch._foreach_copy_(into, out)
 
 
-class Beside:
+class ThreadedCopy:
     """A copy that other threads have begun, while this one does something else; `wait` has this one join in.
 
     Args:
@@ -213,7 +213,7 @@ def copy(
         half()
         here(into[middle:], out[middle:])
         return
-    beside = Beside(into, out, threads - 1)
+    beside = ThreadedCopy(into, out, threads - 1)
     told = False
 
     def took() -> None:

@@ -38,7 +38,7 @@ def _storage(tensor: torch.Tensor) -> int:
     return local_tensor(tensor).untyped_storage().data_ptr()
 
 
-class Going(Protocol):
+class RunningCopy(Protocol):
     """A copy that goes on."""
 
     def wait(self) -> None:
@@ -49,7 +49,7 @@ class Going(Protocol):
         """
 
 
-def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[Going]:
+def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[RunningCopy]:
     """Begin to copy; what nobody can copy beside the training is copied here.
 
     Raises:
@@ -60,19 +60,19 @@ def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[Goi
         targets, sources = by_device.setdefault(source.device, ([], []))
         targets.append(target)
         sources.append(source)
-    going: list[Going] = []
+    going: list[RunningCopy] = []
     # GPUs first: they copy while this thread sees to the rest.
     for device, pairs in sorted(by_device.items(), key=lambda one: one[0].type != "cuda"):
         if device.type == "cuda":
-            going.append(gpu_copies.OnStream(device, *pairs))
+            going.append(gpu_copies.GpuCopy(device, *pairs))
         elif device.type == "cpu":
-            going.append(copying.Beside(*pairs, copying.threads_here()))
+            going.append(copying.ThreadedCopy(*pairs, copying.threads_here()))
         else:
             copying.here(*pairs)
     return going
 
 
-class Deferred:
+class DeferredCopies:
     """A copy that goes on, of tensors that are not to change meanwhile."""
 
     def __init__(self, into: list[torch.Tensor], out: list[torch.Tensor]) -> None:

@@ -15,7 +15,7 @@ _PORTABLE = 1
 """cudaHostRegisterPortable: for all of a process's GPUs."""
 
 
-class OnStream:
+class GpuCopy:
     """A copy that goes on; it sees what the training's stream has been given so far, and nothing later.
 
     Args:

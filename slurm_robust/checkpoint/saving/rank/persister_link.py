@@ -41,7 +41,7 @@ def agent_name(env: Mapping[str, str], uid: int) -> str:
     return f"srobust-ckpt{PROTOCOL}-{uid}-{env.get('SLURM_CLUSTER_NAME', '')}-{job}-{node}" if job and node else ""
 
 
-class Link:
+class PersisterLink:
     """A connection to the persister.
 
     Args:

@@ -11,16 +11,16 @@ import torch
 import torch.distributed as dist
 import xxhash
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner import SavePlan as DcpSavePlan
 from torch.distributed.tensor import DTensor
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.rank.bindings import local_tensor
 from slurm_robust.checkpoint.saving.shared import file_pieces
-from slurm_robust.checkpoint.saving.shared.file_layout import Layout, arrange, pickled_value, stored
+from slurm_robust.checkpoint.saving.shared.file_layout import FileLayout, arrange, pickled_value, stored
 
 
-class Plan(NamedTuple):
+class SavePlan(NamedTuple):
     """A rank's share of every save.
 
     Attributes:
@@ -30,7 +30,7 @@ class Plan(NamedTuple):
         digest: Of that.
     """
 
-    layout: Layout
+    layout: FileLayout
     file: str
     metadata: bytes
     digest: str
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
         return found
 
 
-class Ranks:
+class RankGroup:
     """The ranks that save together; one process alone where torch.distributed is not up.
 
     A gloo group of its own, so that nothing of ours stands in the order of the training's collectives, or on its GPU.
@@ -103,7 +103,7 @@ class Ranks:
         return [int(value) for value in told.tolist()]
 
 
-class State:
+class FlatState:
     """A collected state, flat: what DCP calls each tensor and value of it."""
 
     def __init__(self, collected: Mapping[str, Any], *, first: bool) -> None:
@@ -124,7 +124,7 @@ class State:
         return hash(tuple(told))
 
 
-def agree(state: State, ranks: Ranks) -> Plan:
+def agree(state: FlatState, ranks: RankGroup) -> SavePlan:
     """Make the plan; all ranks call it.
 
     Raises:
@@ -142,7 +142,7 @@ def agree(state: State, ranks: Ranks) -> Plan:
     except CheckpointError as error:
         failure = str(error)
     plans = ranks.gather_on_first((failure, mine))
-    shares: list[tuple[str, SavePlan | None]] = []
+    shares: list[tuple[str, DcpSavePlan | None]] = []
     metadata: Any = None
     if plans:
         failures = [why for why, _ in plans if why]
@@ -165,7 +165,7 @@ def agree(state: State, ranks: Ranks) -> Plan:
         metadata.storage_data = {index: where for share in told for index, where in share.items()}
         written = pickle.dumps(metadata)
     written = ranks.told(written)
-    return Plan(layout, file if layout.file_bytes else "", written, xxhash.xxh3_128_hexdigest(written))
+    return SavePlan(layout, file if layout.file_bytes else "", written, xxhash.xxh3_128_hexdigest(written))
 
 
 def _check_supported(name: str, value: object) -> None:

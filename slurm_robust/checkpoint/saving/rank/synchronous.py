@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.rank.save_plan import Plan, Ranks
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup, SavePlan
+from slurm_robust.checkpoint.saving.shared import file_writer
 from slurm_robust.checkpoint.saving.shared.file_layout import pieces_of
 from slurm_robust.checkpoint.saving.shared.image import Note
 
@@ -20,7 +20,7 @@ _SEAL_S = 60.0
 """For a network file system to show rank 0 what the others have just written."""
 
 
-class InStep:
+class SynchronousWriter:
     """Writes for one directory; all ranks call it.
 
     Args:
@@ -30,10 +30,10 @@ class InStep:
         say: Told what does not go well, and costs no save.
     """
 
-    def __init__(self, directory: Path, ranks: Ranks, keep: int, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, ranks: RankGroup, keep: int, say: Callable[[str], None]) -> None:
         self.directory, self.ranks, self.keep, self._say = directory, ranks, keep, say
 
-    def write(self, plan: Plan, note: Note, contents: list[torch.Tensor | bytes]) -> str:
+    def write(self, plan: SavePlan, note: Note, contents: list[torch.Tensor | bytes]) -> str:
         """Write and seal a save; why that is not possible, the same on all ranks, empty where it is done."""
         folder, failure = self.directory / note.folder, ""
         try:
@@ -41,7 +41,7 @@ class InStep:
             if self.ranks.rank == 0:
                 found.append(file_writer.write_file(folder, file_writer.METADATA, [memoryview(plan.metadata)]))
             file_writer.note_part(
-                folder, file_writer.Part(save_id=note.save_id, rank=self.ranks.rank, files=tuple(found))
+                folder, file_writer.RankPart(save_id=note.save_id, rank=self.ranks.rank, files=tuple(found))
             )
         except CheckpointError as error:
             failure = str(error)

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 
-class Leaving:
+class TerminationSignals:
     """Notes signals; the handler does nothing else, since it may run in the middle of anything.
 
     Args:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import rollback_log
 from slurm_robust.checkpoint.resume import PATH_VARIABLE, resume_from_env
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Ranks
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup
 from slurm_robust.checkpoint.saving.rank.training_state import RNG, PerRank, collect, rank_key, restore
 from slurm_robust.checkpoint.saving.restart import copy_choice, loading
-from slurm_robust.checkpoint.saving.restart.held_images import Holdings
+from slurm_robust.checkpoint.saving.restart.held_images import HeldImages
 from slurm_robust.checkpoint.saving.shared.image import Note
 from slurm_robust.checkpoint.store import files, seals
 from slurm_robust.checkpoint.store.demotion import demote, demotion
@@ -41,7 +41,13 @@ class Resume(NamedTuple):
 
 
 def resume(
-    directory: Path, state: MutableMapping[str, Any], ranks: Ranks, link: Link | None, *, local: str, rng: bool
+    directory: Path,
+    state: MutableMapping[str, Any],
+    ranks: RankGroup,
+    link: PersisterLink | None,
+    *,
+    local: str,
+    rng: bool,
 ) -> Resume:
     """Choose, and load into `state`.
 
@@ -57,7 +63,7 @@ def resume(
         CheckpointError: the same on all ranks.
     """
     notes: list[str] = []
-    holdings = Holdings(directory, link, ranks, local)
+    holdings = HeldImages(directory, link, ranks, local)
     notes += holdings.notes
     try:
         found = _on_disk(directory, ranks, notes)
@@ -72,7 +78,7 @@ def resume(
             )
         while found.path is not None:
             if _verified(found.path, ranks, notes):
-                missing = load(state, loading.Files(found.path), ranks, rng=rng)
+                missing = load(state, loading.FileSource(found.path), ranks, rng=rng)
                 return Resume(found.step, "files", found.path, (*notes, *_told(missing)))
             found = _on_disk(directory, ranks, notes, anew=True)
         return Resume(notes=tuple(notes))
@@ -80,7 +86,9 @@ def resume(
         holdings.close()
 
 
-def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, *, rng: bool) -> list[str]:
+def load(
+    state: MutableMapping[str, Any], source: loading.CheckpointSource, ranks: RankGroup, *, rng: bool
+) -> list[str]:
     """Load into all objects of `state`; names of what this rank had no state for.
 
     Raises:
@@ -92,7 +100,7 @@ def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, 
     for key in [*own, *([rank_key(RNG, ranks.rank)] if rng else [])]:
         if key not in there:
             del collected[key]
-    steps = loading.Loading(collected, source)
+    steps = loading.StateLoad(collected, source)
     missing: list[str] = []
     for step in (steps.plan, steps.read, lambda: missing.extend(restore(state, collected, ranks.rank, rng=rng))):
         failure = ""
@@ -114,7 +122,7 @@ def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, 
 
 
 def _best(
-    holdings: Holdings, found: Found, directory: Path, ranks: Ranks, notes: list[str]
+    holdings: HeldImages, found: Found, directory: Path, ranks: RankGroup, notes: list[str]
 ) -> copy_choice.Choice | None:
     """What is in memory, complete and whole, and to be preferred to what is on the disk."""
     wrong: list[copy_choice.Share] = []
@@ -147,15 +155,15 @@ def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bo
     return note.step > found.step or (found.path is not None and folder.resolve() == found.path.resolve())
 
 
-def _source(holdings: Holdings, choice: copy_choice.Choice, ranks: Ranks) -> loading.Memory:
+def _source(holdings: HeldImages, choice: copy_choice.Choice, ranks: RankGroup) -> loading.MemorySource:
     owners = {share.file: holdings.reader(share) for share in choice.shares if share.file}
     told_by = holdings.reader(choice.metadata)
     metadata = ranks.told(holdings.metadata(choice.metadata) if ranks.rank == told_by else b"", by=told_by)
     here = {share.file: holdings.content(share) for share in choice.shares if share.file and holdings.is_here(share)}
-    return loading.Memory(metadata, here, owners, ranks)
+    return loading.MemorySource(metadata, here, owners, ranks)
 
 
-def _write_down(holdings: Holdings, choice: copy_choice.Choice, directory: Path, ranks: Ranks) -> None:
+def _write_down(holdings: HeldImages, choice: copy_choice.Choice, directory: Path, ranks: RankGroup) -> None:
     """What nobody has sealed yet is written now, by whoever has it: memory may be lost next time."""
     unsealed = ranks.told(not (directory / choice.note.folder / seals.SEAL_NAME).exists() if ranks.rank == 0 else None)
     if unsealed and copy_choice.LOCAL not in choice.places:
@@ -165,7 +173,7 @@ def _write_down(holdings: Holdings, choice: copy_choice.Choice, directory: Path,
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-def _on_disk(directory: Path, ranks: Ranks, notes: list[str], *, anew: bool = False) -> Found:
+def _on_disk(directory: Path, ranks: RankGroup, notes: list[str], *, anew: bool = False) -> Found:
     """What `srobust run` chose, or what rank 0 finds; the same on all ranks."""
     told: Found | CheckpointError | None = None
     if ranks.rank == 0:
@@ -183,7 +191,7 @@ def _on_disk(directory: Path, ranks: Ranks, notes: list[str], *, anew: bool = Fa
     return told
 
 
-def _verified(path: Path, ranks: Ranks, notes: list[str]) -> bool:
+def _verified(path: Path, ranks: RankGroup, notes: list[str]) -> bool:
     """Read every byte, each rank its share, and compare with the seal; one that does not fit is demoted.
 
     Raises:

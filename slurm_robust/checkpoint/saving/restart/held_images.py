@@ -10,12 +10,12 @@ import xxhash
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.backup import setup
-from slurm_robust.checkpoint.saving.persister.file_writer import METADATA
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Ranks
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup
 from slurm_robust.checkpoint.saving.restart import copy_choice
 from slurm_robust.checkpoint.saving.restart.copy_choice import Choice, Share
 from slurm_robust.checkpoint.saving.shared import local_files
+from slurm_robust.checkpoint.saving.shared.file_writer import METADATA
 from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image
 from slurm_robust.checkpoint.store import files
 
@@ -25,7 +25,7 @@ _Key = tuple[int, bool]
 """A rank of the run that saved, and whether it is its backup."""
 
 
-class Holdings:
+class HeldImages:
     """All shares that the nodes of a run hold; every rank makes one.
 
     Args:
@@ -35,7 +35,7 @@ class Holdings:
         local: The folder of these checkpoints on this node's own disk; empty for none.
     """
 
-    def __init__(self, directory: Path, link: Link | None, ranks: Ranks, local: str) -> None:
+    def __init__(self, directory: Path, link: PersisterLink | None, ranks: RankGroup, local: str) -> None:
         self._link, self._ranks = link, ranks
         self._disks = [(Path(local), copy_choice.LOCAL)] if local else []
         if ranks.rank == 0:
@@ -43,13 +43,13 @@ class Holdings:
         self._images: dict[_Key, Image | None] = {}
         self.notes: list[str] = []
         """What somebody should know."""
-        here: setup.Seat | None = None
+        here: setup.RankNode | None = None
         if link is not None:
             try:
                 here = setup.seat(link)
             except CheckpointError as error:
                 self.notes.append(f"no memory of an earlier run: {error}")
-        self._seats: list[setup.Seat | None] = ranks.gather(here)
+        self._seats: list[setup.RankNode | None] = ranks.gather(here)
         mine = [] if here is None else self._sharing(ranks.rank)
         self.shares: list[Share] = []
         """Everybody's."""

@@ -15,11 +15,11 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
-from slurm_robust.checkpoint.saving.rank.save_plan import Ranks
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup
 from slurm_robust.checkpoint.saving.shared import file_pieces
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """Some bytes of a checkpoint's file."""
 
     file: str
@@ -27,7 +27,7 @@ class Piece(NamedTuple):
     length: int
 
 
-class Planner(DefaultLoadPlanner):
+class SafeLoadPlanner(DefaultLoadPlanner):
     """DCP's own, but values are read without running anything that a file says."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
@@ -39,7 +39,7 @@ class Planner(DefaultLoadPlanner):
         super().load_bytes(read_item, admitted)
 
 
-class Source:
+class CheckpointSource:
     """Where a checkpoint's bytes are.
 
     Attributes:
@@ -48,7 +48,7 @@ class Source:
 
     metadata: bytes
 
-    def read(self, wanted: Mapping[Piece, list[ReadItem]], sink: Sink) -> None:
+    def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
         """Give every wanted piece to the sink.
 
         Raises:
@@ -57,14 +57,14 @@ class Source:
         raise NotImplementedError
 
 
-class Files(Source):
+class FileSource(CheckpointSource):
     """A folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.metadata = (folder / ".metadata").read_bytes()
 
-    def read(self, wanted: Mapping[Piece, list[ReadItem]], sink: Sink) -> None:
+    def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
         """Read them one by one; a bad sector is an error here, and would be a SIGBUS under a mapping."""
         for piece, items in wanted.items():
             view = memoryview(bytearray(piece.length))
@@ -78,7 +78,7 @@ class Files(Source):
             sink.give(view, items)
 
 
-class Memory(Source):
+class MemorySource(CheckpointSource):
     """What is in memory, here or on another node: what is not here is sent by the rank whose file it is.
 
     Args:
@@ -89,11 +89,11 @@ class Memory(Source):
     """
 
     def __init__(
-        self, metadata: bytes, here: Mapping[str, memoryview], owners: Mapping[str, int], ranks: Ranks
+        self, metadata: bytes, here: Mapping[str, memoryview], owners: Mapping[str, int], ranks: RankGroup
     ) -> None:
         self.metadata, self.here, self.owners, self.ranks = metadata, here, owners, ranks
 
-    def read(self, wanted: Mapping[Piece, list[ReadItem]], sink: Sink) -> None:
+    def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
         """Take what is here, then take part in sending what is not: one piece at a time, so that memory holds."""
         away = {piece for piece in wanted if piece.file not in self.here}
         failure: Exception | None = None
@@ -103,7 +103,7 @@ class Memory(Source):
                     sink.give(self._bytes(piece), items)
         except (RuntimeError, ValueError) as error:
             failure = error  # raised when the others have what they wait for
-        wanted_by: dict[Piece, list[int]] = {}
+        wanted_by: dict[FilePiece, list[int]] = {}
         for rank, missed in enumerate(self.ranks.gather(away)):
             for piece in missed:
                 wanted_by.setdefault(piece, []).append(rank)
@@ -118,7 +118,7 @@ class Memory(Source):
         if failure is not None:
             raise failure
 
-    def _exchanged(self, piece: Piece, wanted_by: list[int]) -> torch.Tensor | None:
+    def _exchanged(self, piece: FilePiece, wanted_by: list[int]) -> torch.Tensor | None:
         """A piece that one rank has and others want, on those others."""
         owner, mine = self.owners[piece.file], self.ranks.rank
         everybody = 2 * len(wanted_by) > self.ranks.world_size
@@ -137,14 +137,14 @@ class Memory(Source):
             dist.recv(sent, src=owner, group=self.ranks.group)
         return sent
 
-    def _bytes(self, piece: Piece) -> memoryview:
+    def _bytes(self, piece: FilePiece) -> memoryview:
         return self.here[piece.file][piece.at : piece.at + piece.length]
 
 
-class Sink:
+class TensorSink:
     """Takes pieces and puts them where they belong."""
 
-    def __init__(self, planner: Planner, metadata: Metadata) -> None:
+    def __init__(self, planner: SafeLoadPlanner, metadata: Metadata) -> None:
         self.planner = planner
         self._kinds: dict[MetadataIndex, tuple[torch.dtype, tuple[int, ...]]] = {}
         for name, told in metadata.state_dict_metadata.items():
@@ -201,7 +201,7 @@ def _understood(metadata: bytes) -> Metadata:
     return understood
 
 
-class Loading:
+class StateLoad:
     """A load in two parts: what can fail by itself, then what all ranks may do together.
 
     Args:
@@ -209,10 +209,10 @@ class Loading:
         source: Where the checkpoint is.
     """
 
-    def __init__(self, collected: dict[str, Any], source: Source) -> None:
+    def __init__(self, collected: dict[str, Any], source: CheckpointSource) -> None:
         self.collected, self.source = collected, source
-        self._wanted: dict[Piece, list[ReadItem]] = {}
-        self._sink: Sink | None = None
+        self._wanted: dict[FilePiece, list[ReadItem]] = {}
+        self._sink: TensorSink | None = None
 
     def plan(self) -> None:
         """Find out what this rank needs.
@@ -220,14 +220,14 @@ class Loading:
         Raises:
             RuntimeError, ValueError: the state is another one than what was saved.
         """
-        metadata, planner = _understood(self.source.metadata), Planner()
+        metadata, planner = _understood(self.source.metadata), SafeLoadPlanner()
         planner.set_up_planner(self.collected, metadata, True)
         plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
         stored = metadata.storage_data or {}
         for item in plan.items:
             where = stored[item.storage_index]
-            self._wanted.setdefault(Piece(where.relative_path, where.offset, where.length), []).append(item)
-        self._sink = Sink(planner, metadata)
+            self._wanted.setdefault(FilePiece(where.relative_path, where.offset, where.length), []).append(item)
+        self._sink = TensorSink(planner, metadata)
 
     def read(self) -> None:
         """Read it.

@@ -19,7 +19,7 @@ from slurm_robust.checkpoint.saving.shared import file_pieces
 _LEAST_RESERVED_BYTES = 512
 
 
-class Place(NamedTuple):
+class FileItem(NamedTuple):
     """Where one item of the plan lies in the file.
 
     Attributes:
@@ -36,15 +36,15 @@ class Place(NamedTuple):
     length: int
     data_at: int
     data_bytes: int
-    frame: file_pieces.Frame
+    frame: file_pieces.PieceFrame
     dtype: torch.dtype | None
     shape: tuple[int, ...]
 
 
-class Layout(NamedTuple):
+class FileLayout(NamedTuple):
     """A rank's whole file."""
 
-    places: tuple[Place, ...]
+    places: tuple[FileItem, ...]
     file_bytes: int
 
 
@@ -99,15 +99,15 @@ def pickled_value(value: object) -> bytes:
         ) from None
 
 
-def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> Layout:
+def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> FileLayout:
     """Lay out the items of a final plan, one after the other.
 
     Args:
         items: Of this rank's plan.
         pickles: Of the values among them, by name; they may grow to twice that later on.
     """
-    frames: dict[tuple[torch.dtype, tuple[int, ...]], file_pieces.Frame] = {}
-    places: list[Place] = []
+    frames: dict[tuple[torch.dtype, tuple[int, ...]], file_pieces.PieceFrame] = {}
+    places: list[FileItem] = []
     at = 0
     for item in items:
         dtype: torch.dtype | None = None
@@ -123,17 +123,17 @@ def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> Layout:
                 frames[dtype, shape] = file_pieces.frame_tensor(pickled_tensor(dtype, shape), data_bytes)
             frame = frames[dtype, shape]
         length = len(frame.before) + data_bytes + len(frame.after)
-        places.append(Place(item.index, at, length, at + len(frame.before), data_bytes, frame, dtype, shape))
+        places.append(FileItem(item.index, at, length, at + len(frame.before), data_bytes, frame, dtype, shape))
         at += -(-length // file_pieces.ALIGN_BYTES) * file_pieces.ALIGN_BYTES
-    return Layout(tuple(places), at)
+    return FileLayout(tuple(places), at)
 
 
-def stored(layout: Layout, file: str) -> dict[MetadataIndex, _StorageInfo]:
+def stored(layout: FileLayout, file: str) -> dict[MetadataIndex, _StorageInfo]:
     """What DCP's metadata says of where each item lies."""
     return {place.name: _StorageInfo(file, place.at, place.length) for place in layout.places}
 
 
-def views(layout: Layout, slot: memoryview) -> list[torch.Tensor | memoryview]:
+def views(layout: FileLayout, slot: memoryview) -> list[torch.Tensor | memoryview]:
     """For each place, what to copy into: a tensor, or the bytes of a value. Writes the frames, once."""
     found: list[torch.Tensor | memoryview] = []
     for place in layout.places:
@@ -152,7 +152,7 @@ def views(layout: Layout, slot: memoryview) -> list[torch.Tensor | memoryview]:
     return found
 
 
-def pieces_of(layout: Layout, contents: Sequence[torch.Tensor | bytes]) -> Iterator[memoryview]:
+def pieces_of(layout: FileLayout, contents: Sequence[torch.Tensor | bytes]) -> Iterator[memoryview]:
     """A rank's file, piece by piece, where there is no buffer that has it; `contents` in the order of its places."""
     at = 0
     for place, content in zip(layout.places, contents, strict=True):

@@ -25,14 +25,14 @@ _MOST_32 = 0xFFFFFFFF
 _PADDING_ID = 0x4246  # "FB", what torch pads with
 
 
-class Frame(NamedTuple):
+class PieceFrame(NamedTuple):
     """What stands before and after a piece's bytes; `len(before)` is a multiple of `ALIGN_BYTES`."""
 
     before: bytes
     after: bytes
 
 
-def frame_tensor(pickled: bytes, data_bytes: int, *, zip64: bool = False) -> Frame:
+def frame_tensor(pickled: bytes, data_bytes: int, *, zip64: bool = False) -> PieceFrame:
     """The frame of a tensor.
 
     Args:
@@ -43,12 +43,12 @@ def frame_tensor(pickled: bytes, data_bytes: int, *, zip64: bool = False) -> Fra
     return _frame({OBJECT: pickled, **_MARKS}, TENSOR, data_bytes, zip64=zip64)
 
 
-def frame_object(reserved_bytes: int) -> Frame:
+def frame_object(reserved_bytes: int) -> PieceFrame:
     """The frame of a value: its pickle goes to the start of the reserved bytes, and ends itself."""
     return _frame(_MARKS, OBJECT, reserved_bytes, zip64=False)
 
 
-def _frame(others: Mapping[str, bytes], name: str, data_bytes: int, *, zip64: bool) -> Frame:
+def _frame(others: Mapping[str, bytes], name: str, data_bytes: int, *, zip64: bool) -> PieceFrame:
     wide = zip64 or data_bytes >= _MOST_32
     before, directory = b"", b""
     for other, content in others.items():
@@ -67,7 +67,7 @@ def _frame(others: Mapping[str, bytes], name: str, data_bytes: int, *, zip64: bo
         after += _END_64.pack(b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, len(directory), at)
         after += _LOCATOR_64.pack(b"PK\x06\x07", 0, at + len(directory), 1)
         at = _MOST_32
-    return Frame(before, after + _END.pack(b"PK\x05\x06", 0, 0, count, count, len(directory), at, 0))
+    return PieceFrame(before, after + _END.pack(b"PK\x05\x06", 0, 0, count, count, len(directory), at, 0))
 
 
 def _local(name: str, size: int, extra: bytes) -> bytes:

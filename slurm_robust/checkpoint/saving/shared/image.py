@@ -51,7 +51,7 @@ class Note(msgspec.Struct, frozen=True):
     tiers: tuple[str, ...] = ("shared",)
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
+class ImageDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What an image is of.
 
     Attributes:
@@ -79,7 +79,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     keep_local: int = 0
 
 
-class Sizes(NamedTuple):
+class ImageSizes(NamedTuple):
     """How large an image is, and where its parts begin."""
 
     static_bytes: int
@@ -100,10 +100,10 @@ def _up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def sizes(static_bytes: int, file_bytes: int) -> Sizes:
+def sizes(static_bytes: int, file_bytes: int) -> ImageSizes:
     """The sizes of an image for a file of so many bytes."""
     small = file_bytes < _HUGE_BYTES
-    return Sizes(_up(static_bytes, PAGE_BYTES), _up(file_bytes, PAGE_BYTES if small else _HUGE_BYTES))
+    return ImageSizes(_up(static_bytes, PAGE_BYTES), _up(file_bytes, PAGE_BYTES if small else _HUGE_BYTES))
 
 
 class Image:
@@ -125,7 +125,7 @@ class Image:
 
     # -- what never changes ------------------------------------------------------------------------------------
 
-    def describe(self, made: Sizes, description: Description, metadata: bytes) -> None:
+    def describe(self, made: ImageSizes, description: ImageDescription, metadata: bytes) -> None:
         """Write what never changes; the slots are empty from now on."""
         for at in _SLOTS_AT:
             _NUMBER.pack_into(self.view, at, 0)
@@ -140,13 +140,13 @@ class Image:
         self.view[at : at + len(metadata)] = metadata
         _HEAD.pack_into(self.view, 0, _MAGIC, *made, len(text), len(metadata))
 
-    def described(self) -> Description | None:
+    def described(self) -> ImageDescription | None:
         """What it is of; None where nothing was written yet."""
         magic, *_, text_bytes, _ = _HEAD.unpack_from(self.view, 0)
         if magic != _MAGIC:
             return None
         try:
-            return msgspec.json.decode(self.view[PAGE_BYTES : PAGE_BYTES + text_bytes], type=Description)
+            return msgspec.json.decode(self.view[PAGE_BYTES : PAGE_BYTES + text_bytes], type=ImageDescription)
         except msgspec.MsgspecError:
             return None
 
@@ -164,10 +164,10 @@ class Image:
         return self.view[at : at + metadata_bytes]
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> ImageSizes:
         """How large its parts are."""
         _, static_bytes, slot_bytes, _, _ = _HEAD.unpack_from(self.view, 0)
-        return Sizes(static_bytes, slot_bytes)
+        return ImageSizes(static_bytes, slot_bytes)
 
     def slot(self, number: int) -> memoryview:
         """The bytes of a slot."""

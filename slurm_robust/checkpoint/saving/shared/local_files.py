@@ -14,8 +14,8 @@ import msgspec
 import xxhash
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.shared.image import Description, Image, Note
+from slurm_robust.checkpoint.saving.shared import file_writer
+from slurm_robust.checkpoint.saving.shared.image import Image, ImageDescription, Note
 from slurm_robust.checkpoint.store import seals
 
 _IN_FLIGHT = 2
@@ -31,15 +31,15 @@ def root(local: Path, directory: Path) -> Path:
     return local.absolute() / f"{directory.name}-{xxhash.xxh3_64_hexdigest(str(directory).encode())}" / node
 
 
-class Written(NamedTuple):
+class WrittenPart(NamedTuple):
     """A part that lies in a folder."""
 
     folder: Path
-    part: file_writer.Part
+    part: file_writer.RankPart
     has_metadata: bool
 
 
-def written(directory: Path) -> Iterator[Written]:
+def written(directory: Path) -> Iterator[WrittenPart]:
     """All parts below a folder of checkpoints that tell what they are of, and are under no seal."""
     with contextlib.suppress(OSError):
         for folder in sorted(directory.glob("step-*")):
@@ -47,12 +47,12 @@ def written(directory: Path) -> Iterator[Written]:
                 continue
             for path in sorted(folder.glob("part-*.json")):
                 with contextlib.suppress(OSError, msgspec.MsgspecError):
-                    part = msgspec.json.decode(path.read_bytes(), type=file_writer.Part)
+                    part = msgspec.json.decode(path.read_bytes(), type=file_writer.RankPart)
                     if part.note is not None:
-                        yield Written(folder, part, (folder / file_writer.METADATA).is_file())
+                        yield WrittenPart(folder, part, (folder / file_writer.METADATA).is_file())
 
 
-def write(description: Description, image: Image, slot: int, note: Note) -> bytes:
+def write(description: ImageDescription, image: Image, slot: int, note: Note) -> bytes:
     """Write a rank's share to the node's own disk, and remove old ones; the digest of its file.
 
     Raises:

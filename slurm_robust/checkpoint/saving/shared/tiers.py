@@ -8,7 +8,7 @@ MEMORY, LOCAL, SHARED = "memory", "local", "shared"
 TIERS = (MEMORY, LOCAL, SHARED)
 
 
-class Schedule:
+class TierSchedule:
     """Intervals in steps. Decides; all ranks that see the same steps decide alike.
 
     Args:

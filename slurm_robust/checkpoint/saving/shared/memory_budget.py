@@ -17,7 +17,7 @@ _NO_LIMIT = 1 << 60
 """Version 1 of control groups says "no limit" with a number of this size."""
 
 
-class Room(NamedTuple):
+class MemoryLimit(NamedTuple):
     """What may still be taken, and who sets the limit: `the node`, or a control group's folder."""
 
     left_bytes: int
@@ -37,7 +37,7 @@ def spare_bytes(limit_bytes: int, share: float = SPARE_SHARE) -> int:
 
 def refusal(
     needed_bytes: int,
-    rooms: list[Room],
+    rooms: list[MemoryLimit],
     whose: str,
     what: str = "the two checkpoint buffers take",
     spare_share: float = SPARE_SHARE,
@@ -84,7 +84,7 @@ def _gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.2f} GiB"
 
 
-def rooms(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> list[Room]:
+def rooms(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> list[MemoryLimit]:
     """The limits that hold for this process: the node's memory, and every control group above it that has one.
 
     What cannot be read limits nothing.
@@ -93,7 +93,7 @@ def rooms(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) ->
     memory = _read(proc / "meminfo")
     numbers = {key: int(kib) << 10 for key, kib in re.findall(r"^(\w+):\s+(\d+) kB", memory, re.MULTILINE)}
     if "MemAvailable" in numbers:
-        found.append(Room(numbers["MemAvailable"], numbers.get("MemTotal", 0), "the node"))
+        found.append(MemoryLimit(numbers["MemAvailable"], numbers.get("MemTotal", 0), "the node"))
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -106,7 +106,7 @@ def rooms(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) ->
     return found
 
 
-def _above(root: Path, path: str, limit: str, used: str, reclaimable: str) -> list[Room]:
+def _above(root: Path, path: str, limit: str, used: str, reclaimable: str) -> list[MemoryLimit]:
     found = []
     names = [name for name in path.split("/") if name and name != ".."]
     for depth in range(len(names), -1, -1):
@@ -116,7 +116,7 @@ def _above(root: Path, path: str, limit: str, used: str, reclaimable: str) -> li
             continue
         # Cached files give way; a checkpoint that was just written must not keep the next one out.
         match = re.search(rf"^{reclaimable} (\d+)", _read(folder / "memory.stat"), re.MULTILINE)
-        found.append(Room(most - now + (int(match[1]) if match else 0), most, str(folder)))
+        found.append(MemoryLimit(most - now + (int(match[1]) if match else 0), most, str(folder)))
     return found
 
 

@@ -12,7 +12,7 @@ import msgspec
 import xxhash
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.shared.image import Description, Note
+from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
 from slurm_robust.checkpoint.store import files, seals
 from slurm_robust.checkpoint.store.pruning import prune
 from slurm_robust.checkpoint.store.seals import FileSeal
@@ -28,7 +28,7 @@ WRITERS = ("", ".backup1", ".backup2")
 _LOOK = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class RankPart(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's word that its share of a save is on the disk.
 
     Attributes:
@@ -48,9 +48,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     note: Note | None = None
 
 
-def part_of(description: Description, note: Note, found: tuple[FileSeal, ...]) -> Part:
+def part_of(description: ImageDescription, note: Note, found: tuple[FileSeal, ...]) -> RankPart:
     """The word of an image's rank."""
-    return Part(
+    return RankPart(
         save_id=note.save_id,
         rank=description.rank,
         files=found,
@@ -60,7 +60,7 @@ def part_of(description: Description, note: Note, found: tuple[FileSeal, ...]) -
     )
 
 
-class Missing(Exception):  # noqa: N818 (not an error: the others are not through yet)
+class MissingParts(Exception):  # noqa: N818 (not an error: the others are not through yet)
     """Parts that are not there yet; `args[0]` are their ranks."""
 
 
@@ -120,7 +120,7 @@ def _write_all(fd: int, chunk: memoryview) -> None:
         chunk = chunk[os.write(fd, chunk) :]
 
 
-def note_part(folder: Path, part: Part) -> None:
+def note_part(folder: Path, part: RankPart) -> None:
     """Leave the word for the rank that seals.
 
     Raises:
@@ -134,7 +134,9 @@ def note_part(folder: Path, part: Part) -> None:
     reached("part noted")
 
 
-def written_by_another(folder: Path, description: Description, save_id: str, patience_s: float = ANOTHER_S) -> bool:
+def written_by_another(
+    folder: Path, description: ImageDescription, save_id: str, patience_s: float = ANOTHER_S
+) -> bool:
     """Whether a rank's share is on the disk, or gets there by whoever has it, too; waits while that one writes."""
     temporaries = [folder / f".{description.file}{writer}.tmp" for writer in WRITERS]
     before, since_s = [-1], time.monotonic()
@@ -143,7 +145,7 @@ def written_by_another(folder: Path, description: Description, save_id: str, pat
             if seals.read(folder) is not None:
                 return True
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            part = msgspec.json.decode(_part_path(folder, description.rank).read_bytes(), type=Part)
+            part = msgspec.json.decode(_part_path(folder, description.rank).read_bytes(), type=RankPart)
             if part.save_id == save_id:
                 return True
         now = [_size_bytes(temporary) for temporary in temporaries]
@@ -175,13 +177,13 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
             return  # by whoever has rank 0's share, too
         for rank in range(world_size):
             path = _part_path(folder, rank)
-            part = msgspec.json.decode(path.read_bytes(), type=Part) if path.name in there else None
+            part = msgspec.json.decode(path.read_bytes(), type=RankPart) if path.name in there else None
             if part is None or part.save_id != save_id:
                 missing.append(rank)
             else:
                 found += part.files
         if missing:
-            raise Missing(missing)
+            raise MissingParts(missing)
         reached("about to seal")
         seals.write(folder, step, world_size, tuple(found), layout=LAYOUT)
         reached("sealed")
@@ -232,7 +234,7 @@ def seal_when_complete(folder: Path, save_id: str, step: int, world_size: int, g
     while True:
         try:
             return seal_parts(folder, save_id, step, world_size)
-        except Missing as missing:
+        except MissingParts as missing:
             ranks = missing.args[0]
         if give_up():
             few = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
