@@ -17,6 +17,7 @@ up seals, sizes and times of change; torch is imported by `save`, `load` and `Ch
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from slurm_robust.checkpoint.errors import CheckpointError
@@ -39,10 +40,13 @@ Report = VerificationReport
 if TYPE_CHECKING:
     from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
     from slurm_robust.checkpoint.saving.rank.training_state import PerRank
+    from slurm_robust.checkpoint.saving.shared.options import BackupOptions, CopyOptions, TierOptions
 
 __all__ = [
+    "BackupOptions",
     "CheckpointError",
     "Checkpointer",
+    "CopyOptions",
     "Entry",
     "FileSeal",
     "Found",
@@ -54,6 +58,7 @@ __all__ = [
     "Seal",
     "Skipped",
     "Swept",
+    "TierOptions",
     "Tracker",
     "VerificationReport",
     "demote",
@@ -73,14 +78,17 @@ __all__ = [
 ]
 
 
+_LAZY = {
+    "Checkpointer": "saving.rank.checkpointer",
+    "PerRank": "saving.rank.training_state",
+    "BackupOptions": "saving.shared.options",
+    "CopyOptions": "saving.shared.options",
+    "TierOptions": "saving.shared.options",
+}
+"""Imported when they are first used: most of them import torch, which the lookup at a restart must not pay for."""
+
+
 def __getattr__(name: str) -> Any:
-    """`Checkpointer` and `PerRank` import torch, which the lookup at a restart must not pay for."""
-    if name == "Checkpointer":
-        from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer  # noqa: PLC0415 (as above)
-
-        return Checkpointer
-    if name == "PerRank":
-        from slurm_robust.checkpoint.saving.rank.training_state import PerRank  # noqa: PLC0415 (as above)
-
-        return PerRank
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

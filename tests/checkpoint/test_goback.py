@@ -10,7 +10,7 @@ import pytest
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import HealthLog, latest
-from slurm_robust.checkpoint.health import rollback, rollback_log
+from slurm_robust.checkpoint.health import health_log, rollback, rollback_log
 from slurm_robust.checkpoint.health.loss_health import HealthLimits
 
 LIMITS = HealthLimits(window=8, settle_steps=10)
@@ -141,8 +141,8 @@ def steps(directory: Path) -> list[int]:
 def test_an_older_record_without_times_is_read(tmp_path: Path) -> None:
     """Written before anybody noted when a step was told."""
     train(tmp_path, range(1, 34), bad=(33,))
-    where = tmp_path / checkpoint.healthlog.HEALTH_NAME
-    record, _ = checkpoint.healthlog.read(tmp_path)
+    where = tmp_path / health_log.HEALTH_NAME
+    record, _ = health_log.read(tmp_path)
     assert record is not None
     assert abs(record.trend.told_at_s - time.time()) < 60
     where.write_text(where.read_text().replace(f'"told_at_s":{record.trend.told_at_s}', '"x":1'))

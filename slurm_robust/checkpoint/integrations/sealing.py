@@ -11,9 +11,8 @@ from pathlib import Path
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.integrations import group
 from slurm_robust.checkpoint.store import shared_seal
-from slurm_robust.checkpoint.store.demotion import DEMOTED_NAME
-from slurm_robust.checkpoint.store.seals import SEAL_NAME, seal
-from slurm_robust.checkpoint.store.verification import VERIFIED_NAME
+from slurm_robust.checkpoint.store.checkpoint_files import DEMOTED_NAME, SEAL_NAME, VERIFIED_NAME
+from slurm_robust.checkpoint.store.seals import seal
 
 
 class Sealer:

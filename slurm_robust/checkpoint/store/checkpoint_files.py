@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from slurm_robust.checkpoint.errors import CheckpointError
 
+SEAL_NAME, DEMOTED_NAME, VERIFIED_NAME = "seal.json", "demoted.json", "verified.json"
+"""Our own files in a checkpoint's folder, or beside a single file `F` as `F.seal.json`."""
 OWN_FILES = re.compile(
     r"(seal|demoted|verified)\.json\Z|part-\d+\.json\Z|\..*\.tmp\Z|.*\.(seal|demoted|verified)\.json\Z"
 )

@@ -9,10 +9,7 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import beside
-from slurm_robust.checkpoint.store.seals import SEAL_NAME
-
-DEMOTED_NAME = "demoted.json"
+from slurm_robust.checkpoint.store.checkpoint_files import DEMOTED_NAME, SEAL_NAME, beside
 
 
 class Demotion(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,14 +15,19 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import health_log
-from slurm_robust.checkpoint.store.checkpoint_files import beside, contents, written_at_s
-from slurm_robust.checkpoint.store.demotion import DEMOTED_NAME
+from slurm_robust.checkpoint.store.checkpoint_files import (
+    DEMOTED_NAME,
+    SEAL_NAME,
+    VERIFIED_NAME,
+    beside,
+    contents,
+    written_at_s,
+)
 from slurm_robust.checkpoint.store.files import OnBytes
 from slurm_robust.checkpoint.store.find import Entry, candidates, entry_of
-from slurm_robust.checkpoint.store.seals import SEAL_NAME, Seal
+from slurm_robust.checkpoint.store.seals import Seal
 from slurm_robust.checkpoint.store.seals import read as read_seal
 from slurm_robust.checkpoint.store.trackers import trackers
-from slurm_robust.checkpoint.store.verification import VERIFIED_NAME
 
 _DOOMED_PREFIX = ".srobust-pruning-"
 

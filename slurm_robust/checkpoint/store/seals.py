@@ -18,9 +18,17 @@ import msgspec
 from slurm_robust import __version__
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import base, beside, contents, require, unsafe
+from slurm_robust.checkpoint.store.checkpoint_files import (
+    DEMOTED_NAME,
+    SEAL_NAME,
+    VERIFIED_NAME,
+    base,
+    beside,
+    contents,
+    require,
+    unsafe,
+)
 
-SEAL_NAME = "seal.json"
 VERSION = 1
 _STEP_NAMED = re.compile(r"step=(\d{1,18})(?!\d)")
 """Lightning's and NeMo's names may go on after it: epoch=0-step=300-val_loss=0.25.ckpt"""
@@ -150,7 +158,7 @@ def write(
     )
     new = msgspec.structs.replace(new, check=_crc(_encoded(new)))
     files.write_atomic(beside(path, SEAL_NAME), _encoded(new))
-    for name in ("demoted.json", "verified.json"):  # both speak of the seal before, and would be ignored anyway
+    for name in (DEMOTED_NAME, VERIFIED_NAME):  # both are about the old seal, and would be ignored anyway
         beside(path, name).unlink(missing_ok=True)
     return new
 

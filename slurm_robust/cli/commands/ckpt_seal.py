@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.store.checkpoint_files import beside
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME, beside
 from slurm_robust.checkpoint.store.seal_folder import SETTLED_S
-from slurm_robust.checkpoint.store.seals import SEAL_NAME
 from slurm_robust.cli.ckpt_output import (
     EXIT_NOT_VERIFIED,
     EXITS,

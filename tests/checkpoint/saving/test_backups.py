@@ -90,7 +90,7 @@ def test_any_whole_group_is_lost(nodes: Nodes) -> None:
 
 DEAF = (
     "from slurm_robust.checkpoint.saving.backup import receiver; "
-    "receiver.Listener._serve = lambda _, sock: sock.close()"
+    "receiver.BackupReceiver._serve = lambda _, sock: sock.close()"
 )
 HASTY = "from slurm_robust.checkpoint.saving.backup import sender; sender._SUCCESSOR_S = 0.2"
 
@@ -104,7 +104,7 @@ def test_one_of_two_backups_is_out_of_reach(nodes: Nodes, monkeypatch: pytest.Mo
         with nodes.looked_after():
             in_worlds(RANKS + f'run(1, on_nodes, "{name}", lambda rank: Checkpointer({NO_DISK!r}).link.open())')
     monkeypatch.setattr(persisters, "_BOOTSTRAP", bootstrap)
-    heard = "said = []\nCheckpointer._say = lambda self, text: said.append(text)\n"
+    heard = "said = []\nCheckpointer._log = lambda self, text: said.append(text)\n"
     heard += 'def hearing(*args):\n    return {**backed_up(*args), "said": said}\n'
     (saved,) = in_worlds(RANKS + heard + train("a b c", 3, "fsdp").replace("backed_up", "hearing"))
     words = [[text for text in rank["said"] if "its backup" in text] for rank in saved]
@@ -232,7 +232,7 @@ def saves(rank, directory):
                     time.sleep(0.01)
             dist.barrier()
     while not saver._buffers.safe():
-        saver._hear(0.02)
+        saver._receive(0.02)
     dist.barrier()
     return training.digest()
 told(run(3, on_nodes, "a b c", saves, {NO_DISK!r}))
@@ -263,7 +263,7 @@ import time
 def saves(rank, directory):
     torch.manual_seed(1)
     state = {{"large": torch.rand(1_000_000), "small": torch.rand(10)}}
-    saver = Checkpointer(directory, backup_bytes_per_s=4_000_000)
+    saver = Checkpointer(directory, backups=BackupOptions(bytes_per_s=4_000_000))
     saver.prepare(state)
     if saver._plan.layout.file_bytes < 100_000:
         Path("{tmp_path}/small").write_text("ab"[rank])
@@ -275,7 +275,7 @@ def saves(rank, directory):
     began_s = time.monotonic()
     assert saver.save(3, state)
     took_s = time.monotonic() - began_s
-    while saver.ranks.most(int(not saver._buffers.safe())) != [0]:
+    while saver.ranks.maximum(int(not saver._buffers.safe())) != [0]:
         saver._buffers.ensure_alive()
     return took_s
 told(run(2, on_nodes, "a b", saves, {NO_DISK!r}))

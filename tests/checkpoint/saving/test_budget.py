@@ -60,7 +60,7 @@ def test_limits_are_read_from_every_group_above(tmp_path: Path, version: int) ->
     write(job / names[0], f"{3 * GIB}\n")
     write(job / names[1], f"{2 * GIB}\n")
     write(job / "memory.stat", f"anon 1\n{cached} {GIB // 2}\nfile 9\n")
-    assert memory_budget.rooms(proc, groups) == [
+    assert memory_budget.limits(proc, groups) == [
         MemoryLimit(4 * GIB, 8 * GIB, "the node"),
         MemoryLimit(GIB + GIB // 2, 3 * GIB, str(job)),
     ]
@@ -68,13 +68,13 @@ def test_limits_are_read_from_every_group_above(tmp_path: Path, version: int) ->
 
 def test_what_cannot_be_read_limits_nothing(tmp_path: Path) -> None:
     """No /proc, no limits: then the system itself says no."""
-    assert memory_budget.rooms(tmp_path, tmp_path) == []
+    assert memory_budget.limits(tmp_path, tmp_path) == []
     assert memory_budget.refusal(1 << 60, [], "rank 0") == ""
 
 
 def test_this_machine_has_limits() -> None:
     """The real files are understood."""
-    assert any(room.set_by == "the node" and 0 < room.left_bytes <= room.limit_bytes for room in memory_budget.rooms())
+    assert any(room.set_by == "the node" and 0 < room.left_bytes <= room.limit_bytes for room in memory_budget.limits())
 
 
 def test_too_large_a_state_is_refused_on_all_ranks(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ slow = ("; import time; from slurm_robust.checkpoint.saving.shared import file_w
 link.COMMAND[2] = link.COMMAND[2].replace("; main(", slow)
 def save(rank, directory, overlap):
     training = Training("ddp")
-    with Checkpointer(directory, overlap=overlap, keep=0) as saver:
+    with Checkpointer(directory, copying=CopyOptions(overlap=overlap), keep=0) as saver:
         saver.prepare(training.state)
         found = [saver.save(number, training.state) for number in range(1, 6)]
     return found

@@ -21,6 +21,7 @@ from slurm_robust.checkpoint.saving.backup.receiver import BackupImage, BackupRe
 from slurm_robust.checkpoint.saving.backup.sender import Peer, Sender, Throttle
 from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
 from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note, sizes
+from slurm_robust.checkpoint.saving.shared.messages import PeerAddress
 
 FILE_BYTES = 3 * sending.CHUNK_BYTES + 17
 MADE = sizes(4096, FILE_BYTES)
@@ -89,8 +90,11 @@ def until(what: Callable[[], object]) -> None:
 
 
 def peer(listener: BackupReceiver, **other: object) -> Peer:
-    """As the ranks tell it."""
-    return Peer("node b", listener.node, ("::1", "127.0.0.1"), listener.port, "run", SECRET)._replace(**other)
+    """The address and the secret that the ranks agreed on."""
+    at = {"name": "node b", "node": listener.node, "addresses": ("::1", "127.0.0.1"), "port": listener.port}
+    at |= {key: value for key, value in other.items() if key in at}
+    secret = {key: value for key, value in other.items() if key not in at}
+    return Peer(PeerAddress(**at), "run", SECRET)._replace(**secret)
 
 
 def test_a_backup_is_the_image_byte_for_byte(image: Image, kept: BackupImage) -> None:
@@ -134,7 +138,7 @@ def test_a_stranger_gets_and_gives_nothing(
     sender.end()
     listener.end()
     assert [(step, why.partition(":")[0]) for step, why in said] == [(1, "node b does not keep its backup")]
-    assert said[0][1].endswith("; training goes on without it")
+    assert said[0][1].endswith("; training continues without it")
     assert kept.image.described() is None
 
 
@@ -151,7 +155,7 @@ def test_a_peer_that_comes_back_gets_the_newest(
     said: list[tuple[int, str]] = []
     sender = Sender(image, peer(listener), Throttle(0), lambda *told: said.append(told))
     until(lambda: said)
-    assert "no memory for a backup of rank 3 is set aside here" in said[0][1]
+    assert "no memory for a backup of rank 3 is reserved here" in said[0][1]
     copy(image, 2)
     rooms["/d", 3] = kept
     sender.wake.set()
@@ -170,25 +174,25 @@ def test_a_save_waits_for_both_backups_and_not_for_a_dead_one(
     listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     said: list[tuple[int, str]] = []
-    keeper = ImageWriter(cast("Any", SimpleNamespace(poke=lambda: None)), image.fd)
-    monkeypatch.setattr(keeper, "_told_of", lambda *told: said.append(told))
+    writer = ImageWriter(cast("Any", SimpleNamespace(wake=lambda: None)), image.fd)
+    monkeypatch.setattr(writer, "_backup_changed", lambda *told: said.append(told))
     alive, dead = peer(listener), peer(listener, name="node c", port=1)
-    keeper.send_to([alive, dead], Throttle(0))
+    writer.send_to([alive, dead], Throttle(0))
     for number in (1, 2, 3):
         copy(image, number)
         assert not all(image.sent(slot, 2) for slot in SLOTS)
-        for sender in keeper.senders:
+        for sender in writer.senders:
             sender.wake.set()
         until(lambda: all(image.sent(slot, 2) for slot in SLOTS))
         assert kept.image.newest() == number
     assert [step for step, _ in said] == [1]
     assert said[0][1].startswith("node c does not keep its backup: ")
-    keeper.send_to([alive], Throttle(0))
+    writer.send_to([alive], Throttle(0))
     copy(image, 4)
-    keeper.senders[0].wake.set()
+    writer.senders[0].wake.set()
     until(lambda: all(image.sent(slot, 1) for slot in SLOTS))
     assert not image.sent(0, 2)
-    keeper.send_to([], Throttle(0))
+    writer.send_to([], Throttle(0))
     listener.end()
 
 
@@ -200,7 +204,7 @@ def test_what_is_too_large_for_its_place_is_refused(image: Image) -> None:
     listener = BackupReceiver({("/d", 3): room}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
-    with sending.dial(peer(listener))[0] as sock, pytest.raises(ConnectionRefusedError, match="would be needed"):
+    with sending.connect(peer(listener))[0] as sock, pytest.raises(ConnectionRefusedError, match="are needed"):
         sending.send_copy(sock, image, sending.Copy(1, 1, note(1)), Throttle(0))
     assert bytes(room.image.view) == bytes(4096 * 4)
     listener.end()
@@ -213,7 +217,7 @@ def test_a_copy_that_is_overwritten_while_it_is_sent_is_none(image: Image, kept:
     listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
-    with sending.dial(peer(listener))[0] as sock:
+    with sending.connect(peer(listener))[0] as sock:
         sending.send_copy(sock, image, sending.Copy(1, 1, note(1)), Throttle(0))
         copy(image, 2)
         torn = sending.Copy(0, 2, note(2))
@@ -233,16 +237,16 @@ def test_garbage_is_hung_up_on(garbage: bytes) -> None:
         theirs.sendall(garbage)
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises((handshake.HandshakeError, ConnectionError)):
-            handshake.welcome(ours, {"run": SECRET}.get, "number")
+            handshake.authenticate_caller(ours, {"run": SECRET}.get, "number")
 
 
 def test_both_sides_prove_themselves() -> None:
     """The run's name is what the side that was called learns."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        calling = threading.Thread(target=handshake.greet, args=(theirs, SECRET, "run", "number"))
+        calling = threading.Thread(target=handshake.authenticate_to, args=(theirs, SECRET, "run", "number"))
         calling.start()
-        assert handshake.welcome(ours, {"run": SECRET}.get, "number") == "run"
+        assert handshake.authenticate_caller(ours, {"run": SECRET}.get, "number") == "run"
         calling.join()
 
 

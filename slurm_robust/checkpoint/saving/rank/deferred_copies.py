@@ -17,7 +17,7 @@ from slurm_robust.checkpoint.saving.rank import copying, gpu_copies
 from slurm_robust.checkpoint.saving.rank.bindings import local_tensor
 from slurm_robust.checkpoint.saving.rank.copying import Pairs
 
-_INSTEAD = "Checkpointer(until_update=False) copies all of it in the step"
+_INSTEAD = "CopyOptions(until_update=False) copies all of it in the step"
 
 
 def may_wait(state: Mapping[str, Any], sources: Sequence[torch.Tensor | bytes]) -> list[bool]:

@@ -86,7 +86,7 @@ class RankGroup:
         dist.scatter_object_list(mine, values if self.rank == 0 else None, src=0, group=self.group)
         return mine[0]
 
-    def told(self, value: Any, by: int = 0) -> Any:
+    def broadcast(self, value: Any, by: int = 0) -> Any:
         """What rank `by` says, on every rank."""
         if self.group is None:
             return value
@@ -94,7 +94,7 @@ class RankGroup:
         dist.broadcast_object_list(box, src=by, group=self.group)
         return box[0]
 
-    def most(self, *values: int) -> list[int]:
+    def maximum(self, *values: int) -> list[int]:
         """For each value the largest of all ranks'."""
         if self.group is None:
             return list(values)
@@ -164,7 +164,7 @@ def agree(state: FlatState, ranks: RankGroup) -> SavePlan:
     if told:
         metadata.storage_data = {index: where for share in told for index, where in share.items()}
         written = pickle.dumps(metadata)
-    written = ranks.told(written)
+    written = ranks.broadcast(written)
     return SavePlan(layout, file if layout.file_bytes else "", written, xxhash.xxh3_128_hexdigest(written))
 
 

@@ -48,7 +48,7 @@ class SynchronousWriter:
         failure = next((why for why in self.ranks.gather(failure) if why), "")
         if failure:
             return failure
-        told: str = self.ranks.told(self._seal(folder, note) if self.ranks.rank == 0 else "")
+        told: str = self.ranks.broadcast(self._seal(folder, note) if self.ranks.rank == 0 else "")
         return told
 
     def _seal(self, folder: Path, note: Note) -> str:

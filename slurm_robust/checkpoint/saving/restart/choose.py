@@ -17,6 +17,7 @@ from slurm_robust.checkpoint.saving.restart import copy_choice, loading
 from slurm_robust.checkpoint.saving.restart.held_images import HeldImages
 from slurm_robust.checkpoint.saving.shared.image import Note
 from slurm_robust.checkpoint.store import files, seals
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME
 from slurm_robust.checkpoint.store.demotion import demote, demotion
 from slurm_robust.checkpoint.store.find import Found, latest
 
@@ -127,7 +128,7 @@ def _best(
     """What is in memory, complete and whole, and to be preferred to what is on the disk."""
     wrong: list[copy_choice.Share] = []
     while (choice := copy_choice.choose(holdings.shares, wrong)) is not None:
-        if not ranks.told(_admitted(choice.note, found, directory, notes) if ranks.rank == 0 else None):
+        if not ranks.broadcast(_admitted(choice.note, found, directory, notes) if ranks.rank == 0 else None):
             return None
         bad = holdings.wrong(choice)
         if not bad:
@@ -158,16 +159,16 @@ def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bo
 def _source(holdings: HeldImages, choice: copy_choice.Choice, ranks: RankGroup) -> loading.MemorySource:
     owners = {share.file: holdings.reader(share) for share in choice.shares if share.file}
     told_by = holdings.reader(choice.metadata)
-    metadata = ranks.told(holdings.metadata(choice.metadata) if ranks.rank == told_by else b"", by=told_by)
+    metadata = ranks.broadcast(holdings.metadata(choice.metadata) if ranks.rank == told_by else b"", by=told_by)
     here = {share.file: holdings.content(share) for share in choice.shares if share.file and holdings.is_here(share)}
     return loading.MemorySource(metadata, here, owners, ranks)
 
 
 def _write_down(holdings: HeldImages, choice: copy_choice.Choice, directory: Path, ranks: RankGroup) -> None:
     """What nobody has sealed yet is written now, by whoever has it: memory may be lost next time."""
-    unsealed = ranks.told(not (directory / choice.note.folder / seals.SEAL_NAME).exists() if ranks.rank == 0 else None)
+    unsealed = ranks.broadcast(not (directory / choice.note.folder / SEAL_NAME).exists() if ranks.rank == 0 else None)
     if unsealed and copy_choice.LOCAL not in choice.places:
-        holdings.write_down(choice)
+        holdings.order_writes(choice)
 
 
 # -- files -------------------------------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ def _on_disk(directory: Path, ranks: RankGroup, notes: list[str], *, anew: bool 
             told = resume_from_env(directory) if chosen else latest(directory)
         except CheckpointError as error:
             told = error
-    told = ranks.told(told)
+    told = ranks.broadcast(told)
     if isinstance(told, CheckpointError):
         raise told
     assert told is not None
@@ -223,7 +224,7 @@ def _verified(path: Path, ranks: RankGroup, notes: list[str]) -> bool:
             demote(path, wrong)
         except CheckpointError as error:
             failure = str(error)
-    if failure := ranks.told(failure):
+    if failure := ranks.broadcast(failure):
         raise CheckpointError(failure)
     return False
 

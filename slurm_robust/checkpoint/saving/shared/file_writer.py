@@ -14,6 +14,7 @@ import xxhash
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
 from slurm_robust.checkpoint.store import files, seals
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME
 from slurm_robust.checkpoint.store.pruning import prune
 from slurm_robust.checkpoint.store.seals import FileSeal
 
@@ -173,7 +174,7 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
     missing: list[int] = []
     try:
         there = set(os.listdir(folder))  # noqa: PTH208 (a listing asks a network file system anew, an open may not)
-        if seals.SEAL_NAME in there:
+        if SEAL_NAME in there:
             return  # by whoever has rank 0's share, too
         for rank in range(world_size):
             path = _part_path(folder, rank)
@@ -188,7 +189,7 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
         seals.write(folder, step, world_size, tuple(found), layout=LAYOUT)
         reached("sealed")
     except (OSError, msgspec.MsgspecError) as error:
-        if (folder / seals.SEAL_NAME).exists():
+        if (folder / SEAL_NAME).exists():
             return  # that one was quicker, and has tidied up
         raise CheckpointError(f"{folder}: cannot be sealed: {error}", _LOOK) from error
     with contextlib.suppress(OSError):  # sealed it is

@@ -16,7 +16,7 @@ import xxhash
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.shared import file_writer
 from slurm_robust.checkpoint.saving.shared.image import Image, ImageDescription, Note
-from slurm_robust.checkpoint.store import seals
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME
 
 _IN_FLIGHT = 2
 """Ranks are at most so many saves apart: what the slowest has as its newest must stay with all others."""
@@ -43,7 +43,7 @@ def written(directory: Path) -> Iterator[WrittenPart]:
     """All parts below a folder of checkpoints that tell what they are of, and are under no seal."""
     with contextlib.suppress(OSError):
         for folder in sorted(directory.glob("step-*")):
-            if (folder / seals.SEAL_NAME).exists():
+            if (folder / SEAL_NAME).exists():
                 continue
             for path in sorted(folder.glob("part-*.json")):
                 with contextlib.suppress(OSError, msgspec.MsgspecError):

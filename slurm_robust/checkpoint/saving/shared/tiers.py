@@ -27,7 +27,7 @@ class TierSchedule:
         if any(steps < 1 for steps in told.values()):
             raise ValueError(f"every is {told}: an interval is 1 step or more")
         if LOCAL in told and not local:
-            raise ValueError("every has local, and no local folder is given: Checkpointer(local=...)")
+            raise ValueError("every has local, and no local folder is given: TierOptions(local=...)")
         self._every = {tier: told.get(tier, 1) for tier in TIERS if tier != LOCAL or local}
         self._last = dict.fromkeys(self._every, 0)
 
