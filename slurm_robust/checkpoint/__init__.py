@@ -9,10 +9,16 @@
     checkpoint.save("ckpt", step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
 A checkpoint is a folder (or a single file) with a *seal*: a manifest of names, sizes and digests, written last and
-atomically, after what was written was read back. Without its seal a folder is never chosen. Choosing one only looks
-up seals, sizes and times of change; torch is imported by `save`, `load` and `Checkpointer` alone.
+atomically, after the files were read back. Without its seal a folder is never chosen. Choosing reads only seals, sizes
+and times of change; torch is imported by `save`, `load` and `Checkpointer` alone.
 
-`Checkpointer` saves models of any parallel layout beside the training: docs/checkpointer.md.
+The folders, in the order in which data passes:
+
+* `saving`: `Checkpointer`, which copies the state of any parallel layout in the step, and writes it outside of it.
+* `store`: the files and their seal. `store/seals.py` writes and reads the seal; `store/find.py` chooses a checkpoint.
+* `formats`: recognises checkpoints of other frameworks by their files, to check them without a seal.
+* `health`: which checkpoints are from before a bad loss.
+* `integrations`: one-line use in Lightning, the HF Trainer, Megatron-LM and DeepSpeed.
 """
 
 from __future__ import annotations

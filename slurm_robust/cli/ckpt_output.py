@@ -33,7 +33,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, fo
 
 
 @contextlib.contextmanager
-def bar(path: Path, doing: str, *, quiet: bool = False) -> Iterator[OnBytes | None]:
+def progress_bar(path: Path, doing: str, *, quiet: bool = False) -> Iterator[OnBytes | None]:
     """A progress bar on stderr where a person watches."""
     if quiet or not sys.stderr.isatty():
         yield None
@@ -52,7 +52,7 @@ def bar(path: Path, doing: str, *, quiet: bool = False) -> Iterator[OnBytes | No
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def errors_reported() -> Iterator[None]:
     """Errors as one line on stderr; a wrong checkpoint is 1, what nobody could read or write is 3."""
     try:
         yield
@@ -62,7 +62,7 @@ def told() -> Iterator[None]:
         fail(str(error), EXIT_COULD_NOT_TELL)
 
 
-def itself(directory: Path) -> bool:
+def is_one_checkpoint(directory: Path) -> bool:
     """Whether somebody gave one checkpoint where a folder of them is meant."""
     try:
         return directory.is_dir() and is_checkpoint(directory)
@@ -72,18 +72,18 @@ def itself(directory: Path) -> bool:
 
 def where_to_look(directory: Path) -> str:
     """What to type where there is none to choose."""
-    if itself(directory):
-        return f"it is one itself: srobust ckpt latest {directory.absolute().parent}"
+    if is_one_checkpoint(directory):
+        return f"this folder is a checkpoint itself: srobust ckpt latest {directory.absolute().parent}"
     return f"srobust ckpt list {directory}"
 
 
 def fail(message: str, code: int) -> NoReturn:
     """One line on stderr, and out."""
-    say(f"srobust ckpt: {message}", err=True)
+    print_line(f"srobust ckpt: {message}", err=True)
     sys.exit(code)
 
 
-def say(line: str, *, err: bool = False) -> None:
+def print_line(line: str, *, err: bool = False) -> None:
     """One line for people, whatever is in the names that it tells: nothing in it speaks to the terminal."""
     click.echo(plain(line), err=err)
 

@@ -194,7 +194,7 @@ def test_a_file_that_nobody_can_judge(tmp_path: Path) -> None:
     torch.save({"part": fractions.Fraction(1, 3)}, path)
     code, text = ckpt("verify", path)
     assert (code, "loading it calls fractions.Fraction" in text) == (3, True)
-    assert "where you know that it is whole: srobust ckpt seal --unchecked" in text
+    assert "if you know that it is complete: srobust ckpt seal --unchecked" in text
     assert "look at rights" not in text
     assert (ckpt("seal", path)[0], ckpt("seal", "--unchecked", path)[0]) == (1, 0)
     assert ckpt("verify", path)[0] == 0

@@ -87,7 +87,7 @@ def test_a_good_loss_and_no_record_are_no_reason(tmp_path: Path) -> None:
 def test_the_programs_last_words_count(tmp_path: Path) -> None:
     """It ended itself before it told that loss."""
     train(tmp_path, range(1, 34))
-    found = rollback.due(tmp_path, told="FloatingPointError: loss is nan", step=33)
+    found = rollback.due(tmp_path, line="FloatingPointError: loss is nan", step=33)
     assert found is not None
     assert found.to is not None
     assert (found.why, found.to.step, found.last_batch) == ("FloatingPointError: loss is nan", 20, 34)

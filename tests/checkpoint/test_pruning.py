@@ -209,7 +209,7 @@ def test_a_sealed_one_that_is_saved_again_is_not_raced(make: Make, directory: Pa
     (directory / "step-00000001" / "rank-00000.1.pt").write_bytes(b"new")
     done = prune(directory, 1)
     assert done.removed == ()
-    assert [why for _, why in done.left] == ["not sealed, and written to lately"]
+    assert [why for _, why in done.left] == ["not sealed, and modified recently"]
     assert prune(directory, 1, unfinished_after_s=0).removed == (directory / "step-00000001",)
 
 
@@ -301,4 +301,4 @@ def test_one_that_somebody_else_removes_meanwhile(make: Make, directory: Path, m
 
     monkeypatch.setattr(Path, "rename", rename)
     done = prune(directory, 1)
-    assert [why for _, why in done.left] == ["somebody else removed it"]
+    assert [why for _, why in done.left] == ["another process removed it"]

@@ -10,17 +10,17 @@ from slurm_robust.checkpoint.formats import dcp, deepspeed, huggingface, lightni
 from slurm_robust.checkpoint.formats.tree import FormatReport, Tree
 
 FORMATS: tuple[Callable[[Tree], FormatReport | None], ...] = (
-    huggingface.look_trainer,
-    lightning.look,
-    megatron.look,
-    deepspeed.look,
-    deepspeed.look_tracker,
-    dcp.look,
-    huggingface.look_indexed,
+    huggingface.recognise_trainer,
+    lightning.recognise,
+    megatron.recognise,
+    deepspeed.recognise,
+    deepspeed.recognise_tracker,
+    dcp.recognise,
+    huggingface.recognise_indexed,
 )
 
 
-def told(folder: Path, names: list[str]) -> Iterator[tuple[str, FormatReport]]:
+def reports(folder: Path, names: list[str]) -> Iterator[tuple[str, FormatReport]]:
     """(folder below, what a format says of it), from the top down.
 
     Raises:
@@ -34,6 +34,6 @@ def told(folder: Path, names: list[str]) -> Iterator[tuple[str, FormatReport]]:
             below["/".join(parts[:depth])].append("/".join(parts[depth:]))
     for where, inside in sorted(below.items(), key=lambda one: (one[0].count("/") + bool(one[0]), one[0])):
         tree = Tree(folder / where, inside)
-        for look in FORMATS:
-            if (found := look(tree)) is not None:
+        for recognise in FORMATS:
+            if (found := recognise(tree)) is not None:
                 yield where, found

@@ -57,7 +57,7 @@ def read(file: IO[bytes]) -> SafetensorsContent:
         )
     try:
         header = json.loads(file.read(length), parse_constant=_no_number)
-        tensors = {name: _tensor(told, 8 + length) for name, told in header.items() if name != "__metadata__"}
+        tensors = {name: _tensor(entry, 8 + length) for name, entry in header.items() if name != "__metadata__"}
         notes = header.get("__metadata__") or {}
         strange = [name for name, value in notes.items() if not isinstance(value, str)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -78,18 +78,18 @@ def read(file: IO[bytes]) -> SafetensorsContent:
     return SafetensorsContent(tensors)
 
 
-def _tensor(told: Any, start: int) -> Tensor:
-    begin, end = told["data_offsets"]
-    shape = told["shape"]
+def _tensor(entry: Any, start: int) -> Tensor:
+    begin, end = entry["data_offsets"]
+    shape = entry["shape"]
     if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)):
-        raise ValueError(f"an offset or a length that is none: {told}"[:200])
-    later = _LATER_KIND.match(told["dtype"])
-    bits = ITEM_BITS.get(told["dtype"], int(later[1]) if later else None)
+        raise ValueError(f"an offset or a length that is none: {entry}"[:200])
+    later = _LATER_KIND.match(entry["dtype"])
+    bits = ITEM_BITS.get(entry["dtype"], int(later[1]) if later else None)
     if bits is None:
-        raise ValueError(f"a type {told['dtype'][:20]!r} that the format has not")
+        raise ValueError(f"a type {entry['dtype'][:20]!r} that the format has not")
     if end < begin or (end - begin) * 8 != math.prod(shape) * bits:
-        raise ValueError(f"{end - begin} bytes for shape {shape} of {told['dtype']}")
-    return Tensor(told["dtype"], start + begin, end - begin)
+        raise ValueError(f"{end - begin} bytes for shape {shape} of {entry['dtype']}")
+    return Tensor(entry["dtype"], start + begin, end - begin)
 
 
 def _no_number(text: str) -> None:

@@ -246,10 +246,10 @@ def read_legacy(file: IO[bytes]) -> TorchfileContent:
         if item_bytes is None:
             return content  # of a kind nobody knows: where the next one begins cannot be told
         file.seek(at)
-        told = int.from_bytes(file.read(8), "little")
+        stored_numel = int.from_bytes(file.read(8), "little")
         end = at + 8 + storage.numel * item_bytes
-        if told != storage.numel or end > size_bytes:
-            content.problems.append(f"storage {key} at byte {at}: {told} elements told, {storage.numel} meant, "
+        if stored_numel != storage.numel or end > size_bytes:
+            content.problems.append(f"storage {key} at byte {at}: {stored_numel} elements told, {storage.numel} meant, "
                                     f"the file has {size_bytes} bytes and should have {end}")  # fmt: skip
             return content
         placed[storage.key] = msgspec.structs.replace(storage, offset=at + 8, size_bytes=end - at - 8)

@@ -132,9 +132,9 @@ def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None)
     """
     wrong: list[FileProblem] = []
     for name in names if step is not None else ():
-        told = inert.number(tree.saved(name, keep=False), key)
-        if told is not None and told != step:
-            wrong.append((name, f"of step {told}, the first rank's is of {step}"))
+        own_step = inert.number(tree.saved(name, keep=False), key)
+        if own_step is not None and own_step != step:
+            wrong.append((name, f"of step {own_step}, the first rank's is of {step}"))
     return wrong
 
 

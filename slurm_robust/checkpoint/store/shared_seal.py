@@ -103,7 +103,7 @@ def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: fl
             raise CheckpointError(f"{path}/{part.problem}", f"Not sealed; srobust ckpt verify {path}")
     # Each file by itself was looked at with its digest: what they are together is left.
     kinds = {name: kind for part in parts for name, kind in part.kinds.items()}
-    found = structure.look(path, names, known=names, kinds=kinds)
+    found = structure.inspect(path, names, known=names, kinds=kinds)
     if found.problems:
         file, what = found.problems[0]
         raise CheckpointError(f"{path / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
@@ -119,7 +119,7 @@ def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> NodePart:
     """What a node has to say of its share."""
 
     def one(name: str) -> tuple[FileSeal, str, str]:
-        return digested(path, name), *structure.look_at(path / name)
+        return digested(path, name), *structure.inspect_file(path / name)
 
     done = files.in_parallel(one, shares(sizes, nodes)[node])
     return NodePart(

@@ -28,9 +28,9 @@ _TORCH = "torch.save"
 _SAFETENSORS = "safetensors"
 _LARGEST_JSON_BYTES = 1 << 30
 _HEAD_BYTES = 4096
-COULD_NOT_TELL = "could not tell:"
+UNDETERMINED = "could not tell:"
 """What is not known to be wrong, and not known to be a checkpoint either, begins so."""
-_SEAL_IT = "where you know that it is whole: srobust ckpt seal --unchecked"
+_SEAL_IT = "if you know that it is complete: srobust ckpt seal --unchecked"
 
 
 class StructureReport(msgspec.Struct, kw_only=True):
@@ -65,7 +65,7 @@ class _FileReport(NamedTuple):
     weights: bool = True
 
 
-def look(
+def inspect(
     folder: Path,
     names: list[str],
     *,
@@ -90,33 +90,33 @@ def look(
     found = StructureReport()
     kinds = dict(kinds or {})
     new = [name for name in names if name not in known]
-    looked = dict(zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True))
-    kinds |= {name: file.kind for name, file in looked.items()}
-    found.problems += [(name, file.problem) for name, file in looked.items() if file.problem]
+    inspected = dict(zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True))
+    kinds |= {name: file.kind for name, file in inspected.items()}
+    found.problems += [(name, file.problem) for name, file in inspected.items() if file.problem]
     # An HF Trainer's training_args.bin calls much and holds nothing, but the weights are beside it.
-    if len(new) == len(names) and not any(file.weights for file in looked.values()):
+    if len(new) == len(names) and not any(file.weights for file in inspected.values()):
         found.problems += [
-            (name, f"{COULD_NOT_TELL} it holds no tensor, and loading it calls {file.calls}; {_SEAL_IT}")
-            for name, file in looked.items()
+            (name, f"{UNDETERMINED} it contains no tensor, and loading it calls {file.calls}; {_SEAL_IT}")
+            for name, file in inspected.items()
             if file.calls
         ]
-    for where, told in registry.told(folder, names):
-        found.formats = tuple(dict.fromkeys((*found.formats, told.format)))
-        found.step = told.step if found.step is None else found.step
-        found.world_size = found.world_size or told.world_size
+    for where, report in registry.reports(folder, names):
+        found.formats = tuple(dict.fromkeys((*found.formats, report.format)))
+        found.step = report.step if found.step is None else found.step
+        found.world_size = found.world_size or report.world_size
         # A damaged file is told of once, not again for what could not be read in it.
         damaged = {file for file, _ in found.problems}
-        inside = [(f"{where}/{file}".strip("/"), what) for file, what in told.problems]
-        of_torch = [f"{where}/{file}".strip("/") for file in told.of_torch]
+        inside = [(f"{where}/{file}".strip("/"), what) for file, what in report.problems]
+        of_torch = [f"{where}/{file}".strip("/") for file in report.of_torch]
         inside += [
-            (file, "no file of torch.save: overwritten?") for file in of_torch if kinds.get(file, _TORCH) != _TORCH
+            (file, "not a torch.save file: overwritten?") for file in of_torch if kinds.get(file, _TORCH) != _TORCH
         ]
         found.problems += [one for one in inside if one[0] not in damaged or not one[0]]
     found.formats = tuple(dict.fromkeys((*found.formats, *(kinds[name] for name in new if kinds[name]))))
     return found
 
 
-def look_at(path: Path) -> tuple[str, str]:
+def inspect_file(path: Path) -> tuple[str, str]:
     """The format of one file, and what is wrong with it by itself; each empty where there is nothing.
 
     Raises:
@@ -137,7 +137,7 @@ def is_checkpoint(path: Path) -> bool:
         mine = [entry.name for entry in listing if entry.is_file()]
         # Lightning's files beside each other are a checkpoint each; its folder is none.
     tree = Tree(path, [name for name in mine if not name.endswith(".ckpt")])
-    return any(told(tree) is not None for told in registry.FORMATS) or any(
+    return any(recognise(tree) is not None for recognise in registry.FORMATS) or any(
         name.startswith("mp_rank_")
         for name in os.listdir(path)  # noqa: PTH208 (names are all that is asked)
     )
@@ -150,7 +150,7 @@ def _file(path: Path, on_bytes: OnBytes | None) -> _FileReport:
         size_bytes = path.stat().st_size
         # Markers of other tools are empty on purpose; weights never are.
         if not head.strip(b"\0"):
-            hole = "begins with zeros: a hole that a crash left" if head else "empty file"
+            hole = "begins with zeros: a hole left by a crash" if head else "empty file"
             return _FileReport(problem=hole if path.name.endswith(_NEVER_EMPTY) else "", weights=False)
         if path.name.endswith(".safetensors") or safetensors.looks_like(head[:9], size_bytes):
             return _FileReport(_SAFETENSORS, safetensors.read(file).problem)
@@ -159,7 +159,7 @@ def _file(path: Path, on_bytes: OnBytes | None) -> _FileReport:
         if path.name.endswith(_IN_PIECES) or path.name == METADATA:
             return _FileReport()
         if path.name.endswith(_OF_TORCH) and (torchfile.begins(head) or torchfile.almost_begins(head)):
-            damaged = "begins like a file of torch.save, but for a few bytes: damaged"
+            damaged = "begins like a torch.save file except for a few bytes: damaged"
             return _FileReport(_TORCH, f"{size_bytes} bytes: truncated" if torchfile.begins(head) else damaged)
         content = torchfile.read(file, whole=True, on_bytes=on_bytes)
     return _of_torch(content) if content is not None else _FileReport()
@@ -178,7 +178,7 @@ def _json_problem(path: Path) -> str:
         json.loads(path.read_bytes())
     except json.JSONDecodeError as error:
         # One object a line is what some tools call .json, too.
-        return "" if error.msg == "Extra data" else f"no whole JSON: {error}"
+        return "" if error.msg == "Extra data" else f"incomplete or invalid JSON: {error}"
     except (ValueError, RecursionError) as error:
-        return f"no whole JSON: {error}"
+        return f"incomplete or invalid JSON: {error}"
     return ""

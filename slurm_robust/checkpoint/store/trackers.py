@@ -50,7 +50,7 @@ def trackers(directory: Path) -> list[Tracker]:
         target = pinned(text)
         if target is not None and ("\0" in target or len(os.fsencode(target)) > _LONGEST_NAME_BYTES):
             target = None
-        problem = f"says {text[:80]!r}: no checkpoint's name" if target is None else ""
+        problem = f"contains {text[:80]!r}: not a checkpoint's name" if target is None else ""
         if target is not None and not (directory / target).is_dir():
             problem = f"points at {target}, which is not there"
         found.append(Tracker(name=name, target=None if target is None else directory / target, problem=problem))
@@ -74,7 +74,7 @@ def pin(directory: Path, path: Path) -> list[str]:
         names = [tracker.name for tracker in trackers(directory)] or _made_for(path)
         if not names:
             raise CheckpointError(
-                f"{path}: its framework has no tracker file that could point at it",
+                f"{path}: its framework has no tracker file",
                 f"Give the path itself (HF Trainer: resume_from_checkpoint={str(path)!r})",
             )
         for name in names:
@@ -108,8 +108,8 @@ def _point(directory: Path, name: str, path: Path) -> None:
     text = next(say for tracker, _, say in _TEXTS if tracker == name)(path.name)
     if text is None:
         raise CheckpointError(
-            f"{directory / name}: cannot point at {path.name}, whose name it could not say",
-            "Move it to a folder that is named as the framework names them",
+            f"{directory / name}: cannot point at {path.name}: its format has no such name",
+            "Rename the folder as the framework names its checkpoints",
         )
     files.write_atomic(directory / name, text.encode())
 
@@ -118,7 +118,7 @@ def _link(directory: Path, path: Path) -> None:
     link = directory / LIGHTNING
     if link.exists() and not link.is_symlink():
         raise CheckpointError(
-            f"{link}: is a checkpoint of its own and no link, it is not overwritten",
+            f"{link}: is a checkpoint itself, not a link: it is not overwritten",
             f"Give the path itself (ckpt_path={str(path)!r}), or move it away",
         )
     temporary = directory / f".{LIGHTNING}.{os.getpid()}.tmp"

@@ -91,7 +91,7 @@ def check(
             wrong[file.name] = "missing"
             continue
         if not stat.S_ISREG(now.st_mode):
-            wrong[file.name] = "no file any more"
+            wrong[file.name] = "not a regular file any more"
             continue
         if now.st_size != file.size_bytes:
             wrong[file.name] = f"{now.st_size} bytes, sealed with {file.size_bytes}"
@@ -182,7 +182,7 @@ def structure(path: Path, *, on_bytes: files.OnBytes | None = None) -> Verificat
     Raises:
         OSError: something of it cannot be read: nobody can tell.
     """
-    from slurm_robust.checkpoint.store.structure import look  # noqa: PLC0415 (the lookup of seals does without)
+    from slurm_robust.checkpoint.store.structure import inspect  # noqa: PLC0415 (the lookup of seals does without)
 
     try:
         names = contents(path)
@@ -191,14 +191,14 @@ def structure(path: Path, *, on_bytes: files.OnBytes | None = None) -> Verificat
         problems = [Problem("", error.what)]
     else:
         problems = [] if names else [Problem("", "holds no file")]
-    found = look(base(path), names, on_bytes=on_bytes)
+    found = inspect(base(path), names, on_bytes=on_bytes)
     problems += [Problem(file, what) for file, what in found.problems]
-    told = step_in_name(path) if found.step is None else found.step
+    step = step_in_name(path) if found.step is None else found.step
     return VerificationReport(
         path=str(path),
         verified=not problems,
         sealed=False,
-        step=-1 if told is None else told,
+        step=-1 if step is None else step,
         problems=tuple(problems),
         world_size=found.world_size,
         formats=found.formats,

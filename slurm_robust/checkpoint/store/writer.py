@@ -16,7 +16,7 @@ from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files, seals
 from slurm_robust.checkpoint.store.seals import FileSeal
 
-_SHOW = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
+_SHOW = "Check free space, quota and permissions (df -h, lfs quota); the previous checkpoint is untouched"
 
 
 def folder_name(step: int) -> str:
@@ -79,7 +79,7 @@ def save(
         return True
     if required:
         raise failure
-    sys.stderr.write(f"slurm_robust.checkpoint: step {step} is not saved, training goes on: {failure}\n")
+    sys.stderr.write(f"slurm_robust.checkpoint: step {step} is not saved, training continues: {failure}\n")
     return False
 
 
@@ -163,8 +163,8 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
         meant, found = digesting.hasher.hexdigest(), files.digest(where, None, parts)
         if found != meant:
             raise CheckpointError(
-                f"{where}: what was read back is not what was written: xxh3-128 {found}, meant {meant}",
-                "Memory, controller or file system is at fault: srobust check",
+                f"{where}: the bytes read back differ from those written: xxh3-128 {found}, expected {meant}",
+                "Memory, disk controller or file system is faulty: srobust check",
             )
         part = seals.describe(folder, name, meant, tuple(parts))
         files.write_atomic(_part_path(folder, rank), msgspec.json.encode(part))
@@ -190,7 +190,7 @@ def _read_part(folder: Path, rank: int) -> FileSeal:
     try:
         return msgspec.json.decode(_part_path(folder, rank).read_bytes(), type=FileSeal)
     except FileNotFoundError:
-        raise CheckpointError(f"{folder}: rank {rank} wrote no part", f"See what rank {rank} said of it") from None
+        raise CheckpointError(f"{folder}: rank {rank} wrote no part", f"See the messages of rank {rank}") from None
     except (OSError, msgspec.MsgspecError) as error:
         raise CheckpointError(f"{_part_path(folder, rank)}: cannot be read: {error}", _SHOW) from error
 
@@ -225,4 +225,4 @@ def _missing_in_seal(folder: Path, part: FileSeal) -> CheckpointError | None:
         return error
     if seal is not None and any(f.name == part.name and f.xxh3_128 == part.xxh3_128 for f in seal.files):
         return None
-    return CheckpointError(f"{folder}: rank 0 did not seal it", "See what the other ranks said of it")
+    return CheckpointError(f"{folder}: rank 0 did not seal it", "See the messages of the other ranks")

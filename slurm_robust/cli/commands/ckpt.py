@@ -13,20 +13,20 @@ import msgspec
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store.files import OnBytes
-from slurm_robust.checkpoint.store.structure import COULD_NOT_TELL, is_checkpoint
+from slurm_robust.checkpoint.store.structure import UNDETERMINED, is_checkpoint
 from slurm_robust.cli.ckpt_output import (
     EXIT_COULD_NOT_TELL,
     EXIT_NOT_VERIFIED,
     EXITS,
     JSON,
     PATH,
-    bar,
-    itself,
+    errors_reported,
+    is_one_checkpoint,
     print_json,
+    print_line,
     print_path,
     print_table,
-    say,
-    told,
+    progress_bar,
     where_to_look,
 )
 from slurm_robust.cli.commands import ckpt_seal
@@ -66,27 +66,31 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
     a folder of checkpoints all of them and the framework's tracker are verified; `step` is then the newest that is
     sealed and whole.
     """
-    with told(), bar(path, "verifying") as on_bytes:
+    with errors_reported(), progress_bar(path, "verifying") as on_bytes:
         report = _verify_all(path, values, on_bytes)
     # What is known to be bad is bad, whatever cannot be read beside it.
     unread = not report.verified and all(problem.what.startswith(_UNREAD) for problem in report.problems)
     unknown = not report.verified and all(
-        problem.what.startswith((_UNREAD, COULD_NOT_TELL)) for problem in report.problems
+        problem.what.startswith((_UNREAD, UNDETERMINED)) for problem in report.problems
     )
     strange = report.verified and not report.sealed and not report.formats
     if as_json:
         print_json(report)
     else:
-        how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
+        how = (
+            "every byte matches its seal"
+            if report.sealed
+            else "no seal: only the structure was checked, no problem found"
+        )
         formats = f" ({', '.join(report.formats)})" if report.formats else ""
         wrong = "could not tell" if unknown else "NOT verified"
-        wrong += ": look at rights, mounts and the disk (srobust check)" if unread else ""
+        wrong += ": check permissions, mounts and the disk (srobust check)" if unread else ""
         if strange:
-            how = "could not tell: of no known format, and no seal; where you know that it is whole: "
+            how = "could not tell: unknown format and no seal; if you know that it is complete: "
             how += f"srobust ckpt seal {shlex.quote(report.path)}"
-        say(f"{report.path}{formats}: " + (how if report.verified else wrong))
+        print_line(f"{report.path}{formats}: " + (how if report.verified else wrong))
         for problem in report.problems:
-            say(f"  {problem.file or '(checkpoint)'}: {problem.what}")
+            print_line(f"  {problem.file or '(checkpoint)'}: {problem.what}")
     if unknown or strange:
         sys.exit(EXIT_COULD_NOT_TELL)
     sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
@@ -107,8 +111,8 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
     (progress.step, Checkpointer.observe, checkpoint.HealthLog); which batches to leave out then is told, too.
     """
     if healthy and unsealed:
-        raise click.UsageError("--healthy chooses among sealed ones: leave out --unsealed")
-    with told(), bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
+        raise click.UsageError("--healthy chooses among sealed checkpoints: remove --unsealed")
+    with errors_reported(), progress_bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
         skip = None
         if healthy:
             found, skip = checkpoint.latest_healthy(directory, deep=deep, on_bytes=on_bytes)
@@ -129,19 +133,19 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
         )
     else:
         for path, why in found.passed_over:
-            say(f"passed over {path}: {why}", err=True)
+            print_line(f"skipped {path}: {why}", err=True)
         for tracker in trackers:
             if tracker.problem or (found.path and tracker.target != found.path):
                 what = tracker.problem or f"points at {tracker.target}, not at this one"
-                say(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
+                print_line(f"{directory / tracker.name}: {what}; --pin makes it point at this one", err=True)
         if found.path and not found.sealed:
-            say("no seal: nothing but its structure was looked at", err=True)
+            print_line("no seal: only its structure was checked", err=True)
         if skip is not None:
-            say(f"leave out the batches of steps {skip.first_step} to {skip.last_step}", err=True)
+            print_line(f"skip the batches of steps {skip.first_step} to {skip.last_step}", err=True)
         if found.path:
             print_path(found.path)
         else:
-            say(f"{directory}: no checkpoint to resume from; {where_to_look(directory)}", err=True)
+            print_line(f"{directory}: no checkpoint to resume from; {where_to_look(directory)}", err=True)
     sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
 
 
@@ -150,13 +154,16 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
 @JSON
 def list_(directory: Path, as_json: bool) -> None:
     """List the checkpoints of a folder, newest first."""
-    with told():
+    with errors_reported():
         found = checkpoint.entries(directory)
     if as_json:
         print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
         return
     if not found:
-        say(f"{directory}: no checkpoints" + ("" if not itself(directory) else f"; {where_to_look(directory)}"))
+        print_line(
+            f"{directory}: no checkpoints"
+            + ("" if not is_one_checkpoint(directory) else f"; {where_to_look(directory)}")
+        )
         return
     print_table(found)
 
@@ -172,7 +179,7 @@ def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
     With fewer verified ones than N nothing is removed. What may still be written, and what the framework's tracker
     points at, is left alone.
     """
-    with told(), bar(directory, "reading") as on_bytes:
+    with errors_reported(), progress_bar(directory, "reading") as on_bytes:
         done = checkpoint.prune(directory, keep, dry_run=dry_run, on_bytes=on_bytes)
     if as_json:
         print_json(
@@ -185,16 +192,16 @@ def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
         )
         return
     for path in done.kept:
-        say(f"kept     {path}")
+        print_line(f"kept     {path}")
     for path, why in done.left:
-        say(f"left     {path}: {why}")
+        print_line(f"left     {path}: {why}")
     for path in done.removed:
-        say(f"{'would remove' if dry_run else 'removed '} {path}")
+        print_line(f"{'would remove' if dry_run else 'removed '} {path}")
 
 
 def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Report:
     """One checkpoint's report, or those of a folder of checkpoints as one."""
-    inside = [] if _is_one(path) else checkpoint.entries(path)
+    inside = [] if _is_checkpoint(path) else checkpoint.entries(path)
     tracked = checkpoint.trackers(path) if path.is_dir() else []
     if not inside:
         report = _verify(path, values, on_bytes)
@@ -220,7 +227,7 @@ def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoin
     )
 
 
-def _is_one(path: Path) -> bool:
+def _is_checkpoint(path: Path) -> bool:
     """Whether there is a checkpoint at `path` itself; what cannot be read is looked at as one, and told."""
     try:
         return is_checkpoint(path)

@@ -15,14 +15,14 @@ from slurm_robust.cli.ckpt_output import (
     EXITS,
     JSON,
     PATH,
-    bar,
     bytes_of,
     count,
-    itself,
+    errors_reported,
+    is_one_checkpoint,
     print_json,
-    say,
+    print_line,
+    progress_bar,
     size,
-    told,
 )
 from slurm_robust.cli.teaching import lesson
 
@@ -56,16 +56,16 @@ def command(path: Path, *, step: int | None, unchecked: bool, all_: bool, settle
             raise click.UsageError("--all takes neither --step nor --unchecked")
         _seal_all(path, settled_s, as_json)
         return
-    with told(), bar(path, "sealing") as on_bytes:
+    with errors_reported(), progress_bar(path, "sealing") as on_bytes:
         new = checkpoint.seal(path, step, unchecked=unchecked, on_bytes=on_bytes)
     if as_json:
         print_json({"path": str(path), "step": new.step, "files": len(new.files), "seal": str(beside(path, SEAL_NAME))})
     else:
-        say(f"{path}: sealed, step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+        print_line(f"{path}: sealed, step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
 
 
 def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
-    with told(), bar(directory, "sealing") as on_bytes:
+    with errors_reported(), progress_bar(directory, "sealing") as on_bytes:
         done = checkpoint.seal_all(directory, settled_s=settled_s, on_bytes=on_bytes)
     if as_json:
         print_json(
@@ -78,13 +78,13 @@ def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
         )
     else:
         for path, new in done.sealed:
-            say(f"sealed   {path}: step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+            print_line(f"sealed   {path}: step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
         for word, left in (("waiting ", done.waiting), ("refused ", done.refused)):
             for path, why in left:
-                say(f"{word} {path}: {why}")
+                print_line(f"{word} {path}: {why}")
         if not (done.sealed or done.waiting or done.refused):
-            say(
-                f"{directory}: nothing without a seal"
-                + ("; without --all, this one itself" if itself(directory) else "")
+            print_line(
+                f"{directory}: no checkpoint without a seal"
+                + ("; without --all, this folder itself" if is_one_checkpoint(directory) else "")
             )
     sys.exit(EXIT_NOT_VERIFIED if done.refused else 0)

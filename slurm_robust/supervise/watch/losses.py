@@ -89,7 +89,7 @@ class Losses:
             await self._write(self._log)
         ends = s.present.scene.exits.values()
         told = next((line for e in ends if (line := bad_loss_line((*e.last_lines, *e.shared_lines)))), "")
-        found = self._found = await asyncio.to_thread(rollback.due, s.checkpoint_dir, told=told, step=s.present.step)
+        found = self._found = await asyncio.to_thread(rollback.due, s.checkpoint_dir, line=told, step=s.present.step)
         if found is None:
             return None
         healthy = found.to.step if found.to is not None else -1

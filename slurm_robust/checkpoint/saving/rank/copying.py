@@ -36,8 +36,8 @@ def threads_here(env: Mapping[str, str] = os.environ) -> int:
     if torch.get_num_threads() > 1:
         return 1
     # As torchrun and Slurm tell how many ranks the cores are for; Slurm's is a list as `8(x2),4`.
-    told = env.get("LOCAL_WORLD_SIZE") or env.get("SLURM_STEP_TASKS_PER_NODE") or "1"
-    match = re.match(r"\d+", told)
+    ranks_here = env.get("LOCAL_WORLD_SIZE") or env.get("SLURM_STEP_TASKS_PER_NODE") or "1"
+    match = re.match(r"\d+", ranks_here)
     ranks = max(1, int(match[0])) if match else 1
     cores = len(os.sched_getaffinity(0))
     if cores * ranks <= (os.cpu_count() or 1):
@@ -214,14 +214,14 @@ def copy(
         here(into[middle:], out[middle:])
         return
     beside = ThreadedCopy(into, out, threads - 1)
-    told = False
+    reported = False
 
     def took() -> None:
-        nonlocal told
-        if beside.half and not told:
-            told = True
+        nonlocal reported
+        if beside.half and not reported:
+            reported = True
             half()
 
     beside.wait(took)
-    if not told:
+    if not reported:
         half()

@@ -92,7 +92,7 @@ class DeferredCopies:
         changed = sum(source._version != was for source, was in zip(self._sources, self._versions, strict=True))
         if changed:
             raise CheckpointError(
-                f"{changed} parameters, or values of an optimizer, were changed by something else than its step() "
-                "while they were copied",
+                f"{changed} parameters or optimizer values were changed while they were copied, "
+                "and not by the optimizer's step()",
                 _INSTEAD,
             )

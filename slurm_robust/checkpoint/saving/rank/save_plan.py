@@ -98,9 +98,9 @@ class RankGroup:
         """For each value the largest of all ranks'."""
         if self.group is None:
             return list(values)
-        told = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self.group)
-        return [int(value) for value in told.tolist()]
+        largest = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.group)
+        return [int(value) for value in largest.tolist()]
 
 
 class FlatState:
@@ -113,15 +113,15 @@ class FlatState:
 
     def signature(self) -> int:
         """Another one where a plan for one state does not fit another; objects' lengths apart."""
-        told: list[tuple[Any, ...]] = []
+        parts: list[tuple[Any, ...]] = []
         for name, value in self.flat.items():
             if isinstance(value, DTensor):
-                told.append((name, value.dtype, value.shape, value.placements, value.device_mesh.shape))
+                parts.append((name, value.dtype, value.shape, value.placements, value.device_mesh.shape))
             elif isinstance(value, torch.Tensor):
-                told.append((name, value.dtype, value.shape))
+                parts.append((name, value.dtype, value.shape))
             else:
-                told.append((name,))
-        return hash(tuple(told))
+                parts.append((name,))
+        return hash(tuple(parts))
 
 
 def agree(state: FlatState, ranks: RankGroup) -> SavePlan:
@@ -159,10 +159,10 @@ def agree(state: FlatState, ranks: RankGroup) -> SavePlan:
         raise CheckpointError(failure)
     layout = arrange(state.planner.finish_plan(final).items, pickles)
     file = f"__{ranks.rank}_0.distcp"
-    told = ranks.gather_on_first(stored(layout, file))
+    placements = ranks.gather_on_first(stored(layout, file))
     written = b""
-    if told:
-        metadata.storage_data = {index: where for share in told for index, where in share.items()}
+    if placements:
+        metadata.storage_data = {index: where for share in placements for index, where in share.items()}
         written = pickle.dumps(metadata)
     written = ranks.broadcast(written)
     return SavePlan(layout, file if layout.file_bytes else "", written, xxhash.xxh3_128_hexdigest(written))

@@ -48,8 +48,8 @@ class SynchronousWriter:
         failure = next((why for why in self.ranks.gather(failure) if why), "")
         if failure:
             return failure
-        told: str = self.ranks.broadcast(self._seal(folder, note) if self.ranks.rank == 0 else "")
-        return told
+        sealing_failure: str = self.ranks.broadcast(self._seal(folder, note) if self.ranks.rank == 0 else "")
+        return sealing_failure
 
     def _seal(self, folder: Path, note: Note) -> str:
         try:

@@ -123,7 +123,7 @@ def unpacked(content: bytes) -> Any:
     """The reverse.
 
     Raises:
-        CheckpointError: it holds something that only running code from the file could bring back.
+        CheckpointError: it holds something that can only be loaded by running code from the file.
     """
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -67,21 +67,25 @@ def resume(
     holdings = HeldImages(directory, link, ranks, local)
     notes += holdings.notes
     try:
-        found = _on_disk(directory, ranks, notes)
+        found = _newest_files(directory, ranks, notes)
         choice = _best(holdings, found, directory, ranks, notes)
         if choice is not None:
-            notes.append(copy_choice.told(choice))
+            notes.append(copy_choice.description(choice))
             missing = load(state, _source(holdings, choice, ranks), ranks, rng=rng)
-            _write_down(holdings, choice, directory, ranks)
+            _order_writes(holdings, choice, directory, ranks)
             source = "+".join(choice.places)
             return Resume(
-                choice.note.step, source, directory / choice.note.folder, (*notes, *_told(missing)), choice.note.save_id
+                choice.note.step,
+                source,
+                directory / choice.note.folder,
+                (*notes, *_not_restored(missing)),
+                choice.note.save_id,
             )
         while found.path is not None:
             if _verified(found.path, ranks, notes):
                 missing = load(state, loading.FileSource(found.path), ranks, rng=rng)
-                return Resume(found.step, "files", found.path, (*notes, *_told(missing)))
-            found = _on_disk(directory, ranks, notes, anew=True)
+                return Resume(found.step, "files", found.path, (*notes, *_not_restored(missing)))
+            found = _newest_files(directory, ranks, notes, anew=True)
         return Resume(notes=tuple(notes))
     finally:
         holdings.close()
@@ -135,8 +139,8 @@ def _best(
             return choice
         wrong += bad
         notes += [
-            f"step {share.note.step}: the {share.place} of rank {share.rank} on {share.node} is not what was written: "
-            f"{'memory' if share.place in (copy_choice.MEMORY, copy_choice.BACKUP) else 'the disk'} is at fault"
+            f"step {share.note.step}: the {share.place} of rank {share.rank} on {share.node} is damaged: "
+            f"{'memory' if share.place in (copy_choice.MEMORY, copy_choice.BACKUP) else 'the disk'} is faulty"
             for share in bad
         ]
     return None
@@ -150,7 +154,7 @@ def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bo
     except CheckpointError as error:
         why = str(error)
     if why:
-        notes.append(f"step {note.step} is in memory, and was passed over: {why}")
+        notes.append(f"step {note.step} is in memory, and was skipped: {why}")
         return False
     # What srobust run exports may be relative to where it was called.
     return note.step > found.step or (found.path is not None and folder.resolve() == found.path.resolve())
@@ -158,13 +162,13 @@ def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bo
 
 def _source(holdings: HeldImages, choice: copy_choice.Choice, ranks: RankGroup) -> loading.MemorySource:
     owners = {share.file: holdings.reader(share) for share in choice.shares if share.file}
-    told_by = holdings.reader(choice.metadata)
-    metadata = ranks.broadcast(holdings.metadata(choice.metadata) if ranks.rank == told_by else b"", by=told_by)
+    reader = holdings.reader(choice.metadata)
+    metadata = ranks.broadcast(holdings.metadata(choice.metadata) if ranks.rank == reader else b"", by=reader)
     here = {share.file: holdings.content(share) for share in choice.shares if share.file and holdings.is_here(share)}
     return loading.MemorySource(metadata, here, owners, ranks)
 
 
-def _write_down(holdings: HeldImages, choice: copy_choice.Choice, directory: Path, ranks: RankGroup) -> None:
+def _order_writes(holdings: HeldImages, choice: copy_choice.Choice, directory: Path, ranks: RankGroup) -> None:
     """What nobody has sealed yet is written now, by whoever has it: memory may be lost next time."""
     unsealed = ranks.broadcast(not (directory / choice.note.folder / SEAL_NAME).exists() if ranks.rank == 0 else None)
     if unsealed and copy_choice.LOCAL not in choice.places:
@@ -174,22 +178,22 @@ def _write_down(holdings: HeldImages, choice: copy_choice.Choice, directory: Pat
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-def _on_disk(directory: Path, ranks: RankGroup, notes: list[str], *, anew: bool = False) -> Found:
+def _newest_files(directory: Path, ranks: RankGroup, notes: list[str], *, anew: bool = False) -> Found:
     """What `srobust run` chose, or what rank 0 finds; the same on all ranks."""
-    told: Found | CheckpointError | None = None
+    found: Found | CheckpointError | None = None
     if ranks.rank == 0:
         try:
             # Without an exported choice, resume_from_env would have all ranks meet in a group of the training's.
             chosen = PATH_VARIABLE in os.environ and not anew
-            told = resume_from_env(directory) if chosen else latest(directory)
+            found = resume_from_env(directory) if chosen else latest(directory)
         except CheckpointError as error:
-            told = error
-    told = ranks.broadcast(told)
-    if isinstance(told, CheckpointError):
-        raise told
-    assert told is not None
-    notes += [f"{path.name} was passed over: {why}" for path, why in told.passed_over]
-    return told
+            found = error
+    found = ranks.broadcast(found)
+    if isinstance(found, CheckpointError):
+        raise found
+    assert found is not None
+    notes += [f"{path.name} was skipped: {why}" for path, why in found.passed_over]
+    return found
 
 
 def _verified(path: Path, ranks: RankGroup, notes: list[str]) -> bool:
@@ -200,10 +204,11 @@ def _verified(path: Path, ranks: RankGroup, notes: list[str]) -> bool:
     """
     seal = seals.read(path)
     if seal is None:
-        raise CheckpointError(f"{path}: no seal, nobody verified it", f"srobust ckpt latest {path.parent}")
+        raise CheckpointError(f"{path}: no seal: it was never verified", f"srobust ckpt latest {path.parent}")
     if not (path / ".metadata").exists():
         raise CheckpointError(
-            f"{path}: no torch.distributed.checkpoint", "Load it with the program that wrote it: checkpoint.load, say"
+            f"{path}: not a torch.distributed.checkpoint",
+            "Load it with the program that wrote it, or with checkpoint.load",
         )
     wrong = ""
     for file in seal.files[ranks.rank :: ranks.world_size]:
@@ -217,7 +222,7 @@ def _verified(path: Path, ranks: RankGroup, notes: list[str]) -> bool:
     wrong = next((why for why in ranks.gather(wrong) if why), "")
     if not wrong:
         return True
-    notes.append(f"{path.name} was passed over: {wrong}")
+    notes.append(f"{path.name} was skipped: {wrong}")
     failure = ""
     if ranks.rank == 0:
         try:
@@ -229,7 +234,7 @@ def _verified(path: Path, ranks: RankGroup, notes: list[str]) -> bool:
     return False
 
 
-def _told(missing: list[str]) -> list[str]:
+def _not_restored(missing: list[str]) -> list[str]:
     if not missing:
         return []
-    return [f"not restored, since another number of ranks wrote it: {', '.join(missing)}"]
+    return [f"not restored, because a different number of ranks wrote it: {', '.join(missing)}"]

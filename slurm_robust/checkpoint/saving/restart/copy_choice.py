@@ -110,16 +110,16 @@ def _age(note: Note) -> tuple[int, float]:
     return note.step, note.saved_at_s
 
 
-def told(choice: Choice) -> str:
+def description(choice: Choice) -> str:
     """Where each rank's share comes from, as a sentence."""
     parts = [
-        f"rank{'s' if len(ranks) > 1 else ''} {_folded(ranks)} from {where}"
+        f"rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)} from {where}"
         for where, ranks in _by_place(choice).items()
     ]
-    return f"goes on from step {choice.note.step}: {'; '.join(parts)}"
+    return f"continues from step {choice.note.step}: {'; '.join(parts)}"
 
 
-def _folded(ranks: list[int]) -> str:
+def _ranges(ranks: list[int]) -> str:
     """`[0, 1, 2, 5]` → `0-2,5`; they come in order."""
     parts: list[list[int]] = []
     for rank in ranks:

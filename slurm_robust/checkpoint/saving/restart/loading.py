@@ -147,10 +147,10 @@ class TensorSink:
     def __init__(self, planner: SafeLoadPlanner, metadata: Metadata) -> None:
         self.planner = planner
         self._kinds: dict[MetadataIndex, tuple[torch.dtype, tuple[int, ...]]] = {}
-        for name, told in metadata.state_dict_metadata.items():
-            if isinstance(told, TensorStorageMetadata):
-                for chunk in told.chunks:
-                    kind = (told.properties.dtype, tuple(chunk.sizes))
+        for name, stored_as in metadata.state_dict_metadata.items():
+            if isinstance(stored_as, TensorStorageMetadata):
+                for chunk in stored_as.chunks:
+                    kind = (stored_as.properties.dtype, tuple(chunk.sizes))
                     self._kinds[MetadataIndex(name, chunk.offsets)] = kind
 
     def give(self, piece: memoryview, items: list[ReadItem]) -> None:

@@ -77,8 +77,8 @@ def _local(name: str, size: int, extra: bytes) -> bytes:
 
 def _entry(name: str, size: int, at: int, *, wide: bool) -> bytes:
     extra = struct.pack("<2H2Q", 1, 16, size, size) if wide else b""
-    told = _MOST_32 if wide else size
-    fixed = (b"PK\x01\x02", 45, 45, 0, 0, 0, 0, 0, told, told, len(name), len(extra), 0, 0, 0, 0, at)
+    size_32 = _MOST_32 if wide else size
+    fixed = (b"PK\x01\x02", 45, 45, 0, 0, 0, 0, 0, size_32, size_32, len(name), len(extra), 0, 0, 0, 0, at)
     return _ENTRY.pack(*fixed) + name.encode() + extra
 
 

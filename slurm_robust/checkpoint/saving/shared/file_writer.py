@@ -26,7 +26,7 @@ ANOTHER_S = 3.0
 """A file that does not grow for so long is written by nobody."""
 WRITERS = ("", ".backup1", ".backup2")
 """Who may write a rank's file: its own node, and those that keep its backups; in the names of half-written files."""
-_LOOK = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
+_LOOK = "Check free space, quota and permissions (df -h, lfs quota); the previous checkpoint is untouched"
 
 
 class RankPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +106,8 @@ def write_file(folder: Path, name: str, content: Iterable[memoryview], writer: s
         if found != meant:
             where.unlink(missing_ok=True)
             raise CheckpointError(
-                f"{where}: what was read back is not what was written: xxh3-128 {found}, meant {meant}",
-                "Memory, controller or file system is at fault: srobust check",
+                f"{where}: the bytes read back differ from those written: xxh3-128 {found}, expected {meant}",
+                "Memory, disk controller or file system is faulty: srobust check",
             )
         return seals.describe(folder, name, meant, tuple(parts))
     except OSError as error:
@@ -240,8 +240,8 @@ def seal_when_complete(folder: Path, save_id: str, step: int, world_size: int, g
         if give_up():
             few = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
             raise CheckpointError(
-                f"{folder}: not sealed: no part of rank {few} came",
-                "See what those ranks said; all nodes must see this folder: is it on a shared file system?",
+                f"{folder}: not sealed: no part of rank {few} was written",
+                "See the messages of those ranks; all nodes must see this folder: is it on a shared file system?",
             )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -1,8 +1,9 @@
 """Every message between a rank and its node's persister, and between the persisters of two nodes; both ends use these.
 
 A rank sends a `RankRequest` and receives one `PersisterReply`; `SlotComplete` has none. `SaveEnded` and `Notice` are
-sent to the rank unasked. Between persisters: `CallerRun` in the handshake, then for each copy `CopyOffer`, `OfferReply`,
-the bytes, `CopyEnd` and `CopyReply`. A message is one JSON object; the transports are `wire` and `backup.handshake`.
+sent to the rank unasked. Between persisters: `CallerRun` in the handshake, then for each copy `CopyOffer`,
+`OfferReply`, the bytes, `CopyEnd` and `CopyReply`. A message is one JSON object; the transports are `wire` and
+`backup.handshake`.
 """
 
 from __future__ import annotations

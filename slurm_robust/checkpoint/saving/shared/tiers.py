@@ -20,15 +20,15 @@ class TierSchedule:
     """
 
     def __init__(self, every: Mapping[str, int] | None, *, local: bool) -> None:
-        told = dict(every or {})
-        unknown = sorted(set(told) - set(TIERS))
+        intervals = dict(every or {})
+        unknown = sorted(set(intervals) - set(TIERS))
         if unknown:
             raise ValueError(f"every has {', '.join(unknown)}: there are {', '.join(TIERS)}")
-        if any(steps < 1 for steps in told.values()):
-            raise ValueError(f"every is {told}: an interval is 1 step or more")
-        if LOCAL in told and not local:
+        if any(steps < 1 for steps in intervals.values()):
+            raise ValueError(f"every is {intervals}: an interval is 1 step or more")
+        if LOCAL in intervals and not local:
             raise ValueError("every has local, and no local folder is given: TierOptions(local=...)")
-        self._every = {tier: told.get(tier, 1) for tier in TIERS if tier != LOCAL or local}
+        self._every = {tier: intervals.get(tier, 1) for tier in TIERS if tier != LOCAL or local}
         self._last = dict.fromkeys(self._every, 0)
 
     def due(self, step: int) -> tuple[str, ...]:
