@@ -38,7 +38,7 @@ from slurm_robust.checkpoint.store.seal_folder import Swept, seal_all
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, seal
 from slurm_robust.checkpoint.store.trackers import Tracker, pin, trackers
 from slurm_robust.checkpoint.store.verification import Problem, VerificationReport, verify
-from slurm_robust.checkpoint.store.writer import save
+from slurm_robust.checkpoint.store.writer import SaveGroup, save
 
 Report = VerificationReport
 """Deprecated alias, kept for one version."""
@@ -61,6 +61,7 @@ __all__ = [
     "Problem",
     "Pruned",
     "Report",
+    "SaveGroup",
     "Seal",
     "Skipped",
     "Swept",

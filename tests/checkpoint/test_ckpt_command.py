@@ -137,9 +137,9 @@ def test_one_checkpoint_where_a_folder_of_them_is_meant(make: Make) -> None:
     for verb in (["latest"], ["list"]):
         assert f"srobust ckpt latest {path.parent}\n" in CliRunner().invoke(command, [*verb, str(path)]).output
     (path / "seal.json").unlink()
-    assert ckpt("seal", path, "--all")[1] == f"{path}: nothing without a seal\n"
+    assert ckpt("seal", path, "--all")[1] == f"{path}: no checkpoint without a seal\n"
     checkpoint.seal(path)
-    assert "without --all, this one itself" in ckpt("seal", path, "--all")[1]
+    assert "without --all, this folder itself" in ckpt("seal", path, "--all")[1]
 
 
 def everything_below(folder: Path) -> dict[str, tuple[int, int, int, int]]:

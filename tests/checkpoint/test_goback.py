@@ -40,7 +40,7 @@ def test_back_to_the_last_healthy_one(tmp_path: Path) -> None:
     assert "back to step 20" in told
     chosen = latest(tmp_path)
     assert (chosen.step, len(chosen.passed_over)) == (20, 2)
-    assert all("given up" in why for _, why in chosen.passed_over)
+    assert all("abandoned" in why for _, why in chosen.passed_over)
     assert rollback.due(tmp_path) is None, "nothing was told since"
 
 
@@ -106,7 +106,7 @@ def test_unknown_is_better_than_none(tmp_path: Path) -> None:
     found = rollback.due(tmp_path)
     assert found is not None
     assert found.to is None
-    with pytest.raises(checkpoint.CheckpointError, match="no checkpoint is known"):
+    with pytest.raises(checkpoint.CheckpointError, match="no good checkpoint from before"):
         rollback.go_back(tmp_path, found)
 
 

@@ -285,7 +285,7 @@ def test_a_link_that_leads_out_is_not_removed(make: Make, directory: Path, tmp_p
     (directory / "step-00000001").symlink_to(tmp_path / "elsewhere")
     make(2)
     done = prune(directory, 1)
-    assert (done.removed, [("leads out" in why) for _, why in done.left]) == ((), [True])
+    assert (done.removed, [("a link to another folder" in why) for _, why in done.left]) == ((), [True])
     assert latest(tmp_path).path is None or (tmp_path / "elsewhere").exists()
 
 

@@ -30,7 +30,7 @@ def test_any_one_node_is_lost(nodes: Nodes) -> None:
         (now,) = in_worlds(RANKS + go_on(" ".join(names), 3, "fsdp", backups=1))
         assert {(rank["step"], rank["source"]) for rank in now} == {(3 + victim, "memory+backup")}
         assert {rank["digest"] for rank in now} == {before[0]["digests"][-1]}
-        told = next(note for note in now[0]["notes"] if note.startswith(f"goes on from step {3 + victim}"))
+        told = next(note for note in now[0]["notes"] if note.startswith(f"continues from step {3 + victim}"))
         assert f"rank {victim} from the backup on " in told
         before = now
 
