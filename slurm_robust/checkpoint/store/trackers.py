@@ -1,4 +1,4 @@
-"""The files by which frameworks themselves find their newest checkpoint: read, and pointed at a verified one."""
+"""Reads and rewrites trackers: the files in which frameworks name their newest checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_NAME_BYTES = 255
 
 
 class Tracker(msgspec.Struct, frozen=True, kw_only=True):
-    """A tracker and what it points at; `problem` says why a framework cannot follow it, empty where it can."""
+    """A tracker and its target; `problem` says why a framework cannot follow it, empty if it can."""
 
     name: str
     target: Path | None = None
@@ -33,7 +33,7 @@ _TEXTS: tuple[tuple[str, Callable[[str], str | None], Callable[[str], str | None
 
 
 def trackers(directory: Path) -> list[Tracker]:
-    """Those of `directory`.
+    """The trackers of `directory`.
 
     Raises:
         OSError: one cannot be read.
@@ -46,7 +46,7 @@ def trackers(directory: Path) -> list[Tracker]:
         with where.open("rb") as file:
             text = file.read(_LARGEST_BYTES).decode(errors="replace").strip()
         if len(text.split()) > 1 and name == deepspeed.TRACKER:
-            continue  # somebody's notes: that name is anybody's
+            continue  # not DeepSpeed's: the name is a common one
         target = pinned(text)
         if target is not None and ("\0" in target or len(os.fsencode(target)) > _LONGEST_NAME_BYTES):
             target = None
@@ -63,12 +63,12 @@ def trackers(directory: Path) -> list[Tracker]:
 
 
 def pin(directory: Path, path: Path) -> list[str]:
-    """Have the framework's own tracker point at the checkpoint `path` of `directory`; the trackers' names.
+    """Make the framework's own tracker point at the checkpoint `path` of `directory`; the trackers' names.
 
-    Those that are there are rewritten; where there is none, the one that goes with the checkpoint is made.
+    Rewrites existing trackers; if there is none, creates the one for this kind of checkpoint.
 
     Raises:
-        CheckpointError: there is no tracker for such a checkpoint, or it cannot be written.
+        CheckpointError: no tracker exists for such a checkpoint, or it cannot be written.
     """
     try:
         names = [tracker.name for tracker in trackers(directory)] or _made_for(path)
@@ -89,17 +89,17 @@ def _made_for(path: Path) -> list[str]:
         return [LIGHTNING]
     if not path.is_dir():
         return []
-    if any(name.endswith("_states.pt") for name in os.listdir(path)):  # noqa: PTH208 (names are all that is asked)
+    if any(name.endswith("_states.pt") for name in os.listdir(path)):  # noqa: PTH208 (only names are needed)
         return [deepspeed.TRACKER]
     inside = any(path.glob("mp_rank_*")) or (path / "common.pt").exists()
     return [megatron.TRACKER] if inside and megatron.pin(path.name) is not None else []
 
 
 def _point(directory: Path, name: str, path: Path) -> None:
-    """Rewrite one, whole or not at all.
+    """Rewrite one atomically.
 
     Raises:
-        CheckpointError: it cannot speak of this checkpoint.
+        CheckpointError: it cannot name this checkpoint.
         OSError: it cannot be written.
     """
     if name == LIGHTNING:

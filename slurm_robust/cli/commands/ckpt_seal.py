@@ -1,4 +1,4 @@
-"""`srobust ckpt seal`: one checkpoint, or all of a folder that are complete."""
+"""`srobust ckpt seal`: one checkpoint, or all complete ones of a folder."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ from slurm_robust.cli.ckpt_output import (
 from slurm_robust.cli.teaching import lesson
 
 ONE = ("srobust ckpt seal ckpt/step-100", "seal what your own code wrote")
-ALL = ("srobust ckpt seal ckpt --all", "whatever is complete and not sealed yet; for cron")
+ALL = ("srobust ckpt seal ckpt --all", "all that are complete and not sealed yet; for cron")
 
 
 @click.command(epilog=lesson([ONE, ALL], EXITS))
 @PATH
-@click.option("--step", type=click.IntRange(min=0), help="Where neither it nor its name tells it (iter_0000100).")
-@click.option("--unchecked", is_flag=True, help="Whatever its structure looks like.")
-@click.option("--all", "all_", is_flag=True, help="PATH is a folder of checkpoints: those that have no seal.")
+@click.option(
+    "--step", type=click.IntRange(min=0), help="Its step, if neither its content nor its name has it (iter_0000100)."
+)
+@click.option("--unchecked", is_flag=True, help="Do not check its structure.")
+@click.option("--all", "all_", is_flag=True, help="PATH is a folder of checkpoints: seal those without a seal.")
 @click.option(
     "--settled",
     "settled_s",
@@ -42,14 +44,14 @@ ALL = ("srobust ckpt seal ckpt --all", "whatever is complete and not sealed yet;
     type=click.FloatRange(min=0),
     default=SETTLED_S,
     show_default=True,
-    help="With --all: leave what was written to in so many.",
+    help="With --all: skip what was modified in the last so many seconds.",
 )
 @JSON
 def command(path: Path, *, step: int | None, unchecked: bool, all_: bool, settled_s: float, as_json: bool) -> None:
-    """Seal a checkpoint that is already there, after a look at its structure.
+    """Seal an existing checkpoint, after checking its structure.
 
-    Ends a demotion. Do not seal what is still being written; --all leaves alone what was written to lately, what has
-    a seal and what is demoted, and is 1 where something is damaged.
+    Ends a demotion. Do not seal a checkpoint that is still being written. --all skips those that were modified
+    recently, have a seal or are demoted, and exits 1 if one is damaged.
     """
     if all_:
         if step is not None or unchecked:

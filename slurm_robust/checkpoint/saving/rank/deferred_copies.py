@@ -1,8 +1,8 @@
-"""Copies that go on while the next step computes, and end before an optimizer changes what they copy.
+"""Copies that run while the next step computes, and end before an optimizer changes their sources.
 
-Between two calls of an optimizer nobody changes parameters, nor what the optimizer keeps of them. So these may be
-copied beside the next forward and backward pass. Everything else is copied at once: statistics that a forward pass
-changes, averages that the program keeps itself.
+Between two calls of an optimizer, parameters and the optimizer's state do not change. So these may be copied during the
+next forward and backward pass. Everything else is copied at once: statistics that a forward pass changes, averages that
+the program keeps itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from slurm_robust.checkpoint.saving.rank import copying, gpu_copies
 from slurm_robust.checkpoint.saving.rank.bindings import local_tensor
 from slurm_robust.checkpoint.saving.rank.copying import Pairs
 
-_INSTEAD = "CopyOptions(until_update=False) copies all of it in the step"
+_REMEDY = "CopyOptions(until_update=False) copies everything in the step"
 
 
 def may_wait(state: Mapping[str, Any], sources: Sequence[torch.Tensor | bytes]) -> list[bool]:
-    """Which of a state's tensors nobody but an optimizer of that state changes."""
+    """For each of a state's tensors, whether only an optimizer of that state changes it."""
     held: set[int] = set()
     for value in state.values():
         if isinstance(value, torch.optim.Optimizer):
@@ -39,10 +39,10 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 class RunningCopy(Protocol):
-    """A copy that goes on."""
+    """A running copy."""
 
     def wait(self) -> None:
-        """Return when it has ended.
+        """Wait until it has ended.
 
         Raises:
             RuntimeError: a part of it could not be copied.
@@ -50,7 +50,7 @@ class RunningCopy(Protocol):
 
 
 def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[RunningCopy]:
-    """Begin to copy; what nobody can copy beside the training is copied here.
+    """Start copies; what cannot be copied beside the training is copied before this returns.
 
     Raises:
         RuntimeError: a part of it cannot be copied.
@@ -61,7 +61,7 @@ def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[Run
         targets.append(target)
         sources.append(source)
     going: list[RunningCopy] = []
-    # GPUs first: they copy while this thread sees to the rest.
+    # GPUs first: they copy while this thread starts the rest.
     for device, pairs in sorted(by_device.items(), key=lambda one: one[0].type != "cuda"):
         if device.type == "cuda":
             going.append(gpu_copies.GpuCopy(device, *pairs))
@@ -73,7 +73,7 @@ def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[Run
 
 
 class DeferredCopies:
-    """A copy that goes on, of tensors that are not to change meanwhile."""
+    """Running copies of tensors that must not change meanwhile."""
 
     def __init__(self, into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
         self._sources = out
@@ -94,5 +94,5 @@ class DeferredCopies:
             raise CheckpointError(
                 f"{changed} parameters or optimizer values were changed while they were copied, "
                 "and not by the optimizer's step()",
-                _INSTEAD,
+                _REMEDY,
             )

@@ -1,4 +1,4 @@
-"""Who writes what: all ranks agree on torch.distributed.checkpoint's plan, and copy by it until the state changes."""
+"""The save plan: all ranks agree on torch.distributed.checkpoint's plan, and use it until the state changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SavePlan(NamedTuple):
     digest: str
 
     def contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
-        """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
+        """Tensors and pickled values in the layout's order; None if a value has outgrown its space."""
         found: list[torch.Tensor | bytes] = []
         for place in self.layout.places:
             value = flat[place.name.fqn]
@@ -51,9 +51,9 @@ class SavePlan(NamedTuple):
 
 
 class RankGroup:
-    """The ranks that save together; one process alone where torch.distributed is not up.
+    """The ranks that save together; a single process if torch.distributed is not initialized.
 
-    A gloo group of its own, so that nothing of ours stands in the order of the training's collectives, or on its GPU.
+    Has a gloo group of its own, so that our collectives do not mix with the training's, and do not use its GPU.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class RankGroup:
         self.group = dist.new_group(backend="gloo") if self.world_size > 1 else None
 
     def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, on every rank."""
+        """All ranks' values, on every rank."""
         if self.group is None:
             return [value]
         found: list[Any] = [None] * self.world_size
@@ -71,7 +71,7 @@ class RankGroup:
         return found
 
     def gather_on_first(self, value: Any) -> list[Any]:
-        """Everybody's value, on rank 0; elsewhere an empty list."""
+        """All ranks' values, on rank 0; elsewhere an empty list."""
         if self.group is None:
             return [value]
         found: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
@@ -79,7 +79,7 @@ class RankGroup:
         return found or []
 
     def scatter(self, values: list[Any]) -> Any:
-        """Rank r's of rank 0's values."""
+        """This rank's element of rank 0's list."""
         if self.group is None:
             return values[0]
         mine: list[Any] = [None]
@@ -87,7 +87,7 @@ class RankGroup:
         return mine[0]
 
     def broadcast(self, value: Any, by: int = 0) -> Any:
-        """What rank `by` says, on every rank."""
+        """The value of rank `by`, on every rank."""
         if self.group is None:
             return value
         box = [value]
@@ -95,7 +95,7 @@ class RankGroup:
         return box[0]
 
     def maximum(self, *values: int) -> list[int]:
-        """For each value the largest of all ranks'."""
+        """For each value the maximum over all ranks."""
         if self.group is None:
             return list(values)
         largest = torch.tensor(values, dtype=torch.int64)
@@ -104,7 +104,7 @@ class RankGroup:
 
 
 class FlatState:
-    """A collected state, flat: what DCP calls each tensor and value of it."""
+    """A collected state, flat: DCP's name → tensor or value."""
 
     def __init__(self, collected: Mapping[str, Any], *, first: bool) -> None:
         self.planner = DefaultSavePlanner()
@@ -112,7 +112,7 @@ class FlatState:
         self.flat: dict[str, Any] = self.planner.state_dict
 
     def signature(self) -> int:
-        """Another one where a plan for one state does not fit another; objects' lengths apart."""
+        """A hash that differs if a plan for one state does not fit another; ignores the sizes of values."""
         parts: list[tuple[Any, ...]] = []
         for name, value in self.flat.items():
             if isinstance(value, DTensor):
@@ -128,7 +128,7 @@ def agree(state: FlatState, ranks: RankGroup) -> SavePlan:
     """Make the plan; all ranks call it.
 
     Raises:
-        CheckpointError: a value cannot be saved, or the ranks' states do not fit together.
+        CheckpointError: a value cannot be saved, or the ranks' states are inconsistent.
     """
     failure, mine = "", None
     pickles: dict[str, bytes] = {}
@@ -153,7 +153,7 @@ def agree(state: FlatState, ranks: RankGroup) -> SavePlan:
                 made, metadata = state.planner.create_global_plan([plan for _, plan in plans])
                 shares = [("", plan) for plan in made]
             except ValueError as error:
-                shares = [(f"the ranks' states do not fit together: {error}", None)] * len(plans)
+                shares = [(f"the ranks' states are inconsistent: {error}", None)] * len(plans)
     failure, final = ranks.scatter(shares)
     if failure or final is None:
         raise CheckpointError(failure)
@@ -177,12 +177,12 @@ def _check_supported(name: str, value: object) -> None:
 
 
 def _check_readable(name: str, pickled: bytes) -> None:
-    """Nobody is to find out at a restart that a value cannot be read back."""
+    """Check now, and not at a restart, that a value can be read back."""
     frame = file_pieces.frame_object(len(pickled))
     try:
         torch.load(io.BytesIO(frame.before + pickled + frame.after), weights_only=True)
     except Exception as error:
         raise CheckpointError(
-            f"{name}: torch.load(weights_only=True) would not read it back: {str(error).splitlines()[0]}",
+            f"{name}: torch.load(weights_only=True) cannot read it back: {str(error).splitlines()[0]}",
             "Save plain numbers, strings, lists, dicts and tensors, or call torch.serialization.add_safe_globals",
         ) from error

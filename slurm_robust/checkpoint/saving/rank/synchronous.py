@@ -1,4 +1,4 @@
-"""A save that is written in the step, without buffers: every rank its file, then rank 0 the seal."""
+"""Writes a save in the step, without buffers: every rank its file, then rank 0 the seal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 _SEAL_S = 60.0
-"""For a network file system to show rank 0 what the others have just written."""
+"""Wait for a network file system to show rank 0 the other ranks' files."""
 
 
 class SynchronousWriter:
@@ -25,16 +25,16 @@ class SynchronousWriter:
 
     Args:
         directory: Of the checkpoints.
-        ranks: Who saves together.
-        keep: Sealed checkpoints that stay; 0 for all.
-        say: Told what does not go well, and costs no save.
+        ranks: All ranks that save together.
+        keep: Sealed checkpoints to keep; 0 for all.
+        log: Called with warnings.
     """
 
-    def __init__(self, directory: Path, ranks: RankGroup, keep: int, say: Callable[[str], None]) -> None:
-        self.directory, self.ranks, self.keep, self._say = directory, ranks, keep, say
+    def __init__(self, directory: Path, ranks: RankGroup, keep: int, log: Callable[[str], None]) -> None:
+        self.directory, self.ranks, self.keep, self._log = directory, ranks, keep, log
 
     def write(self, plan: SavePlan, note: Note, contents: list[torch.Tensor | bytes]) -> str:
-        """Write and seal a save; why that is not possible, the same on all ranks, empty where it is done."""
+        """Write and seal a save; why that failed, the same on all ranks, empty if it is sealed."""
         folder, failure = self.directory / note.folder, ""
         try:
             found = [file_writer.write_file(folder, plan.file, pieces_of(plan.layout, contents))] if plan.file else []
@@ -63,5 +63,5 @@ class SynchronousWriter:
             if self.keep:
                 file_writer.retain(self.directory, self.keep)
         except CheckpointError as error:
-            self._say(f"old checkpoints stay: {error}")
+            self._log(f"old checkpoints are not removed: {error}")
         return ""

@@ -1,4 +1,4 @@
-"""Which bytes of a rank's file are what: from torch.distributed.checkpoint's plan to places in a buffer."""
+"""The layout of a rank's file: from torch.distributed.checkpoint's plan to positions in a buffer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LEAST_RESERVED_BYTES = 512
 
 
 class FileItem(NamedTuple):
-    """Where one item of the plan lies in the file.
+    """One item of the plan, and its position in the file.
 
     Attributes:
-        name: What DCP calls it.
-        at: Where its piece begins, and its length.
-        data_at: Where its own bytes begin, and how many there are (of a value: how many are reserved).
-        frame: What stands around them.
+        name: DCP's name of it.
+        at: Where its piece begins; `length` is its size.
+        data_at: Where its own bytes begin; `data_bytes` is their number (for a value: the number reserved).
+        frame: The bytes around them.
         dtype: Of a tensor; None for a value.
         shape: Of a tensor.
     """
@@ -86,7 +86,7 @@ def pickled_tensor(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
 
 
 def pickled_value(value: object) -> bytes:
-    """The pickle of a value that is no tensor, and holds none.
+    """The pickle of a value that is not a tensor, and contains none.
 
     Raises:
         CheckpointError: it cannot be pickled.
@@ -104,7 +104,7 @@ def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> FileLayout
 
     Args:
         items: Of this rank's plan.
-        pickles: Of the values among them, by name; they may grow to twice that later on.
+        pickles: Of the values among them, by name; space for twice their size is reserved.
     """
     frames: dict[tuple[torch.dtype, tuple[int, ...]], file_pieces.PieceFrame] = {}
     places: list[FileItem] = []
@@ -129,12 +129,12 @@ def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> FileLayout
 
 
 def stored(layout: FileLayout, file: str) -> dict[MetadataIndex, _StorageInfo]:
-    """What DCP's metadata says of where each item lies."""
+    """The position of each item, for DCP's metadata."""
     return {place.name: _StorageInfo(file, place.at, place.length) for place in layout.places}
 
 
 def views(layout: FileLayout, slot: memoryview) -> list[torch.Tensor | memoryview]:
-    """For each place, what to copy into: a tensor, or the bytes of a value. Writes the frames, once."""
+    """The target of each item: a tensor, or the bytes of a value. Also writes the frames."""
     found: list[torch.Tensor | memoryview] = []
     for place in layout.places:
         slot[place.at : place.data_at] = place.frame.before
@@ -153,7 +153,7 @@ def views(layout: FileLayout, slot: memoryview) -> list[torch.Tensor | memoryvie
 
 
 def pieces_of(layout: FileLayout, contents: Sequence[torch.Tensor | bytes]) -> Iterator[memoryview]:
-    """A rank's file, piece by piece, where there is no buffer that has it; `contents` in the order of its places."""
+    """A rank's file, piece by piece, without a buffer; `contents` in the order of the layout's items."""
     at = 0
     for place, content in zip(layout.places, contents, strict=True):
         yield memoryview(bytes(place.at - at) + place.frame.before)

@@ -1,8 +1,8 @@
-"""One tensor or value as `torch.save` would write it, laid out before its bytes are known.
+"""The bytes around one tensor or value in a `torch.save` file, computed before its own bytes are known.
 
-Each piece of a checkpoint file is a zip of its own, as torch.distributed.checkpoint has it. Everything in that zip but
-the tensor's bytes follows from dtype and shape; so a buffer can be prepared once, and a save only copies bytes into
-it. CRCs are left out, as `torch.serialization.set_crc32_options(False)` does: the seal has a digest of every byte.
+Each piece of a checkpoint file is a zip of its own, as torch.distributed.checkpoint writes it. Everything in that zip
+except the tensor's bytes follows from dtype and shape; so a buffer is prepared once, and a save only copies bytes into
+it. CRCs are omitted, as `torch.serialization.set_crc32_options(False)` does: the seal has a digest of every byte.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 ALIGN_BYTES = 64
-"""Where a tensor's bytes begin is a multiple of this, as in torch's own files."""
+"""A tensor's bytes begin at a multiple of this, as in torch's own files."""
 TENSOR = "archive/data/0"
 OBJECT = "archive/data.pkl"
 _MARKS = {"archive/byteorder": b"little", "archive/version": b"3\n"}
@@ -26,7 +26,7 @@ _PADDING_ID = 0x4246  # "FB", what torch pads with
 
 
 class PieceFrame(NamedTuple):
-    """What stands before and after a piece's bytes; `len(before)` is a multiple of `ALIGN_BYTES`."""
+    """The bytes before and after a piece's own; `len(before)` is a multiple of `ALIGN_BYTES`."""
 
     before: bytes
     after: bytes
@@ -38,13 +38,13 @@ def frame_tensor(pickled: bytes, data_bytes: int, *, zip64: bool = False) -> Pie
     Args:
         pickled: The pickle that names storage `0`, as torch makes it.
         data_bytes: Of its storage.
-        zip64: Use 64-bit fields, whether or not the size needs them.
+        zip64: Use 64-bit fields even if the size does not need them.
     """
     return _frame({OBJECT: pickled, **_MARKS}, TENSOR, data_bytes, zip64=zip64)
 
 
 def frame_object(reserved_bytes: int) -> PieceFrame:
-    """The frame of a value: its pickle goes to the start of the reserved bytes, and ends itself."""
+    """The frame of a value: its pickle is written to the start of the reserved bytes, and marks its own end."""
     return _frame(_MARKS, OBJECT, reserved_bytes, zip64=False)
 
 
@@ -86,7 +86,7 @@ def find(piece: memoryview, name: str) -> tuple[int, int]:
     """Offset and length of record `name` (`TENSOR`, `OBJECT`) in a piece that `frame_…` framed.
 
     Raises:
-        ValueError: it is none of those, or has no such record.
+        ValueError: it is no such piece, or has no such record.
     """
     at = 0
     while at + _LOCAL.size <= len(piece):
@@ -102,4 +102,4 @@ def find(piece: memoryview, name: str) -> tuple[int, int]:
                 break
             return start, size
         at = start + size
-    raise ValueError(f"no record {name} where this package writes it")
+    raise ValueError(f"no record {name} as this package writes it")

@@ -1,4 +1,4 @@
-"""From a buffer to a file that was read back, and from all ranks' files to a seal. Imports no torch."""
+"""Writes a rank's file and reads it back, and seals a checkpoint once all ranks' files exist. Imports no torch."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ LAYOUT = "torch.distributed.checkpoint"
 _CHUNK_BYTES = 4 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 ANOTHER_S = 3.0
-"""A file that does not grow for so long is written by nobody."""
+"""If a file does not grow for so long, no process is writing it."""
 WRITERS = ("", ".backup1", ".backup2")
-"""Who may write a rank's file: its own node, and those that keep its backups; in the names of half-written files."""
+"""The nodes that may write a rank's file: its own, and its backups; suffixes of incomplete files."""
 _LOOK = "Check free space, quota and permissions (df -h, lfs quota); the previous checkpoint is untouched"
 
 
 class RankPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's word that its share of a save is on the disk.
+    """`part-NNNNN.json`: confirms that one rank's share of a save is on the disk.
 
     Attributes:
         save_id: Of the save.
-        rank: Whose share.
-        files: Of it; none where it had nothing to write.
+        rank: The rank of the share.
+        files: Its files; none if it had nothing to write.
         plan: The digest of all ranks' plans.
         world_size: Ranks that saved together.
-        note: What of; with it, others can go on from this part though the save was never sealed.
+        note: Of the save; with it a restart can use this part though the save was never sealed.
     """
 
     save_id: str
@@ -50,7 +50,7 @@ class RankPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def part_of(description: ImageDescription, note: Note, found: tuple[FileSeal, ...]) -> RankPart:
-    """The word of an image's rank."""
+    """The part of an image's rank."""
     return RankPart(
         save_id=note.save_id,
         rank=description.rank,
@@ -61,8 +61,8 @@ def part_of(description: ImageDescription, note: Note, found: tuple[FileSeal, ..
     )
 
 
-class MissingParts(Exception):  # noqa: N818 (not an error: the others are not through yet)
-    """Parts that are not there yet; `args[0]` are their ranks."""
+class MissingParts(Exception):  # noqa: N818 (not an error: other ranks are still writing)
+    """Parts that do not exist yet; `args[0]` are their ranks."""
 
 
 def reached(point: str) -> None:
@@ -70,7 +70,7 @@ def reached(point: str) -> None:
 
 
 def folder_name(step: int, run: str, again: int) -> str:
-    """The folder of a save; no two runs, and no two saves of one, share one, so that nothing is ever written over."""
+    """The folder of a save; unique for each run and save, so that nothing is ever overwritten."""
     return f"step-{step:08d}-{run}{'x' * again}"
 
 
@@ -82,7 +82,7 @@ def write_file(folder: Path, name: str, content: Iterable[memoryview], writer: s
     """Write a file, flush it, read it back and compare.
 
     Raises:
-        CheckpointError: any of that failed; nothing by that name is left.
+        CheckpointError: any of that failed; no file of that name is left.
     """
     where, temporary = folder / name, folder / f".{name}{writer}.tmp"
     try:
@@ -122,7 +122,7 @@ def _write_all(fd: int, chunk: memoryview) -> None:
 
 
 def note_part(folder: Path, part: RankPart) -> None:
-    """Leave the word for the rank that seals.
+    """Write the part, for the rank that seals.
 
     Raises:
         CheckpointError: it cannot be written.
@@ -138,7 +138,7 @@ def note_part(folder: Path, part: RankPart) -> None:
 def written_by_another(
     folder: Path, description: ImageDescription, save_id: str, patience_s: float = ANOTHER_S
 ) -> bool:
-    """Whether a rank's share is on the disk, or gets there by whoever has it, too; waits while that one writes."""
+    """Whether a rank's share is written by another node that has it; waits while that node is writing."""
     temporaries = [folder / f".{description.file}{writer}.tmp" for writer in WRITERS]
     before, since_s = [-1], time.monotonic()
     while time.monotonic() - since_s < patience_s:
@@ -164,18 +164,18 @@ def _size_bytes(path: Path) -> int:
 
 
 def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
-    """Put all ranks' files under one seal, where nobody else has.
+    """Seal all ranks' files, unless another process has.
 
     Raises:
-        Missing: not all ranks have left their word yet.
+        MissingParts: not all parts exist yet.
         CheckpointError: the seal cannot be written.
     """
     found: list[FileSeal] = []
     missing: list[int] = []
     try:
-        there = set(os.listdir(folder))  # noqa: PTH208 (a listing asks a network file system anew, an open may not)
+        there = set(os.listdir(folder))  # noqa: PTH208 (on a network file system a listing is never stale, an open may be)
         if SEAL_NAME in there:
-            return  # by whoever has rank 0's share, too
+            return  # by another node that has rank 0's share
         for rank in range(world_size):
             path = _part_path(folder, rank)
             part = msgspec.json.decode(path.read_bytes(), type=RankPart) if path.name in there else None
@@ -190,16 +190,16 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
         reached("sealed")
     except (OSError, msgspec.MsgspecError) as error:
         if (folder / SEAL_NAME).exists():
-            return  # that one was quicker, and has tidied up
+            return  # another process was faster, and has removed the parts
         raise CheckpointError(f"{folder}: cannot be sealed: {error}", _LOOK) from error
-    with contextlib.suppress(OSError):  # sealed it is
+    with contextlib.suppress(OSError):  # it is sealed
         for rank in range(world_size):
             _part_path(folder, rank).unlink(missing_ok=True)
     reached("cleaned up")
 
 
 def half_written(folder: Path) -> frozenset[tuple[str, int, int]]:
-    """Name, size and time of change of what is being written in there: it changes as long as somebody does."""
+    """Name, size and time of change of incomplete files: changes as long as a process is writing."""
     found: set[tuple[str, int, int]] = set()
     with contextlib.suppress(OSError), os.scandir(folder) as listing:
         for entry in listing:
@@ -210,7 +210,7 @@ def half_written(folder: Path) -> frozenset[tuple[str, int, int]]:
 
 
 def retain(directory: Path, keep: int, unfinished_after_s: float = 3600.0) -> None:
-    """Remove sealed checkpoints beyond the newest `keep` that are whole, and what old saves left unfinished.
+    """Remove sealed checkpoints beyond the newest `keep` that are complete, and unfinished old saves.
 
     Raises:
         CheckpointError: one of them cannot be removed.
@@ -225,11 +225,11 @@ def seal_when_complete(folder: Path, save_id: str, step: int, world_size: int, g
         folder: The checkpoint.
         save_id: Of the save.
         step: Of it.
-        world_size: Ranks whose parts there must be.
-        give_up: Asked between two looks.
+        world_size: Ranks whose parts must exist.
+        give_up: Called between two polls.
 
     Raises:
-        CheckpointError: they did not come, or the seal cannot be written.
+        CheckpointError: parts are missing, or the seal cannot be written.
     """
     pause_s = _FIRST_PAUSE_S
     while True:

@@ -1,4 +1,4 @@
-"""Which saves go where: memory, the node's own disk, the shared file system, each at its own interval."""
+"""Which tiers a save goes to: memory, the node's own disk, the shared file system, each at its own interval."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ TIERS = (MEMORY, LOCAL, SHARED)
 
 
 class TierSchedule:
-    """Intervals in steps. Decides; all ranks that see the same steps decide alike.
+    """Intervals in steps. All ranks that see the same steps decide alike.
 
     Args:
-        every: Tier → so many steps between two saves to it; 1, every save, for those that are not named.
+        every: Tier → steps between two saves to it; 1, every save, for tiers that are not named.
         local: Whether there is a tier on the node's own disk.
 
     Raises:
-        ValueError: an unknown tier, an interval below 1, or one for a tier that is not there.
+        ValueError: an unknown tier, an interval below 1, or one for a missing tier.
     """
 
     def __init__(self, every: Mapping[str, int] | None, *, local: bool) -> None:
@@ -32,9 +32,9 @@ class TierSchedule:
         self._last = dict.fromkeys(self._every, 0)
 
     def due(self, step: int) -> tuple[str, ...]:
-        """The tiers that a save of this step goes to: all whose interval has gone by, wherever the last one was.
+        """The tiers that a save of this step goes to: all whose interval has passed since the last save to them.
 
-        What goes to a disk goes through memory, so that `memory` stands in every answer that is not empty.
+        A save to a disk goes through memory, so every result that is not empty contains `memory`.
         """
         found = {
             tier for tier, steps in self._every.items() if steps == 1 or step // steps != self._last[tier] // steps
@@ -43,10 +43,10 @@ class TierSchedule:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every tier that there is."""
+        """All tiers."""
         return tuple(self._every)
 
     def saved(self, step: int, tiers: tuple[str, ...]) -> None:
-        """Step was saved there, or loaded from somewhere."""
+        """Record that a step was saved there, or loaded."""
         for tier in tiers:
             self._last[tier] = step
