@@ -104,7 +104,7 @@ def test_a_false_alarm_can_be_overruled(make: Make) -> None:
     """Nobody is held up by a check of ours that is wrong."""
     path = make(3, sealed=False)
     (path / "marker.json").write_text("{")
-    with pytest.raises(CheckpointError, match="no whole JSON"):
+    with pytest.raises(CheckpointError, match="incomplete or invalid JSON"):
         checkpoint.seal(path)
     checkpoint.seal(path, unchecked=True)
     assert verify(path).verified
