@@ -1,4 +1,4 @@
-"""From which checkpoint all ranks go on, and where its bytes come from: memory, or files."""
+"""Chooses the checkpoint that all ranks resume from, in memory or in files, and loads it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from slurm_robust.checkpoint.store.find import Found, latest
 
 
 class Resume(NamedTuple):
-    """What was chosen.
+    """The choice.
 
     Attributes:
-        step: None where there was nothing to go on from.
-        source: `files`, or out of `recovery.PLACES` those that something came from, best first, with a `+` between;
-            or empty.
-        path: The checkpoint's folder, whether or not anything of it was read.
-        notes: What somebody should know: why others were passed over, what was not restored, who had what.
-        save_id: Of what came from memory.
+        step: None if there was no checkpoint.
+        source: `files`, or the places out of `copy_choice.PLACES` that shares came from, best first, joined by `+`; or
+            empty.
+        path: The checkpoint's folder, whether or not it was read.
+        notes: Messages for the user: why others were skipped, what was not restored, where shares came from.
+        save_id: Of a save that came from memory.
     """
 
     step: int | None = None
@@ -53,12 +53,12 @@ def resume(
     """Choose, and load into `state`.
 
     Args:
-        directory: Where checkpoints go.
-        state: What is loaded into.
-        ranks: Who loads together.
+        directory: Where checkpoints are written.
+        state: The objects to load into.
+        ranks: All ranks that load together.
         link: To this node's persister; None for none.
         local: The folder of these checkpoints on this node's own disk; empty for none.
-        rng: Whether random generators belong to it.
+        rng: Whether to load random generators, too.
 
     Raises:
         CheckpointError: the same on all ranks.
@@ -94,7 +94,7 @@ def resume(
 def load(
     state: MutableMapping[str, Any], source: loading.CheckpointSource, ranks: RankGroup, *, rng: bool
 ) -> list[str]:
-    """Load into all objects of `state`; names of what this rank had no state for.
+    """Load into all objects of `state`; names of those that the checkpoint has no state for on this rank.
 
     Raises:
         CheckpointError: the checkpoint does not fit the state, or cannot be read; the same on all ranks.
@@ -117,7 +117,7 @@ def load(
         if failures:
             rank, why = failures[0]
             raise CheckpointError(
-                f"the checkpoint does not fit the state that it is loaded into: rank {rank}: {why}",
+                f"the checkpoint does not fit the state: rank {rank}: {why}",
                 "Load it into the model that wrote it; the number of ranks and their layout may differ",
             )
     return missing
@@ -129,7 +129,7 @@ def load(
 def _best(
     holdings: HeldImages, found: Found, directory: Path, ranks: RankGroup, notes: list[str]
 ) -> copy_choice.Choice | None:
-    """What is in memory, complete and whole, and to be preferred to what is on the disk."""
+    """The newest complete and undamaged save in memory, if it is preferable to the files."""
     wrong: list[copy_choice.Share] = []
     while (choice := copy_choice.choose(holdings.shares, wrong)) is not None:
         if not ranks.broadcast(_admitted(choice.note, found, directory, notes) if ranks.rank == 0 else None):
@@ -147,7 +147,7 @@ def _best(
 
 
 def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bool:
-    """Rank 0: whether what is in memory is to be preferred to what is on the disk."""
+    """Rank 0: whether a save in memory is preferable to the files."""
     folder = directory / note.folder
     try:
         why = demotion(folder) or rollback_log.given_up(rollback_log.read(directory), note.step, note.saved_at_s)
@@ -156,7 +156,7 @@ def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bo
     if why:
         notes.append(f"step {note.step} is in memory, and was skipped: {why}")
         return False
-    # What srobust run exports may be relative to where it was called.
+    # The path that srobust run exports may be relative to its working directory.
     return note.step > found.step or (found.path is not None and folder.resolve() == found.path.resolve())
 
 
@@ -169,7 +169,7 @@ def _source(holdings: HeldImages, choice: copy_choice.Choice, ranks: RankGroup) 
 
 
 def _order_writes(holdings: HeldImages, choice: copy_choice.Choice, directory: Path, ranks: RankGroup) -> None:
-    """What nobody has sealed yet is written now, by whoever has it: memory may be lost next time."""
+    """Have a save that is not sealed written by the nodes that have it: memory may be lost next time."""
     unsealed = ranks.broadcast(not (directory / choice.note.folder / SEAL_NAME).exists() if ranks.rank == 0 else None)
     if unsealed and copy_choice.LOCAL not in choice.places:
         holdings.order_writes(choice)
@@ -179,11 +179,11 @@ def _order_writes(holdings: HeldImages, choice: copy_choice.Choice, directory: P
 
 
 def _newest_files(directory: Path, ranks: RankGroup, notes: list[str], *, anew: bool = False) -> Found:
-    """What `srobust run` chose, or what rank 0 finds; the same on all ranks."""
+    """The choice of `srobust run`, else of rank 0; the same on all ranks."""
     found: Found | CheckpointError | None = None
     if ranks.rank == 0:
         try:
-            # Without an exported choice, resume_from_env would have all ranks meet in a group of the training's.
+            # Without an exported choice, resume_from_env would use a collective of the training's group.
             chosen = PATH_VARIABLE in os.environ and not anew
             found = resume_from_env(directory) if chosen else latest(directory)
         except CheckpointError as error:
@@ -197,10 +197,10 @@ def _newest_files(directory: Path, ranks: RankGroup, notes: list[str], *, anew: 
 
 
 def _verified(path: Path, ranks: RankGroup, notes: list[str]) -> bool:
-    """Read every byte, each rank its share, and compare with the seal; one that does not fit is demoted.
+    """Read every byte, each rank its share, and compare with the seal; a damaged checkpoint is demoted.
 
     Raises:
-        CheckpointError: nobody sealed it, or another program's format is behind the seal.
+        CheckpointError: it is not sealed, or in another format.
     """
     seal = seals.read(path)
     if seal is None:

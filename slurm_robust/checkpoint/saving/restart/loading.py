@@ -1,4 +1,4 @@
-"""Reading a checkpoint into a model of any layout, from files or from the memory that a killed run left."""
+"""Loads a checkpoint into a model of any layout, from files or from the memory that a killed run left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurm_robust.checkpoint.saving.shared import file_pieces
 
 
 class FilePiece(NamedTuple):
-    """Some bytes of a checkpoint's file."""
+    """A range of bytes of a checkpoint's file."""
 
     file: str
     at: int
@@ -28,10 +28,10 @@ class FilePiece(NamedTuple):
 
 
 class SafeLoadPlanner(DefaultLoadPlanner):
-    """DCP's own, but values are read without running anything that a file says."""
+    """DCP's planner, but values are read without executing pickles."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Take a value: what weights_only admits is written anew for DCP, which would admit anything."""
+        """Load a value with weights_only, and pickle it again for DCP, which would execute any pickle."""
         content = torch.load(value, map_location="cpu", weights_only=True)
         admitted = io.BytesIO()
         torch.save(content, admitted)
@@ -40,7 +40,7 @@ class SafeLoadPlanner(DefaultLoadPlanner):
 
 
 class CheckpointSource:
-    """Where a checkpoint's bytes are.
+    """The bytes of a checkpoint.
 
     Attributes:
         metadata: DCP's `.metadata`.
@@ -49,7 +49,7 @@ class CheckpointSource:
     metadata: bytes
 
     def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Give every wanted piece to the sink.
+        """Pass every wanted piece to the sink.
 
         Raises:
             OSError: one cannot be read.
@@ -65,7 +65,7 @@ class FileSource(CheckpointSource):
         self.metadata = (folder / ".metadata").read_bytes()
 
     def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Read them one by one; a bad sector is an error here, and would be a SIGBUS under a mapping."""
+        """Read them one by one; a bad sector raises an error, where a mapping would raise SIGBUS."""
         for piece, items in wanted.items():
             view = memoryview(bytearray(piece.length))
             got = 0
@@ -79,13 +79,13 @@ class FileSource(CheckpointSource):
 
 
 class MemorySource(CheckpointSource):
-    """What is in memory, here or on another node: what is not here is sent by the rank whose file it is.
+    """Copies in memory, here or on other nodes; files that are not on this node are sent by their owner.
 
     Args:
         metadata: DCP's `.metadata`.
-        here: File → its bytes, of those that this node holds.
-        owners: File → the rank that holds it, of all files.
-        ranks: Those who load; all of them read at the same time.
+        here: File → its bytes, for files on this node.
+        owners: File → the rank that sends it, for all files.
+        ranks: All ranks that load; they read at the same time.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class MemorySource(CheckpointSource):
         self.metadata, self.here, self.owners, self.ranks = metadata, here, owners, ranks
 
     def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Take what is here, then take part in sending what is not: one piece at a time, so that memory holds."""
+        """Read pieces on this node, then exchange the others one at a time, to bound the memory."""
         away = {piece for piece in wanted if piece.file not in self.here}
         failure: Exception | None = None
         try:
@@ -102,12 +102,12 @@ class MemorySource(CheckpointSource):
                 if piece not in away:
                     sink.give(self._bytes(piece), items)
         except (RuntimeError, ValueError) as error:
-            failure = error  # raised when the others have what they wait for
+            failure = error  # raised once the other ranks have received their pieces
         wanted_by: dict[FilePiece, list[int]] = {}
         for rank, missed in enumerate(self.ranks.gather(away)):
             for piece in missed:
                 wanted_by.setdefault(piece, []).append(rank)
-        # All walk through the pieces in one order, so that nobody waits for somebody who waits for him.
+        # All ranks use the same order, so that they cannot deadlock.
         for piece in sorted(wanted_by):
             sent = self._exchanged(piece, wanted_by[piece])
             if sent is not None and piece in away and failure is None:
@@ -119,7 +119,7 @@ class MemorySource(CheckpointSource):
             raise failure
 
     def _exchanged(self, piece: FilePiece, wanted_by: list[int]) -> torch.Tensor | None:
-        """A piece that one rank has and others want, on those others."""
+        """A piece that its owner sends, on the ranks that want it."""
         owner, mine = self.owners[piece.file], self.ranks.rank
         everybody = 2 * len(wanted_by) > self.ranks.world_size
         if not everybody and mine != owner and mine not in wanted_by:
@@ -142,7 +142,7 @@ class MemorySource(CheckpointSource):
 
 
 class TensorSink:
-    """Takes pieces and puts them where they belong."""
+    """Copies pieces into the tensors and values of the state."""
 
     def __init__(self, planner: SafeLoadPlanner, metadata: Metadata) -> None:
         self.planner = planner
@@ -154,10 +154,10 @@ class TensorSink:
                     self._kinds[MetadataIndex(name, chunk.offsets)] = kind
 
     def give(self, piece: memoryview, items: list[ReadItem]) -> None:
-        """Hand a piece to those who asked for it, or for parts of it; one copy, straight into the tensor in use.
+        """Copy a piece, or parts of it, directly into the tensors in use.
 
         Raises:
-            ValueError: it is not what the plan expects.
+            ValueError: its shape is not the planned one.
         """
         whole: torch.Tensor | None = None
         for item in items:
@@ -177,7 +177,7 @@ class TensorSink:
 
 
 def _tensor(piece: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """The tensor of a piece: a view of it where it was framed by us, else whatever torch reads."""
+    """The tensor of a piece: a view if this package wrote it, else loaded by torch."""
     size_bytes = math.prod(shape) * dtype.itemsize
     try:
         at, length = file_pieces.find(piece, file_pieces.TENSOR)
@@ -192,7 +192,7 @@ def _tensor(piece: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> to
 
 
 def names(metadata: bytes) -> set[str]:
-    """What a checkpoint has, flat: `model.layer.weight`, `rng.rank3`."""
+    """The names in a checkpoint: `model.layer.weight`, `rng.rank3`."""
     return set(_understood(metadata).state_dict_metadata)
 
 
@@ -202,11 +202,11 @@ def _understood(metadata: bytes) -> Metadata:
 
 
 class StateLoad:
-    """A load in two parts: what can fail by itself, then what all ranks may do together.
+    """A load in two steps: `plan` on each rank, then `read` on all ranks together.
 
     Args:
-        collected: The state as it is; its tensors are written in place.
-        source: Where the checkpoint is.
+        collected: The current state; its tensors are overwritten in place.
+        source: The checkpoint.
     """
 
     def __init__(self, collected: dict[str, Any], source: CheckpointSource) -> None:
@@ -215,10 +215,10 @@ class StateLoad:
         self._sink: TensorSink | None = None
 
     def plan(self) -> None:
-        """Find out what this rank needs.
+        """Determine the pieces that this rank needs.
 
         Raises:
-            RuntimeError, ValueError: the state is another one than what was saved.
+            RuntimeError, ValueError: the state does not fit the checkpoint.
         """
         metadata, planner = _understood(self.source.metadata), SafeLoadPlanner()
         planner.set_up_planner(self.collected, metadata, True)
@@ -230,10 +230,10 @@ class StateLoad:
         self._sink = TensorSink(planner, metadata)
 
     def read(self) -> None:
-        """Read it.
+        """Read the pieces.
 
         Raises:
-            OSError, RuntimeError, ValueError: tensors may be half filled then.
+            OSError, RuntimeError, ValueError: tensors may be partly overwritten.
         """
         assert self._sink is not None
         with torch.no_grad():
