@@ -46,11 +46,7 @@ def recognise(tree: Tree) -> FormatReport | None:
 
 
 def _compared(tree: Tree, metadata: Any) -> FormatReport:
-    """Hold metadata against files.
-
-    Raises:
-        ValueError: it is no metadata.
-    """
+    """Hold metadata against files. Raises ValueError if it is no metadata."""
     tensors = inert.field(metadata, "state_dict_metadata")
     places = inert.field(metadata, "storage_data")
     if not isinstance(tensors, dict) or not isinstance(places, dict):

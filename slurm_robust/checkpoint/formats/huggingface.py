@@ -70,11 +70,7 @@ def recognise_indexed(tree: Tree) -> FormatReport | None:
 
 
 def _index(tree: Tree, name: str, index: Any) -> list[FileProblem]:
-    """Hold an index against its files.
-
-    Raises:
-        OSError: one cannot be read.
-    """
+    """Hold an index against its files. Raises OSError if one cannot be read."""
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not places:
         return [(name, "names no tensors: half written?")]

@@ -43,11 +43,7 @@ def looks_like(head: bytes, size_bytes: int) -> bool:
 
 
 def read(file: IO[bytes]) -> SafetensorsContent:
-    """Header and bounds of an open file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Header and bounds of an open file. Raises OSError if it cannot be read."""
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")

@@ -259,11 +259,7 @@ def read_legacy(file: IO[bytes]) -> TorchfileContent:
 
 
 def read(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> TorchfileContent | None:
-    """The content of an open file, None where it is none of `torch.save`'s.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The content of an open file, None where it is none of `torch.save`'s. Raises OSError if it cannot be read."""
     if is_zip(file):
         return read_zip(file, whole=whole, on_bytes=on_bytes)
     file.seek(0)

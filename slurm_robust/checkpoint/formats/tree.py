@@ -56,28 +56,16 @@ class Tree:
         return frozenset(name.partition("/")[0] for name in self.names - self.files)
 
     def size_bytes(self, name: str) -> int:
-        """Of a file.
-
-        Raises:
-            OSError: it is not there.
-        """
+        """Of a file. Raises OSError if it is not there."""
         return (self.folder / name).stat().st_size
 
     def read(self, name: str) -> bytes:
-        """All of a small file.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """All of a small file. Raises OSError if it cannot be read."""
         with files.named(self.folder / name):
             return (self.folder / name).read_bytes()
 
     def text(self, name: str) -> str:
-        """What a small file says, stripped; empty where it is not there.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """What a small file says, stripped; empty where it is not there. Raises OSError if it cannot be read."""
         if name not in self.names:
             return ""
         with files.named(self.folder / name), (self.folder / name).open("rb") as file:

@@ -45,11 +45,7 @@ class RollbackFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(directory: str | Path) -> tuple[Rollback, ...]:
-    """All rollbacks, oldest first.
-
-    Raises:
-        CheckpointError: the file exists, and cannot be read.
-    """
+    """All rollbacks, oldest first. Raises CheckpointError if the file exists, and cannot be read."""
     where = Path(directory) / ROLLBACKS_NAME
     try:
         found = msgspec.json.decode(where.read_bytes(), type=RollbackFile)
@@ -67,11 +63,7 @@ def read(directory: str | Path) -> tuple[Rollback, ...]:
 
 
 def add(directory: str | Path, rollback: Rollback) -> None:
-    """Record one more.
-
-    Raises:
-        CheckpointError: the file cannot be written or read.
-    """
+    """Record one more. Raises CheckpointError if the file cannot be written or read."""
     where = Path(directory) / ROLLBACKS_NAME
     book = RollbackFile(rollbacks=(*read(directory), rollback))
     try:

@@ -113,11 +113,7 @@ def _newest(
 
 
 def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | None = None) -> list[Entry]:
-    """Every checkpoint in `directory`, newest first; nothing is written.
-
-    Raises:
-        CheckpointError: as `latest`.
-    """
+    """Every checkpoint in `directory`, newest first; nothing is written. Raises CheckpointError as `latest` does."""
     return [entry_of(*one, deep=deep, on_bytes=on_bytes) for one in candidates(Path(directory))]
 
 

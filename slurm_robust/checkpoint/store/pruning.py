@@ -182,11 +182,7 @@ _FileStates = frozenset[tuple[str, int, int, int]]
 
 
 def _file_states(path: Path) -> _FileStates:
-    """The state of a checkpoint's files; empty if it does not exist.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The state of a checkpoint's files; empty if it does not exist. Raises OSError if it cannot be read."""
     found: set[tuple[str, int, int, int]] = set()
     todo = [path, *(() if path.is_dir() else (beside(path, name) for name in (SEAL_NAME, DEMOTED_NAME)))]
     while todo:
@@ -257,11 +253,7 @@ def _remove(path: Path, before: _FileStates) -> str:
 
 
 def _drop(doomed: Path) -> None:
-    """Remove a hidden one.
-
-    Raises:
-        CheckpointError: some of its files remain.
-    """
+    """Remove a hidden one. Raises CheckpointError if some of its files remain."""
     try:
         shutil.rmtree(doomed)
     except OSError as error:

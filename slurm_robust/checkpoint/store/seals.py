@@ -170,11 +170,7 @@ def _encoded(one: Seal) -> bytes:
 
 
 def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()) -> FileSeal:
-    """The entry for a file whose digest is known.
-
-    Raises:
-        OSError: the file does not exist.
-    """
+    """The entry for a file whose digest is known. Raises OSError if the file does not exist."""
     stat = (folder / name).stat()
     return FileSeal(
         name=name,

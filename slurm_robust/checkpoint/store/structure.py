@@ -117,11 +117,7 @@ def inspect(
 
 
 def inspect_file(path: Path) -> tuple[str, str]:
-    """The format of one file, and what is wrong with it; each may be empty.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The format of one file, and what is wrong with it; each may be empty. Raises OSError if it cannot be read."""
     return _file(path, None)[:2]
 
 

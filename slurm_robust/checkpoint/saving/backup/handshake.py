@@ -36,21 +36,13 @@ def _proof(secret: bytes, role: bytes, node: str, nonces: bytes) -> bytes:
 
 
 def send(sock: socket.socket, message: msgspec.Struct) -> None:
-    """Send one message.
-
-    Raises:
-        OSError: the connection is closed.
-    """
+    """Send one message. Raises OSError if the connection is closed."""
     text = messages.encode(message)
     sock.sendall(_LENGTH.pack(len(text)) + text)
 
 
 def receive(sock: socket.socket, kind: type[_Message]) -> _Message:
-    """The next message, of this class.
-
-    Raises:
-        OSError: the connection is closed, or the bytes are no such message.
-    """
+    """The next message, of this class. Raises OSError if the connection is closed, or the bytes are no such message."""
     (length,) = _LENGTH.unpack(exactly(sock, _LENGTH.size))
     if length > MOST_BYTES:
         raise HandshakeError(f"a message of {length} bytes")
@@ -61,22 +53,14 @@ def receive(sock: socket.socket, kind: type[_Message]) -> _Message:
 
 
 def exactly(sock: socket.socket, length: int) -> bytes:
-    """Read this many bytes.
-
-    Raises:
-        OSError: the connection is closed.
-    """
+    """Read this many bytes. Raises OSError if the connection is closed."""
     found = bytearray(length)
     fill(sock, memoryview(found))
     return bytes(found)
 
 
 def fill(sock: socket.socket, into: memoryview) -> None:
-    """Read until `into` is full.
-
-    Raises:
-        OSError: the connection is closed.
-    """
+    """Read until `into` is full. Raises OSError if the connection is closed."""
     while len(into):
         got = sock.recv_into(into)
         if not got:

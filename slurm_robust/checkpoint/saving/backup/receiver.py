@@ -117,11 +117,7 @@ class BackupReceiver:
                 self._receive(sock, offer)
 
     def _receive(self, sock: socket.socket, copy: CopyOffer) -> None:
-        """Receive one copy.
-
-        Raises:
-            OSError: the connection is closed, or the caller breaks the protocol.
-        """
+        """Receive one copy. Raises OSError if the connection is closed, or the caller breaks the protocol."""
         text = copy.description.encode()
         try:
             described = msgspec.json.decode(text, type=ImageDescription)

@@ -11,29 +11,8 @@ from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.backup.receiver import BackupImage, BackupReceiver, addresses
 from slurm_robust.checkpoint.saving.backup.sender import Peer, Throttle
 from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter, SaveSealer
-from slurm_robust.checkpoint.saving.shared import memory_budget
+from slurm_robust.checkpoint.saving.shared import memory_budget, messages
 from slurm_robust.checkpoint.saving.shared.image import SLOTS
-from slurm_robust.checkpoint.saving.shared.messages import (
-    AskImage,
-    AskInventory,
-    AskNode,
-    BackupReserved,
-    BackupsFit,
-    CheckBackupsFit,
-    ImageIs,
-    Inventory,
-    Listen,
-    Listening,
-    NodeIs,
-    OthersReleased,
-    PeersSet,
-    PersisterReply,
-    ReleaseOthers,
-    ReserveBackup,
-    SaveOrdered,
-    SetPeers,
-    WriteSave,
-)
 
 _Key = tuple[str, int]
 """The folder of checkpoints, and the rank that an image is of."""
@@ -61,73 +40,73 @@ class BackupService:
         """Of the backups."""
         return [writer for _, writer in self._backups.values()]
 
-    def answer(self, request: Any, asking: ImageWriter | None) -> tuple[PersisterReply, list[int]]:
+    def answer(self, request: Any, asking: ImageWriter | None) -> tuple[messages.PersisterReply, list[int]]:
         """Carry out a request of a rank; `asking` writes that rank's image. The reply, and descriptors for it.
 
         Raises:
             ValueError: the request makes no sense.
         """
         fds: list[int] = []
-        reply: PersisterReply
-        if isinstance(request, AskNode):
-            reply = NodeIs(node=self.node)
-        elif isinstance(request, Listen):
+        reply: messages.PersisterReply
+        if isinstance(request, messages.AskNode):
+            reply = messages.NodeIs(node=self.node)
+        elif isinstance(request, messages.Listen):
             reply = self._listen(request)
-        elif isinstance(request, AskInventory):
+        elif isinstance(request, messages.AskInventory):
             reply = self._inventory(request.directory)
-        elif isinstance(request, AskImage):
+        elif isinstance(request, messages.AskImage):
             writer = self._writer(request)
-            reply, fds = ImageIs(), [writer.image.fd] if writer is not None else []
-        elif isinstance(request, WriteSave):
+            reply, fds = messages.ImageIs(), [writer.image.fd] if writer is not None else []
+        elif isinstance(request, messages.WriteSave):
             writer = self._writer(request)
-            reply = SaveOrdered(done=writer is not None and writer.order(request.save_id))
-        elif isinstance(request, ReleaseOthers):
+            reply = messages.SaveOrdered(done=writer is not None and writer.order(request.save_id))
+        elif isinstance(request, messages.ReleaseOthers):
             self._release_others(request)
-            reply = OthersReleased()
-        elif isinstance(request, ReserveBackup):
+            reply = messages.OthersReleased()
+        elif isinstance(request, messages.ReserveBackup):
             if self._receiver is not None:
                 self._receiver.admit(request.run, bytes.fromhex(request.secret))
             key = request.directory, request.of
-            reply = BackupReserved(why=self._reserve(key, request.total_bytes, request.turn))
-        elif isinstance(request, CheckBackupsFit):
+            reply = messages.BackupReserved(why=self._reserve(key, request.total_bytes, request.turn))
+        elif isinstance(request, messages.CheckBackupsFit):
             wanted = {(request.directory, rank): size for rank, size in request.rooms}
-            reply = BackupsFit(why=self._check_fit(wanted, request.whose))
-        elif isinstance(request, SetPeers):
+            reply = messages.BackupsFit(why=self._check_fit(wanted, request.whose))
+        elif isinstance(request, messages.SetPeers):
             if asking is None:
                 raise ValueError("peers for a rank that has no memory here")
             self._throttle.bytes_per_s = request.bytes_per_s
             secret = bytes.fromhex(request.secret)
             asking.send_to([Peer(peer, request.run, secret) for peer in request.peers], self._throttle)
-            reply = PeersSet()
+            reply = messages.PeersSet()
         else:
             raise ValueError(f"no request: {request!r}")  # noqa: TRY004 (the rank is wrong, not the caller)
         return reply, fds
 
-    def _listen(self, request: Listen) -> Listening:
+    def _listen(self, request: messages.Listen) -> messages.Listening:
         if self._receiver is None:
             self.node = request.node or self.node
             try:
                 self._receiver = BackupReceiver(self._backup_image, self.node, request.port)
             except OSError as error:
-                return Listening(why=f"this node cannot listen for backups: {error}")
-        return Listening(node=self.node, port=self._receiver.port, addresses=tuple(addresses()))
+                return messages.Listening(why=f"this node cannot listen for backups: {error}")
+        return messages.Listening(node=self.node, port=self._receiver.port, addresses=tuple(addresses()))
 
     def _backup_image(self, key: _Key) -> BackupImage | None:
         found = self._backups.get(key)
         return found[0] if found is not None else None
 
-    def _writer(self, request: AskImage | WriteSave) -> ImageWriter | None:
+    def _writer(self, request: messages.AskImage | messages.WriteSave) -> ImageWriter | None:
         key = request.directory, request.of
         if not request.backup:
             return self._own.get(key)
         found = self._backups.get(key)
         return found[1] if found is not None else None
 
-    def _inventory(self, directory: str) -> Inventory:
+    def _inventory(self, directory: str) -> messages.Inventory:
         own = [(rank, False) for where, rank in self._own if where == directory]
-        return Inventory(ranks=(*own, *((rank, True) for where, rank in self._backups if where == directory)))
+        return messages.Inventory(ranks=(*own, *((rank, True) for where, rank in self._backups if where == directory)))
 
-    def _release_others(self, request: ReleaseOthers) -> None:
+    def _release_others(self, request: messages.ReleaseOthers) -> None:
         directory = request.directory
         for key in [key for key in self._own if key[0] == directory and key[1] not in request.own]:
             self._own.pop(key).drop()

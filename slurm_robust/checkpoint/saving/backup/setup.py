@@ -16,22 +16,8 @@ from slurm_robust.checkpoint.saving.backup.placement import ParallelLayout, plac
 from slurm_robust.checkpoint.saving.rank.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
 from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup, SavePlan
+from slurm_robust.checkpoint.saving.shared import messages
 from slurm_robust.checkpoint.saving.shared.image import MOST_BACKUPS
-from slurm_robust.checkpoint.saving.shared.messages import (
-    AskNode,
-    BackupReserved,
-    BackupsFit,
-    CheckBackupsFit,
-    Listen,
-    Listening,
-    NodeIs,
-    OthersReleased,
-    PeerAddress,
-    PeersSet,
-    ReleaseOthers,
-    ReserveBackup,
-    SetPeers,
-)
 from slurm_robust.checkpoint.saving.shared.options import BackupOptions
 
 _REMEDY = "Give the job more memory (--mem), or keep fewer backups: Checkpointer(backups=1), or 0"
@@ -73,12 +59,8 @@ class BackupEndpoint(NamedTuple):
 
 
 def rank_node(link: PersisterLink) -> RankNode:
-    """This rank's node.
-
-    Raises:
-        CheckpointError: no persister answers.
-    """
-    reply, _ = link.ask(AskNode(), NodeIs)
+    """This rank's node. Raises CheckpointError if no persister answers."""
+    reply, _ = link.ask(messages.AskNode(), messages.NodeIs)
     return RankNode(reply.node, os.environ.get("SLURMD_NODENAME") or socket.gethostname(), link.by_agent)
 
 
@@ -170,29 +152,33 @@ def arrange(
             reserved = here.reserve(placed, endpoints, secret)
     else:
         reserved = here.reserve(placed, endpoints, secret)
-    peers = SetPeers(
+    peers = messages.SetPeers(
         peers=tuple(_address(nodes[other], endpoints[other]) for other in placed[ranks.rank]),
         bytes_per_s=options.backups.bytes_per_s,
         run=link.run,
         secret=secret,
     )
-    collective.one(lambda: link.ask(peers, PeersSet))
+    collective.one(lambda: link.ask(peers, messages.PeersSet))
     collective.check()
     buffers.backups = copies
-    listen = Listen(node=nodes[ranks.rank].node, port=endpoints[ranks.rank].port)
-    link.replayed = [(listen, Listening), *((one, BackupReserved) for one in reserved), (peers, PeersSet)]
+    listen = messages.Listen(node=nodes[ranks.rank].node, port=endpoints[ranks.rank].port)
+    link.replayed = [
+        (listen, messages.Listening),
+        *((one, messages.BackupReserved) for one in reserved),
+        (peers, messages.PeersSet),
+    ]
     return BackupSetup(buffers, placed, fewer)
 
 
 def _listen(link: PersisterLink, mine: RankNode, image_bytes: int) -> BackupEndpoint:
-    reply, _ = link.ask(Listen(node=mine.node, port=0), Listening)
+    reply, _ = link.ask(messages.Listen(node=mine.node, port=0), messages.Listening)
     if reply.why:
         raise CheckpointError(f"{mine.name}: {reply.why}", _REMEDY)
     return BackupEndpoint(reply.port, reply.addresses, image_bytes)
 
 
-def _address(on: RankNode, endpoint: BackupEndpoint) -> PeerAddress:
-    return PeerAddress(name=f"node {on.name}", node=on.node, port=endpoint.port, addresses=endpoint.addresses)
+def _address(on: RankNode, endpoint: BackupEndpoint) -> messages.PeerAddress:
+    return messages.PeerAddress(name=f"node {on.name}", node=on.node, port=endpoint.port, addresses=endpoint.addresses)
 
 
 class _NodeMemory:
@@ -213,30 +199,22 @@ class _NodeMemory:
         """Release all memory that this run does not need."""
         if self._own[0] == self._rank:
             kept = self._backed_up_here(placed)
-            request = ReleaseOthers(own=tuple(self._own), backups=kept, **self._resumed._asdict())
-            self._collective.one(lambda: self._link.ask(request, OthersReleased))
+            request = messages.ReleaseOthers(own=tuple(self._own), backups=kept, **self._resumed._asdict())
+            self._collective.one(lambda: self._link.ask(request, messages.OthersReleased))
         self._collective.check()
 
     def check_fit(self, placed: Backups, endpoints: list[BackupEndpoint]) -> None:
-        """Check whether all nodes have the memory; nothing is reserved.
-
-        Raises:
-            CheckpointError: a node has not.
-        """
+        """Check whether all nodes have the memory; nothing is reserved. Raises CheckpointError if a node has not."""
         if self._own[0] == self._rank:
             rooms = tuple((rank, endpoints[rank].image_bytes) for rank in self._backed_up_here(placed))
-            request = CheckBackupsFit(rooms=rooms, whose=f"node {self._node.name}")
-            self._collective.one(lambda: _granted(self._link.ask(request, BackupsFit)[0]))
+            request = messages.CheckBackupsFit(rooms=rooms, whose=f"node {self._node.name}")
+            self._collective.one(lambda: _granted(self._link.ask(request, messages.BackupsFit)[0]))
         self._collective.check()
 
-    def reserve(self, placed: Backups, endpoints: list[BackupEndpoint], secret: str) -> list[ReserveBackup]:
-        """Reserve the memory; the requests for it.
-
-        Raises:
-            CheckpointError: a node has too little memory.
-        """
+    def reserve(self, placed: Backups, endpoints: list[BackupEndpoint], secret: str) -> list[messages.ReserveBackup]:
+        """Reserve the memory; the requests for it. Raises CheckpointError if a node has too little memory."""
         requests = [
-            ReserveBackup(
+            messages.ReserveBackup(
                 of=rank, turn=turn, total_bytes=endpoints[rank].image_bytes, run=self._link.run, secret=secret
             )
             for rank, others in enumerate(placed)
@@ -248,11 +226,11 @@ class _NodeMemory:
         self._collective.check()
         return requests
 
-    def _reserve(self, request: ReserveBackup) -> None:
-        _granted(self._link.ask(request, BackupReserved)[0], _REMEDY)
+    def _reserve(self, request: messages.ReserveBackup) -> None:
+        _granted(self._link.ask(request, messages.BackupReserved)[0], _REMEDY)
 
 
-def _granted(reply: BackupsFit | BackupReserved, remedy: str = "") -> None:
+def _granted(reply: messages.BackupsFit | messages.BackupReserved, remedy: str = "") -> None:
     if reply.why:
         raise CheckpointError(reply.why, remedy)
 
@@ -275,11 +253,7 @@ class _Collective:
             return None
 
     def all(self, step: Callable[[], Any]) -> list[Any]:
-        """Run a step on all ranks; each rank's result.
-
-        Raises:
-            CheckpointError: a rank failed.
-        """
+        """Run a step on all ranks; each rank's result. Raises CheckpointError if a rank failed."""
         found = self.ranks.gather((self.one(step), self._failure))
         self._failure = ""
         failure = next((why for _, why in found if why), "")
@@ -288,9 +262,5 @@ class _Collective:
         return [value for value, _ in found]
 
     def check(self) -> None:
-        """Wait for all ranks.
-
-        Raises:
-            CheckpointError: a rank failed in an earlier step.
-        """
+        """Wait for all ranks. Raises CheckpointError if a rank failed in an earlier step."""
         self.all(lambda: None)

@@ -25,19 +25,8 @@ from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import rollback_log
 from slurm_robust.checkpoint.saving.backup.service import BackupService
 from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter, log
-from slurm_robust.checkpoint.saving.shared import file_writer, memory_budget, wire
+from slurm_robust.checkpoint.saving.shared import file_writer, memory_budget, messages, wire
 from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
-from slurm_robust.checkpoint.saving.shared.messages import (
-    AdoptImage,
-    AllocateImage,
-    AskHeldImage,
-    FromRank,
-    HeldImage,
-    ImageAdopted,
-    ImageAllocated,
-    ImageRefused,
-    SlotComplete,
-)
 from slurm_robust.checkpoint.store import seals
 from slurm_robust.checkpoint.store.demotion import demote
 
@@ -188,7 +177,7 @@ class Persister:
 
     def _receive(self, connection: socket.socket) -> None:
         try:
-            got = wire.receive(connection, FromRank)
+            got = wire.receive(connection, messages.FromRank)
             if got is None:
                 self._disconnected(connection)
                 return
@@ -204,26 +193,26 @@ class Persister:
             writer.rank_ended()
 
     def _answer(self, connection: socket.socket, message: Any, fds: list[int]) -> None:
-        if isinstance(message, SlotComplete):
+        if isinstance(message, messages.SlotComplete):
             if (own := self.connections[connection]) is not None:
                 own.start()
             return
         key = (message.directory, message.rank)
         held = self.writers.get(key)
-        if isinstance(message, AskHeldImage):
+        if isinstance(message, messages.AskHeldImage):
             if held is not None:
                 self._assign(connection, held)
-            wire.send(connection, HeldImage(), [held.image.fd] if held is not None else [])
-        elif isinstance(message, AllocateImage):
+            wire.send(connection, messages.HeldImage(), [held.image.fd] if held is not None else [])
+        elif isinstance(message, messages.AllocateImage):
             if held is not None:
                 self.writers.pop(key).drop()
             self._allocate(connection, key, message.total_bytes)
-        elif isinstance(message, AdoptImage):
+        elif isinstance(message, messages.AdoptImage):
             os.set_inheritable(fds[0], False)
             writer = self.writers[key] = ImageWriter(self, fds[0])
             self._assign(connection, writer)
             writer.start()
-            wire.send(connection, ImageAdopted())
+            wire.send(connection, messages.ImageAdopted())
         else:
             reply, image_fds = self.backups.answer(message, held)
             wire.send(connection, reply, image_fds)
@@ -238,11 +227,11 @@ class Persister:
         try:
             fd = memory_budget.memory(total_bytes, f"rank {key[1]}", "the two checkpoint buffers take")
         except CheckpointError as error:
-            wire.send(connection, ImageRefused(why=error.what))
+            wire.send(connection, messages.ImageRefused(why=error.what))
             return
         writer = self.writers[key] = ImageWriter(self, fd)
         self._assign(connection, writer)
-        wire.send(connection, ImageAllocated(), [fd])
+        wire.send(connection, messages.ImageAllocated(), [fd])
 
 
 def main(argv: list[str]) -> None:

@@ -111,11 +111,7 @@ class Buffers:
             time.sleep(_POLL_S)
 
     def ensure_alive(self) -> None:
-        """Give the image to a new persister if the old one is gone.
-
-        Raises:
-            CheckpointError: none can be started.
-        """
+        """Give the image to a new persister if the old one is gone. Raises CheckpointError if none can be started."""
         if self.link.alive and self.link.slot_complete():
             return
         self.link.adopt(self.image.fd)

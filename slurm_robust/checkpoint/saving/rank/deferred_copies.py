@@ -42,11 +42,7 @@ class RunningCopy(Protocol):
     """A running copy."""
 
     def wait(self) -> None:
-        """Wait until it has ended.
-
-        Raises:
-            RuntimeError: a part of it could not be copied.
-        """
+        """Wait until it has ended. Raises RuntimeError if a part of it could not be copied."""
 
 
 def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[RunningCopy]:

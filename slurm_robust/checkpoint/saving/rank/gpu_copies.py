@@ -36,11 +36,7 @@ class GpuCopy:
             self._end.record(stream)
 
     def wait(self) -> None:
-        """Wait until it has ended.
-
-        Raises:
-            RuntimeError: the GPU failed.
-        """
+        """Wait until it has ended. Raises RuntimeError if the GPU failed."""
         self._end.synchronize()
 
 

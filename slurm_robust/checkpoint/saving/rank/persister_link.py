@@ -16,23 +16,8 @@ import msgspec
 
 import slurm_robust
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.shared import wire
-from slurm_robust.checkpoint.saving.shared.messages import (
-    PROTOCOL,
-    AdoptImage,
-    AskHeldImage,
-    AskImage,
-    FromPersister,
-    HeldImage,
-    ImageAdopted,
-    ImageIs,
-    Notice,
-    Notification,
-    PersisterReply,
-    RankRequest,
-    SaveEnded,
-    SlotComplete,
-)
+from slurm_robust.checkpoint.saving.shared import messages, wire
+from slurm_robust.checkpoint.saving.shared.messages import PROTOCOL, RankRequest
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -48,7 +33,7 @@ _ANSWER_S = 120.0
 """Wait for the persister to answer: it may have to write what the process before this one left."""
 _POLL_S = 0.1
 _REMEDY = "Checkpointer(asynchronous=False) writes without a persister"
-_Reply = TypeVar("_Reply", bound=PersisterReply)
+_Reply = TypeVar("_Reply", bound=messages.PersisterReply)
 
 
 def agent_name(env: Mapping[str, str], uid: int) -> str:
@@ -76,17 +61,13 @@ class PersisterLink:
     def __init__(self, run: str, directory: Path, rank: int) -> None:
         self.run, self.directory, self.rank = run, directory, rank
         self.by_agent = False
-        self.replayed: list[tuple[RankRequest, type[PersisterReply]]] = []
+        self.replayed: list[tuple[RankRequest, type[messages.PersisterReply]]] = []
         self._sock: socket.socket | None = None
-        self._notifications: list[Notification] = []
+        self._notifications: list[messages.Notification] = []
         """Received while waiting for a reply."""
 
     def open(self) -> None:
-        """Connect, if there is no connection.
-
-        Raises:
-            CheckpointError: no persister can be reached or started.
-        """
+        """Connect, if there is no connection. Raises CheckpointError if no persister can be reached or started."""
         if self._sock is None:
             try:
                 self._sock = self._connected()
@@ -139,11 +120,11 @@ class PersisterLink:
     def _asked(self, request: RankRequest, reply: type[_Reply], fds: tuple[int, ...]) -> tuple[_Reply, list[int]]:
         assert self._sock is not None
         wire.send(self._sock, request, fds)
-        while (got := wire.receive(self._sock, FromPersister)) is not None:
+        while (got := wire.receive(self._sock, messages.FromPersister)) is not None:
             message, received = got
             if isinstance(message, reply):
                 return message, received
-            if not isinstance(message, (SaveEnded, Notice)):
+            if not isinstance(message, (messages.SaveEnded, messages.Notice)):
                 raise ValueError(f"{message} answers {request}")  # noqa: TRY004 (the persister is wrong)
             self._notifications.append(message)
         raise ConnectionResetError("it has ended")
@@ -154,7 +135,7 @@ class PersisterLink:
         Raises:
             CheckpointError: no persister answers.
         """
-        _, fds = self.ask(AskHeldImage(), HeldImage)
+        _, fds = self.ask(messages.AskHeldImage(), messages.HeldImage)
         return fds[0] if fds else None
 
     def image(self, of: int, *, backup: bool) -> int | None:
@@ -163,7 +144,7 @@ class PersisterLink:
         Raises:
             CheckpointError: no persister answers.
         """
-        _, fds = self.ask(AskImage(of=of, backup=backup), ImageIs)
+        _, fds = self.ask(messages.AskImage(of=of, backup=backup), messages.ImageIs)
         return fds[0] if fds else None
 
     def adopt(self, fd: int) -> None:
@@ -172,7 +153,7 @@ class PersisterLink:
         Raises:
             CheckpointError: no persister answers.
         """
-        self.ask(AdoptImage(), ImageAdopted, (fd,))
+        self.ask(messages.AdoptImage(), messages.ImageAdopted, (fd,))
         for request, reply in self.replayed:
             self.ask(request, reply)
 
@@ -180,18 +161,18 @@ class PersisterLink:
         """Notify the persister that a slot is complete; False if it is gone."""
         if self._sock is not None:
             try:
-                wire.send(self._sock, SlotComplete())
+                wire.send(self._sock, messages.SlotComplete())
             except OSError:
                 self.close()
         return self._sock is not None
 
-    def notifications(self, timeout_s: float = 0.0) -> list[Notification]:
+    def notifications(self, timeout_s: float = 0.0) -> list[messages.Notification]:
         """How saves and backups have ended since the last call; waits at most `timeout_s` for the first one."""
         found, self._notifications = self._notifications, []
         while self._sock is not None:
             self._sock.settimeout(timeout_s if not found else 0.0)
             try:
-                got = wire.receive(self._sock, Notification)
+                got = wire.receive(self._sock, messages.Notification)
             except (BlockingIOError, TimeoutError):
                 break
             except (OSError, ValueError):

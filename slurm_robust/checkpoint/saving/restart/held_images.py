@@ -143,11 +143,7 @@ class HeldImages:
         return self._images[rank, backup]
 
     def content(self, share: Share) -> memoryview:
-        """The bytes of its file; it must be on this node.
-
-        Raises:
-            CheckpointError: it is gone.
-        """
+        """The bytes of its file; it must be on this node. Raises CheckpointError if it is gone."""
         if share.place in _ON_DISK:
             return self._mapped(Path(share.where) / share.file)
         image = self._image(share.rank, backup=share.place == copy_choice.BACKUP)
@@ -157,11 +153,7 @@ class HeldImages:
         return image.slot(int(share.where))[: described.file_bytes]
 
     def metadata(self, share: Share) -> bytes:
-        """DCP's `.metadata` beside it; it must be on this node.
-
-        Raises:
-            CheckpointError: it is gone.
-        """
+        """DCP's `.metadata` beside it; it must be on this node. Raises CheckpointError if it is gone."""
         if share.place in _ON_DISK:
             try:
                 found = (Path(share.where) / METADATA).read_bytes()

@@ -49,11 +49,7 @@ class CheckpointSource:
     metadata: bytes
 
     def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Pass every wanted piece to the sink.
-
-        Raises:
-            OSError: one cannot be read.
-        """
+        """Pass every wanted piece to the sink. Raises OSError if one cannot be read."""
         raise NotImplementedError
 
 

@@ -86,11 +86,7 @@ def pickled_tensor(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
 
 
 def pickled_value(value: object) -> bytes:
-    """The pickle of a value that is not a tensor, and contains none.
-
-    Raises:
-        CheckpointError: it cannot be pickled.
-    """
+    """The pickle of a value that is not a tensor, and contains none. Raises CheckpointError if it cannot be pickled."""
     try:
         return pickle.dumps(value, protocol=2)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:

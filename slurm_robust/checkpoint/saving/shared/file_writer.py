@@ -122,11 +122,7 @@ def _write_all(fd: int, chunk: memoryview) -> None:
 
 
 def note_part(folder: Path, part: RankPart) -> None:
-    """Write the part, for the rank that seals.
-
-    Raises:
-        CheckpointError: it cannot be written.
-    """
+    """Write the part, for the rank that seals. Raises CheckpointError if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.write_atomic(_part_path(folder, part.rank), msgspec.json.encode(part))

@@ -187,11 +187,7 @@ class Image:
         _NUMBER.pack_into(self.view, _SLOTS_AT[slot], 0)
 
     def commit(self, slot: int, number: int, note: Note) -> None:
-        """Mark the slot as complete, as copy `number` (from 1 on).
-
-        Raises:
-            ValueError: the note is too long.
-        """
+        """Mark the slot as complete, as copy `number` (from 1 on). Raises ValueError if the note is too long."""
         text = msgspec.json.encode(note)
         if len(text) > _NOTE_MOST_BYTES - _NOTE_HEAD.size:
             raise ValueError(f"a note of {len(text)} bytes")

@@ -22,11 +22,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def listener(name: str) -> socket.socket:
-    """A socket that listens at an abstract name.
-
-    Raises:
-        OSError: another process listens there.
-    """
+    """A socket that listens at an abstract name. Raises OSError if another process listens there."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.bind(f"\0{name}")
@@ -63,11 +59,7 @@ def same_user(sock: socket.socket) -> bool:
 
 
 def send(sock: socket.socket, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
-    """Send one message.
-
-    Raises:
-        OSError: the connection is closed.
-    """
+    """Send one message. Raises OSError if the connection is closed."""
     socket.send_fds(sock, [messages.encode(message)], list(fds), socket.MSG_NOSIGNAL)
 
 
