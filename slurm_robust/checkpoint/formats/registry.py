@@ -1,4 +1,4 @@
-"""Every format that is known; a folder may be of several (an HF Trainer's holds DeepSpeed's, and so on)."""
+"""All known formats; a folder may have several (an HF Trainer's contains DeepSpeed's, for example)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""safetensors: a JSON header that tells every tensor's type, shape and place, then the bytes, without holes."""
+"""safetensors: a JSON header with every tensor's type, shape and position, then the bytes, without holes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of a checkpoint as the formats see it: names below it, and what its small files say."""
+"""A folder of a checkpoint for the formats: its file names, and the content of its small files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL_BYTES = 1 << 30
 
 
 class FormatReport(msgspec.Struct, kw_only=True):
-    """What a format says of a folder.
+    """What a format recognises in a folder.
 
     Attributes:
         step: None where it does not tell.

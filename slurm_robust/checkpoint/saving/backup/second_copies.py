@@ -1,6 +1,6 @@
-"""Where second backups stand: on a third node each, so that of any two nodes, or of any group, one copy is left.
+"""Chooses nodes for second backups: a third node each, so that the loss of two nodes, or of a group, leaves a copy.
 
-Nodes are bits of an integer here, so that thousands of them are judged in a moment.
+Sets of nodes are bits of an integer here, so that thousands of nodes are fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 
 class RankGrid(Protocol):
-    """What has to be known of a layout; `placement.Layout` does."""
+    """The part of `placement.ParallelLayout` that is needed here."""
 
     world_size: int
     nodes: int
@@ -33,7 +33,7 @@ class SecondCopies(NamedTuple):
 
 
 class _Masks:
-    """The nodes of each group, and what follows."""
+    """The nodes of each group, and derived sets."""
 
     def __init__(self, grid: RankGrid) -> None:
         self.all = (1 << grid.nodes) - 1
@@ -56,7 +56,7 @@ class _Masks:
         return self.all & ~taken
 
     def least_bad(self, own: int, first: int) -> int:
-        """The same where there are none: those that lie in the fewest of such groups."""
+        """If there are none: those in the fewest of such groups."""
         pair = 1 << own | 1 << first
         fatal: Counter[int] = Counter()
         for mask in self.groups[own]:
@@ -112,7 +112,7 @@ def spread(grid: RankGrid, first: Sequence[int]) -> SecondCopies:
 
 
 def _elsewhere(masks: _Masks, own: int, first: int, loads: Counter[int]) -> tuple[int, int]:
-    """Another node for a first backup, and what it leaves for a second one; where none leaves any, the least evil."""
+    """Another node for a first backup, and the nodes it leaves for a second; if none leaves any, the least bad ones."""
     others = masks.all & ~(1 << own)
     for wish in (others & ~masks.near[own], others & masks.near[own]):
         for node in sorted(_bits(wish), key=lambda one: loads[one]):
