@@ -42,7 +42,9 @@ class Trainer:
         # Copies run during the next forward and backward pass; optimizer.step() waits for the rest of them.
         # They go to memory at each step, and to disk every --checkpoint-every steps.
         self.saver = checkpoint.Checkpointer(
-            self.args.checkpoint_dir, until_update=True, every={"shared": max(1, self.args.checkpoint_every)}
+            self.args.checkpoint_dir,
+            copying=checkpoint.CopyOptions(until_update=True),
+            tiers=checkpoint.TierOptions(every={"shared": max(1, self.args.checkpoint_every)}),
         )
 
     def train(self) -> None:

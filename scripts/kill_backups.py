@@ -14,7 +14,7 @@ from kill_rules import Left, newest, promised
 from kill_training import go_on, train_backed_up
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving.persister.file_writer import Part
+from slurm_robust.checkpoint.saving.shared.file_writer import RankPart
 
 
 class BackupRound(Round):
@@ -106,7 +106,7 @@ class BackupRound(Round):
         found: dict[int, frozenset[int]] = {}
         for path in (self.folder / "ckpt").glob("step-*/part-*.json"):
             try:
-                part = msgspec.json.decode(path.read_bytes(), type=Part)
+                part = msgspec.json.decode(path.read_bytes(), type=RankPart)
             except FileNotFoundError:
                 continue
             assert part.note is not None

@@ -107,7 +107,7 @@ def _strike(folder: Path, victim: str, role: str, target: str) -> None:
 
 def watch_writing(role: str) -> None:
     """Have this process come by all points of writing, sealing and pruning, of transfers, and by each flush."""
-    from slurm_robust.checkpoint.saving.persister import file_writer  # noqa: PLC0415
+    from slurm_robust.checkpoint.saving.shared import file_writer  # noqa: PLC0415
     from slurm_robust.checkpoint.store import pruning  # noqa: PLC0415 (a persister has its path only now)
 
     reached, flush = watch((WRITER, TRANSFER), role), os.fsync
@@ -139,8 +139,8 @@ def _note_what_is_kept() -> None:
 def persister() -> None:
     """Be a persister."""
     from slurm_robust.checkpoint.saving.backup import receiver, sender  # noqa: PLC0415 (as above)
-    from slurm_robust.checkpoint.saving.persister import file_writer  # noqa: PLC0415 (as above)
     from slurm_robust.checkpoint.saving.persister import main as real  # noqa: PLC0415 (as above)
+    from slurm_robust.checkpoint.saving.shared import file_writer  # noqa: PLC0415 (as above)
 
     here("persister")
     watch_writing("persister")

@@ -11,8 +11,8 @@ import kill_point
 import torch
 from kill_cases import STEPS, TRAINER, Case
 
+from slurm_robust.checkpoint import Checkpointer, TierOptions
 from slurm_robust.checkpoint.saving.rank import buffers
-from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
 from slurm_robust.checkpoint.saving.rank.training_state import PerRank
 
 NOTED = {"slot void": "began", "all copied": "whole", "slot complete": "copied"}
@@ -76,12 +76,12 @@ def train_backed_up(rank: int, case: Case, folder: Path) -> None:
             (folder / f"{NOTED[point]}-{rank}-{step}").touch()
 
     buffers.reached = note
-    saver = Checkpointer(folder / "ckpt", keep=2, every={"shared": case.shared})
+    saver = Checkpointer(folder / "ckpt", keep=2, tiers=TierOptions(every={"shared": case.shared}))
     for step in range(1, STEPS + 1):
         assert saver.save(step, state(step, rank)), saver.failures
     made = saver._buffers
     assert made is not None
-    while saver.ranks.most(int(made.busy())) != [0]:
+    while saver.ranks.maximum(int(made.busy())) != [0]:
         made.ensure_alive()
         time.sleep(_POLL_S)
     assert saver.failures == []

@@ -151,9 +151,9 @@ def _copies(state: dict[str, Any]) -> dict[str, Save]:
 
 
 def _ours(state: dict[str, Any], folder: Path, *, until_update: bool) -> Save:
-    from slurm_robust.checkpoint import Checkpointer  # noqa: PLC0415 (the others do without)
+    from slurm_robust.checkpoint import Checkpointer, CopyOptions  # noqa: PLC0415 (the others do without)
 
-    saver = Checkpointer(folder, keep=1, until_update=until_update)
+    saver = Checkpointer(folder, keep=1, copying=CopyOptions(until_update=until_update))
     saver.prepare(state)
 
     def written() -> None:

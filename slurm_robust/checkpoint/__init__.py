@@ -9,14 +9,21 @@
     checkpoint.save("ckpt", step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
 A checkpoint is a folder (or a single file) with a *seal*: a manifest of names, sizes and digests, written last and
-atomically, after what was written was read back. Without its seal a folder is never chosen. Choosing one only looks
-up seals, sizes and times of change; torch is imported by `save`, `load` and `Checkpointer` alone.
+atomically, after the files were read back. Without its seal a folder is never chosen. Choosing reads only seals, sizes
+and times of change; torch is imported by `save`, `load` and `Checkpointer` alone.
 
-`Checkpointer` saves models of any parallel layout beside the training: docs/checkpointer.md.
+The folders, in the order in which data passes:
+
+* `saving`: `Checkpointer`, which copies the state of any parallel layout in the step, and writes it outside of it.
+* `store`: the files and their seal. `store/seals.py` writes and reads the seal; `store/find.py` chooses a checkpoint.
+* `formats`: recognises checkpoints of other frameworks by their files, to check them without a seal.
+* `health`: which checkpoints are from before a bad loss.
+* `integrations`: one-line use in Lightning, the HF Trainer, Megatron-LM and DeepSpeed.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from slurm_robust.checkpoint.errors import CheckpointError
@@ -30,16 +37,22 @@ from slurm_robust.checkpoint.store.reader import load
 from slurm_robust.checkpoint.store.seal_folder import Swept, seal_all
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, seal
 from slurm_robust.checkpoint.store.trackers import Tracker, pin, trackers
-from slurm_robust.checkpoint.store.verification import Problem, Report, verify
-from slurm_robust.checkpoint.store.writer import save
+from slurm_robust.checkpoint.store.verification import Problem, VerificationReport, verify
+from slurm_robust.checkpoint.store.writer import SaveGroup, save
+
+Report = VerificationReport
+"""Deprecated alias, kept for one version."""
 
 if TYPE_CHECKING:
     from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
     from slurm_robust.checkpoint.saving.rank.training_state import PerRank
+    from slurm_robust.checkpoint.saving.shared.options import BackupOptions, CopyOptions, TierOptions
 
 __all__ = [
+    "BackupOptions",
     "CheckpointError",
     "Checkpointer",
+    "CopyOptions",
     "Entry",
     "FileSeal",
     "Found",
@@ -48,10 +61,13 @@ __all__ = [
     "Problem",
     "Pruned",
     "Report",
+    "SaveGroup",
     "Seal",
     "Skipped",
     "Swept",
+    "TierOptions",
     "Tracker",
+    "VerificationReport",
     "demote",
     "entries",
     "latest",
@@ -69,14 +85,17 @@ __all__ = [
 ]
 
 
+_LAZY = {
+    "Checkpointer": "saving.rank.checkpointer",
+    "PerRank": "saving.rank.training_state",
+    "BackupOptions": "saving.shared.options",
+    "CopyOptions": "saving.shared.options",
+    "TierOptions": "saving.shared.options",
+}
+"""Imported when they are first used: most of them import torch, which the lookup at a restart must not pay for."""
+
+
 def __getattr__(name: str) -> Any:
-    """`Checkpointer` and `PerRank` import torch, which the lookup at a restart must not pay for."""
-    if name == "Checkpointer":
-        from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer  # noqa: PLC0415 (as above)
-
-        return Checkpointer
-    if name == "PerRank":
-        from slurm_robust.checkpoint.saving.rank.training_state import PerRank  # noqa: PLC0415 (as above)
-
-        return PerRank
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

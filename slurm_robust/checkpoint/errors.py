@@ -1,4 +1,4 @@
-"""What can go wrong with a checkpoint, said so that the reader knows what to type next."""
+"""The error of this package: what happened, and what to type next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class CheckpointError(Exception):
 
     Attributes:
         what: What happened, and to which file.
-        remedy: What to type or to look at next; empty where there is nothing better than the first part.
+        remedy: What to type or to check next; empty if there is nothing to add.
     """
 
     def __init__(self, what: str, remedy: str = "") -> None:

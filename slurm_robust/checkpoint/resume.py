@@ -1,4 +1,4 @@
-"""Every rank starts from the same checkpoint: the one that `srobust run` chose, or one that rank 0 chooses."""
+"""Chooses the checkpoint from which all ranks start: the one that `srobust run` chose, else rank 0's choice."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ STEP_VARIABLE = "SROBUST_RESUME_STEP"
 def resume_from_env(directory: str | Path) -> Found:
     """Where this attempt resumes: what `srobust run` exported, else the newest in `directory`.
 
-    An exported empty path says that there is none. Without the wrapper, rank 0 looks and tells the others where
-    torch.distributed is up; where it is not, each rank looks for itself.
+    An exported empty path means that there is none. Without the wrapper, rank 0 chooses and broadcasts its choice if
+    torch.distributed is initialized; if it is not, each rank chooses by itself.
 
     Raises:
-        CheckpointError: as `latest`, or the exported step is no number.
+        CheckpointError: as `latest`, or the exported step is not a number.
     """
     exported = os.environ.get(PATH_VARIABLE)
     if exported is None:
@@ -43,7 +43,7 @@ def _same_for_all(directory: str | Path) -> Found:
     if distributed.get_rank() == 0:
         try:
             box = [latest(directory)]
-        except CheckpointError as error:  # the others wait for an answer: they are to have the error, too
+        except CheckpointError as error:  # the other ranks wait for an answer: they get the error
             box = [error]
     distributed.broadcast_object_list(box, src=0)
     found = box[0]

@@ -1,4 +1,4 @@
-"""What `srobust ckpt` shows to people and tools: progress bars, a table, JSON, errors and their exit codes."""
+"""The output of `srobust ckpt`: progress bars, a table, JSON, errors and their exit codes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ EXIT_NOT_VERIFIED = 1
 EXIT_COULD_NOT_TELL = 3
 EXITS = (
     (0, "done, verified, found"),
-    (1, "not verified, not whole, none found"),
+    (1, "not verified, damaged, none found"),
     (2, "wrong usage"),
-    (3, "could not tell: something cannot be read or written, or has no seal and no content that we know"),
+    (3, "could not tell: something cannot be read or written, or has no seal and an unknown format"),
 )
 PATH = click.argument("path", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, for tools.")
 
 
 @contextlib.contextmanager
-def bar(path: Path, doing: str, *, quiet: bool = False) -> Iterator[OnBytes | None]:
-    """A progress bar on stderr where a person watches."""
+def progress_bar(path: Path, doing: str, *, quiet: bool = False) -> Iterator[OnBytes | None]:
+    """A progress bar on stderr if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console  # noqa: PLC0415 (scripts and prologs need not pay for it)
+    from rich.console import Console  # noqa: PLC0415 (scripts do not need it)
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
 
     total = 0
@@ -52,8 +52,8 @@ def bar(path: Path, doing: str, *, quiet: bool = False) -> Iterator[OnBytes | No
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
-    """Errors as one line on stderr; a wrong checkpoint is 1, what nobody could read or write is 3."""
+def errors_reported() -> Iterator[None]:
+    """Print errors as one line on stderr; exit 1 for a bad checkpoint, 3 for one that cannot be read or written."""
     try:
         yield
     except CheckpointError as error:
@@ -62,8 +62,8 @@ def told() -> Iterator[None]:
         fail(str(error), EXIT_COULD_NOT_TELL)
 
 
-def itself(directory: Path) -> bool:
-    """Whether somebody gave one checkpoint where a folder of them is meant."""
+def is_one_checkpoint(directory: Path) -> bool:
+    """Whether `directory` is one checkpoint, not a folder of them."""
     try:
         return directory.is_dir() and is_checkpoint(directory)
     except OSError:
@@ -71,35 +71,35 @@ def itself(directory: Path) -> bool:
 
 
 def where_to_look(directory: Path) -> str:
-    """What to type where there is none to choose."""
-    if itself(directory):
-        return f"it is one itself: srobust ckpt latest {directory.absolute().parent}"
+    """What to type if there is no checkpoint to choose."""
+    if is_one_checkpoint(directory):
+        return f"this folder is a checkpoint itself: srobust ckpt latest {directory.absolute().parent}"
     return f"srobust ckpt list {directory}"
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """One line on stderr, and out."""
-    say(f"srobust ckpt: {message}", err=True)
+    """Print one line on stderr, and exit."""
+    print_line(f"srobust ckpt: {message}", err=True)
     sys.exit(code)
 
 
-def say(line: str, *, err: bool = False) -> None:
-    """One line for people, whatever is in the names that it tells: nothing in it speaks to the terminal."""
+def print_line(line: str, *, err: bool = False) -> None:
+    """Print one line for people; control characters in names are escaped."""
     click.echo(plain(line), err=err)
 
 
 def print_path(path: Path) -> None:
-    """A path alone on its line, for scripts: byte for byte as it is."""
+    """Print a path alone on its line, for scripts: byte for byte."""
     click.echo(os.fsencode(path))
 
 
 def print_json(value: Any) -> None:
-    """One object, for tools; a byte of a name that is no UTF-8, which JSON cannot hold, becomes its escape."""
+    """Print one object, for tools; bytes of names that are not UTF-8 are escaped, since JSON cannot contain them."""
     click.echo(msgspec.json.encode(_text(msgspec.to_builtins(value))).decode())
 
 
 def _text(value: Any) -> Any:
-    """The same, with all of it text."""
+    """The same with valid UTF-8 strings only."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, (list, tuple)):
@@ -108,7 +108,7 @@ def _text(value: Any) -> Any:
 
 
 def print_table(found: list[checkpoint.Entry]) -> None:
-    """A row for each, on stdout."""
+    """Print a row for each, on stdout."""
     from rich.console import Console  # noqa: PLC0415 (as in bar)
     from rich.table import Table  # noqa: PLC0415
 
@@ -123,12 +123,12 @@ def print_table(found: list[checkpoint.Entry]) -> None:
         taken = size(entry.size_bytes) if entry.sealed else "-"
         state = plain(entry.problem) or "sealed, unchanged"
         table.add_row(str(entry.step), taken, written, state, plain(entry.path))
-    # Lines are not to be broken for a pipe that has no width.
+    # A pipe has no width: do not wrap lines.
     Console(width=None if sys.stdout.isatty() else 1000).print(table, markup=False)
 
 
 def _when(at_s: float) -> str:
-    """Date and time here; `?` for what no calendar has."""
+    """Local date and time; `?` if out of range."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
     except (OverflowError, OSError, ValueError):
@@ -145,7 +145,7 @@ def size(size_bytes: float) -> str:
 
 
 def bytes_of(sealed: checkpoint.Seal) -> int:
-    """What its files take together."""
+    """The total size of its files."""
     return sum(file.size_bytes for file in sealed.files)
 
 

@@ -137,9 +137,9 @@ def test_one_checkpoint_where_a_folder_of_them_is_meant(make: Make) -> None:
     for verb in (["latest"], ["list"]):
         assert f"srobust ckpt latest {path.parent}\n" in CliRunner().invoke(command, [*verb, str(path)]).output
     (path / "seal.json").unlink()
-    assert ckpt("seal", path, "--all")[1] == f"{path}: nothing without a seal\n"
+    assert ckpt("seal", path, "--all")[1] == f"{path}: no checkpoint without a seal\n"
     checkpoint.seal(path)
-    assert "without --all, this one itself" in ckpt("seal", path, "--all")[1]
+    assert "without --all, this folder itself" in ckpt("seal", path, "--all")[1]
 
 
 def everything_below(folder: Path) -> dict[str, tuple[int, int, int, int]]:
@@ -194,7 +194,7 @@ def test_a_file_that_nobody_can_judge(tmp_path: Path) -> None:
     torch.save({"part": fractions.Fraction(1, 3)}, path)
     code, text = ckpt("verify", path)
     assert (code, "loading it calls fractions.Fraction" in text) == (3, True)
-    assert "where you know that it is whole: srobust ckpt seal --unchecked" in text
+    assert "if you know that it is complete: srobust ckpt seal --unchecked" in text
     assert "look at rights" not in text
     assert (ckpt("seal", path)[0], ckpt("seal", "--unchecked", path)[0]) == (1, 0)
     assert ckpt("verify", path)[0] == 0

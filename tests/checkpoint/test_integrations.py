@@ -231,7 +231,7 @@ def test_what_cannot_be_sealed_is_told_and_harms_nobody(tmp_path: Path, capsys: 
     for name in ("nope", "step-3"):
         Sealer(background=False).seal(tmp_path / name)
     told = capsys.readouterr().err
-    assert told.count("not sealed, training goes on") == 2
+    assert told.count("not sealed, training continues") == 2
     assert "nope: no such checkpoint" in told
     assert "model.pt: empty file" in told
 
@@ -276,4 +276,4 @@ def test_a_tracker_that_cannot_be_written_holds_nobody_up(
     """Plain folders have no tracker at all: told, and the program starts as it would have."""
     make(3)
     assert pin_latest(directory) is None
-    assert "the tracker stays as it was" in capsys.readouterr().err
+    assert "the tracker is unchanged" in capsys.readouterr().err

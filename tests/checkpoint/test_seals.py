@@ -56,7 +56,7 @@ def test_names_never_lead_out(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"files": []}, "names no file"),
+        ({"files": []}, "lists no file"),
         ({"version": 9}, "version 9"),
         ({"step": "x"}, "cannot be read"),
         ({"step": -1}, "cannot be read"),
@@ -121,7 +121,7 @@ def test_a_seal_that_is_none(make: Make, directory: Path) -> None:
         file.truncate(1 << 40)
     found = latest(directory)
     assert found.path is None
-    assert ["no seal, but a file of another kind" in why for _, why in found.passed_over] == [True, True]
+    assert ["not a seal: not a regular file" in why for _, why in found.passed_over] == [True, True]
 
 
 @given(st.binary(max_size=200))
@@ -166,7 +166,7 @@ def test_what_cannot_be_sealed(directory: Path, tmp_path: Path) -> None:
         seal(directory / "best")
     (tmp_path / "secret").write_text("x")
     (directory / "step-1" / "link").symlink_to(tmp_path / "secret")
-    with pytest.raises(CheckpointError, match="leads out"):
+    with pytest.raises(CheckpointError, match="a link to outside of"):
         seal(directory / "step-1")
 
 

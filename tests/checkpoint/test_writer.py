@@ -19,7 +19,7 @@ from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files, seals
 from slurm_robust.checkpoint.store.find import latest
 from slurm_robust.checkpoint.store.reader import load
-from slurm_robust.checkpoint.store.writer import save
+from slurm_robust.checkpoint.store.writer import SaveGroup, save
 
 POINTS = (
     "folder made",
@@ -101,7 +101,11 @@ def both(tmp_path: Path, *states: dict[str, Any], required: bool = True) -> list
     def one(rank: int) -> None:
         try:
             outcomes[rank] = save(
-                tmp_path, 1, states[rank], rank=rank, world_size=2, barrier=lambda: void(barrier), required=required
+                tmp_path,
+                1,
+                states[rank],
+                group=SaveGroup(rank=rank, world_size=2, barrier=lambda: void(barrier)),
+                required=required,
             )
         except CheckpointError as error:
             outcomes[rank] = error
@@ -150,7 +154,7 @@ def test_one_rank_that_cannot_write(tmp_path: Path, bad: int, monkeypatch: pytes
 def test_several_ranks_need_a_barrier(tmp_path: Path) -> None:
     """Without one the seal could be written before the files are."""
     with pytest.raises(CheckpointError, match="needs a barrier"):
-        save(tmp_path, 1, {}, rank=0, world_size=2)
+        save(tmp_path, 1, {}, group=SaveGroup(rank=0, world_size=2))
 
 
 def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +169,7 @@ def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     said = capsys.readouterr().err
-    assert "step 2 is not saved, training goes on" in said
+    assert "step 2 is not saved, training continues" in said
     assert "File too large" in said
     assert list((tmp_path / "step-00000002").iterdir()) == []
     assert latest(tmp_path).step == 1
@@ -190,7 +194,7 @@ def test_what_reads_back_wrong_is_not_sealed(tmp_path: Path, monkeypatch: pytest
                 file.write(b"\xff")
 
     monkeypatch.setattr(os, "fsync", rot)
-    with pytest.raises(CheckpointError, match="what was read back is not what was written"):
+    with pytest.raises(CheckpointError, match="the bytes read back differ from those written"):
         save(tmp_path, 1, {"w": torch.zeros(100)})
     assert latest(tmp_path).path is None
 
@@ -223,7 +227,7 @@ def test_load_refuses_what_nobody_verified(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"rank-00000.pt: missing"):
         load(tmp_path / "step-00000001")
     (tmp_path / "step-00000001" / "seal.json").unlink()
-    with pytest.raises(CheckpointError, match="nobody verified it"):
+    with pytest.raises(CheckpointError, match="it was never verified"):
         load(tmp_path / "step-00000001")
 
 
@@ -246,3 +250,11 @@ def test_small_files_appear_whole_or_not(tmp_path: Path, monkeypatch: pytest.Mon
         files.write_atomic(tmp_path / "x", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert (tmp_path / "x").read_bytes() == b"old"
+
+
+def test_the_keywords_of_before_work_for_one_version(tmp_path: Path) -> None:
+    """With a warning; an unknown one is refused, as Python itself would."""
+    with pytest.warns(DeprecationWarning, match=r"use group=SaveGroup\(rank=..., world_size=...\)"):
+        assert save(tmp_path, 1, {"w": 1}, rank=0, world_size=1)
+    with pytest.warns(DeprecationWarning, match="SaveGroup"), pytest.raises(TypeError):
+        save(tmp_path, 1, {}, wrld_size=1)

@@ -27,7 +27,7 @@ sys.path.insert(0, sys.argv[1])
 import torch, torch.distributed as dist
 from train import rendezvous
 from slurm_robust import progress
-from slurm_robust.checkpoint import Checkpointer
+from slurm_robust.checkpoint import Checkpointer, TierOptions
 wanted = json.loads(sys.argv[2])
 rank, world, _ = rendezvous()
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ dist.init_process_group("gloo", rank=rank, world_size=world)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.AdamW(model.parameters())
 state = {"model": model, "optimizer": optimizer}
-saver = Checkpointer("ckpt", every=wanted.get("every"))
+saver = Checkpointer("ckpt", tiers=TierOptions(every=wanted.get("every")))
 if "save_on" in wanted:
     saver.save_on(*wanted["save_on"])
 

@@ -14,7 +14,7 @@ import pytest
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import HealthLog
 from slurm_robust.checkpoint.health import health_log, rollback, rollback_log
-from slurm_robust.checkpoint.health.loss_health import Range
+from slurm_robust.checkpoint.health.loss_health import HealthLimits
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.exit_causes import bad_loss_line
 from slurm_robust.supervise.watch import losses as losses_module
@@ -68,7 +68,7 @@ def test_progress_makes_a_record_and_a_way_back(tmp_path: Path) -> None:
 
 def test_a_programs_own_record_is_left_alone(tmp_path: Path) -> None:
     """It sees every step; ours would be coarser. Also where it begins to write after us."""
-    own = HealthLog(tmp_path, Range(settle_steps=3))
+    own = HealthLog(tmp_path, HealthLimits(settle_steps=3))
     of = supervisor(tmp_path)
 
     async def story(losses: Losses) -> None:
@@ -112,7 +112,7 @@ def test_nothing_is_written_where_nobody_wants_it(tmp_path: Path, directory: str
 
 def test_last_words_count(tmp_path: Path) -> None:
     """The program ended itself before anybody saw the loss."""
-    own = HealthLog(tmp_path, Range(settle_steps=3))
+    own = HealthLog(tmp_path, HealthLimits(settle_steps=3))
     for step in range(1, 10):
         own.observe(step, loss=2.0)
         checkpoint.save(tmp_path, step, {"x": step})

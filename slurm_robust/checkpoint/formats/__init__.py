@@ -1,4 +1,5 @@
-"""What people's checkpoints look like: one module a format, each told by what lies in a folder, not by its name alone.
+"""Which framework wrote this checkpoint, and is it complete? One module a format, recognised by its files.
 
-Nothing of a checkpoint is run: pickles are read by `inert`, which imports and calls nothing that they name.
+`registry` tries all formats on each folder (`tree`). `torchfile` and `safetensors` read single files. Nothing in a
+checkpoint is executed: pickles are read by `inert`, which imports and calls nothing that they name.
 """

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from slurm_robust.checkpoint.formats import inert, safetensors, torchfile
 from slurm_robust.checkpoint.formats.region import Region
-from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong
+from slurm_robust.checkpoint.formats.tree import FileProblem, FormatReport, Tree
 from slurm_robust.checkpoint.store import files
 from slurm_robust.checkpoint.store.checkpoint_files import unsafe
 
@@ -24,59 +24,55 @@ _Piece = tuple[int, int, str, _Shape]
 """Offset, length, name, and the shape that lies there where it is known."""
 
 
-def look(tree: Tree) -> Told | None:
+def recognise(tree: Tree) -> FormatReport | None:
     """A folder with `.metadata`, or with shards that lack it."""
     shards = [name for name in tree.files if name.endswith(".distcp")]
     if METADATA not in tree.files:
         if not shards:
             return None
         missing = "missing: it is written last, the save did not finish"
-        return Told(format=NAME, problems=[(METADATA, missing)])
+        return FormatReport(format=NAME, problems=[(METADATA, missing)])
     try:
         metadata = inert.load(tree.read(METADATA))
-        told = _told(tree, metadata)
+        report = _compared(tree, metadata)
     except ValueError as error:
-        return Told(format=NAME, problems=[(METADATA, f"{error} (truncated?)")])
+        return FormatReport(format=NAME, problems=[(METADATA, f"{error} (truncated?)")])
     except inert.MALFORMED as error:
-        return Told(format=NAME, problems=[(METADATA, f"not understood: {type(error).__name__}: {error}")])
+        return FormatReport(format=NAME, problems=[(METADATA, f"not understood: {type(error).__name__}: {error}")])
     ranks = {int(part) for name in shards if (part := name.strip("_").partition("_")[0]).isdecimal()}
-    told.world_size = max(ranks, default=-1) + 1
-    told.of_torch = [name for name in tree.files if name.endswith(".pt")]  # Lightning's meta.pt
-    return told
+    report.world_size = max(ranks, default=-1) + 1
+    report.of_torch = [name for name in tree.files if name.endswith(".pt")]  # Lightning's meta.pt
+    return report
 
 
-def _told(tree: Tree, metadata: Any) -> Told:
-    """Hold metadata against files.
-
-    Raises:
-        ValueError: it is no metadata.
-    """
+def _compared(tree: Tree, metadata: Any) -> FormatReport:
+    """Hold metadata against files. Raises ValueError if it is no metadata."""
     tensors = inert.field(metadata, "state_dict_metadata")
     places = inert.field(metadata, "storage_data")
     if not isinstance(tensors, dict) or not isinstance(places, dict):
         raise ValueError("names no tensors")  # noqa: TRY004 (the file is wrong, not the caller)
-    told = Told(format=NAME)
+    report = FormatReport(format=NAME)
     chunks: dict[_Place, _Shape] = {}
     # Megatron's own layouts store some tensors in shapes that are not their global one.
     whole = "common.pt" not in tree.files
     for fqn, tensor in tensors.items():
-        told.problems += [(METADATA, what) for what in _chunks(str(fqn), tensor, chunks, whole=whole)]
+        report.problems += [(METADATA, what) for what in _chunks(str(fqn), tensor, chunks, whole=whole)]
     by_file: dict[str, list[_Piece]] = {}
     for index, info in places.items():
         place = (str(inert.field(index, "fqn")), _numbers(inert.field(index, "offset")) or ())
         name = inert.field(info, "relative_path")
         start, length = inert.number(info, "offset"), inert.number(info, "length")
         if not isinstance(name, str) or unsafe(name) or start is None or length is None or min(start, length) < 0:
-            told.problems.append((METADATA, f"{place[0]}: in no file that could be ({name!r}, {start}, {length})"))
+            report.problems.append((METADATA, f"{place[0]}: in no file that could be ({name!r}, {start}, {length})"))
             continue
         shape = chunks.pop(place, None)
         plain = inert.field(info, "transform_descriptors") is None
         by_file.setdefault(name, []).append((start, length, place[0], shape if plain else None))
     for fqn, offsets in list(chunks)[:_MOST_TOLD]:
-        told.problems.append((METADATA, f"{fqn}: no file holds its chunk at {offsets}"))
+        report.problems.append((METADATA, f"{fqn}: no file holds its chunk at {offsets}"))
     for name, pieces in sorted(by_file.items()):
-        told.problems += _in_file(tree, name, pieces)
-    return told
+        report.problems += _in_file(tree, name, pieces)
+    return report
 
 
 def _chunks(fqn: str, tensor: Any, found: dict[_Place, _Shape], *, whole: bool) -> list[str]:
@@ -101,7 +97,7 @@ def _chunks(fqn: str, tensor: Any, found: dict[_Place, _Shape], *, whole: bool) 
     return wrong
 
 
-def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[Wrong]:
+def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[FileProblem]:
     """Pieces that reach beyond their file, or are not what they should be there.
 
     Raises:

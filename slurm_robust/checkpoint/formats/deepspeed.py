@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 
 from slurm_robust.checkpoint.formats import inert
-from slurm_robust.checkpoint.formats.tree import Told, Tree, gaps, of_other_steps
+from slurm_robust.checkpoint.formats.tree import FormatReport, Tree, gaps, of_other_steps
 
 NAME = "DeepSpeed"
 TRACKER = "latest"
@@ -17,7 +17,7 @@ _LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt\Z")
 _EXPERT = re.compile(r"layer_(\d+)_expert_(\d+)_mp_rank_(\d{2,})_model_states\.pt\Z")
 
 
-def look(tree: Tree) -> Told | None:
+def recognise(tree: Tree) -> FormatReport | None:
     """A tag's folder."""
     models = {int(m[1]): name for name in tree.files if (m := _MODEL.match(name))}
     zero: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
@@ -29,29 +29,29 @@ def look(tree: Tree) -> Told | None:
             layers[int(match[1])].add(int(match[2]))
     if not models and not zero:
         return None
-    told = Told(format=NAME)
+    report = FormatReport(format=NAME)
     saved = tree.saved(models[min(models)]) if models else tree.saved(_first(zero))
-    told.of_torch = [name for name in tree.files if name.endswith("_states.pt")]
-    told.step = inert.number(saved, "global_steps")
+    report.of_torch = [name for name in tree.files if name.endswith("_states.pt")]
+    report.step = inert.number(saved, "global_steps")
     data, model = inert.number(saved, "dp_world_size"), inert.number(saved, "mp_world_size")
-    told.world_size = (data or 0) * (model or 1)
-    _models(told, models, zero, model)
-    _shards(told, zero, data, model)
+    report.world_size = (data or 0) * (model or 1)
+    _models(report, models, zero, model)
+    _shards(report, zero, data, model)
     states = [
         *models.values(),
         *(name for (kind, _), found in zero.items() if kind == "model" for name in found.values()),
     ]
-    told.problems += of_other_steps(tree, sorted(states), "global_steps", told.step)
-    _experts(told, tree)
+    report.problems += of_other_steps(tree, sorted(states), "global_steps", report.step)
+    _experts(report, tree)
     for layer, found in sorted(layers.items()):
         across = max(max(inside) for inside in layers.values()) + 1
-        told.problems += [
+        report.problems += [
             (f"layer_{layer:02d}-model_{n:02d}-model_states.pt", "missing") for n in gaps(found, max(across, 1))
         ]
     match = re.fullmatch(r"global_step(\d+)", tree.name)
-    if match and told.step is not None and told.step != int(match[1]):
-        told.problems.append(("", f"its states are of step {told.step}"))
-    return told
+    if match and report.step is not None and report.step != int(match[1]):
+        report.problems.append(("", f"its states are of step {report.step}"))
+    return report
 
 
 def _first(zero: dict[tuple[str, int], dict[int, str]]) -> str:
@@ -60,19 +60,23 @@ def _first(zero: dict[tuple[str, int], dict[int, str]]) -> str:
     return shards[min(shards)]
 
 
-def _models(told: Told, models: dict[int, str], zero: dict[tuple[str, int], dict[int, str]], model: int | None) -> None:
+def _models(
+    report: FormatReport, models: dict[int, str], zero: dict[tuple[str, int], dict[int, str]], model: int | None
+) -> None:
     """Every model-parallel rank's states; under ZeRO 3 they lie in shards."""
     in_shards = any(kind == "model" for kind, _ in zero)
     if not in_shards:
         # A pipeline writes one file a rank, too; how many, the highest shard or file tells.
         count = max({*models, *(rank for _, rank in zero)}, default=-1) + 1
         count = max(count, model or 0)
-        told.problems += [
+        report.problems += [
             (f"mp_rank_{n:02d}_model_states.pt", "missing") for n in gaps(set(models), min(count, 1 << 16))
         ]
 
 
-def _shards(told: Told, zero: dict[tuple[str, int], dict[int, str]], data: int | None, model: int | None) -> None:
+def _shards(
+    report: FormatReport, zero: dict[tuple[str, int], dict[int, str]], data: int | None, model: int | None
+) -> None:
     """One shard for each data-parallel rank, of each model-parallel one."""
     if not zero:
         return
@@ -81,25 +85,25 @@ def _shards(told: Told, zero: dict[tuple[str, int], dict[int, str]], data: int |
     kinds = {kind for kind, _ in zero}
     ranks = max({rank for _, rank in zero}) + 1
     if kinds == {"model"}:
-        told.problems.append(("", "no optimizer states are there"))
+        report.problems.append(("", "no optimizer states are there"))
     for kind in sorted(kinds):
         for rank in range(max(ranks, min(model or 0, 1 << 16))):
             found = zero.get((kind, rank), {})
             shape = next(iter(found.values()), _any(zero, kind))
             prefix = shape.partition("zero_pp_rank_")[0]
-            told.problems += [
+            report.problems += [
                 (f"{prefix}zero_pp_rank_{n}_mp_rank_{rank:02d}_{kind}_states.pt", "missing")
                 for n in gaps(set(found), count)
             ][:100]
     if widest > count:
-        told.problems.append(("", f"shards of {widest} data-parallel ranks are there, it was written by {count}"))
+        report.problems.append(("", f"shards of {widest} data-parallel ranks are there, it was written by {count}"))
 
 
 def _any(zero: dict[tuple[str, int], dict[int, str]], kind: str) -> str:
     return next(name for (found, _), shards in zero.items() if found == kind for name in shards.values())
 
 
-def _experts(told: Told, tree: Tree) -> None:
+def _experts(report: FormatReport, tree: Tree) -> None:
     """Each layer's experts are numbered through, and each model-parallel rank has them all."""
     found: dict[tuple[int, int], set[int]] = defaultdict(set)
     for name in tree.files:
@@ -107,20 +111,20 @@ def _experts(told: Told, tree: Tree) -> None:
             found[int(match[1]), int(match[3])].add(int(match[2]))
     count = max((max(experts) for experts in found.values()), default=-1) + 1
     for (layer, rank), experts in sorted(found.items()):
-        told.problems += [
+        report.problems += [
             (f"layer_{layer}_expert_{n}_mp_rank_{rank:02d}_model_states.pt", "missing")
             for n in gaps(experts, min(count, 1 << 16))
         ][:100]
 
 
-def look_tracker(tree: Tree) -> Told | None:
+def recognise_tracker(tree: Tree) -> FormatReport | None:
     """A tracker inside of a checkpoint, as in an HF Trainer's folder: it names the tag's folder beside it."""
     tags = {name.split("/")[-2] for name in tree.names if name.endswith("_states.pt") and "/" in name}
     if TRACKER not in tree.files or not tags:
         return None
     text = tree.text(TRACKER)
     lost = pinned(text) is None or text not in tree.folders()
-    return Told(format=NAME, problems=[(TRACKER, f"points at {text!r}, which is not there")] if lost else [])
+    return FormatReport(format=NAME, problems=[(TRACKER, f"points at {text!r}, which is not there")] if lost else [])
 
 
 def pinned(text: str) -> str | None:

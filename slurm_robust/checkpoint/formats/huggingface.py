@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from slurm_robust.checkpoint.formats import inert, safetensors
-from slurm_robust.checkpoint.formats.tree import Told, Tree, Wrong, gaps
+from slurm_robust.checkpoint.formats.tree import FileProblem, FormatReport, Tree, gaps
 from slurm_robust.checkpoint.store import files
 from slurm_robust.checkpoint.store.checkpoint_files import unsafe
 
@@ -19,7 +19,7 @@ _OF_RANK = re.compile(r"shard-\d{5}-")
 _OF_TRAINER = frozenset({"training_args.bin", "scheduler.pt", "optimizer.pt", "optimizer.bin", "rng_state.pth"})
 
 
-def look_trainer(tree: Tree) -> Told | None:
+def recognise_trainer(tree: Tree) -> FormatReport | None:
     """A folder of the Trainer's; `trainer_state.json` is among the last that it writes."""
     folder = re.fullmatch(r"checkpoint-(\d+)", tree.name)
     ranks = {int(m[1]): n for n in tree.files if (m := re.fullmatch(r"rng_state_(\d+)\.pth", n))}
@@ -28,57 +28,57 @@ def look_trainer(tree: Tree) -> Told | None:
     sharded = any(name.startswith(("global_step", "pytorch_model_fsdp")) for name in tree.folders())
     if not known and not (folder and (ranks or sharded or tree.files & (_OF_TRAINER | {STATE}))):
         return None
-    told = Told(format=TRAINER, step=inert.number(state, "global_step"), world_size=max(ranks, default=-1) + 1)
-    told.of_torch = [name for name in tree.files if name in _OF_TRAINER or name.startswith("rng_state_")]
+    report = FormatReport(
+        format=TRAINER, step=inert.number(state, "global_step"), world_size=max(ranks, default=-1) + 1
+    )
+    report.of_torch = [name for name in tree.files if name in _OF_TRAINER or name.startswith("rng_state_")]
     if STATE not in tree.files:
-        told.problems.append((STATE, "missing: the save did not finish"))
-    elif told.step is None:
-        told.problems.append((STATE, "does not tell global_step: half written?"))
-    elif folder and int(folder[1]) != told.step:
-        told.problems.append((STATE, f"of step {told.step}"))
-    told.problems += [(f"rng_state_{n}.pth", "missing, a later rank's is there") for n in gaps(set(ranks))]
+        report.problems.append((STATE, "missing: the save did not finish"))
+    elif report.step is None:
+        report.problems.append((STATE, "does not tell global_step: half written?"))
+    elif folder and int(folder[1]) != report.step:
+        report.problems.append((STATE, f"of step {report.step}"))
+    report.problems += [(f"rng_state_{n}.pth", "missing, a later rank's is there") for n in gaps(set(ranks))]
     if "optimizer.pt" in tree.files and "scheduler.pt" not in tree.files:
-        told.problems.append(("scheduler.pt", "missing, optimizer.pt is there"))
+        report.problems.append(("scheduler.pt", "missing, optimizer.pt is there"))
     if not any(_is_weights(name) for name in tree.names):
-        told.problems.append(("", "no weights are in it"))
-    return told
+        report.problems.append(("", "no weights are in it"))
+    return report
 
 
-def look_indexed(tree: Tree) -> Told | None:
+def recognise_indexed(tree: Tree) -> FormatReport | None:
     """Files that an index maps tensors to, or that say themselves how many they are."""
-    told = Told(format=INDEXED, of_torch=[name for name in tree.files if name.endswith(".bin") and _SPLIT.match(name)])
+    report = FormatReport(
+        format=INDEXED, of_torch=[name for name in tree.files if name.endswith(".bin") and _SPLIT.match(name)]
+    )
     indexes = [name for name in tree.files if name.endswith((".safetensors.index.json", ".bin.index.json"))]
     split = {name: m for name in tree.files if (m := _SPLIT.match(name)) and not _OF_RANK.match(name)}
     if not indexes and not split:
         return None
     for name in sorted(indexes):
-        told.problems += _index(tree, name, tree.json(name))
+        report.problems += _index(tree, name, tree.json(name))
     families = {(m[1], int(m[3]), m[4]) for m in split.values()}
     for stem, count, ending in sorted(families):
         found = {int(m[2]) - 1 for m in split.values() if (m[1], int(m[3]), m[4]) == (stem, count, ending)}
-        told.problems += [
+        report.problems += [
             (f"{stem}-{n + 1:05d}-of-{count:05d}.{ending}", "missing") for n in gaps(found, min(count, 1 << 16))
         ]
     if split and not indexes:
-        told.problems.append(("", "files of a split checkpoint without their index: the save did not finish"))
-    told.problems = list(dict.fromkeys(told.problems))  # the index and the names tell of the same missing file
-    return told
+        report.problems.append(("", "files of a split checkpoint without their index: the save did not finish"))
+    report.problems = list(dict.fromkeys(report.problems))  # the index and the names tell of the same missing file
+    return report
 
 
-def _index(tree: Tree, name: str, index: Any) -> list[Wrong]:
-    """Hold an index against its files.
-
-    Raises:
-        OSError: one cannot be read.
-    """
+def _index(tree: Tree, name: str, index: Any) -> list[FileProblem]:
+    """Hold an index against its files. Raises OSError if one cannot be read."""
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not places:
         return [(name, "names no tensors: half written?")]
-    wrong: list[Wrong] = []
+    wrong: list[FileProblem] = []
     by_file: dict[str, list[str]] = {}
     for tensor, file in places.items():
         if not isinstance(file, str) or unsafe(file):
-            wrong.append((name, f"{tensor}: {file!r} lies outside of the checkpoint"))
+            wrong.append((name, f"{tensor}: {file!r} is outside of the checkpoint"))
         else:
             by_file.setdefault(file, []).append(tensor)
     for file, tensors in sorted(by_file.items()):

@@ -1,4 +1,4 @@
-"""Pickles read without running anything of them: every class and function they name becomes a husk that does nothing.
+"""Reads pickles without executing them: every class and function that they name becomes a husk that does nothing.
 
 `torch.save` and `torch.distributed.checkpoint` describe their tensors in pickles. Unpickling one runs what it names;
 here nothing is imported and nothing is called but the husks of this file.
@@ -26,7 +26,7 @@ MALFORMED = (
     ValueError,
     struct.error,
 )
-"""What bytes that are no pickle, or a damaged one, end in."""
+"""Errors for bytes that are not a pickle, or a damaged one."""
 
 
 class Husk:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from slurm_robust.checkpoint.formats import inert
-from slurm_robust.checkpoint.formats.tree import Told, Tree
+from slurm_robust.checkpoint.formats.tree import FormatReport, Tree
 
 NAME = "Lightning"
 _VERSION = "pytorch-lightning_version"
 
 
-def look(tree: Tree) -> Told | None:
+def recognise(tree: Tree) -> FormatReport | None:
     """A `.ckpt` file by its content, or a sharded one's folder by its `meta.pt`."""
     names = [name for name in tree.files if name.endswith(".ckpt") or name == "meta.pt"]
     if len(names) != 1:
@@ -17,7 +17,7 @@ def look(tree: Tree) -> Told | None:
     saved = tree.saved(names[0])
     if inert.field(saved, _VERSION) is None:
         return None
-    told = Told(format=NAME, step=inert.number(saved, "global_step"))
+    report = FormatReport(format=NAME, step=inert.number(saved, "global_step"))
     if inert.field(saved, "state_dict") is None and names[0] != "meta.pt":
-        told.problems.append((names[0], "holds no state_dict"))
-    return told
+        report.problems.append((names[0], "holds no state_dict"))
+    return report

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from slurm_robust.checkpoint.formats import inert
-from slurm_robust.checkpoint.formats.tree import Told, Tree, of_other_steps
+from slurm_robust.checkpoint.formats.tree import FormatReport, Tree, of_other_steps
 
 NAME = "Megatron-LM"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -16,78 +16,78 @@ _CONFIG, _COMMON = "metadata.json", "common.pt"
 _MODEL = ("model_optim_rng.pt", "model_rng.pt")
 
 
-def look(tree: Tree) -> Told | None:
+def recognise(tree: Tree) -> FormatReport | None:
     """An iteration's folder."""
     ranks = {match.groups(): name for name in tree.folders() if (match := _RANK.match(name))}
     if ranks and any("/" in name and name.rpartition("/")[2] in _MODEL for name in tree.names):
         return _by_rank(tree, {tuple(int(n) for n in key if n is not None): name for key, name in ranks.items()})
-    told = tree.json(_CONFIG) if _CONFIG in tree.files else None
-    named = isinstance(told, dict) and "sharded_backend" in told
+    report = tree.json(_CONFIG) if _CONFIG in tree.files else None
+    named = isinstance(report, dict) and "sharded_backend" in report
     begun = re.match(r"iter_\d+\Z", tree.name) or tree.files & {_CONFIG, ".metadata"}
     if named or (_COMMON in tree.files and begun):
-        return _distributed(tree, told if named else None)
+        return _distributed(tree, report if named else None)
     return None
 
 
-def _distributed(tree: Tree, config: Any) -> Told:
+def _distributed(tree: Tree, config: Any) -> FormatReport:
     """Shards in the way of torch.distributed.checkpoint, whose own check looks at them."""
-    told = Told(format=NAME, of_torch=[_COMMON] if _COMMON in tree.files else [])
+    report = FormatReport(format=NAME, of_torch=[_COMMON] if _COMMON in tree.files else [])
     common = tree.saved(_COMMON)
-    told.step = inert.number(common, "iteration")
-    if told.step is None:  # NeMo's is Lightning's
-        told.step = inert.number(common, "global_step")
+    report.step = inert.number(common, "iteration")
+    if report.step is None:  # NeMo's is Lightning's
+        report.step = inert.number(common, "global_step")
     if _CONFIG not in tree.files:
-        told.problems.append((_CONFIG, "missing: it is written last, the save did not finish"))
+        report.problems.append((_CONFIG, "missing: it is written last, the save did not finish"))
     if inert.field(config, "common_backend") in (None, "torch") and _COMMON not in tree.files:
-        told.problems.append((_COMMON, f"missing: {_CONFIG} tells of it"))
+        report.problems.append((_COMMON, f"missing: {_CONFIG} tells of it"))
     if inert.field(config, "sharded_backend") == "torch_dist" and ".metadata" not in tree.files:
-        told.problems.append((".metadata", f"missing: {_CONFIG} tells of torch_dist shards"))
-    _compare_step(tree, told, _COMMON)
-    return told
+        report.problems.append((".metadata", f"missing: {_CONFIG} tells of torch_dist shards"))
+    _compare_step(tree, report, _COMMON)
+    return report
 
 
-def _by_rank(tree: Tree, ranks: dict[tuple[int, ...], str]) -> Told:
+def _by_rank(tree: Tree, ranks: dict[tuple[int, ...], str]) -> FormatReport:
     """One folder for each tensor-, pipeline- and expert-parallel rank: all of them, with the same files."""
-    told = Told(format=NAME, of_torch=[name for name in tree.names if name.endswith(".pt")])
+    report = FormatReport(format=NAME, of_torch=[name for name in tree.names if name.endswith(".pt")])
     files = {name: {n.partition("/")[2] for n in tree.names if n.startswith(f"{name}/")} for name in ranks.values()}
     expected = set().union(*files.values())
     for name, inside in sorted(files.items()):
-        told.problems += [(f"{name}/{file}", "missing, other ranks have it") for file in sorted(expected - inside)]
+        report.problems += [(f"{name}/{file}", "missing, other ranks have it") for file in sorted(expected - inside)]
     counts = [max(key[n] for key in ranks if len(key) > n) + 1 for n in range(max(len(key) for key in ranks))]
     first = next(name for _, name in sorted(ranks.items()))
     model = next((file for file in _MODEL if file in files[first]), "")
     saved = tree.saved(f"{first}/{model}") if model else None
     args = inert.field(saved, "args")
-    told.step = inert.number(saved, "iteration")
-    told.world_size = inert.number(args, "world_size") or 0
+    report.step = inert.number(saved, "iteration")
+    report.world_size = inert.number(args, "world_size") or 0
     for n, (key, words) in enumerate(
         (("tensor_model_parallel_size", "tensor"), ("pipeline_model_parallel_size", "pipeline"))
     ):
         meant = inert.number(args, key)
         there = counts[n] if n < len(counts) else 1
         if meant is not None and meant != there:
-            told.problems.append(("", f"{there} {words}-parallel ranks are there, it was written by {meant}"))
+            report.problems.append(("", f"{there} {words}-parallel ranks are there, it was written by {meant}"))
             counts[n : n + 1] = [max(meant, there)]
     for rank in itertools.product(*(range(min(count, 4096)) for count in counts)):
         if rank not in ranks:
-            told.problems.append((_folder(rank), "missing"))
-            if len(told.problems) > 100:
+            report.problems.append((_folder(rank), "missing"))
+            if len(report.problems) > 100:
                 break
-    told.problems += of_other_steps(
-        tree, (f"{name}/{model}" for _, name in sorted(ranks.items())), "iteration", told.step
+    report.problems += of_other_steps(
+        tree, (f"{name}/{model}" for _, name in sorted(ranks.items())), "iteration", report.step
     )
-    _compare_step(tree, told, f"{first}/{model}")
-    return told
+    _compare_step(tree, report, f"{first}/{model}")
+    return report
 
 
 def _folder(key: tuple[int, ...]) -> str:
     return "mp_rank_" + "_".join(f"{n:02d}" if at == 0 else f"{n:03d}" for at, n in enumerate(key))
 
 
-def _compare_step(tree: Tree, told: Told, file: str) -> None:
+def _compare_step(tree: Tree, report: FormatReport, file: str) -> None:
     match = re.fullmatch(r"iter_(\d+)", tree.name)
-    if match and told.step is not None and int(match[1]) != told.step:
-        told.problems.append((file, f"of iteration {told.step}, in a folder of {int(match[1])}"))
+    if match and report.step is not None and int(match[1]) != report.step:
+        report.problems.append((file, f"of iteration {report.step}, in a folder of {int(match[1])}"))
 
 
 def pinned(text: str) -> str | None:

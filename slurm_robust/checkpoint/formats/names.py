@@ -1,7 +1,7 @@
-"""Names that pickles of checkpoints are full of, so that one with a wrong letter is known for what it is: damage.
+"""Names that are common in pickles of checkpoints: a name with one letter changed is recognised as damage.
 
-What a pickle names is never imported, so a name that is nowhere would not be noticed before a load fails. Other names
-are anybody's, and pass.
+Names in a pickle are never imported here, so a wrong one would otherwise be noticed only when a load fails. Unknown
+names pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A part of an open file that is read like a file of its own: a piece of a `.distcp`."""
+"""Reads a part of an open file like a file of its own: a piece of a `.distcp`."""
 
 from __future__ import annotations
 

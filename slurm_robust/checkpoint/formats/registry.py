@@ -1,4 +1,4 @@
-"""Every format that is known; a folder may be of several (an HF Trainer's holds DeepSpeed's, and so on)."""
+"""All known formats; a folder may have several (an HF Trainer's contains DeepSpeed's, for example)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_robust.checkpoint.formats import dcp, deepspeed, huggingface, lightning, megatron
-from slurm_robust.checkpoint.formats.tree import Told, Tree
+from slurm_robust.checkpoint.formats.tree import FormatReport, Tree
 
-FORMATS: tuple[Callable[[Tree], Told | None], ...] = (
-    huggingface.look_trainer,
-    lightning.look,
-    megatron.look,
-    deepspeed.look,
-    deepspeed.look_tracker,
-    dcp.look,
-    huggingface.look_indexed,
+FORMATS: tuple[Callable[[Tree], FormatReport | None], ...] = (
+    huggingface.recognise_trainer,
+    lightning.recognise,
+    megatron.recognise,
+    deepspeed.recognise,
+    deepspeed.recognise_tracker,
+    dcp.recognise,
+    huggingface.recognise_indexed,
 )
 
 
-def told(folder: Path, names: list[str]) -> Iterator[tuple[str, Told]]:
-    """(folder below, what a format says of it), from the top down.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+def reports(folder: Path, names: list[str]) -> Iterator[tuple[str, FormatReport]]:
+    """(folder below, what a format says of it), from the top down. Raises OSError if a file cannot be read."""
     below: dict[str, list[str]] = defaultdict(list)
     below[""] = names
     for name in names:
@@ -34,6 +30,6 @@ def told(folder: Path, names: list[str]) -> Iterator[tuple[str, Told]]:
             below["/".join(parts[:depth])].append("/".join(parts[depth:]))
     for where, inside in sorted(below.items(), key=lambda one: (one[0].count("/") + bool(one[0]), one[0])):
         tree = Tree(folder / where, inside)
-        for look in FORMATS:
-            if (found := look(tree)) is not None:
+        for recognise in FORMATS:
+            if (found := recognise(tree)) is not None:
                 yield where, found

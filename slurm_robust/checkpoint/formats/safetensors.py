@@ -1,4 +1,4 @@
-"""safetensors: a JSON header that tells every tensor's type, shape and place, then the bytes, without holes."""
+"""safetensors: a JSON header with every tensor's type, shape and position, then the bytes, without holes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tensor(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class Content(msgspec.Struct, frozen=True):
+class SafetensorsContent(msgspec.Struct, frozen=True):
     """The tensors by name, and what is wrong with the file."""
 
     tensors: dict[str, Tensor]
@@ -42,48 +42,50 @@ def looks_like(head: bytes, size_bytes: int) -> bool:
     return len(head) >= 9 and head[8:9] == b"{" and 2 <= length <= min(LARGEST_HEADER_BYTES, size_bytes)
 
 
-def read(file: IO[bytes]) -> Content:
-    """Header and bounds of an open file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+def read(file: IO[bytes]) -> SafetensorsContent:
+    """Header and bounds of an open file. Raises OSError if it cannot be read."""
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
     if size_bytes < 8 or length > LARGEST_HEADER_BYTES or 8 + length > size_bytes:
-        return Content({}, f"a header of {length} bytes in a file of {size_bytes}: truncated, or none of its kind")
+        return SafetensorsContent(
+            {}, f"a header of {length} bytes in a file of {size_bytes}: truncated, or none of its kind"
+        )
     try:
         header = json.loads(file.read(length), parse_constant=_no_number)
-        tensors = {name: _tensor(told, 8 + length) for name, told in header.items() if name != "__metadata__"}
+        tensors = {name: _tensor(entry, 8 + length) for name, entry in header.items() if name != "__metadata__"}
         notes = header.get("__metadata__") or {}
         strange = [name for name, value in notes.items() if not isinstance(value, str)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return Content({}, f"its header is damaged: {error or type(error).__name__}")
+        return SafetensorsContent({}, f"its header is damaged: {error or type(error).__name__}")
     if strange:
-        return Content({}, f"its header is damaged: {strange[0]!r} in __metadata__ is no text")
+        return SafetensorsContent({}, f"its header is damaged: {strange[0]!r} in __metadata__ is no text")
     at = 8 + length
     for name, tensor in sorted(tensors.items(), key=lambda one: (one[1].offset, one[1].size_bytes)):
         if tensor.offset != at:
-            return Content(tensors, f"tensor {name} begins at byte {tensor.offset}, the one before ends at {at}")
+            return SafetensorsContent(
+                tensors, f"tensor {name} begins at byte {tensor.offset}, the one before ends at {at}"
+            )
         at += tensor.size_bytes
     if at != size_bytes:
-        return Content(tensors, f"{size_bytes} bytes, its header tells {at}" + (" (truncated)" * (at > size_bytes)))
-    return Content(tensors)
+        return SafetensorsContent(
+            tensors, f"{size_bytes} bytes, its header tells {at}" + (" (truncated)" * (at > size_bytes))
+        )
+    return SafetensorsContent(tensors)
 
 
-def _tensor(told: Any, start: int) -> Tensor:
-    begin, end = told["data_offsets"]
-    shape = told["shape"]
+def _tensor(entry: Any, start: int) -> Tensor:
+    begin, end = entry["data_offsets"]
+    shape = entry["shape"]
     if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)):
-        raise ValueError(f"an offset or a length that is none: {told}"[:200])
-    later = _LATER_KIND.match(told["dtype"])
-    bits = ITEM_BITS.get(told["dtype"], int(later[1]) if later else None)
+        raise ValueError(f"an offset or a length that is none: {entry}"[:200])
+    later = _LATER_KIND.match(entry["dtype"])
+    bits = ITEM_BITS.get(entry["dtype"], int(later[1]) if later else None)
     if bits is None:
-        raise ValueError(f"a type {told['dtype'][:20]!r} that the format has not")
+        raise ValueError(f"a type {entry['dtype'][:20]!r} that the format has not")
     if end < begin or (end - begin) * 8 != math.prod(shape) * bits:
-        raise ValueError(f"{end - begin} bytes for shape {shape} of {told['dtype']}")
-    return Tensor(told["dtype"], start + begin, end - begin)
+        raise ValueError(f"{end - begin} bytes for shape {shape} of {entry['dtype']}")
+    return Tensor(entry["dtype"], start + begin, end - begin)
 
 
 def _no_number(text: str) -> None:

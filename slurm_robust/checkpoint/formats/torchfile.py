@@ -43,7 +43,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
 
 
-class Content(msgspec.Struct, kw_only=True):
+class TorchfileContent(msgspec.Struct, kw_only=True):
     """What a file says of itself.
 
     Attributes:
@@ -88,14 +88,14 @@ def is_zip(file: IO[bytes]) -> bool:
     return b"PK\x05\x06" in file.read(_ENDS_WITHIN_BYTES)
 
 
-def read_zip(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> Content:
+def read_zip(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> TorchfileContent:
     """Directory, pickle and tensors' bounds of a zip, and with `whole` the CRC of every record.
 
     Raises:
         OSError: it cannot be read.
     """
     record = ""
-    content = Content()
+    content = TorchfileContent()
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
@@ -182,7 +182,7 @@ def _compare(
         raise ValueError(f"CRC-32 {crc:08x} of bytes {offset} to {end}, written with {entry.CRC:08x}")
 
 
-def _understand(content: Content, pickled: bytes, places: dict[str, tuple[int, int]]) -> None:
+def _understand(content: TorchfileContent, pickled: bytes, places: dict[str, tuple[int, int]]) -> None:
     """Read the pickle, and hold the storages it names against the records that are there."""
     found: list[Any] = []
     try:
@@ -215,13 +215,13 @@ def _storage(pid: Any) -> Storage | None:
     return Storage(key=str(pid[2]), kind=kind, numel=pid[4]) if isinstance(pid[4], int) else None
 
 
-def read_legacy(file: IO[bytes]) -> Content:
+def read_legacy(file: IO[bytes]) -> TorchfileContent:
     """Pickles and storages of a file from before torch 1.6, or of `_use_new_zipfile_serialization=False`.
 
     Raises:
         OSError: it cannot be read.
     """
-    content = Content()
+    content = TorchfileContent()
     found: list[Any] = []
     file.seek(0)
     try:
@@ -246,10 +246,10 @@ def read_legacy(file: IO[bytes]) -> Content:
         if item_bytes is None:
             return content  # of a kind nobody knows: where the next one begins cannot be told
         file.seek(at)
-        told = int.from_bytes(file.read(8), "little")
+        stored_numel = int.from_bytes(file.read(8), "little")
         end = at + 8 + storage.numel * item_bytes
-        if told != storage.numel or end > size_bytes:
-            content.problems.append(f"storage {key} at byte {at}: {told} elements told, {storage.numel} meant, "
+        if stored_numel != storage.numel or end > size_bytes:
+            content.problems.append(f"storage {key} at byte {at}: {stored_numel} elements told, {storage.numel} meant, "
                                     f"the file has {size_bytes} bytes and should have {end}")  # fmt: skip
             return content
         placed[storage.key] = msgspec.structs.replace(storage, offset=at + 8, size_bytes=end - at - 8)
@@ -258,19 +258,15 @@ def read_legacy(file: IO[bytes]) -> Content:
     return content
 
 
-def read(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> Content | None:
-    """The content of an open file, None where it is none of `torch.save`'s.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+def read(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> TorchfileContent | None:
+    """The content of an open file, None where it is none of `torch.save`'s. Raises OSError if it cannot be read."""
     if is_zip(file):
         return read_zip(file, whole=whole, on_bytes=on_bytes)
     file.seek(0)
     return read_legacy(file) if file.read(len(LEGACY_MAGIC)) == LEGACY_MAGIC else None
 
 
-def tensors(content: Content) -> list[tuple[str, str, Storage]]:
+def tensors(content: TorchfileContent) -> list[tuple[str, str, Storage]]:
     """(name, type of its elements, storage) of every tensor that has bytes in the file."""
     found = []
     for name, husk in inert.walk(content.value):

@@ -1,4 +1,4 @@
-"""A folder of a checkpoint as the formats see it: names below it, and what its small files say."""
+"""A folder of a checkpoint for the formats: its file names, and the content of its small files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 from slurm_robust.checkpoint.formats import inert, torchfile
 from slurm_robust.checkpoint.store import files
 
-Wrong = tuple[str, str]
+FileProblem = tuple[str, str]
 """(file relative to the tree's folder, what is wrong with it)."""
 _SMALL_BYTES = 1 << 30
 
 
-class Told(msgspec.Struct, kw_only=True):
-    """What a format says of a folder.
+class FormatReport(msgspec.Struct, kw_only=True):
+    """What a format recognises in a folder.
 
     Attributes:
         step: None where it does not tell.
@@ -30,7 +30,7 @@ class Told(msgspec.Struct, kw_only=True):
     format: str
     step: int | None = None
     world_size: int = 0
-    problems: list[Wrong] = []
+    problems: list[FileProblem] = []
     of_torch: list[str] = []
 
 
@@ -56,28 +56,16 @@ class Tree:
         return frozenset(name.partition("/")[0] for name in self.names - self.files)
 
     def size_bytes(self, name: str) -> int:
-        """Of a file.
-
-        Raises:
-            OSError: it is not there.
-        """
+        """Of a file. Raises OSError if it is not there."""
         return (self.folder / name).stat().st_size
 
     def read(self, name: str) -> bytes:
-        """All of a small file.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """All of a small file. Raises OSError if it cannot be read."""
         with files.named(self.folder / name):
             return (self.folder / name).read_bytes()
 
     def text(self, name: str) -> str:
-        """What a small file says, stripped; empty where it is not there.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """What a small file says, stripped; empty where it is not there. Raises OSError if it cannot be read."""
         if name not in self.names:
             return ""
         with files.named(self.folder / name), (self.folder / name).open("rb") as file:
@@ -118,7 +106,7 @@ class Tree:
         return value
 
 
-def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None) -> list[Wrong]:
+def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None) -> list[FileProblem]:
     """Files that say themselves that they are of another step: a save over an older one that did not finish.
 
     Args:
@@ -130,11 +118,11 @@ def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None)
     Raises:
         OSError: one cannot be read.
     """
-    wrong: list[Wrong] = []
+    wrong: list[FileProblem] = []
     for name in names if step is not None else ():
-        told = inert.number(tree.saved(name, keep=False), key)
-        if told is not None and told != step:
-            wrong.append((name, f"of step {told}, the first rank's is of {step}"))
+        own_step = inert.number(tree.saved(name, keep=False), key)
+        if own_step is not None and own_step != step:
+            wrong.append((name, f"of step {own_step}, the first rank's is of {step}"))
     return wrong
 
 

@@ -1,6 +1,6 @@
-"""The end of a zip as torch reads it: directory, 64-bit record, locator, each where and what it has to be.
+"""Checks the end of a zip as torch reads it: directory, 64-bit record and locator.
 
-Python's zipfile forgives much of what torch then refuses to open.
+Python's zipfile accepts much that torch refuses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The record of a training's health, `srobust-health.json` in its folder of checkpoints: rank 0 writes, all read.
+"""Records a training's loss and gradient norm, `srobust-health.json` in its folder of checkpoints; rank 0 writes it.
 
     health = HealthLog("ckpt")
     ...
@@ -19,8 +19,8 @@ import msgspec
 from slurm_robust.checkpoint.health.loss_health import (
     HEALTHY,
     UNKNOWN,
+    HealthLimits,
     Point,
-    Range,
     Skip,
     Trend,
     judge,
@@ -34,15 +34,15 @@ from slurm_robust.checkpoint.store.find import Entry, Found, entries
 HEALTH_NAME = "srobust-health.json"
 VERSION = 1
 _BAD_EVERY_S = 1.0
-"""A program that ends itself for its loss tells by it how long it was bad."""
+"""Shows for how long the loss was bad, if the program ends itself because of it."""
 
 
-class Record(msgspec.Struct, kw_only=True):
-    """The file: what is known, by which limits it was judged, and who wrote it; empty for the program itself."""
+class HealthRecord(msgspec.Struct, kw_only=True):
+    """The file: what is known, the limits for judging it, and its writer; empty for the program itself."""
 
     version: int = VERSION
     writer: str = ""
-    limits: Range = Range()
+    limits: HealthLimits = HealthLimits()
     trend: Trend = msgspec.field(default_factory=Trend)
 
     def of(self, entry: Entry) -> tuple[str, str]:
@@ -50,28 +50,28 @@ class Record(msgspec.Struct, kw_only=True):
         return judge(self.trend, entry.step, entry.created_at_s, self.limits)
 
     def skip(self, step: int) -> Skip | None:
-        """As `health.skip`."""
+        """As `loss_health.skip`."""
         return skip(self.trend, step, self.limits)
 
 
-def read(directory: str | Path) -> tuple[Record | None, str]:
+def read(directory: str | Path) -> tuple[HealthRecord | None, str]:
     """The record of a folder of checkpoints, or why there is none."""
     where = Path(directory) / HEALTH_NAME
     try:
-        found = msgspec.json.decode(where.read_bytes(), type=Record)
+        found = msgspec.json.decode(where.read_bytes(), type=HealthRecord)
     except FileNotFoundError:
-        return None, f"{where}: not there, nobody tells its loss"
+        return None, f"{where}: not there: no loss is recorded"
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         return None, f"{where}: cannot be read: {error}"
     if found.version != VERSION:
-        return None, f"{where}: of version {found.version}, known is {VERSION}"
+        return None, f"{where}: has version {found.version}, known is {VERSION}"
     return found, ""
 
 
 def latest_healthy(
     directory: str | Path, *, deep: bool = False, on_bytes: files.OnBytes | None = None
 ) -> tuple[Found, Skip | None]:
-    """The newest checkpoint that is sealed, whole and known to be healthy, and what the data loader is to leave out.
+    """The newest checkpoint that is sealed, whole and known to be healthy, and the batches to skip after it.
 
     Raises:
         CheckpointError: as `latest`.
@@ -90,10 +90,10 @@ def latest_healthy(
 
 
 def worth_keeping(directory: str | Path, there: Sequence[Entry]) -> dict[Path, str]:
-    """Of these, newest first, what somebody may want to go back to, and why; nothing where nobody tells of health.
+    """Of these, newest first, the checkpoints to keep for a rollback, and why; none if no loss is recorded.
 
-    The newest that is healthy, and the oldest after it that may become so: without that one nothing ever would, where
-    the newest few are all younger than it takes.
+    The newest that is healthy, and the oldest after it that may become so: if pruning removed it, and the newest few
+    were always too young to be judged, no checkpoint would ever become healthy.
     """
     record, _ = read(directory)
     if record is None:
@@ -103,41 +103,46 @@ def worth_keeping(directory: str | Path, there: Sequence[Entry]) -> dict[Path, s
         if not entry.sealed or entry.problem:
             continue
         if record.of(entry)[0] == HEALTHY:
-            return {**found, entry.path: "the newest that is known to be healthy: a newer one may carry a loss spike"}
+            return {**found, entry.path: "the newest that is known to be healthy: a newer one may contain a loss spike"}
         if undecided(record.trend, entry.step, entry.created_at_s, record.limits):
             found = {entry.path: "the next that may turn out to be healthy"}
     return found
 
 
 class HealthLog:
-    """Takes in what each step told, on one rank; writes now and then, and at once when something bad begins.
+    """Records each step, on one rank; writes at intervals, and at once when a loss becomes bad.
 
-    Never raises: what cannot be written is tried again later. What is bad is written each second, all else less often.
+    Never raises: a failed write is repeated later. While the loss is bad it writes each second, else less often.
 
     Args:
         directory: The folder of checkpoints.
         limits: What is in range.
-        write_every_s: Between two writes while all goes well.
-        writer: Whoever writes it, where that is not the program.
+        write_every_s: Between two writes while the loss is good.
+        writer: Who writes it, if not the program itself.
     """
 
     def __init__(
-        self, directory: str | Path, limits: Range | None = None, *, write_every_s: float = 30.0, writer: str = ""
+        self,
+        directory: str | Path,
+        limits: HealthLimits | None = None,
+        *,
+        write_every_s: float = 30.0,
+        writer: str = "",
     ) -> None:
         self._where = Path(directory) / HEALTH_NAME
         known, _ = read(directory)
-        self.record = known if known is not None else Record()
+        self.record = known if known is not None else HealthRecord()
         self.record.writer = writer
         if limits is not None:
             self.record.limits = limits
         self._every_s, self._written_s, self._was_bad = write_every_s, float("-inf"), False
         self.due = False
-        """Whether what is known now is to be written."""
+        """Whether the record is to be written now."""
 
     def observe(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
-        """What is bad about this step, empty where nothing is; written down where that is due.
+        """What is bad about this step, empty if nothing is; writes the record if that is due.
 
-        Anything that is no Python number is not touched: a tensor on a GPU is never waited for.
+        Anything but a Python number is ignored: a tensor on a GPU is never waited for.
         """
         why = self.take(step, loss=loss, grad_norm=grad_norm)
         if self.due:
@@ -154,7 +159,7 @@ class HealthLog:
         return why
 
     def write(self) -> bool:
-        """Write what is known now; False where that was not possible."""
+        """Write the record now; False if that failed."""
         self._written_s, self.due = time.monotonic(), False
         try:
             self._where.parent.mkdir(parents=True, exist_ok=True)

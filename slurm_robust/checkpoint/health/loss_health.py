@@ -1,12 +1,12 @@
 """Which checkpoints are healthy: was loss, was gradient norm, finite and in range, up to them and for a while after?
 
-Pure. A loss spike is seen after the checkpoint that already carries its cause. So a checkpoint is *healthy* once so
-many steps after it were good; *unhealthy* where something bad happened in them, or had not ended well before it; and
+Pure. A loss spike shows after the checkpoint that already contains its cause. So a checkpoint is *healthy* once
+`settle_steps` steps after it were good; *unhealthy* if a bad spell lies in them, or ended shortly before it; and
 *unknown* until then. Unknown is not unhealthy.
 
-Bad is a loss that is NaN or infinite, or above `factor` times the median of the last good ones (ByteRobust alerts at
-5); the same of the gradient norm, for which a NaN or infinity counts only from the third step in a row on: dynamic loss
-scaling skips single steps in which it overflows, and means to.
+A loss is bad if it is NaN or infinite, or above `factor` times the median of the last good ones (ByteRobust alerts at
+5). The same holds for the gradient norm, except that NaN or infinity counts only from the third step in a row on:
+dynamic loss scaling skips single steps that overflow, by design.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 HEALTHY, UNHEALTHY, UNKNOWN = "healthy", "unhealthy", "unknown"
 
 
-class Range(msgspec.Struct, frozen=True, kw_only=True):
+class HealthLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What is in range.
 
     Attributes:
         factor: Times the median of the last good ones; above is bad.
-        window: Good steps that the median is of; with fewer than a quarter of them only what is not finite is bad.
+        window: Good steps in the median; with fewer than a quarter of them only values that are not finite are bad.
         settle_steps: Good steps after a checkpoint, and after the end of a spell, that make a checkpoint healthy.
         scaler_steps: A gradient norm that is not finite is bad from so many steps in a row on.
     """
@@ -36,7 +36,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """What a step told; None where it told nothing of it."""
+    """Loss and gradient norm of a step; None if not recorded."""
 
     step: int
     loss: float | None = None
@@ -51,25 +51,25 @@ class Spell(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """Training went back: `step` was done again at `at_s`, seconds since the epoch. What was later is of no account."""
+class WentBack(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollback: `step` was repeated at `at_s`, seconds since the epoch. Later steps from before it do not count."""
 
     step: int
     at_s: float
 
 
 class Trend(msgspec.Struct, kw_only=True):
-    """What is known of a training so far, enough to go on from after a restart.
+    """What is known of a training so far; enough to continue after a restart.
 
     Attributes:
-        began_step: The first step since when no longer stretch of steps is missing.
-        seen_step: The last.
+        began_step: The first step of the record without a long gap.
+        seen_step: The last step.
         losses: The last good ones; `grad_norms` the same.
         overflows: Steps in a row, up to now, whose gradient norm was not finite.
-        spells: Bad ones of the steps that led to where training is, in order.
-        before: Those that training went back from; kept for those who ask what to skip.
-        turns: When it went back.
-        told_at_s: When the last step was told, seconds since the epoch.
+        spells: Bad spells on the way to the current step, in order.
+        before: Bad spells that a rollback left behind; kept to know which batches to skip.
+        turns: The rollbacks.
+        told_at_s: When the last step was recorded, seconds since the epoch.
     """
 
     began_step: int = -1
@@ -79,12 +79,12 @@ class Trend(msgspec.Struct, kw_only=True):
     overflows: int = 0
     spells: list[Spell] = []
     before: list[Spell] = []
-    turns: list[Turn] = []
+    turns: list[WentBack] = []
     told_at_s: float = 0.0
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """Batches for the data loader to leave out, by the steps that read them, both included."""
+    """Batches for the data loader to skip, by the steps that read them, both included."""
 
     first_step: int
     last_step: int
@@ -93,11 +93,11 @@ class Skip(msgspec.Struct, frozen=True):
 _KEPT = 100
 
 
-def observe(trend: Trend, point: Point, limits: Range, *, now_s: float) -> str:
-    """Take in one step; what is bad about it, empty where nothing is.
+def observe(trend: Trend, point: Point, limits: HealthLimits, *, now_s: float) -> str:
+    """Record one step; what is bad about it, empty if nothing is.
 
-    A step that was seen before tells that training went back. Not every step need be told, but after a gap of more
-    than `settle_steps` nothing is known of what was before.
+    A step that was recorded before means that training was rolled back. Steps may be left out, but after a gap of more
+    than `settle_steps` the steps before it do not count.
     """
     if trend.began_step < 0 or point.step - trend.seen_step > limits.settle_steps:
         trend.began_step = point.step
@@ -127,11 +127,11 @@ def _go_back(trend: Trend, step: int, now_s: float) -> None:
         for spell in trend.spells
         if spell.first_step < step
     ]
-    trend.turns = [*trend.turns, Turn(step=step, at_s=now_s)][-_KEPT:]
+    trend.turns = [*trend.turns, WentBack(step=step, at_s=now_s)][-_KEPT:]
     trend.began_step, trend.overflows = min(trend.began_step, step), 0
 
 
-def _bad(trend: Trend, point: Point, limits: Range) -> str:
+def _bad(trend: Trend, point: Point, limits: HealthLimits) -> str:
     overflow = point.grad_norm is not None and not math.isfinite(point.grad_norm)
     trend.overflows = trend.overflows + 1 if overflow else 0
     if point.loss is not None and not math.isfinite(point.loss):
@@ -147,7 +147,7 @@ def _bad(trend: Trend, point: Point, limits: Range) -> str:
     return ""
 
 
-def judge(trend: Trend, step: int, written_at_s: float, limits: Range) -> tuple[str, str]:
+def judge(trend: Trend, step: int, written_at_s: float, limits: HealthLimits) -> tuple[str, str]:
     """(healthy, unhealthy or unknown, why) of a checkpoint.
 
     Args:
@@ -157,9 +157,9 @@ def judge(trend: Trend, step: int, written_at_s: float, limits: Range) -> tuple[
         limits: What is in range.
     """
     if trend.began_step < 0 or step < trend.began_step - 1:
-        return UNKNOWN, "nobody told its loss"
+        return UNKNOWN, "no loss is recorded for it"
     if any(step >= turn.step and written_at_s < turn.at_s for turn in trend.turns):
-        return UNKNOWN, "training went back to before it"
+        return UNKNOWN, "training was rolled back to before it"
     for spell in trend.spells:
         ended = spell.last_step + limits.settle_steps < step
         if not ended and spell.first_step <= step + limits.settle_steps:
@@ -170,18 +170,18 @@ def judge(trend: Trend, step: int, written_at_s: float, limits: Range) -> tuple[
     return HEALTHY, f"{good} good steps after it"
 
 
-def undecided(trend: Trend, step: int, written_at_s: float, limits: Range) -> bool:
-    """Whether a checkpoint is not known to be healthy for no other reason than that too few steps followed so far."""
+def undecided(trend: Trend, step: int, written_at_s: float, limits: HealthLimits) -> bool:
+    """Whether a checkpoint is not known to be healthy only because too few steps have followed so far."""
     turned = any(step >= turn.step and written_at_s < turn.at_s for turn in trend.turns)
     known = trend.began_step >= 0 and step >= trend.began_step - 1 and not turned
     return known and judge(trend, step, written_at_s, limits)[0] == UNKNOWN
 
 
-def skip(trend: Trend, step: int, limits: Range) -> Skip | None:
-    """What the data loader is to leave out when training goes on from `step`: the batches of the next bad spell.
+def skip(trend: Trend, step: int, limits: HealthLimits) -> Skip | None:
+    """What the data loader is to skip when training continues from `step`: the batches of the next bad spell.
 
-    From the step before its first bad one on: a batch shows in the loss of the step after it, too. Spells of several
-    tries that lie where each other do count as one. None where nothing bad is known after `step`.
+    Begins one step before the first bad one: a batch affects the loss of the next step, too. Overlapping spells of
+    several attempts count as one. None if no bad spell after `step` is known.
     """
     spells = sorted((spell for spell in (*trend.before, *trend.spells) if spell.last_step > step), key=_first_step)
     if not spells:

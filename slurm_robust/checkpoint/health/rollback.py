@@ -1,4 +1,4 @@
-"""Going back from a loss that went bad: to which checkpoint, without which batches. `rollbacks` is the record of it."""
+"""Rolls back from a bad loss: to which checkpoint, skipping which batches. `rollback_log` records it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from slurm_robust.checkpoint.health.loss_health import HEALTHY, UNKNOWN, Point, 
 from slurm_robust.checkpoint.store.find import Entry, entries
 
 
-class Due(msgspec.Struct, frozen=True, kw_only=True):
+class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A training whose loss is bad.
 
     Attributes:
         why: What is bad.
-        to: The checkpoint to go back to; None where none is known to be good.
-        before: How often it went back to that one, or an older one, already.
-        first_batch: Of those to leave out; `last_batch` is one of them, too.
+        to: The checkpoint to go back to; None if none is known to be good.
+        before: The number of earlier rollbacks to it, or to an older one.
+        first_batch: The first batch to skip; `last_batch` is the last.
     """
 
     why: str
@@ -31,42 +31,42 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     last_batch: int = 0
 
 
-def due(directory: str | Path, *, told: str = "", step: int = -1) -> Due | None:
-    """Whether the loss of the training in `directory` is bad by what it told last, and what follows; None: it is not.
+def due(directory: str | Path, *, line: str = "", step: int = -1) -> RollbackPlan | None:
+    """The rollback that the last recorded loss of the training in `directory` calls for; None if the loss is not bad.
 
-    Healthy checkpoints come first; where there is none, one that nothing is known of and that is well before the spell.
+    Healthy checkpoints are preferred; if there is none, an unknown one from well before the spell.
 
     Args:
         directory: The folder of checkpoints.
-        told: The program's own last words about a loss that is not finite; they count like a step that told it.
-        step: The last step that it came to.
+        line: The program's own last output about a loss that is not finite; counts like a recorded step.
+        step: The last step that it reached.
 
     Raises:
-        CheckpointError: the folder, or what was written down of earlier times, cannot be read.
+        CheckpointError: the folder, or its record, cannot be read.
     """
     record, _ = health_log.read(directory)
     if record is None:
         return None
     trend, limits = record.trend, record.limits
-    if told:
-        # Of a spell that was told already, or of the step that nobody could tell any more.
+    if line:
+        # It belongs to a spell that is already recorded, or to the step after the last recorded one.
         at = max(step, trend.seen_step + (_open_spell(trend) is None))
         if at > trend.seen_step:
             observe(trend, Point(at, math.nan), limits, now_s=time.time())
     spell = _open_spell(trend)
     if spell is None:
         return None
-    why = told or spell.why
+    why = line or spell.why
     gone = rollback_log.read(directory)
-    if gone and trend.told_at_s < gone[-1].at_s:  # nothing was told since it went back for that
+    if gone and trend.told_at_s < gone[-1].at_s:  # no step was recorded since the rollback for this spell
         return None
     to = _best(entries(directory), record, spell)
     if to is None:
-        return Due(why=why)
+        return RollbackPlan(why=why)
     skipped = rollback_log.skipped(gone)
-    # A batch shows in the loss of the step after it, too.
+    # A batch affects the loss of the next step, too.
     first = max(spell.first_step - 1, to.step + 1)
-    return Due(
+    return RollbackPlan(
         why=why,
         to=to,
         before=sum(one.to_step >= to.step for one in gone),
@@ -76,12 +76,12 @@ def due(directory: str | Path, *, told: str = "", step: int = -1) -> Due | None:
 
 
 def _open_spell(trend: Trend) -> Spell | None:
-    """The one that the last step told is of."""
+    """The bad spell that the last recorded step belongs to."""
     last = trend.spells[-1] if trend.spells else None
     return last if last is not None and last.last_step == trend.seen_step else None
 
 
-def _best(there: list[Entry], record: health_log.Record, spell: Spell) -> Entry | None:
+def _best(there: list[Entry], record: health_log.HealthRecord, spell: Spell) -> Entry | None:
     good = [entry for entry in there if entry.sealed and not entry.problem]
     states = [(entry, record.of(entry)[0]) for entry in good]
     for wanted in (HEALTHY, UNKNOWN):
@@ -91,16 +91,16 @@ def _best(there: list[Entry], record: health_log.Record, spell: Spell) -> Entry 
     return None
 
 
-def go_back(directory: str | Path, found: Due) -> str:
-    """Have every later attempt start from `found.to` or what is saved after it from now on; a sentence about it.
+def go_back(directory: str | Path, found: RollbackPlan) -> str:
+    """Make every later attempt start from `found.to`, or from a checkpoint saved after this call; a sentence about it.
 
-    To be called once nobody writes any more.
+    Call it once no process writes checkpoints any more.
 
     Raises:
-        CheckpointError: it cannot be written down: nothing has changed.
+        CheckpointError: it cannot be recorded: nothing has changed.
     """
     if found.to is None:
-        raise CheckpointError(f"{directory}: no checkpoint is known to be from before {found.why}")
+        raise CheckpointError(f"{directory}: no good checkpoint from before {found.why} is known")
     rollback_log.add(
         directory,
         rollback_log.Rollback(

@@ -1,7 +1,7 @@
-"""Where a training went back from a loss that went bad, `srobust-rollbacks.json` in its folder of checkpoints.
+"""Records rollbacks from a bad loss, `srobust-rollbacks.json` in the folder of checkpoints.
 
-Two things follow from it for every later attempt: what was saved on the way that was given up is passed over, and the
-batches that were read where the loss went bad are left out.
+Every later attempt skips checkpoints that were abandoned by a rollback, and the batches that were read while the loss
+became bad.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ VERSION = 1
 
 
 class Rollback(msgspec.Struct, frozen=True, kw_only=True):
-    """One of them.
+    """One rollback.
 
     Attributes:
-        at_s: When, seconds since the epoch; nothing of the way that was given up was written later.
-        to_step: Of the checkpoint that training went back to.
+        at_s: When, seconds since the epoch; abandoned checkpoints were all written before.
+        to_step: The step of the checkpoint that training was rolled back to.
         why: What was bad.
-        first_batch: Of those to be left out; `last_batch` is one of them, too.
+        first_batch: The first batch to skip; `last_batch` is the last.
     """
 
     at_s: float
@@ -37,7 +37,7 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True):
     last_batch: int
 
 
-class Book(msgspec.Struct, frozen=True, kw_only=True):
+class RollbackFile(msgspec.Struct, frozen=True, kw_only=True):
     """The file."""
 
     version: int = VERSION
@@ -45,52 +45,46 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(directory: str | Path) -> tuple[Rollback, ...]:
-    """All of them, oldest first.
-
-    Raises:
-        CheckpointError: the file is there, and cannot be read.
-    """
+    """All rollbacks, oldest first. Raises CheckpointError if the file exists, and cannot be read."""
     where = Path(directory) / ROLLBACKS_NAME
     try:
-        found = msgspec.json.decode(where.read_bytes(), type=Book)
+        found = msgspec.json.decode(where.read_bytes(), type=RollbackFile)
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{where}: cannot be read: {error}", "Nobody can say what was given up") from error
+        raise CheckpointError(
+            f"{where}: cannot be read: {error}", "It is unknown which checkpoints were abandoned"
+        ) from error
     if found.version != VERSION:
         raise CheckpointError(
-            f"{where}: of version {found.version}, known is {VERSION}", "Use the version that wrote it"
+            f"{where}: has version {found.version}, known is {VERSION}", "Use the version that wrote it"
         )
     return found.rollbacks
 
 
 def add(directory: str | Path, rollback: Rollback) -> None:
-    """Write one more down.
-
-    Raises:
-        CheckpointError: it cannot be written, or those before it cannot be read.
-    """
+    """Record one more. Raises CheckpointError if the file cannot be written or read."""
     where = Path(directory) / ROLLBACKS_NAME
-    book = Book(rollbacks=(*read(directory), rollback))
+    book = RollbackFile(rollbacks=(*read(directory), rollback))
     try:
         files.write_atomic(where, msgspec.json.encode(book))
     except OSError as error:
-        raise CheckpointError(f"{where}: cannot be written: {error}", "Look at free space and permissions") from error
+        raise CheckpointError(f"{where}: cannot be written: {error}", "Check free space and permissions") from error
 
 
 def given_up(rollbacks: Iterable[Rollback], step: int, written_at_s: float) -> str:
-    """Why a checkpoint of this step, written then, is of a way that was given up; empty where it is not."""
+    """Why a checkpoint of this step, written then, was abandoned; empty if it was not."""
     for one in rollbacks:
         if step > one.to_step and written_at_s < one.at_s:
-            return f"given up: {one.why}, and training went back to step {one.to_step}"
+            return f"abandoned: {one.why}, and training was rolled back to step {one.to_step}"
     return ""
 
 
 class Skipped:
-    """Batches to be left out. A batch's number is that of the step that reads it where none is left out.
+    """Batches to skip. A batch has the number of the step that would read it if none were skipped.
 
     Args:
-        ranges: First and last of each stretch.
+        ranges: First and last batch of each range.
     """
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
@@ -112,7 +106,7 @@ class Skipped:
         return ",".join(f"{first}-{last}" for first, last in self.ranges)
 
     def batch(self, step: int) -> int:
-        """The batch that a step reads: its own number, and so many more as were left out before."""
+        """The batch that a step reads: its own number plus the number of batches skipped before."""
         for first, last in self.ranges:
             if step >= first:
                 step += last - first + 1
@@ -120,21 +114,21 @@ class Skipped:
 
 
 def skipped(rollbacks: Iterable[Rollback]) -> Skipped:
-    """All that is left out."""
+    """All batches to skip."""
     return Skipped((one.first_batch, one.last_batch) for one in rollbacks)
 
 
 def skipped_batches(directory: str | Path = "") -> Skipped:
-    """What the data loader is to leave out: what `srobust run` exported, else what the checkpoints' folder says.
+    """What the data loader is to skip: what `srobust run` exported, else what is recorded in the folder of checkpoints.
 
     Raises:
-        CheckpointError: nobody can tell.
+        CheckpointError: neither can be read.
     """
-    told = os.environ.get(SKIP_VARIABLE)
-    if told is None:
+    reported = os.environ.get(SKIP_VARIABLE)
+    if reported is None:
         return skipped(read(directory)) if str(directory) else Skipped()
     try:
-        pairs = [part.split("-") for part in told.split(",") if part]
+        pairs = [part.split("-") for part in reported.split(",") if part]
         return Skipped((int(first), int(last)) for first, last in pairs)
     except ValueError:
-        raise CheckpointError(f"{SKIP_VARIABLE} is {told!r}: not like 1200-1204,3000-3000", "Unset it") from None
+        raise CheckpointError(f"{SKIP_VARIABLE} is {reported!r}: not like 1200-1204,3000-3000", "Unset it") from None

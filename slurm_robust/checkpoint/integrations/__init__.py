@@ -1,4 +1,4 @@
-"""Resuming what people already run: one line where a framework saves, one where it starts.
+"""How does an existing training use this? One line where its framework saves, one where it starts.
 
     from slurm_robust.checkpoint.integrations import resume_path, trainer_callback
 
@@ -6,7 +6,7 @@
     trainer.train(resume_from_checkpoint=resume_path("out"))         # the newest that verifies; None: from the start
 
 The table of all frameworks is in docs/checkpoints.md. No framework is imported before its own function is called, and
-nothing here raises into a training: a checkpoint that could not be sealed is told of on stderr and never chosen.
+nothing here raises into a training: a checkpoint that could not be sealed is reported on stderr and never chosen.
 """
 
 from slurm_robust.checkpoint.integrations.choosing import pin_latest, resume_path, resume_tag

@@ -1,4 +1,4 @@
-"""Where a framework is to start from, in the words that it takes."""
+"""The checkpoint that a framework resumes from, as the argument that it expects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_robust.checkpoint.store.trackers import pin
 
 
 def resume_path(directory: str | Path) -> str | None:
-    """The checkpoint to resume from, the same for all ranks; None: there is none, start anew.
+    """The checkpoint to resume from, the same for all ranks; None: there is none, start from scratch.
 
     For Lightning's `fit(ckpt_path=)`, the Trainer's `train(resume_from_checkpoint=)`, Accelerate's `load_state`.
 
@@ -35,11 +35,11 @@ def resume_tag(directory: str | Path) -> str | None:
 
 
 def pin_latest(directory: str | Path) -> str | None:
-    """Have the framework's own tracker point at the checkpoint to resume from; its path, None where there is none.
+    """Make the framework's own tracker point at the checkpoint to resume from; its path, None if there is none.
 
     For Megatron-LM and DeepSpeed, which read a tracker when they load. All ranks call it before that; rank 0 acts.
-    Called before `init_process_group`, no other rank can be past that before rank 0 is. A tracker that cannot be
-    written, and a folder in which nothing verifies, are told of on stderr, and the tracker stays as it was.
+    If it is called before `init_process_group`, no other rank can pass that before rank 0 does. A tracker that cannot
+    be written, and a folder without a verified checkpoint, are reported on stderr; the tracker is unchanged then.
     """
     chosen: str | None = None
     if group.rank() == 0:
@@ -49,8 +49,8 @@ def pin_latest(directory: str | Path) -> str | None:
                 pin(Path(directory), found.path)
                 chosen = str(found.path)
             for path, why in found.passed_over:
-                sys.stderr.write(f"slurm_robust.checkpoint: passed over {path}: {why}\n")
+                sys.stderr.write(f"slurm_robust.checkpoint: skipped {path}: {why}\n")
         except CheckpointError as error:
-            sys.stderr.write(f"slurm_robust.checkpoint: not pinned, the tracker stays as it was: {error}\n")
+            sys.stderr.write(f"slurm_robust.checkpoint: not pinned, the tracker is unchanged: {error}\n")
     group.wait_for_all()
     return chosen

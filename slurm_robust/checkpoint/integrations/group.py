@@ -1,4 +1,4 @@
-"""Which rank this process is, and how it waits for the others, without importing what the program did not import."""
+"""This process's rank and node, and a barrier; imports nothing that the program did not import."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _NODE_VARIABLES = (
 
 
 def rank() -> int:
-    """By torch.distributed where it is up, else by the environment; 0 where nothing tells."""
+    """The rank by torch.distributed if it is initialized, else by the environment, else 0."""
     up = _distributed()
     if up is not None:
         return int(up.get_rank())
-    told = (os.environ.get(name, "") for name in _RANK_VARIABLES)
-    return next((int(text) for text in told if text.isdecimal()), 0)
+    values = (os.environ.get(name, "") for name in _RANK_VARIABLES)
+    return next((int(text) for text in values if text.isdecimal()), 0)
 
 
-class Node(NamedTuple):
+class NodeIndex(NamedTuple):
     """This node's number among those that the ranks run on, and how many there are."""
 
     number: int
     nodes: int
 
 
-def node() -> Node | None:
-    """This rank's node, where it is the first rank of it; None on every other rank.
+def node() -> NodeIndex | None:
+    """This rank's node if it is the first rank of it; None on every other rank.
 
-    torchrun and Slurm tell; where neither does, and where torch.distributed is not up, rank 0 is taken to be alone.
+    Read from the environment of torchrun or Slurm; without it, or without torch.distributed, rank 0 counts as alone.
     """
-    alone = Node(0, 1) if rank() == 0 else None
+    alone = NodeIndex(0, 1) if rank() == 0 else None
     up = _distributed()
     if up is None:
         return alone
@@ -42,17 +42,17 @@ def node() -> Node | None:
         numbers = [os.environ.get(local, ""), os.environ.get(index, "")]
         count = next((os.environ[name] for name in counts if os.environ.get(name, "").isdecimal()), "")
         if count and all(text.isdecimal() for text in numbers):
-            told = Node(int(numbers[1]), int(count))
+            mine = NodeIndex(int(numbers[1]), int(count))
             first = int(numbers[0]) == 0
-            # Rank 0 seals, so it has to be the first of node 0; whoever places ranks otherwise has it read all.
-            if (rank() == 0) != (first and told.number == 0) or not told.number < told.nodes <= up.get_world_size():
+            # Rank 0 seals, so it has to be the first of node 0; with any other placement rank 0 reads all files.
+            if (rank() == 0) != (first and mine.number == 0) or not mine.number < mine.nodes <= up.get_world_size():
                 return alone
-            return told if first else None
+            return mine if first else None
     return alone
 
 
 def wait_for_all() -> None:
-    """A barrier of all ranks where torch.distributed is up; nothing otherwise."""
+    """A barrier of all ranks if torch.distributed is initialized; nothing otherwise."""
     up = _distributed()
     if up is not None:
         up.barrier()

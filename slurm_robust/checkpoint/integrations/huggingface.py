@@ -1,4 +1,4 @@
-"""The Trainer of transformers: a callback that seals each of its checkpoints, and writes down what it logs of loss."""
+"""The Trainer of transformers: a callback that seals each of its checkpoints, and records loss and gradient norm."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from slurm_robust.checkpoint.integrations.sealing import Sealer
 
 
 class SealOnSave:
-    """What the callback does; the Trainer calls `on_save` on every rank, after each has written its files."""
+    """The callback; the Trainer calls `on_save` on every rank, after each has written its files."""
 
     def __init__(self, sealer: Sealer | None = None) -> None:
         self.sealer = sealer or Sealer()
         self.health: HealthLog | None = None
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Tell loss and gradient norm, which the Trainer gives as numbers, to the record of this training's health."""
+        """Record loss and gradient norm, which the Trainer logs as numbers, in the health log."""
         if group.rank() != 0 or not isinstance(logs, dict) or not {"loss", "grad_norm"} & logs.keys():
             return
         if self.health is None:
@@ -27,7 +27,7 @@ class SealOnSave:
         self.health.observe(state.global_step, loss=logs.get("loss"), grad_norm=logs.get("grad_norm"))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Seal `output_dir/checkpoint-N`, once all ranks are here."""
+        """Seal `output_dir/checkpoint-N`, once all ranks have arrived here."""
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self.sealer.begin(path)
         group.wait_for_all()
@@ -39,7 +39,7 @@ def trainer_callback(sealer: Sealer | None = None) -> Any:
     """For `Trainer(callbacks=[…])`.
 
     Raises:
-        ImportError: transformers is not there.
+        ImportError: transformers is not installed.
     """
     base = importlib.import_module("transformers").TrainerCallback
     return type("SealOnSave", (SealOnSave, base), {})(sealer)

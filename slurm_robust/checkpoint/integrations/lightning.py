@@ -1,4 +1,4 @@
-"""Lightning, and NeMo on top of it: a callback that seals whatever the trainer saves."""
+"""Lightning, and NeMo on top of it: a callback that seals every checkpoint that the trainer saves."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from slurm_robust.checkpoint.integrations.sealing import Sealer
 
 
 class SealOnSave:
-    """What the callback does: it stands around `trainer.save_checkpoint`, which every way of saving goes through.
+    """The callback: it wraps `trainer.save_checkpoint`, which all saves call.
 
-    That call returns when all ranks have written. With an asynchronous checkpoint plugin it does not: what was saved
-    is then sealed before the next save and at the end, if it is whole by then. NeMo gives it the name of a file that
-    becomes a folder without `.ckpt`, and adds to that folder afterwards: it is sealed when the next batch begins.
+    That call returns when all ranks have written. With an asynchronous checkpoint plugin it returns earlier: then the
+    checkpoint is sealed before the next save and at the end, if it is complete by then. NeMo passes the name of a file
+    that becomes a folder without `.ckpt`, and adds to that folder afterwards: it is sealed when the next batch begins.
     """
 
     def __init__(self, sealer: Sealer | None = None) -> None:
@@ -50,11 +50,11 @@ class SealOnSave:
         trainer.save_checkpoint = sealing
 
     def on_train_batch_start(self, *_: Any, **__: Any) -> None:
-        """Seal what NeMo has added to by now."""
+        """Seal folders that NeMo has completed by now."""
         self._seal_soon()
 
     def teardown(self, *_: Any, **__: Any) -> None:
-        """Seal what was late, and wait for what is being sealed."""
+        """Seal checkpoints that are still unsealed, and wait for all seals."""
         self._seal_soon()
         self._seal_late()
         self.sealer.wait()
@@ -67,19 +67,19 @@ class SealOnSave:
     def _seal_late(self) -> None:
         late, self._late = self._late, []
         for path in late:
-            if Path(f"{_folder(path)}-unfinished").exists():  # NeMo's own mark
+            if Path(f"{_folder(path)}-unfinished").exists():  # NeMo's own marker
                 self._late.append(path)
             else:
                 self.sealer.seal(_place(path))
 
 
 def _folder(path: Path) -> Path:
-    """What NeMo makes of the name of a file."""
+    """The folder that NeMo writes for this file name."""
     return path.with_name(path.name.removesuffix(".ckpt"))
 
 
 def _place(path: Path) -> Path:
-    """Where it was saved."""
+    """Where the checkpoint was saved."""
     return path if path.exists() or not _folder(path).is_dir() else _folder(path)
 
 
@@ -87,7 +87,7 @@ def lightning_callback(sealer: Sealer | None = None) -> Any:
     """For `Trainer(callbacks=[…])`, of the package that the program imported: `lightning` or `pytorch_lightning`.
 
     Raises:
-        ImportError: neither is there.
+        ImportError: neither is installed.
     """
     name = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
     try:

@@ -1,4 +1,4 @@
-"""Sealing what a framework saved, in a thread beside the training; no error reaches the caller."""
+"""Seals what a framework saved, in a thread beside the training; no error is raised to the caller."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from pathlib import Path
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.integrations import group
 from slurm_robust.checkpoint.store import shared_seal
-from slurm_robust.checkpoint.store.demotion import DEMOTED_NAME
-from slurm_robust.checkpoint.store.seals import SEAL_NAME, seal
-from slurm_robust.checkpoint.store.verification import VERIFIED_NAME
+from slurm_robust.checkpoint.store.checkpoint_files import DEMOTED_NAME, SEAL_NAME, VERIFIED_NAME
+from slurm_robust.checkpoint.store.seals import seal
 
 
 class Sealer:
-    """Seals one checkpoint after the other in a thread; what is not done when the program ends is waited for.
+    """Seals one checkpoint after the other in a thread; the program's end waits for it.
 
     Args:
-        background: False: `seal` and `saved` return when it is sealed.
+        background: False: `seal` and `saved` return when the checkpoint is sealed.
     """
 
     def __init__(self, *, background: bool = True) -> None:
@@ -28,13 +27,13 @@ class Sealer:
         self._open: list[Future[None]] = []
 
     def begin(self, path: str | Path) -> None:
-        """What every rank calls before all meet for the last time in a save to `path`."""
+        """Prepare a save to `path`; every rank calls it before the last barrier of that save."""
         node = group.node()
         if node is not None and node.number:
             shared_seal.forget(Path(path), node.number)
 
     def saved(self, path: str | Path, step: int | None = None) -> None:
-        """What every rank calls after that: each node's first digests its share of a folder, rank 0 seals."""
+        """Seal after that barrier; every rank calls it. Each node's first rank digests its share, rank 0 seals."""
         node, path = group.node(), Path(path)
         if group.rank() == 0:
             self.seal(path, step, nodes=node.nodes if node is not None else 1)
@@ -47,35 +46,35 @@ class Sealer:
         Args:
             path: The checkpoint.
             step: As `checkpoint.seal`.
-            nodes: So many digest it together, each by `saved`.
+            nodes: How many nodes digest it together, each by `saved`.
         """
         self._do(lambda: _seal(Path(path), step, nodes))
 
     def wait(self) -> None:
-        """Return when all is done that was given so far."""
+        """Wait until all seals are written."""
         wait(self._open)
 
     def _do(self, work: Callable[[], None]) -> None:
-        def told() -> None:
+        def reporting() -> None:
             try:
                 work()
             except (CheckpointError, OSError) as error:
-                sys.stderr.write(f"slurm_robust.checkpoint: not sealed, training goes on: {error}\n")
+                sys.stderr.write(f"slurm_robust.checkpoint: not sealed, training continues: {error}\n")
 
         self._open = [one for one in self._open if not one.done()]
         try:
             if self._pool is not None:
-                self._open.append(self._pool.submit(told))
+                self._open.append(self._pool.submit(reporting))
                 return
-        except RuntimeError:  # the interpreter is ending and takes no more work for threads
+        except RuntimeError:  # the interpreter is ending and starts no more work in threads
             pass
-        told()
+        reporting()
 
 
 def seal_saved(path: str | Path | None, step: int | None = None) -> None:
-    """Seal what all ranks have just saved to `path`; all of them call it. Digests are taken in a thread.
+    """Seal what all ranks have just saved to `path`; all of them call it. Digests are computed in a thread.
 
-    `path` may be what the framework's own save returned; with None nothing is done.
+    `path` may be the return value of the framework's own save; None does nothing.
     """
     if path:
         _shared().begin(path)
@@ -102,7 +101,7 @@ def _seal(path: Path, step: int | None, nodes: int) -> None:
 
 
 def _drop_orphans(folder: Path) -> None:
-    """Seals beside single files that the framework has removed since."""
+    """Remove seals of single files that the framework has removed."""
     for name in (SEAL_NAME, DEMOTED_NAME, VERIFIED_NAME):
         for left in folder.glob(f"*.{name}"):
             if not left.with_name(left.name.removesuffix(f".{name}")).exists():

@@ -1,5 +1,6 @@
-"""Writing checkpoints beside a training: copied in the step, written and sealed outside of it.
+"""How is a checkpoint saved without stopping the training? Copied in the step, written and sealed outside of it.
 
-`Checkpointer` is what a training loop calls. It copies the state into one of two buffers in shared memory; a process
-of its own, the persister, writes them. The persister imports no torch: a buffer is, byte for byte, the file.
+`rank`: `Checkpointer`, called by the training loop, copies the state into one of two buffers in shared memory.
+`persister`: one process a node writes the buffers to files. It imports no torch: a buffer is, byte for byte, the file.
+`backup`: copies are sent to other nodes. `restart`: a new run resumes from all of these. `shared`: used by several.
 """

@@ -1,4 +1,4 @@
-"""NaN and Inf in the tensors of a checkpoint, read where they lie: nothing is unpickled, no tensor is built."""
+"""Finds NaN and Inf in the tensors of a checkpoint, in the raw bytes: nothing is unpickled, no tensor is built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_robust.checkpoint.store.files import OnBytes
 
 _CHUNK_BYTES = 8 << 20
 
-# What an element is made of: its unsigned integer, the bits of which all are set where it is no finite number.
+# Element type → the unsigned integer of that size, and the bits that are all set in NaN and Inf.
 _BITS: dict[str, tuple[str, int]] = {
     "F64": ("<u8", 0x7FF0 << 48),
     "F32": ("<u4", 0x7F80 << 16),
@@ -27,10 +27,10 @@ _KINDS = {
     "C64": "F32", "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "complex64": "F32",
     "complex128": "F64", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "F8_E4M3",
 }  # fmt: skip
-"""Names of element types in torch's files and in safetensors → theirs above; integers are always finite."""
+"""Names of element types in torch's files and in safetensors → the names above; integers are always finite."""
 
 _BOOKKEEPING = ("callbacks.", "loops.")
-"""Lightning's callbacks keep an infinity for the best loss that is not there yet."""
+"""Lightning's callbacks use infinity for a best loss that is not known yet."""
 _Place = tuple[str, str, int, int]
 """Name, type, offset and length of a tensor."""
 
@@ -39,13 +39,13 @@ def not_finite(folder: Path, names: list[str], on_bytes: OnBytes | None = None) 
     """(file, what) for every tensor that has such values.
 
     Raises:
-        CheckpointError: numpy is not there.
+        CheckpointError: numpy is not installed.
         OSError: a file cannot be read.
     """
     try:
-        import numpy as np  # noqa: PLC0415 (only here)
+        import numpy as np  # noqa: PLC0415 (needed only here)
     except ImportError:
-        raise CheckpointError("values are counted with numpy, which is not there", "pip install numpy") from None
+        raise CheckpointError("counting values needs numpy, which is not installed", "pip install numpy") from None
     shards: dict[Path, dcp.Shards] = {}
     for name in names:
         with files.named(folder / name), (folder / name).open("rb") as file:
@@ -64,7 +64,7 @@ def not_finite(folder: Path, names: list[str], on_bytes: OnBytes | None = None) 
 
 
 def _elements(np: Any, dtype: Any, file: IO[bytes], size_bytes: int, on_bytes: OnBytes | None) -> Iterator[Any]:
-    """What stands from here on, as arrays of unsigned integers."""
+    """The next `size_bytes` of the file, as arrays of unsigned integers."""
     left = size_bytes
     while left >= dtype.itemsize and (data := file.read(min(left, _CHUNK_BYTES))):
         left -= len(data)
@@ -74,9 +74,9 @@ def _elements(np: Any, dtype: Any, file: IO[bytes], size_bytes: int, on_bytes: O
 
 
 def tensors_of(path: Path, file: IO[bytes], shards: dict[Path, dcp.Shards]) -> Iterator[_Place]:
-    """The tensors of a file whose structure is known to be whole; none of what is of no known format.
+    """The tensors of a file whose structure is intact; none if its format is unknown.
 
-    `shards` is metadata that was read before, and takes more of it.
+    `shards` caches metadata.
     """
     head = file.read(16)
     if path.name.endswith(".safetensors") or safetensors.looks_like(head, path.stat().st_size):
@@ -94,7 +94,7 @@ def tensors_of(path: Path, file: IO[bytes], shards: dict[Path, dcp.Shards]) -> I
 
 
 def _of(file: IO[bytes]) -> list[tuple[str, str, torchfile.Storage]]:
-    """Each storage once, by the first tensor that lies in it."""
+    """Each storage once, by its first tensor."""
     content = torchfile.read(file, whole=False)
     if content is None:
         return []

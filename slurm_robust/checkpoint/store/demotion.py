@@ -1,4 +1,4 @@
-"""A checkpoint that is whole and still must not be used: training died from it, or its bytes changed."""
+"""Marks a checkpoint that must not be used: attempts that started from it died, or its bytes changed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import beside
-from slurm_robust.checkpoint.store.seals import SEAL_NAME
-
-DEMOTED_NAME = "demoted.json"
+from slurm_robust.checkpoint.store.checkpoint_files import DEMOTED_NAME, SEAL_NAME, beside
 
 
 class Demotion(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a checkpoint is passed over; `seal` is the digest of the seal it speaks of, so that a new seal ends it."""
+    """Why a checkpoint must not be chosen; `seal` is the digest of its seal: with a new seal the demotion ends."""
 
     why: str
     at_s: float
@@ -24,25 +21,24 @@ class Demotion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def demote(path: str | Path, why: str) -> None:
-    """Have `latest` pass over the checkpoint at `path` from now on, until it is sealed anew.
+    """Make `latest` skip the checkpoint at `path` until it is sealed again.
 
     Raises:
         CheckpointError: the marker cannot be written.
     """
     path = Path(path)
     try:
-        # Demoting one whose seal is gone or unreadable is allowed: it is passed over twice over.
         seal = _seal_digest(path)
         marker = msgspec.json.encode(Demotion(why=why, at_s=time.time(), seal=seal))
         files.write_atomic(beside(path, DEMOTED_NAME), marker)
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be demoted: {error}", "Move the folder away by hand if training dies from it"
+            f"{path}: cannot be demoted: {error}", "Move the folder away by hand if training fails from it"
         ) from error
 
 
 def demotion(path: Path) -> str:
-    """Why the checkpoint at `path` is demoted; empty where it is not, or was sealed anew since."""
+    """Why the checkpoint at `path` is demoted; empty if it is not, or was sealed again since."""
     where = beside(path, DEMOTED_NAME)
     try:
         found = msgspec.json.decode(where.read_bytes(), type=Demotion)

@@ -1,4 +1,4 @@
-"""Bytes on disk: digests read back from the page cache, and files that appear whole or not at all."""
+"""Digests of files, and atomic writes of small files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TypeVar
 _BUFFER_BYTES = 512 * 1024
 
 _MOST_READERS = 8
-"""More readers than that crowd a file system that others use, too."""
+"""More readers would slow down other users of the file system."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -22,7 +22,7 @@ OnBytes = Callable[[int], None]
 
 
 PART_BYTES = 64 << 20
-"""What a large file's part digests are of, so that damage is told by where it lies."""
+"""A large file has a digest for each part of this size, to locate damage."""
 
 
 def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] | None = None) -> str:
@@ -30,13 +30,13 @@ def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] |
 
     Args:
         path: The file.
-        on_bytes: Told of every piece read.
-        parts: Takes the xxh3-64 digest of every `PART_BYTES`, 16 digits each; none of a file that has one part only.
+        on_bytes: Called for every piece read.
+        parts: Receives the xxh3-64 digest of every `PART_BYTES`, 16 digits each; none for a file of one part.
 
     Raises:
         OSError: it cannot be read.
     """
-    import xxhash  # noqa: PLC0415 (the lookup at restart seldom needs it)
+    import xxhash  # noqa: PLC0415 (the lookup at a restart seldom needs it)
 
     hasher, part, part_bytes = xxhash.xxh3_128(), xxhash.xxh3_64(), 0
     buffer = bytearray(_BUFFER_BYTES)
@@ -69,7 +69,7 @@ def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] |
 
 @contextlib.contextmanager
 def named(path: Path | int) -> Iterator[None]:
-    """Errors of reads in it say which file it was: of a bad sector the kernel does not.
+    """Add the file's name to errors raised within: for a bad sector the kernel does not give it.
 
     Raises:
         OSError: with the file's name.
@@ -83,10 +83,10 @@ def named(path: Path | int) -> Iterator[None]:
 
 
 def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """`work` of each item, in their order; several at once: digests and CRCs are taken outside of Python's lock.
+    """Apply `work` to each item, several at once (digests and CRCs release the GIL); the results in order.
 
     Raises:
-        Exception: what the first that failed raised; those not yet begun are left.
+        Exception: the first failure's; items that have not begun are skipped.
     """
     workers = min(_MOST_READERS, len(os.sched_getaffinity(0)), len(items))
     if workers < 2:
@@ -101,7 +101,7 @@ def in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> lis
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename or a new name in `folder` survive a power cut, as far as the file system lets us.
+    """Make a rename or a new name in `folder` survive a power cut, if the file system supports that.
 
     Raises:
         OSError: it cannot be opened.
@@ -115,12 +115,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a small file so that a reader, and a crash, see the old one or the whole new one.
+    """Write a small file so that a reader, and a crash, see the old one or the complete new one.
 
     Args:
         path: The file.
-        data: What it is to hold.
-        durable: False for what may be lost in a power cut: nothing is flushed to the disk.
+        data: Its new content.
+        durable: False if it may be lost in a power cut: nothing is flushed to the disk.
 
     Raises:
         OSError: it cannot be written; the old one is intact.

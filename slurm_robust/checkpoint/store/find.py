@@ -1,4 +1,4 @@
-"""Which checkpoint does training resume from? The newest that is sealed, whole and not demoted."""
+"""Chooses the checkpoint to resume from: the newest that is sealed, complete and not demoted."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import rollback_log
-from slurm_robust.checkpoint.store.checkpoint_files import NOT_TEXT, base, beside, contents, is_text
+from slurm_robust.checkpoint.store.checkpoint_files import NOT_TEXT, SEAL_NAME, base, beside, contents, is_text
 from slurm_robust.checkpoint.store.demotion import demotion
 from slurm_robust.checkpoint.store.files import OnBytes
-from slurm_robust.checkpoint.store.seals import SEAL_NAME, Seal, step_in_name
+from slurm_robust.checkpoint.store.seals import Seal, step_in_name
 from slurm_robust.checkpoint.store.seals import read as read_seal
 from slurm_robust.checkpoint.store.verification import Problem, check, structure
 
@@ -24,11 +24,11 @@ _UNSEALED_FILE = re.compile(
     r".*(?:step|iter|epoch|checkpoint|ckpt).*\d.*\.(?:ckpt|pt|pth|safetensors)\Z", re.IGNORECASE
 )
 _LISTINGS = 5
-NO_SEAL = "no seal: its save did not finish, or nobody sealed it"
+NO_SEAL = "no seal: its save did not finish, or it was never sealed"
 
 
-class Unread(str):
-    """Why a checkpoint is passed over that nobody can look at; any other reason is about one that is bad."""
+class Unreadable(str):
+    """The reason for skipping a checkpoint that cannot be read; any other reason means that it is bad."""
 
     __slots__ = ()
 
@@ -37,9 +37,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Where training resumes.
 
     Attributes:
-        path: The checkpoint, None where there is none to resume from: training starts anew.
-        step: Its step, -1 where there is none.
-        sealed: False where nothing but its structure was looked at.
+        path: The checkpoint; None if there is none, and training starts from scratch.
+        step: Its step; -1 if there is none.
+        sealed: False if only its structure was checked.
         passed_over: (path, why) of newer ones, newest first.
     """
 
@@ -50,7 +50,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint of a folder; `problem` says why it would not be chosen, empty where it would."""
+    """One checkpoint of a folder; `problem` says why it would not be chosen, empty if it would."""
 
     path: Path
     step: int
@@ -70,23 +70,23 @@ def latest(
 ) -> Found:
     """The newest checkpoint in `directory` that may be resumed from.
 
-    Only as many are looked at as it takes. See `verification.check` for what is compared, and for `deep` and
-    `remember`: a job that starts remembers what it read, so that its next start does not read it again. With
-    `unsealed` one without a seal may be chosen, too, where its structure is whole.
+    Reads only as many as necessary. See `verification.check` for what is compared, and for `deep` and `remember`: a
+    job that starts remembers what it has read, so that its next start need not read it again. With `unsealed` one
+    without a seal may be chosen, too, if its structure is intact.
 
     Raises:
-        CheckpointError: the folder is there and cannot be listed (one that is not there yet has no checkpoint), or none
-            may be chosen and one of them cannot be read: starting anew would throw that one away.
+        CheckpointError: the folder exists and cannot be listed (one that does not exist has no checkpoint), or none
+            is usable and one of them cannot be read: starting from scratch would lose that one.
     """
     for _ in range(_LISTINGS):
         found, unread = _newest(Path(directory), deep=deep, unsealed=unsealed, remember=remember, on_bytes=on_bytes)
-        # While it was listed, training saved and somebody pruned: all of them may be gone, and newer ones there.
+        # Meanwhile training may have saved and a prune may have removed all that were listed: list again.
         if found.path is not None or all(os.path.lexists(path) for path, _ in found.passed_over):
             break
     if found.path is None and unread is not None:
         raise CheckpointError(
-            f"{directory}: none is whole as far as can be told, but {unread[0].name}: {unread[1]}",
-            "Nobody can say where training should resume: look at the folder",
+            f"{directory}: no usable checkpoint, but one that may be usable, {unread[0].name}: {unread[1]}",
+            "The checkpoint to resume from is unknown: check the folder",
         ) from OSError(unread[1])
     return found
 
@@ -94,7 +94,7 @@ def latest(
 def _newest(
     directory: Path, *, deep: bool, unsealed: bool, remember: bool, on_bytes: OnBytes | None
 ) -> tuple[Found, tuple[Path, str] | None]:
-    """As `latest`, and the newest that nobody can look at."""
+    """As `latest`, and the newest that cannot be read."""
     passed_over: list[tuple[Path, str]] = []
     unread: tuple[Path, str] | None = None
     for path, seal, problem in candidates(directory):
@@ -107,17 +107,13 @@ def _newest(
         if not why:
             return Found(path=path, step=step, sealed=seal is not None, passed_over=tuple(passed_over)), unread
         passed_over.append((path, str(why)))
-        if isinstance(why, Unread):
+        if isinstance(why, Unreadable):
             unread = unread or passed_over[-1]
     return Found(passed_over=tuple(passed_over)), unread
 
 
 def entries(directory: str | Path, *, deep: bool = False, on_bytes: OnBytes | None = None) -> list[Entry]:
-    """Every checkpoint in `directory`, newest first; nothing is written.
-
-    Raises:
-        CheckpointError: as `latest`.
-    """
+    """Every checkpoint in `directory`, newest first; nothing is written. Raises CheckpointError as `latest` does."""
     return [entry_of(*one, deep=deep, on_bytes=on_bytes) for one in candidates(Path(directory))]
 
 
@@ -144,7 +140,7 @@ def entry_of(
 
 
 def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
-    """Step of a checkpoint without a seal, and why it may not be used."""
+    """The step of a checkpoint without a seal, and why it may not be used."""
     if why := demotion(path):
         return -1, f"demoted: {why}"
     try:
@@ -155,7 +151,7 @@ def _structure(path: Path, on_bytes: OnBytes | None) -> tuple[int, str]:
         changed_s = max((base(path) / name).stat().st_mtime for name in contents(path)) if gone else 0.0
         return report.step, rollback_log.given_up(gone, report.step, changed_s)
     except OSError as error:
-        return -1, Unread(f"cannot be read: {error}")
+        return -1, Unreadable(f"cannot be read: {error}")
 
 
 def _why_not(path: Path, seal: Seal, *, deep: bool, remember: bool, on_bytes: OnBytes | None) -> str:
@@ -164,7 +160,7 @@ def _why_not(path: Path, seal: Seal, *, deep: bool, remember: bool, on_bytes: On
     try:
         problems = check(path, seal, deep=deep, remember=remember, on_bytes=on_bytes)
     except OSError as error:
-        return Unread(f"cannot be read: {error}")
+        return Unreadable(f"cannot be read: {error}")
     return _in_short(problems)
 
 
@@ -178,14 +174,14 @@ def _in_short(problems: Sequence[Problem]) -> str:
 def _step(path: Path, seal: Seal | None) -> int:
     if seal is not None:
         return seal.step
-    told = step_in_name(path)
-    return -1 if told is None else told
+    step = step_in_name(path)
+    return -1 if step is None else step
 
 
 def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
-    """(path, its seal, what is wrong with the seal, or with going on from there), newest first.
+    """(path, its seal, what is wrong with the seal, or why it was abandoned), newest first.
 
-    They are the sealed ones, and those named after a step; not links to one beside them, which is listed itself.
+    All sealed ones, and those named after a step; no links to others in the same folder.
 
     Raises:
         CheckpointError: as `latest`.
@@ -199,15 +195,15 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         return []
     except OSError as error:
         raise CheckpointError(
-            f"{directory}: cannot be listed: {error}", "Nobody can say where training should resume: look at the folder"
+            f"{directory}: cannot be listed: {error}", "The checkpoint to resume from is unknown: check the folder"
         ) from error
     there = {name for name, _ in names}
     gone = rollback_log.read(directory) if rollback_log.ROLLBACKS_NAME in there else ()
     for name, kind in names:
         if isinstance(kind, OSError):
-            # A link in a circle is no lost checkpoint, unless it is called like one.
+            # A circular link is no checkpoint, unless it has the name of one.
             if kind.errno != errno.ELOOP or step_in_name(Path(name)) is not None:
-                found.append((directory / name, None, Unread(f"cannot be looked at: {kind}")))
+                found.append((directory / name, None, Unreadable(f"cannot be read: {kind}")))
             continue
         unsealed = _UNSEALED_FILE.match(name) and f"{name}{_FILE_SEAL_SUFFIX}" not in there
         if not kind and not name.endswith(_FILE_SEAL_SUFFIX) and not unsealed:
@@ -216,9 +212,9 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         try:
             seal, problem = (read_seal(path), "") if is_text(name) else (None, NOT_TEXT)
         except CheckpointError as error:
-            seal, problem = None, Unread(error.what) if isinstance(error.__cause__, OSError) else error.what
+            seal, problem = None, Unreadable(error.what) if isinstance(error.__cause__, OSError) else error.what
         if seal is not None and gone:
-            # Of the file server's clock and of the one that sealed the earlier counts: one may be ahead.
+            # The earlier of file server's and sealer's clock counts: one may be ahead.
             changed_s = max((file.mtime_ns for file in seal.files), default=0) / 1e9
             problem = rollback_log.given_up(gone, seal.step, min(changed_s, seal.created_at_s))
         if seal is not None or (problem and problem != NOT_TEXT) or step_in_name(path) is not None:
@@ -231,7 +227,7 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
 
 
 def _is_alias(directory: Path, entry: os.DirEntry[str]) -> bool:
-    """Whether it is a link to a checkpoint beside it (NeMo's `-last`, Lightning's `last.ckpt`)."""
+    """Whether it is a link to a checkpoint in the same folder (NeMo's `-last`, Lightning's `last.ckpt`)."""
     if not entry.is_symlink():
         return False
     target = Path(os.path.realpath(directory / entry.name))
@@ -241,7 +237,7 @@ def _is_alias(directory: Path, entry: os.DirEntry[str]) -> bool:
 
 
 def _kind(entry: os.DirEntry[str]) -> bool | OSError:
-    """Whether it is a folder; the error where nobody can tell."""
+    """Whether it is a folder; the error if that is unknown."""
     try:
         return entry.is_dir()
     except OSError as error:

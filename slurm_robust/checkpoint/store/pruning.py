@@ -1,4 +1,4 @@
-"""Making room: the newest verified checkpoints stay, and nothing that somebody may still be writing is touched."""
+"""Removes old checkpoints: the newest verified ones stay, and so does everything that may still be being written."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import health_log
-from slurm_robust.checkpoint.store.checkpoint_files import beside, contents, written_at_s
-from slurm_robust.checkpoint.store.demotion import DEMOTED_NAME
+from slurm_robust.checkpoint.store.checkpoint_files import (
+    DEMOTED_NAME,
+    SEAL_NAME,
+    VERIFIED_NAME,
+    beside,
+    contents,
+    written_at_s,
+)
 from slurm_robust.checkpoint.store.files import OnBytes
 from slurm_robust.checkpoint.store.find import Entry, candidates, entry_of
-from slurm_robust.checkpoint.store.seals import SEAL_NAME, Seal
+from slurm_robust.checkpoint.store.seals import Seal
 from slurm_robust.checkpoint.store.seals import read as read_seal
 from slurm_robust.checkpoint.store.trackers import trackers
-from slurm_robust.checkpoint.store.verification import VERIFIED_NAME
 
 _DOOMED_PREFIX = ".srobust-pruning-"
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What `prune` kept and removed (or would), newest first; `kept` are verified ones, `left` the rest that stays."""
+    """What `prune` kept and removed (or would), newest first; `kept` are verified, `left` are others that stay."""
 
     kept: tuple[Path, ...]
     removed: tuple[Path, ...]
@@ -44,16 +49,16 @@ def prune(
     deep: bool = True,
     on_bytes: OnBytes | None = None,
 ) -> Pruned:
-    """Keep the `keep` newest checkpoints whose bytes were read back and fit, and remove what is older than those.
+    """Keep the `keep` newest checkpoints whose bytes match their seals, and remove older ones.
 
-    Newer ones that are not good, and those written to in the last `unfinished_after_s` by a save that is not sealed,
-    stay: somebody may want to see them, or be writing them. So does what a framework's own tracker points at: its next
-    start looks for it. And so does the newest that is known to be healthy, and the next that may be. With fewer good
-    ones than `keep`, nothing is removed. Where not `deep`, size and time of change of a file are taken for its bytes.
+    These stay, too: newer ones that are not good; unsealed ones modified in the last `unfinished_after_s`, which may
+    still be being written; the targets of the frameworks' own trackers, which their next start needs; the newest that
+    is known to be healthy, and the next that may become so. With fewer good ones than `keep`, nothing is removed. If
+    not `deep`, a file with the sealed size and time of change counts as matching.
 
-    Reading takes long, and others go on meanwhile. So before each removal all that are kept must still be as they
-    were read, the one to go, too, and no tracker may point at that by now; after the rename that takes it out of sight
-    it is looked at once more, and comes back where somebody wrote to it or pinned it in between.
+    Reading takes long, and other processes may write meanwhile. So before each removal, the ones to keep and the one to
+    remove must still be as they were read, and no tracker may point at the latter. It is hidden by a rename, checked
+    once more, and renamed back if it was modified or pinned in between.
 
     Raises:
         CheckpointError: `keep` is below 1, the folder or a tracker cannot be read, or one cannot be removed.
@@ -63,7 +68,7 @@ def prune(
     directory = Path(directory)
     pointed = _pointed(directory)
     listed = candidates(directory)
-    before, unseen = _stands([path for path, _, _ in listed])
+    before, unseen = _all_file_states([path for path, _, _ in listed])
     found, kept = _choose(listed, keep, on_bytes, deep=deep, remember=not dry_run)
     spared = {**health_log.worth_keeping(directory, found), **unseen, **pointed}
     removed, left = [], []
@@ -77,9 +82,9 @@ def prune(
         if not why:
             why = spared.get(entry.path, "")
         if not why and entry.path.is_symlink():
-            why = "a link that leads out of here: what it leads to is not removed"
+            why = "a link to another folder: its target is not removed"
         if not why and time.time() - _written_at_s(entry.path) < unfinished_after_s:
-            why = "not sealed, and written to lately"
+            why = "not sealed, and modified recently"
         if why:
             left.append((entry.path, why))
         else:
@@ -95,7 +100,7 @@ def prune(
 def _choose(
     listed: list[tuple[Path, Seal | None, str]], keep: int, on_bytes: OnBytes | None, *, deep: bool, remember: bool
 ) -> tuple[list[Entry], list[Entry]]:
-    """All of them, and the newest `keep` that are good, read back; what goes anyway is not read."""
+    """All of them, and the newest `keep` that are good; those to remove are not read."""
     found, kept = list[Entry](), list[Entry]()
     for path, seal, problem in listed:
         read = deep and len(kept) < keep
@@ -106,8 +111,10 @@ def _choose(
     return found, kept
 
 
-def _remove_all(directory: Path, doomed: list[Path], kept: list[Path], before: dict[Path, _Stand]) -> dict[Path, str]:
-    """Remove them, one after the other; which stayed, and why.
+def _remove_all(
+    directory: Path, doomed: list[Path], kept: list[Path], before: dict[Path, _FileStates]
+) -> dict[Path, str]:
+    """Remove them one by one; which were not removed, and why.
 
     Raises:
         CheckpointError: one cannot be removed; the others are.
@@ -118,7 +125,7 @@ def _remove_all(directory: Path, doomed: list[Path], kept: list[Path], before: d
         _reached("about to remove", path)
         why = _changed(before, [*kept, path]) or _pointed(directory).get(path, "")
         if not why:
-            with _later(failures):
+            with _collected(failures):
                 why = _remove(path, before[path])
         if why:
             stayed[path] = why
@@ -128,8 +135,8 @@ def _remove_all(directory: Path, doomed: list[Path], kept: list[Path], before: d
 
 
 @contextlib.contextmanager
-def _later(failures: list[CheckpointError]) -> Iterator[None]:
-    """What cannot be removed holds up no other: they are to make room all the same."""
+def _collected(failures: list[CheckpointError]) -> Iterator[None]:
+    """Continue with the next one after a failure, to free as much space as possible."""
     try:
         yield
     except CheckpointError as error:
@@ -137,7 +144,7 @@ def _later(failures: list[CheckpointError]) -> Iterator[None]:
 
 
 def _pointed(directory: Path) -> dict[Path, str]:
-    """What the frameworks' trackers point at now, and which.
+    """Target of each of the frameworks' trackers → the reason to keep it.
 
     Raises:
         CheckpointError: one cannot be read.
@@ -147,19 +154,19 @@ def _pointed(directory: Path) -> dict[Path, str]:
         return {tracker.target: f"{tracker.name} {pin}" for tracker in trackers(directory) if tracker.target}
     except OSError as error:
         why = f"{directory}: a tracker cannot be read: {error}"
-        raise CheckpointError(why, "Nothing is removed while nobody can tell what it points at") from error
+        raise CheckpointError(why, "Nothing is removed until its target is known") from error
 
 
-def _stands(paths: list[Path]) -> tuple[dict[Path, _Stand], dict[Path, str]]:
-    """How each of them stands, and why nobody can tell of others."""
+def _all_file_states(paths: list[Path]) -> tuple[dict[Path, _FileStates], dict[Path, str]]:
+    """The state of each, and why others cannot be read."""
 
-    def look(path: Path) -> _Stand | str:
+    def read(path: Path) -> _FileStates | str:
         try:
-            return _stand(path)
+            return _file_states(path)
         except OSError as error:
             return f"cannot be read: {error}"
 
-    found = {path: look(path) for path in paths}
+    found = {path: read(path) for path in paths}
     return (
         {path: one for path, one in found.items() if not isinstance(one, str)},
         {path: one for path, one in found.items() if isinstance(one, str)},
@@ -167,19 +174,15 @@ def _stands(paths: list[Path]) -> tuple[dict[Path, _Stand], dict[Path, str]]:
 
 
 def _reached(point: str, path: Path) -> None:
-    """Named points of a prune; tests replace it to have somebody else write just then."""
+    """Named points of a prune; tests replace it to write at that moment."""
 
 
-_Stand = frozenset[tuple[str, int, int, int]]
+_FileStates = frozenset[tuple[str, int, int, int]]
 """Name, inode, size and time of change of every file of a checkpoint, its seal's and its demotion's, too."""
 
 
-def _stand(path: Path) -> _Stand:
-    """How a checkpoint stands; nothing where it is not there.
-
-    Raises:
-        OSError: nobody can tell.
-    """
+def _file_states(path: Path) -> _FileStates:
+    """The state of a checkpoint's files; empty if it does not exist. Raises OSError if it cannot be read."""
     found: set[tuple[str, int, int, int]] = set()
     todo = [path, *(() if path.is_dir() else (beside(path, name) for name in (SEAL_NAME, DEMOTED_NAME)))]
     while todo:
@@ -196,20 +199,20 @@ def _stand(path: Path) -> _Stand:
     return frozenset(found)
 
 
-def _changed(before: dict[Path, _Stand], paths: list[Path]) -> str:
-    """Which of these is not as it was, in words."""
+def _changed(before: dict[Path, _FileStates], paths: list[Path]) -> str:
+    """Which of these has changed, as a sentence; empty if none."""
     for path in paths:
         try:
-            if _stand(path) == before.get(path):
+            if _file_states(path) == before.get(path):
                 continue
-        except OSError:  # nobody can tell: nothing is removed for that
+        except OSError:  # counts as changed: nothing is removed
             pass
-        return f"{path.name} changed meanwhile: prune again"
+        return f"{path.name} was modified meanwhile: prune again"
     return ""
 
 
 def _written_at_s(path: Path) -> float:
-    """When something that no seal speaks of was last written in it; 0 where there is nothing of the kind."""
+    """When a file that is not sealed was last modified in it; 0 if there is none."""
     sealed: set[str] = set()
     with contextlib.suppress(CheckpointError):
         seal = read_seal(path)
@@ -221,8 +224,8 @@ def _written_at_s(path: Path) -> float:
     return 0.0
 
 
-def _remove(path: Path, before: _Stand) -> str:
-    """Out of sight in one rename, then gone: a lookup never sees half of it. Why it is still there, or nothing.
+def _remove(path: Path, before: _FileStates) -> str:
+    """Hide it by one rename, then remove it: a lookup never sees half of it. Why it was not removed, or nothing.
 
     Raises:
         CheckpointError: it cannot be removed.
@@ -232,7 +235,7 @@ def _remove(path: Path, before: _Stand) -> str:
         if path.is_dir():
             path.rename(doomed)
             _reached("out of sight", doomed)
-            why = "" if _stand(doomed) == before else "somebody began to write to it: prune again"
+            why = "" if _file_states(doomed) == before else "it was modified meanwhile: prune again"
             why = why or _pointed(path.parent).get(path, "")
             if why and not path.exists():
                 doomed.rename(path)
@@ -243,27 +246,23 @@ def _remove(path: Path, before: _Stand) -> str:
             beside(path, name).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
     except FileNotFoundError:
-        return "somebody else removed it"
+        return "another process removed it"
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be removed: {error}", "Remove it by hand") from error
     return ""
 
 
 def _drop(doomed: Path) -> None:
-    """Remove what is out of sight.
-
-    Raises:
-        CheckpointError: something of it is left.
-    """
+    """Remove a hidden one. Raises CheckpointError if some of its files remain."""
     try:
         shutil.rmtree(doomed)
     except OSError as error:
         what = f"{doomed}: cannot be removed: {error}"
-        raise CheckpointError(what, "It is out of sight; the next prune tries again") from error
+        raise CheckpointError(what, "It is already hidden; the next prune tries again") from error
 
 
 def _sweep(directory: Path, after_s: float) -> None:
-    """What a killed prune left out of sight; not what another is about to remove, or to bring back."""
+    """Remove what a killed prune left hidden; not what a running one is about to remove or to restore."""
     for path in directory.glob(f"{_DOOMED_PREFIX}*"):
         host, _, pid = path.name.rpartition(".")
         host = host.rpartition(".")[2]

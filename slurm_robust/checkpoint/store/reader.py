@@ -1,4 +1,4 @@
-"""Reading a checkpoint back, with proof that it is what was written."""
+"""Loads a file of a checkpoint after comparing its bytes with the seal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from slurm_robust.checkpoint.store.verification import mismatch
 def load(path: str | Path, rank: int = 0, *, map_location: Any = "cpu", weights_only: bool = True) -> Any:
     """Read back what `rank` gave to `save`, or the only file of a checkpoint that was sealed from outside.
 
-    Every byte is compared with the seal first. One that does not fit is demoted, so that the next start passes it over.
+    Every byte is compared with the seal first. A damaged checkpoint is demoted, so that the next start skips it.
 
     Raises:
-        CheckpointError: no seal, no file of that rank, or bytes that do not fit; says which, and what to type.
+        CheckpointError: no seal, no file of that rank, or damaged bytes; says which, and what to type.
     """
-    import torch  # noqa: PLC0415 (the lookup must not pay for it)
+    import torch  # noqa: PLC0415 (the lookup at a restart must not load it)
 
     path = Path(path)
     seal = seals.read(path)
     if seal is None:
-        raise CheckpointError(f"{path}: no seal, nobody verified it", f"srobust ckpt latest {path.parent}")
+        raise CheckpointError(f"{path}: no seal: it was never verified", f"srobust ckpt latest {path.parent}")
     names = {file.name: file for file in seal.files}
     file = next((names[name] for name in names if _is_of_rank(name, rank)), None)
     if file is None and len(names) == 1 and not seal.world_size:
@@ -38,17 +38,13 @@ def load(path: str | Path, rank: int = 0, *, map_location: Any = "cpu", weights_
             f"Start with {seal.world_size} ranks, or load another rank's file: load(path, rank=…)",
         )
     where = base(path) / file.name
-    instead = (
-        f"`srobust ckpt latest {path.parent}` prints the newest that is whole; this one is passed over from now on"
-    )
+    instead = f"`srobust ckpt latest {path.parent}` prints the newest that is complete; this one is skipped from now on"
     try:
         with where.open("rb") as opened:
             found = files.digest(opened.fileno())
             if found != file.xxh3_128:
                 what = mismatch(found, file, where)
-                with contextlib.suppress(
-                    CheckpointError
-                ):  # the mismatch is the news, whether or not we may write there
+                with contextlib.suppress(CheckpointError):  # the mismatch is reported even if we may not write there
                     demote(path, f"{file.name}: {what}")
                 raise CheckpointError(f"{where}: {what}", instead)
             opened.seek(0)

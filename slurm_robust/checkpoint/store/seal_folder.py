@@ -1,4 +1,4 @@
-"""Sealing whatever is complete in a folder of checkpoints: for programs whose code nobody changes."""
+"""Seals all complete checkpoints of a folder: for programs whose code cannot be changed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store.checkpoint_files import beside, contents, written_at_s
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME, beside, contents, written_at_s
 from slurm_robust.checkpoint.store.demotion import demotion
 from slurm_robust.checkpoint.store.files import OnBytes
 from slurm_robust.checkpoint.store.find import candidates
-from slurm_robust.checkpoint.store.seals import SEAL_NAME, Seal, seal
+from slurm_robust.checkpoint.store.seals import Seal, seal
 
 SETTLED_S = 600.0
-"""Asynchronous writers pause between their files; none that we know does for so long."""
+"""Asynchronous writers pause between their files; no known one pauses so long."""
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,8 +23,8 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sealed: (path, its new seal).
-        waiting: (path, why) of what may still be being written: the next sweep looks again.
-        refused: (path, why) of what is damaged, or tells no step.
+        waiting: (path, why) of those that may still be being written: the next sweep retries them.
+        refused: (path, why) of those that are damaged, or of an unknown step.
     """
 
     sealed: tuple[tuple[Path, Seal], ...] = ()
@@ -33,17 +33,17 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seal_all(directory: str | Path, *, settled_s: float = SETTLED_S, on_bytes: OnBytes | None = None) -> Swept:
-    """Seal every checkpoint of `directory` that has no seal, is whole, and was not written to for `settled_s`.
+    """Seal every checkpoint of `directory` that has no seal, is complete, and was not modified for `settled_s`.
 
-    One that has a seal is left alone, whatever became of it: sealing damage anew would hide it. So is a demoted one:
-    only a person ends that.
+    A checkpoint with a seal is never sealed again: that would hide damage. A demoted one is not sealed either: only a
+    person ends a demotion.
 
     Raises:
-        CheckpointError: the folder is not there, or cannot be listed.
+        CheckpointError: the folder does not exist, or cannot be listed.
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise CheckpointError(f"{directory}: no such folder", "Give the folder that the checkpoints lie in")
+        raise CheckpointError(f"{directory}: no such folder", "Give the folder of checkpoints")
     sealed: list[tuple[Path, Seal]] = []
     waiting: list[tuple[Path, str]] = []
     refused: list[tuple[Path, str]] = []
@@ -56,8 +56,8 @@ def seal_all(directory: str | Path, *, settled_s: float = SETTLED_S, on_bytes: O
                 continue
             age_s = time.time() - written_at_s(path, contents(path))
             if age_s < settled_s and settled_s:
-                ahead = f"its times are {-age_s:.0f} s ahead of this machine's clock: touch its files if nobody writes"
-                lately = f"was written to {age_s:.0f} s ago, settled is {settled_s:g}"
+                ahead = f"its times are {-age_s:.0f} s ahead of this clock: touch its files if no process writes them"
+                lately = f"was modified {age_s:.0f} s ago; {settled_s:g} s without changes are required"
                 waiting.append((path, lately if age_s >= 0 else ahead))
                 continue
             sealed.append((path, seal(path, on_bytes=on_bytes)))

@@ -1,7 +1,7 @@
-"""The seal: what a checkpoint consists of, and the digest of every byte, written last.
+"""The seal of a checkpoint, `seal.json`: its files with the digest of every byte. This module writes and reads it.
 
-A folder carries `seal.json` and its files' names are relative to it; a single file `F` has `F.seal.json` beside it. A
-new seal takes the place of the old one in one rename, and ends a demotion of the old one.
+A seal is written last. A folder contains `seal.json`, with file names relative to the folder; a single file `F` has
+`F.seal.json` beside it. A new seal replaces the old one in one rename, and ends a demotion of the old one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,25 @@ import msgspec
 from slurm_robust import __version__
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import base, beside, contents, require, unsafe
+from slurm_robust.checkpoint.store.checkpoint_files import (
+    DEMOTED_NAME,
+    SEAL_NAME,
+    VERIFIED_NAME,
+    base,
+    beside,
+    contents,
+    require,
+    unsafe,
+)
 
-SEAL_NAME = "seal.json"
 VERSION = 1
 _STEP_NAMED = re.compile(r"step=(\d{1,18})(?!\d)")
-"""Lightning's and NeMo's names may go on after it: epoch=0-step=300-val_loss=0.25.ckpt"""
+"""Lightning's and NeMo's names may continue after it: epoch=0-step=300-val_loss=0.25.ckpt"""
 _STEP_IN_NAME = re.compile(r"(?:step|iter|epoch|checkpoint|ckpt)[-_=]?0*(\d+)(?=\D*\Z)|\A0*(\d+)\Z", re.IGNORECASE)
 
 _MOST = (1 << 63) - 1
 _LARGEST_BYTES = 4 << 30
-"""Millions of files; what is larger is no seal, and not to be read into memory."""
+"""Enough for millions of files; a larger file is not read into memory."""
 _CHECK = re.compile(rb'"check": ?"([0-9a-f]{8})"\s*}\s*\Z')
 _NO_CHECK = "0" * 8
 
@@ -41,9 +49,9 @@ class FileSeal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Relative to the folder, with `/`.
-        mtime_ns: When it last changed, as it was when its digest was taken.
-        inode: The same file as then has the same one; with size and time of change it saves reading it again.
-        parts: xxh3-64 of every 64 MiB of a file that has more, so that damage can be told by where it lies.
+        mtime_ns: Its time of change when its digest was taken.
+        inode: If size, time of change and inode are the same, the file need not be read again.
+        parts: xxh3-64 of every 64 MiB of a larger file, to locate damage.
     """
 
     name: str
@@ -55,75 +63,77 @@ class FileSeal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint consists of; `program` is what wrote the seal, `created_at_s` seconds since the epoch."""
+    """The content of a seal; `program` wrote it, `created_at_s` is in seconds since the epoch."""
 
     version: int
     step: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     world_size: Annotated[int, msgspec.Meta(ge=0)]
-    """Ranks that wrote it; 0 where it was sealed from outside and nobody knows."""
+    """Ranks that wrote it; 0 if unknown, since it was sealed from outside."""
     created_at_s: float
     program: str
     files: tuple[FileSeal, ...]
     layout: str = ""
-    """The formats that were recognised, `HF Trainer, safetensors`; empty where it was not sealed from outside."""
+    """The formats that were recognised, `HF Trainer, safetensors`; empty if it was not sealed from outside."""
     check: str = ""
-    """CRC-32 of the seal itself, with zeros for these eight digits; empty in one of before there was such a thing."""
+    """CRC-32 of the seal itself, with zeros for these eight digits; empty in old seals."""
 
 
 def step_in_name(path: Path) -> int | None:
-    """The step that a name tells (`step-00000100`, `iter_0001234`, `global_step7`, `checkpoint-500`), or None."""
+    """The step in a name (`step-00000100`, `iter_0001234`, `global_step7`, `checkpoint-500`), or None."""
     if named := _STEP_NAMED.search(path.name):
         return int(named[1])
     match = _STEP_IN_NAME.search(path.stem if path.suffix else path.name)
     return int(match[1] or match[2]) if match else None
 
 
-def step_of(path: Path, given: int | None, told: int | None) -> int:
-    """The step that was given, else the one that the content tells, else the name's.
+def step_of(path: Path, given: int | None, in_content: int | None) -> int:
+    """The given step, else the one in the content, else the one in the name.
 
     Raises:
         CheckpointError: there is none.
     """
-    for step in (given, told, step_in_name(path)):
+    for step in (given, in_content, step_in_name(path)):
         if step is not None and 0 <= step <= _MOST:
             return step
-    raise CheckpointError(f"{path}: the name does not tell the step", f"srobust ckpt seal {path} --step N")
+    raise CheckpointError(
+        f"{path}: its step is unknown: neither its content nor its name says it", f"srobust ckpt seal {path} --step N"
+    )
 
 
 def read(path: Path) -> Seal | None:
-    """The seal of the checkpoint at `path`; None where it has none.
+    """The seal of the checkpoint at `path`; None if it has none.
 
     Raises:
-        CheckpointError: there is one, and it cannot be read, or speaks of files outside of its folder.
+        CheckpointError: it cannot be read, or lists files outside of its folder.
     """
     try:
         where = beside(path, SEAL_NAME)
         now = where.stat()
         if not stat.S_ISREG(now.st_mode) or now.st_size > _LARGEST_BYTES:
-            raise CheckpointError(f"{where}: no seal, but a file of another kind, or one of {now.st_size} bytes")
+            raise CheckpointError(f"{where}: not a seal: not a regular file, or too large ({now.st_size} bytes)")
         with files.named(where):
             raw = where.read_bytes()
         found = msgspec.json.decode(raw, type=Seal)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:  # nobody can tell, which is not the same as a seal that is bad
+    except OSError as error:  # unreadable, which is not the same as a bad seal
         raise CheckpointError(f"{path}: its seal cannot be read: {error}", _remedy(path)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{where}: the seal cannot be read: {error}", _remedy(path)) from None
     if found.version != VERSION:
-        raise CheckpointError(f"{where}: a seal of version {found.version}, known is {VERSION}", "Update slurm-robust")
+        raise CheckpointError(f"{where}: a seal has version {found.version}, known is {VERSION}", "Update slurm-robust")
     if not found.files:
-        raise CheckpointError(f"{where}: the seal names no file", _remedy(path))
+        raise CheckpointError(f"{where}: the seal lists no file", _remedy(path))
     for file in found.files:
         if unsafe(file.name):
-            raise CheckpointError(f"{where}: {file.name!r} lies outside of the checkpoint", _remedy(path))
+            raise CheckpointError(f"{where}: {file.name!r} is outside of the checkpoint", _remedy(path))
     if found.check and _crc(raw) != found.check:
-        raise CheckpointError(f"{where}: the seal's own bytes changed since it was written", _remedy(path))
+        raise CheckpointError(f"{where}: the seal itself changed since it was written", _remedy(path))
     return found
 
 
 def _crc(raw: bytes) -> str:
-    """The CRC that a seal of these bytes should tell; nothing that could be one where its place is damaged."""
+    """The CRC that a seal of these bytes should contain; not a CRC if its place is damaged."""
     match = _CHECK.search(raw)
     if match is None:
         return "damaged"
@@ -133,10 +143,10 @@ def _crc(raw: bytes) -> str:
 def write(
     path: Path, step: int, world_size: int, sealed: tuple[FileSeal, ...], program: str = "", *, layout: str = ""
 ) -> Seal:
-    """Seal the checkpoint at `path`; from the rename on it may be chosen.
+    """Write the seal of the checkpoint at `path`; from then on it may be chosen.
 
     Raises:
-        OSError: it cannot be written; an older seal stands as it was.
+        OSError: it cannot be written; an older seal is unchanged.
     """
     new = Seal(
         version=VERSION,
@@ -150,7 +160,7 @@ def write(
     )
     new = msgspec.structs.replace(new, check=_crc(_encoded(new)))
     files.write_atomic(beside(path, SEAL_NAME), _encoded(new))
-    for name in ("demoted.json", "verified.json"):  # both speak of the seal before, and would be ignored anyway
+    for name in (DEMOTED_NAME, VERIFIED_NAME):  # both are about the old seal, and would be ignored anyway
         beside(path, name).unlink(missing_ok=True)
     return new
 
@@ -160,11 +170,7 @@ def _encoded(one: Seal) -> bytes:
 
 
 def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()) -> FileSeal:
-    """The entry for a file whose digest is known.
-
-    Raises:
-        OSError: it is not there.
-    """
+    """The entry for a file whose digest is known. Raises OSError if the file does not exist."""
     stat = (folder / name).stat()
     return FileSeal(
         name=name,
@@ -184,19 +190,19 @@ def seal(
     unchecked: bool = False,
     on_bytes: files.OnBytes | None = None,
 ) -> Seal:
-    """Seal a checkpoint that is already there, a folder or a single file; its structure is looked at first.
+    """Seal an existing checkpoint, a folder or a single file, after checking its structure.
 
     Args:
         path: The checkpoint.
-        step: Where neither its content nor its name tells it, or tells it wrong.
+        step: Its step, if neither its content nor its name has the right one.
         program: What wrote it.
-        unchecked: Seal it whatever its structure looks like.
-        on_bytes: Told of every piece that is digested.
+        unchecked: Do not check its structure.
+        on_bytes: Called for every piece that is digested.
 
     Raises:
-        CheckpointError: it is not there, empty, damaged, or its step is neither given nor told by it or its name.
+        CheckpointError: it does not exist, is empty or damaged, or its step is unknown.
     """
-    from slurm_robust.checkpoint.store.structure import look  # noqa: PLC0415 (the lookup at restart does without)
+    from slurm_robust.checkpoint.store.structure import inspect  # noqa: PLC0415 (the lookup at a restart does not need it)
 
     path = Path(path)
     try:
@@ -204,7 +210,7 @@ def seal(
         names = contents(path)
         if not names:
             raise CheckpointError(f"{path}: holds no file to seal")
-        found = look(base(path), names)
+        found = inspect(base(path), names)
         if found.problems and not unchecked:
             file, what = found.problems[0]
             raise CheckpointError(f"{base(path) / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
@@ -219,16 +225,16 @@ def digested(folder: Path, name: str, on_bytes: files.OnBytes | None = None) -> 
     """Digest a file and its parts.
 
     Raises:
-        CheckpointError: it was written to meanwhile.
+        CheckpointError: it was modified while it was read.
         OSError: it cannot be read.
     """
     parts: list[str] = []
     before = (folder / name).stat()
     new = describe(folder, name, files.digest(folder / name, on_bytes, parts), tuple(parts))
     if (new.size_bytes, new.mtime_ns, new.inode) != (before.st_size, before.st_mtime_ns, before.st_ino):
-        raise CheckpointError(f"{folder / name}: was written to meanwhile", "Seal it when its save has finished")
+        raise CheckpointError(f"{folder / name}: was modified while it was read", "Seal it when its save has finished")
     return new
 
 
 def _remedy(path: Path) -> str:
-    return f"`srobust ckpt seal {path}` looks at its structure and seals anew what is there"
+    return f"`srobust ckpt seal {path}` checks its structure and seals it again"

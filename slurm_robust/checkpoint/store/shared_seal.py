@@ -1,8 +1,8 @@
-"""One seal by several nodes: each digests its share of the files, node 0 puts the shares together.
+"""Seals a checkpoint by several nodes: each digests its share of the files, node 0 combines them and writes the seal.
 
-What was written on many nodes is not to be read back by one. Nodes speak through notes in the checkpoint's folder,
-`part-00003.json`: no connection, no collective, so it may run beside a training. Whatever note does not come, or
-does not fit, node 0 does without: it digests those files itself.
+So no single node has to read everything back. Nodes leave notes in the checkpoint's folder, `part-00003.json`: no
+connection, no collective, so it may run beside a training. If a note is missing or does not match, node 0 digests those
+files itself.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from slurm_robust.checkpoint.store.checkpoint_files import contents, require
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, digested, step_of, write
 
 WAIT_S = 120.0
-"""For other nodes' notes: a network file system may show a new file only after a minute."""
+"""Wait for other nodes' notes: a network file system may show a new file only after a minute."""
 _POLL_S = 0.05
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class NodePart(msgspec.Struct, frozen=True, kw_only=True):
     """A node's note.
 
     Attributes:
-        sizes: Every file that it saw, and its size; what saw others is not put together with it.
-        files: Those of its share.
-        kinds: What format each of those is; empty for one that is of none.
-        problem: What is wrong with one of them, and which; empty where nothing is.
+        sizes: Every file that it saw, and its size; notes that saw different files are not combined.
+        files: The files of its share.
+        kinds: The format of each of those; empty if it is unknown.
+        problem: What is wrong with one of them, and which; empty if nothing is.
     """
 
     sizes: dict[str, int]
@@ -41,11 +41,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shares(sizes: Mapping[str, int], nodes: int) -> list[list[str]]:
-    """Who digests what: the same on every node, each about as many bytes; every file once.
+    """Which node digests which files: the same result on every node, about as many bytes for each.
 
     Args:
         sizes: Bytes of each file.
-        nodes: How many share.
+        nodes: Their number.
     """
     found: list[list[str]] = [[] for _ in range(nodes)]
     taken = [0] * nodes
@@ -57,7 +57,7 @@ def shares(sizes: Mapping[str, int], nodes: int) -> list[list[str]]:
 
 
 def forget(path: Path, node: int) -> None:
-    """Take away this node's note of an earlier save to the same place; to be called before all ranks meet."""
+    """Remove this node's note of an earlier save to the same folder; call it before the ranks' last barrier."""
     with contextlib.suppress(OSError):
         _note(path, node).unlink()
 
@@ -66,7 +66,7 @@ def contribute(path: Path, node: int, nodes: int) -> None:
     """Digest this node's share of the folder at `path`, which is complete, and leave the note of it.
 
     Raises:
-        CheckpointError: it is not there, or a link in it leads out.
+        CheckpointError: it does not exist, or a link in it points outside.
         OSError: something cannot be read or written.
     """
     require(path)
@@ -80,9 +80,9 @@ def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: fl
 
     Args:
         path: The checkpoint, a folder.
-        nodes: How many share, this one among them.
+        nodes: How many nodes share, including this one.
         step: As `seals.seal`.
-        wait_s: For each note; after that its files are digested here.
+        wait_s: How long to wait for notes; then their files are digested here.
 
     Raises:
         CheckpointError: as `seals.seal`.
@@ -101,9 +101,9 @@ def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: fl
     for part in parts:
         if part.problem:
             raise CheckpointError(f"{path}/{part.problem}", f"Not sealed; srobust ckpt verify {path}")
-    # Each file by itself was looked at with its digest: what they are together is left.
+    # Each file was checked when it was digested: what remains is whether they belong together.
     kinds = {name: kind for part in parts for name, kind in part.kinds.items()}
-    found = structure.look(path, names, known=names, kinds=kinds)
+    found = structure.inspect(path, names, known=names, kinds=kinds)
     if found.problems:
         file, what = found.problems[0]
         raise CheckpointError(f"{path / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
@@ -115,14 +115,14 @@ def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: fl
     return new
 
 
-def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> Part:
-    """What a node has to say of its share."""
+def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> NodePart:
+    """The note of a node's share."""
 
     def one(name: str) -> tuple[FileSeal, str, str]:
-        return digested(path, name), *structure.look_at(path / name)
+        return digested(path, name), *structure.inspect_file(path / name)
 
     done = files.in_parallel(one, shares(sizes, nodes)[node])
-    return Part(
+    return NodePart(
         sizes=sizes,
         files=tuple(new for new, _, _ in done),
         kinds={new.name: kind for new, kind, _ in done},
@@ -130,12 +130,12 @@ def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> Part:
     )
 
 
-def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> Part | None:
-    """Another node's note once it is there; None where it does not come, or saw other files."""
+def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> NodePart | None:
+    """Another node's note once it exists; None if it does not come, or saw other files."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             try:
-                part = msgspec.json.decode(_note(path, node).read_bytes(), type=Part)
+                part = msgspec.json.decode(_note(path, node).read_bytes(), type=NodePart)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 return None
             return part if part.sizes == sizes and _as_it_lies(path, part) else None
@@ -144,8 +144,8 @@ def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> P
         time.sleep(_POLL_S)
 
 
-def _as_it_lies(path: Path, part: Part) -> bool:
-    """Whether its files are still those that it digested: a late note may be of an earlier save to the same place."""
+def _as_it_lies(path: Path, part: NodePart) -> bool:
+    """Whether its files are unchanged since: a late note may be of an earlier save to the same folder."""
     for file in part.files:
         now = (path / file.name).stat()
         if (now.st_size, now.st_mtime_ns, now.st_ino) != (file.size_bytes, file.mtime_ns, file.inode):

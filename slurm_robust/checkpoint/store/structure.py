@@ -1,6 +1,6 @@
-"""What a checkpoint's own structure tells without a seal: truncated, empty, a CRC that does not fit, a missing shard.
+"""Checks a checkpoint without a seal by its structure: truncated or empty files, wrong CRCs, missing shards.
 
-Nothing is ever unpickled here.
+Nothing is unpickled here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from slurm_robust.checkpoint.formats import registry, safetensors, torchfile
 from slurm_robust.checkpoint.formats.dcp import METADATA
 from slurm_robust.checkpoint.formats.tree import Tree
 from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import beside
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME, beside
 from slurm_robust.checkpoint.store.files import OnBytes
-from slurm_robust.checkpoint.store.seals import SEAL_NAME
 
 _OF_TORCH = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 """Accelerate's random states are a `.pkl`."""
@@ -29,18 +28,18 @@ _TORCH = "torch.save"
 _SAFETENSORS = "safetensors"
 _LARGEST_JSON_BYTES = 1 << 30
 _HEAD_BYTES = 4096
-COULD_NOT_TELL = "could not tell:"
-"""What is not known to be wrong, and not known to be a checkpoint either, begins so."""
-_SEAL_IT = "where you know that it is whole: srobust ckpt seal --unchecked"
+UNDETERMINED = "could not tell:"
+"""Begins a problem that does not prove damage, but neither that it is a checkpoint."""
+_SEAL_IT = "if you know that it is complete: srobust ckpt seal --unchecked"
 
 
-class Look(msgspec.Struct, kw_only=True):
-    """What a look at the structure found.
+class StructureReport(msgspec.Struct, kw_only=True):
+    """The result of checking the structure.
 
     Attributes:
         formats: Those that were recognised, the outermost first.
-        step: None where nothing tells it.
-        world_size: Ranks that wrote it; 0 where nothing tells it.
+        step: None if unknown.
+        world_size: Ranks that wrote it; 0 if unknown.
         problems: (file, what), the file relative to the checkpoint, empty for the checkpoint itself.
     """
 
@@ -50,14 +49,14 @@ class Look(msgspec.Struct, kw_only=True):
     problems: list[tuple[str, str]] = []
 
 
-class _File(NamedTuple):
-    """What one file is by itself.
+class _FileReport(NamedTuple):
+    """The result of checking one file.
 
     Attributes:
-        kind: Its format, empty where that is not known.
+        kind: Its format, empty if unknown.
         problem: What is wrong with it.
-        calls: What loading it calls, where nobody knows what that brings back and it holds no tensor.
-        weights: Whether it may hold some: tensors, or anything in a format of its own.
+        calls: An unknown function that loading it calls, if it contains no tensor.
+        weights: Whether it may contain weights: tensors, or anything in a format of its own.
     """
 
     kind: str = ""
@@ -66,63 +65,59 @@ class _File(NamedTuple):
     weights: bool = True
 
 
-def look(
+def inspect(
     folder: Path,
     names: list[str],
     *,
     known: Collection[str] = (),
     kinds: Mapping[str, str] | None = None,
     on_bytes: OnBytes | None = None,
-) -> Look:
-    """Look at every file of `names` by itself, and at what they should be together.
+) -> StructureReport:
+    """Check every file of `names`, and whether they belong together.
 
-    Files of no known format pass unless they are empty or begin with a hole.
+    Files of unknown formats pass unless they are empty or begin with a hole.
 
     Args:
         folder: What the names are relative to.
         names: Every file of the checkpoint.
-        known: Those that were looked at before and have not changed since: only what they are together is looked at.
-        kinds: Formats of those, where somebody looks at what they are together for the first time.
-        on_bytes: Told of every piece read.
+        known: Files that were checked before and have not changed: only whether they belong together is checked.
+        kinds: Their formats, if that is checked for the first time.
+        on_bytes: Called for every piece read.
 
     Raises:
         OSError: a file cannot be read.
     """
-    found = Look()
+    found = StructureReport()
     kinds = dict(kinds or {})
     new = [name for name in names if name not in known]
-    looked = dict(zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True))
-    kinds |= {name: file.kind for name, file in looked.items()}
-    found.problems += [(name, file.problem) for name, file in looked.items() if file.problem]
-    # An HF Trainer's training_args.bin calls much and holds nothing, but the weights are beside it.
-    if len(new) == len(names) and not any(file.weights for file in looked.values()):
+    inspected = dict(zip(new, files.in_parallel(lambda one: _file(folder / one, on_bytes), new), strict=True))
+    kinds |= {name: file.kind for name, file in inspected.items()}
+    found.problems += [(name, file.problem) for name, file in inspected.items() if file.problem]
+    # An HF Trainer's training_args.bin calls much and contains no tensor, but the weights are beside it.
+    if len(new) == len(names) and not any(file.weights for file in inspected.values()):
         found.problems += [
-            (name, f"{COULD_NOT_TELL} it holds no tensor, and loading it calls {file.calls}; {_SEAL_IT}")
-            for name, file in looked.items()
+            (name, f"{UNDETERMINED} it contains no tensor, and loading it calls {file.calls}; {_SEAL_IT}")
+            for name, file in inspected.items()
             if file.calls
         ]
-    for where, told in registry.told(folder, names):
-        found.formats = tuple(dict.fromkeys((*found.formats, told.format)))
-        found.step = told.step if found.step is None else found.step
-        found.world_size = found.world_size or told.world_size
-        # A damaged file is told of once, not again for what could not be read in it.
+    for where, report in registry.reports(folder, names):
+        found.formats = tuple(dict.fromkeys((*found.formats, report.format)))
+        found.step = report.step if found.step is None else found.step
+        found.world_size = found.world_size or report.world_size
+        # A damaged file is reported once, not again for its content that could not be read.
         damaged = {file for file, _ in found.problems}
-        inside = [(f"{where}/{file}".strip("/"), what) for file, what in told.problems]
-        of_torch = [f"{where}/{file}".strip("/") for file in told.of_torch]
+        inside = [(f"{where}/{file}".strip("/"), what) for file, what in report.problems]
+        of_torch = [f"{where}/{file}".strip("/") for file in report.of_torch]
         inside += [
-            (file, "no file of torch.save: overwritten?") for file in of_torch if kinds.get(file, _TORCH) != _TORCH
+            (file, "not a torch.save file: overwritten?") for file in of_torch if kinds.get(file, _TORCH) != _TORCH
         ]
         found.problems += [one for one in inside if one[0] not in damaged or not one[0]]
     found.formats = tuple(dict.fromkeys((*found.formats, *(kinds[name] for name in new if kinds[name]))))
     return found
 
 
-def look_at(path: Path) -> tuple[str, str]:
-    """The format of one file, and what is wrong with it by itself; each empty where there is nothing.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+def inspect_file(path: Path) -> tuple[str, str]:
+    """The format of one file, and what is wrong with it; each may be empty. Raises OSError if it cannot be read."""
     return _file(path, None)[:2]
 
 
@@ -136,40 +131,40 @@ def is_checkpoint(path: Path) -> bool:
         return True
     with os.scandir(path) as listing:
         mine = [entry.name for entry in listing if entry.is_file()]
-        # Lightning's files beside each other are a checkpoint each; its folder is none.
+        # Each of Lightning's files is a checkpoint; their folder is not.
     tree = Tree(path, [name for name in mine if not name.endswith(".ckpt")])
-    return any(told(tree) is not None for told in registry.FORMATS) or any(
+    return any(recognise(tree) is not None for recognise in registry.FORMATS) or any(
         name.startswith("mp_rank_")
-        for name in os.listdir(path)  # noqa: PTH208 (names are all that is asked)
+        for name in os.listdir(path)  # noqa: PTH208 (only names are needed)
     )
 
 
-def _file(path: Path, on_bytes: OnBytes | None) -> _File:
-    """What one file is by itself; pieces of a `.distcp` are looked at by their own format."""
+def _file(path: Path, on_bytes: OnBytes | None) -> _FileReport:
+    """Check one file; the pieces of a `.distcp` are checked by its format."""
     with files.named(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
         size_bytes = path.stat().st_size
-        # Markers of other tools are empty on purpose; weights never are.
+        # Markers of other tools are empty by design; weights never are.
         if not head.strip(b"\0"):
-            hole = "begins with zeros: a hole that a crash left" if head else "empty file"
-            return _File(problem=hole if path.name.endswith(_NEVER_EMPTY) else "", weights=False)
+            hole = "begins with zeros: a hole left by a crash" if head else "empty file"
+            return _FileReport(problem=hole if path.name.endswith(_NEVER_EMPTY) else "", weights=False)
         if path.name.endswith(".safetensors") or safetensors.looks_like(head[:9], size_bytes):
-            return _File(_SAFETENSORS, safetensors.read(file).problem)
+            return _FileReport(_SAFETENSORS, safetensors.read(file).problem)
         if path.name.endswith(".json"):
-            return _File(problem=_json_problem(path), weights=False)
+            return _FileReport(problem=_json_problem(path), weights=False)
         if path.name.endswith(_IN_PIECES) or path.name == METADATA:
-            return _File()
+            return _FileReport()
         if path.name.endswith(_OF_TORCH) and (torchfile.begins(head) or torchfile.almost_begins(head)):
-            damaged = "begins like a file of torch.save, but for a few bytes: damaged"
-            return _File(_TORCH, f"{size_bytes} bytes: truncated" if torchfile.begins(head) else damaged)
+            damaged = "begins like a torch.save file except for a few bytes: damaged"
+            return _FileReport(_TORCH, f"{size_bytes} bytes: truncated" if torchfile.begins(head) else damaged)
         content = torchfile.read(file, whole=True, on_bytes=on_bytes)
-    return _of_torch(content) if content is not None else _File()
+    return _of_torch(content) if content is not None else _FileReport()
 
 
-def _of_torch(content: torchfile.Content) -> _File:
+def _of_torch(content: torchfile.TorchfileContent) -> _FileReport:
     problem = content.problems[0] if content.problems else ""
     weights = content.holds_arrays() or bool(problem)
-    return _File(_TORCH, problem, "" if weights else content.unknown_call(), weights)
+    return _FileReport(_TORCH, problem, "" if weights else content.unknown_call(), weights)
 
 
 def _json_problem(path: Path) -> str:
@@ -178,8 +173,8 @@ def _json_problem(path: Path) -> str:
     try:
         json.loads(path.read_bytes())
     except json.JSONDecodeError as error:
-        # One object a line is what some tools call .json, too.
-        return "" if error.msg == "Extra data" else f"no whole JSON: {error}"
+        # Some tools write one object a line to .json files.
+        return "" if error.msg == "Extra data" else f"incomplete or invalid JSON: {error}"
     except (ValueError, RecursionError) as error:
-        return f"no whole JSON: {error}"
+        return f"incomplete or invalid JSON: {error}"
     return ""

@@ -1,4 +1,4 @@
-"""The files by which frameworks themselves find their newest checkpoint: read, and pointed at a verified one."""
+"""Reads and rewrites trackers: the files in which frameworks name their newest checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_NAME_BYTES = 255
 
 
 class Tracker(msgspec.Struct, frozen=True, kw_only=True):
-    """A tracker and what it points at; `problem` says why a framework cannot follow it, empty where it can."""
+    """A tracker and its target; `problem` says why a framework cannot follow it, empty if it can."""
 
     name: str
     target: Path | None = None
@@ -33,11 +33,7 @@ _TEXTS: tuple[tuple[str, Callable[[str], str | None], Callable[[str], str | None
 
 
 def trackers(directory: Path) -> list[Tracker]:
-    """Those of `directory`.
-
-    Raises:
-        OSError: one cannot be read.
-    """
+    """The trackers of `directory`. Raises OSError if one cannot be read."""
     found = []
     for name, pinned, _ in _TEXTS:
         where = directory / name
@@ -46,11 +42,11 @@ def trackers(directory: Path) -> list[Tracker]:
         with where.open("rb") as file:
             text = file.read(_LARGEST_BYTES).decode(errors="replace").strip()
         if len(text.split()) > 1 and name == deepspeed.TRACKER:
-            continue  # somebody's notes: that name is anybody's
+            continue  # not DeepSpeed's: the name is a common one
         target = pinned(text)
         if target is not None and ("\0" in target or len(os.fsencode(target)) > _LONGEST_NAME_BYTES):
             target = None
-        problem = f"says {text[:80]!r}: no checkpoint's name" if target is None else ""
+        problem = f"contains {text[:80]!r}: not a checkpoint's name" if target is None else ""
         if target is not None and not (directory / target).is_dir():
             problem = f"points at {target}, which is not there"
         found.append(Tracker(name=name, target=None if target is None else directory / target, problem=problem))
@@ -63,18 +59,18 @@ def trackers(directory: Path) -> list[Tracker]:
 
 
 def pin(directory: Path, path: Path) -> list[str]:
-    """Have the framework's own tracker point at the checkpoint `path` of `directory`; the trackers' names.
+    """Make the framework's own tracker point at the checkpoint `path` of `directory`; the trackers' names.
 
-    Those that are there are rewritten; where there is none, the one that goes with the checkpoint is made.
+    Rewrites existing trackers; if there is none, creates the one for this kind of checkpoint.
 
     Raises:
-        CheckpointError: there is no tracker for such a checkpoint, or it cannot be written.
+        CheckpointError: no tracker exists for such a checkpoint, or it cannot be written.
     """
     try:
         names = [tracker.name for tracker in trackers(directory)] or _made_for(path)
         if not names:
             raise CheckpointError(
-                f"{path}: its framework has no tracker file that could point at it",
+                f"{path}: its framework has no tracker file",
                 f"Give the path itself (HF Trainer: resume_from_checkpoint={str(path)!r})",
             )
         for name in names:
@@ -89,17 +85,17 @@ def _made_for(path: Path) -> list[str]:
         return [LIGHTNING]
     if not path.is_dir():
         return []
-    if any(name.endswith("_states.pt") for name in os.listdir(path)):  # noqa: PTH208 (names are all that is asked)
+    if any(name.endswith("_states.pt") for name in os.listdir(path)):  # noqa: PTH208 (only names are needed)
         return [deepspeed.TRACKER]
     inside = any(path.glob("mp_rank_*")) or (path / "common.pt").exists()
     return [megatron.TRACKER] if inside and megatron.pin(path.name) is not None else []
 
 
 def _point(directory: Path, name: str, path: Path) -> None:
-    """Rewrite one, whole or not at all.
+    """Rewrite one atomically.
 
     Raises:
-        CheckpointError: it cannot speak of this checkpoint.
+        CheckpointError: it cannot name this checkpoint.
         OSError: it cannot be written.
     """
     if name == LIGHTNING:
@@ -108,8 +104,8 @@ def _point(directory: Path, name: str, path: Path) -> None:
     text = next(say for tracker, _, say in _TEXTS if tracker == name)(path.name)
     if text is None:
         raise CheckpointError(
-            f"{directory / name}: cannot point at {path.name}, whose name it could not say",
-            "Move it to a folder that is named as the framework names them",
+            f"{directory / name}: cannot point at {path.name}: its format has no such name",
+            "Rename the folder as the framework names its checkpoints",
         )
     files.write_atomic(directory / name, text.encode())
 
@@ -118,7 +114,7 @@ def _link(directory: Path, path: Path) -> None:
     link = directory / LIGHTNING
     if link.exists() and not link.is_symlink():
         raise CheckpointError(
-            f"{link}: is a checkpoint of its own and no link, it is not overwritten",
+            f"{link}: is a checkpoint itself, not a link: it is not overwritten",
             f"Give the path itself (ckpt_path={str(path)!r}), or move it away",
         )
     temporary = directory / f".{LIGHTNING}.{os.getpid()}.tmp"

@@ -1,4 +1,4 @@
-"""Is a checkpoint what its seal says? Cheaply (sizes and times of change), or byte for byte."""
+"""Compares a checkpoint with its seal: cheaply (sizes and times of change), or byte for byte."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import base, beside, contents, require
+from slurm_robust.checkpoint.store.checkpoint_files import VERIFIED_NAME, base, beside, contents, require
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, step_in_name
 from slurm_robust.checkpoint.store.seals import read as read_seal
-
-VERIFIED_NAME = "verified.json"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -24,14 +22,14 @@ class Problem(msgspec.Struct, frozen=True):
     what: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a verification.
 
     Attributes:
-        verified: No problem was found. Without a seal that speaks of the files' own structure only.
-        step: -1 where unknown.
-        world_size: Ranks that wrote it; 0 where unknown.
-        formats: What it is, as far as that is known: `HF Trainer`, `safetensors`.
+        verified: No problem was found. Without a seal only the files' structure was checked.
+        step: -1 if unknown.
+        world_size: Ranks that wrote it; 0 if unknown.
+        formats: The recognised formats: `HF Trainer`, `safetensors`.
     """
 
     path: str
@@ -44,7 +42,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """A digest that was read back and found right, for the file as it was then."""
+    """A digest that was read back and matched, with the state of the file at that time."""
 
     size_bytes: int
     mtime_ns: int
@@ -63,22 +61,21 @@ def check(
 ) -> list[Problem]:
     """Compare a checkpoint with its seal.
 
-    A file with the sealed size, time of change and inode is taken as it is; one that was copied or touched since is
-    read. Its outcome can be remembered beside the seal, so that it is read once only. So truncation, replacement and
-    writing in place are found at the price of one `stat` a file; what silently rots on the disk is found by `deep`,
-    and by `load`.
+    A file with the sealed size, time of change and inode counts as unchanged; one that was copied or touched is read.
+    The result can be remembered beside the seal, so that it is read only once. So truncation, replacement and writing
+    in place are found with one `stat` a file; silent corruption on the disk is found by `deep`, and by `load`.
 
     Args:
         path: The checkpoint.
         seal: Its seal.
         deep: Read every file that was not read back since it was sealed.
         fresh: Read every file, whatever is remembered.
-        remember: Write down what was read and fits. Only for those who act (a job that starts, `prune`): a command
-            that looks writes nothing.
-        on_bytes: Told of every piece read.
+        remember: Record which files were read and match; for a job that starts and for `prune`, not for commands that
+            only read.
+        on_bytes: Called for every piece read.
 
     Raises:
-        OSError: a file is there and cannot be read: nobody can tell.
+        OSError: a file exists and cannot be read: the result is unknown.
     """
     folder = base(path)
     memory = _recall(path)
@@ -93,7 +90,7 @@ def check(
             wrong[file.name] = "missing"
             continue
         if not stat.S_ISREG(now.st_mode):
-            wrong[file.name] = "no file any more"
+            wrong[file.name] = "not a regular file any more"
             continue
         if now.st_size != file.size_bytes:
             wrong[file.name] = f"{now.st_size} bytes, sealed with {file.size_bytes}"
@@ -110,14 +107,14 @@ def check(
         else:
             wrong[file.name] = mismatch(found, file, folder / file.name)
     if learnt and remember:
-        # Best effort: in a folder that we may not write to, it is read again the next time.
+        # Best effort: in a read-only folder, it is read again the next time.
         with contextlib.suppress(OSError):
             files.write_atomic(beside(path, VERIFIED_NAME), msgspec.json.encode(memory | learnt), durable=False)
     return [Problem(file.name, wrong[file.name]) for file in seal.files if file.name in wrong]
 
 
 def mismatch(found: str, file: FileSeal, where: Path) -> str:
-    """The words for a digest that does not fit: both digests, and the part of the file that differs."""
+    """Describes a digest that does not match: both digests, and the part of the file that differs."""
     whole = f"its bytes changed since it was sealed: xxh3-128 {found}, sealed with {file.xxh3_128}"
     parts: list[str] = []
     if file.parts:
@@ -132,17 +129,17 @@ def mismatch(found: str, file: FileSeal, where: Path) -> str:
     return f"{whole}; bytes {n * files.PART_BYTES} to {end}: xxh3-64 {is_now}, sealed with {was}{more}"
 
 
-def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | None = None) -> Report:
-    """Read every byte of the checkpoint at `path` and compare; without a seal, look at its files' structure.
+def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | None = None) -> VerificationReport:
+    """Read every byte of the checkpoint at `path` and compare; without a seal, check its files' structure.
 
     Args:
         path: The checkpoint.
-        values: Look for NaN and Inf in the tensors, too.
-        on_bytes: Told of every piece read.
+        values: Search the tensors for NaN and Inf, too.
+        on_bytes: Called for every piece read.
 
     Raises:
-        CheckpointError: it is not there, or `values` cannot be had.
-        OSError: something of it cannot be read: nobody can tell.
+        CheckpointError: it does not exist, or `values` needs numpy.
+        OSError: a file cannot be read: the result is unknown.
     """
     path = Path(path)
     require(path)
@@ -151,12 +148,14 @@ def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | 
     except CheckpointError as error:
         if isinstance(error.__cause__, OSError):
             raise
-        return Report(path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", str(error)),))
+        return VerificationReport(
+            path=str(path), verified=False, sealed=False, step=-1, problems=(Problem("", str(error)),)
+        )
     if seal is None:
         report = structure(path, on_bytes=on_bytes)
     else:
         problems = check(path, seal, fresh=True, on_bytes=on_bytes)
-        report = Report(
+        report = VerificationReport(
             path=str(path),
             verified=not problems,
             sealed=True,
@@ -173,16 +172,16 @@ def verify(path: str | Path, *, values: bool = False, on_bytes: files.OnBytes | 
     return report
 
 
-def structure(path: Path, *, on_bytes: files.OnBytes | None = None) -> Report:
-    """What the structure of a checkpoint without a seal tells.
+def structure(path: Path, *, on_bytes: files.OnBytes | None = None) -> VerificationReport:
+    """Check the structure of a checkpoint without a seal.
 
-    Nothing of it is remembered: a file of ours in a folder without a seal would be a write to what may still be being
-    written, and `seal --all` would wait for it to settle.
+    Nothing is remembered: writing a file of ours into a folder without a seal would count as a modification of it, for
+    which `seal --all` would wait.
 
     Raises:
-        OSError: something of it cannot be read: nobody can tell.
+        OSError: a file cannot be read: the result is unknown.
     """
-    from slurm_robust.checkpoint.store.structure import look  # noqa: PLC0415 (the lookup of seals does without)
+    from slurm_robust.checkpoint.store.structure import inspect  # noqa: PLC0415 (the lookup of seals does not need it)
 
     try:
         names = contents(path)
@@ -191,14 +190,14 @@ def structure(path: Path, *, on_bytes: files.OnBytes | None = None) -> Report:
         problems = [Problem("", error.what)]
     else:
         problems = [] if names else [Problem("", "holds no file")]
-    found = look(base(path), names, on_bytes=on_bytes)
+    found = inspect(base(path), names, on_bytes=on_bytes)
     problems += [Problem(file, what) for file, what in found.problems]
-    told = step_in_name(path) if found.step is None else found.step
-    return Report(
+    step = step_in_name(path) if found.step is None else found.step
+    return VerificationReport(
         path=str(path),
         verified=not problems,
         sealed=False,
-        step=-1 if told is None else told,
+        step=-1 if step is None else step,
         problems=tuple(problems),
         world_size=found.world_size,
         formats=found.formats,

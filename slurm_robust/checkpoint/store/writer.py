@@ -1,11 +1,13 @@
-"""Writing a checkpoint so that a kill at any instant leaves the one before it chosen."""
+"""Writes a checkpoint so that after a kill at any instant the previous one is still chosen."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
@@ -16,7 +18,7 @@ from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files, seals
 from slurm_robust.checkpoint.store.seals import FileSeal
 
-_SHOW = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
+_SHOW = "Check free space, quota and permissions (df -h, lfs quota); the previous checkpoint is untouched"
 
 
 def folder_name(step: int) -> str:
@@ -24,40 +26,58 @@ def folder_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SaveGroup:
+    """The ranks that save together, for programs without torch.distributed, or with groups of their own.
+
+    Attributes:
+        rank: This rank; torch.distributed's if it is initialized, else 0.
+        world_size: Ranks that call `save`; as `rank`, else 1.
+        barrier: Called twice by each rank if there are several; torch.distributed's if it is initialized.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    barrier: Callable[[], None] | None = None
+
+
 def save(
     directory: str | Path,
     step: int,
     state: Mapping[str, Any],
     *,
-    rank: int | None = None,
-    world_size: int | None = None,
-    barrier: Callable[[], None] | None = None,
+    group: SaveGroup | None = None,
     required: bool = True,
     program: str = "",
+    **deprecated: Any,
 ) -> bool:
     """Write this rank's `state`, verify it, and (rank 0, once every rank has) seal the checkpoint of `step`.
 
     All ranks call it. Each writes one file, flushes it, reads it back and compares digests; rank 0 writes the seal
-    last. Until that rename the checkpoint is never chosen, also where the same step was saved before: that one's files
-    stay until the new seal stands.
+    last. Until then the checkpoint is never chosen. Files of an earlier save of the same step stay until the new seal
+    is written.
 
     Args:
-        directory: Where checkpoints are kept; made if it is not there.
+        directory: The folder of checkpoints; created if it does not exist.
         step: The last step that `state` includes.
-        state: What torch.save takes.
-        rank: This rank; torch.distributed's where it is up, else 0.
-        world_size: Ranks that call it; as `rank`, else 1.
-        barrier: Called twice by each rank where there are several; torch.distributed's where it is up.
-        required: False: a save that fails says so on stderr and training goes on.
+        state: An argument for torch.save.
+        group: The ranks that save together, if not those of torch.distributed.
+        required: False: a save that fails is reported on stderr and training continues.
         program: What wrote it, for the seal; slurm-robust and its version if empty.
+        deprecated: `rank`, `world_size` and `barrier`, now in `SaveGroup`; accepted for one version.
 
     Returns:
-        True: it is sealed. False, only where not `required`: it is not.
+        True: it is sealed. False, only if not `required`: it is not.
 
     Raises:
-        CheckpointError: the same, where `required`, on every rank.
+        CheckpointError: the same, if `required`, on every rank.
     """
-    rank, world_size, barrier = _group(rank, world_size, barrier)
+    if deprecated:
+        names = ", ".join(f"{name}=..." for name in deprecated)
+        message = f"checkpoint.save({names}) is deprecated: use group=SaveGroup({names})"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        group = dataclasses.replace(group or SaveGroup(), **deprecated)
+    rank, world_size, barrier = _resolved(group or SaveGroup())
     folder = Path(directory) / folder_name(step)
     failure: CheckpointError | None = None
     part: FileSeal | None = None
@@ -65,7 +85,7 @@ def save(
         part = _write_part(folder, rank, state)
     except CheckpointError as error:
         failure = error
-    # A rank that failed meets the others all the same: they must not wait for it for ever.
+    # A rank that failed still enters the barrier: the others must not wait for it for ever.
     barrier()
     if rank == 0 and failure is None:
         try:
@@ -79,14 +99,13 @@ def save(
         return True
     if required:
         raise failure
-    sys.stderr.write(f"slurm_robust.checkpoint: step {step} is not saved, training goes on: {failure}\n")
+    sys.stderr.write(f"slurm_robust.checkpoint: step {step} is not saved, training continues: {failure}\n")
     return False
 
 
-def _group(
-    rank: int | None, world_size: int | None, barrier: Callable[[], None] | None
-) -> tuple[int, int, Callable[[], None]]:
-    """Rank, world size and barrier, from torch.distributed where they are not given and it is up."""
+def _resolved(group: SaveGroup) -> tuple[int, int, Callable[[], None]]:
+    """Rank, world size and barrier; from torch.distributed if they are not given and it is initialized."""
+    rank, world_size, barrier = group.rank, group.world_size, group.barrier
     distributed = sys.modules.get("torch.distributed")
     up = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if rank is None:
@@ -100,14 +119,14 @@ def _group(
         if not up or distributed is None:
             raise CheckpointError(
                 f"save() by {world_size} ranks needs a barrier",
-                "Call torch.distributed.init_process_group first, or give barrier=",
+                "Call torch.distributed.init_process_group first, or give group=SaveGroup(barrier=...)",
             )
         barrier = distributed.barrier
     return rank, world_size, barrier
 
 
 class _DigestingFile:
-    """What torch.save writes to: the digest is that of the bytes meant to be written, before any disk has seen them."""
+    """A file for torch.save that digests the bytes before they are written to any disk."""
 
     def __init__(self, file: IO[bytes]) -> None:
         import xxhash  # noqa: PLC0415 (as torch)
@@ -135,11 +154,11 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
     """Write, flush, rename, read back and compare this rank's file, and leave a note of it for rank 0.
 
     Raises:
-        CheckpointError: any of that failed; nothing that could be taken for this rank's part is left.
+        CheckpointError: any of that failed; no note is left.
     """
     import torch  # noqa: PLC0415 (as above)
 
-    # Named after the rank: what a killed save left is written over by the next one, not kept for ever.
+    # Named after the rank: the next save overwrites what a killed one left.
     temporary = folder / f".rank-{rank:05d}.pt.tmp"
     where = folder
     try:
@@ -163,8 +182,8 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
         meant, found = digesting.hasher.hexdigest(), files.digest(where, None, parts)
         if found != meant:
             raise CheckpointError(
-                f"{where}: what was read back is not what was written: xxh3-128 {found}, meant {meant}",
-                "Memory, controller or file system is at fault: srobust check",
+                f"{where}: the bytes read back differ from those written: xxh3-128 {found}, expected {meant}",
+                "Memory, disk controller or file system is faulty: srobust check",
             )
         part = seals.describe(folder, name, meant, tuple(parts))
         files.write_atomic(_part_path(folder, rank), msgspec.json.encode(part))
@@ -178,7 +197,7 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
 
 
 def _free_name(folder: Path, rank: int) -> str:
-    """A name that no seal speaks of yet, so that an earlier save of the same step stays whole meanwhile."""
+    """An unused name, so that an earlier save of the same step stays intact meanwhile."""
     name, n = f"rank-{rank:05d}.pt", 0
     while (folder / name).exists():
         n += 1
@@ -190,13 +209,13 @@ def _read_part(folder: Path, rank: int) -> FileSeal:
     try:
         return msgspec.json.decode(_part_path(folder, rank).read_bytes(), type=FileSeal)
     except FileNotFoundError:
-        raise CheckpointError(f"{folder}: rank {rank} wrote no part", f"See what rank {rank} said of it") from None
+        raise CheckpointError(f"{folder}: rank {rank} wrote no part", f"See the messages of rank {rank}") from None
     except (OSError, msgspec.MsgspecError) as error:
         raise CheckpointError(f"{_part_path(folder, rank)}: cannot be read: {error}", _SHOW) from error
 
 
 def _seal_parts(folder: Path, step: int, world_size: int, program: str) -> None:
-    """Rank 0: put the parts of all ranks under one seal, then remove what no seal speaks of.
+    """Rank 0: seal the parts of all ranks, then remove files that are not in the seal.
 
     Raises:
         CheckpointError: a rank left no part, or the seal cannot be written.
@@ -209,7 +228,7 @@ def _seal_parts(folder: Path, step: int, world_size: int, program: str) -> None:
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be sealed: {error}", _SHOW) from error
     sealed = {part.name for part in parts}
-    with contextlib.suppress(OSError):  # sealed it is; what is left over costs space only
+    with contextlib.suppress(OSError):  # it is sealed; remaining files only cost space
         for path in folder.iterdir():
             if path.name not in sealed and re.fullmatch(
                 r"rank-\d+(\.\d+)?\.pt|part-\d+\.json|\.rank-\d+\.pt\.tmp", path.name
@@ -218,11 +237,11 @@ def _seal_parts(folder: Path, step: int, world_size: int, program: str) -> None:
 
 
 def _missing_in_seal(folder: Path, part: FileSeal) -> CheckpointError | None:
-    """What a rank other than 0 says where the seal does not stand, or stands without its file."""
+    """On ranks other than 0: the error if there is no seal, or one without this rank's file."""
     try:
         seal = seals.read(folder)
     except CheckpointError as error:
         return error
     if seal is not None and any(f.name == part.name and f.xxh3_128 == part.xxh3_128 for f in seal.files):
         return None
-    return CheckpointError(f"{folder}: rank 0 did not seal it", "See what the other ranks said of it")
+    return CheckpointError(f"{folder}: rank 0 did not seal it", "See the messages of the other ranks")

@@ -13,32 +13,32 @@ import msgspec
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store.files import OnBytes
-from slurm_robust.checkpoint.store.structure import COULD_NOT_TELL, is_checkpoint
+from slurm_robust.checkpoint.store.structure import UNDETERMINED, is_checkpoint
 from slurm_robust.cli.ckpt_output import (
     EXIT_COULD_NOT_TELL,
     EXIT_NOT_VERIFIED,
     EXITS,
     JSON,
     PATH,
-    bar,
-    itself,
+    errors_reported,
+    is_one_checkpoint,
     print_json,
+    print_line,
     print_path,
     print_table,
-    say,
-    told,
+    progress_bar,
     where_to_look,
 )
 from slurm_robust.cli.commands import ckpt_seal
 from slurm_robust.cli.teaching import lesson
 
-_VERIFY = ("srobust ckpt verify ckpt", "read every checkpoint of a folder back")
+_VERIFY = ("srobust ckpt verify ckpt", "read back every checkpoint of a folder")
 _LATEST = ("srobust ckpt latest ckpt", "the path to resume from, on stdout")
-_LIST = ("srobust ckpt list ckpt", "newest first, with what is wrong with them")
+_LIST = ("srobust ckpt list ckpt", "newest first, with their problems")
 _PRUNE = ("srobust ckpt prune ckpt --keep 3 --dry-run", "what would be removed")
 
 _UNREAD = "cannot be read:"
-"""What nobody can tell begins so."""
+"""Begins a problem that proves no damage."""
 _DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
 
@@ -56,37 +56,41 @@ command.add_command(ckpt_seal.command, "seal")
 
 @command.command(epilog=lesson([_VERIFY], EXITS))
 @PATH
-@click.option("--values", is_flag=True, help="No NaN and no Inf in the tensors, too.")
+@click.option("--values", is_flag=True, help="Search the tensors for NaN and Inf, too.")
 @JSON
 def verify(path: Path, values: bool, as_json: bool) -> None:
     """Read every byte of a checkpoint and compare it with its seal.
 
-    Without a seal only its structure is looked at, and said so: CRCs, headers, bounds, shards of every rank, for files
-    of torch.save and safetensors, torch.distributed.checkpoint, Megatron-LM, DeepSpeed, Lightning and HF Trainer. For
-    a folder of checkpoints all of them and the framework's tracker are verified; `step` is then the newest that is
-    sealed and whole.
+    Without a seal only its structure is checked, and the output says so: CRCs, headers, bounds, shards of every rank,
+    for files of torch.save and safetensors, torch.distributed.checkpoint, Megatron-LM, DeepSpeed, Lightning and HF
+    Trainer. For a folder of checkpoints all of them and the framework's tracker are verified; `step` is then that of
+    the newest that is sealed and verified.
     """
-    with told(), bar(path, "verifying") as on_bytes:
+    with errors_reported(), progress_bar(path, "verifying") as on_bytes:
         report = _verify_all(path, values, on_bytes)
-    # What is known to be bad is bad, whatever cannot be read beside it.
+    # A known problem counts, even if other files cannot be read.
     unread = not report.verified and all(problem.what.startswith(_UNREAD) for problem in report.problems)
     unknown = not report.verified and all(
-        problem.what.startswith((_UNREAD, COULD_NOT_TELL)) for problem in report.problems
+        problem.what.startswith((_UNREAD, UNDETERMINED)) for problem in report.problems
     )
     strange = report.verified and not report.sealed and not report.formats
     if as_json:
         print_json(report)
     else:
-        how = "every byte fits its seal" if report.sealed else "no seal: structure only, nothing wrong with it"
+        how = (
+            "every byte matches its seal"
+            if report.sealed
+            else "no seal: only the structure was checked, no problem found"
+        )
         formats = f" ({', '.join(report.formats)})" if report.formats else ""
         wrong = "could not tell" if unknown else "NOT verified"
-        wrong += ": look at rights, mounts and the disk (srobust check)" if unread else ""
+        wrong += ": check permissions, mounts and the disk (srobust check)" if unread else ""
         if strange:
-            how = "could not tell: of no known format, and no seal; where you know that it is whole: "
+            how = "could not tell: unknown format and no seal; if you know that it is complete: "
             how += f"srobust ckpt seal {shlex.quote(report.path)}"
-        say(f"{report.path}{formats}: " + (how if report.verified else wrong))
+        print_line(f"{report.path}{formats}: " + (how if report.verified else wrong))
         for problem in report.problems:
-            say(f"  {problem.file or '(checkpoint)'}: {problem.what}")
+            print_line(f"  {problem.file or '(checkpoint)'}: {problem.what}")
     if unknown or strange:
         sys.exit(EXIT_COULD_NOT_TELL)
     sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
@@ -95,20 +99,22 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
 @command.command(epilog=lesson([_LATEST], EXITS))
 @_DIRECTORY
 @click.option("--deep", is_flag=True, help="Read back every byte that was not read since it was sealed.")
-@click.option("--unsealed", is_flag=True, help="One without a seal will do, where its structure is whole.")
-@click.option("--pin", is_flag=True, help="Have the framework's own tracker file point at it.")
-@click.option("--healthy", is_flag=True, help="Loss and gradient norm in range, up to it and for a while after.")
+@click.option("--unsealed", is_flag=True, help="Accept one without a seal if its structure is intact.")
+@click.option("--pin", is_flag=True, help="Make the framework's own tracker file point at it.")
+@click.option(
+    "--healthy", is_flag=True, help="Only one with good loss and gradient norm, up to it and for a while after."
+)
 @JSON
 def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: bool, as_json: bool) -> None:
-    """Print the newest checkpoint to resume from, and why newer ones were passed over.
+    """Print the newest checkpoint to resume from, and why newer ones were skipped.
 
     With --pin, latest_checkpointed_iteration.txt (Megatron-LM), latest (DeepSpeed) or the link last.ckpt (Lightning)
-    is made to point at it. With --healthy, for going back after a loss spike, the program has to tell its loss
-    (progress.step, Checkpointer.observe, checkpoint.HealthLog); which batches to leave out then is told, too.
+    is made to point at it. With --healthy, for going back after a loss spike, the program has to record its loss
+    (progress.step, Checkpointer.observe, checkpoint.HealthLog); the batches to skip are printed, too.
     """
     if healthy and unsealed:
-        raise click.UsageError("--healthy chooses among sealed ones: leave out --unsealed")
-    with told(), bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
+        raise click.UsageError("--healthy chooses among sealed checkpoints: remove --unsealed")
+    with errors_reported(), progress_bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
         skip = None
         if healthy:
             found, skip = checkpoint.latest_healthy(directory, deep=deep, on_bytes=on_bytes)
@@ -129,19 +135,19 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
         )
     else:
         for path, why in found.passed_over:
-            say(f"passed over {path}: {why}", err=True)
+            print_line(f"skipped {path}: {why}", err=True)
         for tracker in trackers:
             if tracker.problem or (found.path and tracker.target != found.path):
                 what = tracker.problem or f"points at {tracker.target}, not at this one"
-                say(f"{directory / tracker.name}: {what}; --pin has it point at this one", err=True)
+                print_line(f"{directory / tracker.name}: {what}; --pin makes it point at this one", err=True)
         if found.path and not found.sealed:
-            say("no seal: nothing but its structure was looked at", err=True)
+            print_line("no seal: only its structure was checked", err=True)
         if skip is not None:
-            say(f"leave out the batches of steps {skip.first_step} to {skip.last_step}", err=True)
+            print_line(f"skip the batches of steps {skip.first_step} to {skip.last_step}", err=True)
         if found.path:
             print_path(found.path)
         else:
-            say(f"{directory}: no checkpoint to resume from; {where_to_look(directory)}", err=True)
+            print_line(f"{directory}: no checkpoint to resume from; {where_to_look(directory)}", err=True)
     sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
 
 
@@ -150,29 +156,32 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
 @JSON
 def list_(directory: Path, as_json: bool) -> None:
     """List the checkpoints of a folder, newest first."""
-    with told():
+    with errors_reported():
         found = checkpoint.entries(directory)
     if as_json:
         print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
         return
     if not found:
-        say(f"{directory}: no checkpoints" + ("" if not itself(directory) else f"; {where_to_look(directory)}"))
+        print_line(
+            f"{directory}: no checkpoints"
+            + ("" if not is_one_checkpoint(directory) else f"; {where_to_look(directory)}")
+        )
         return
     print_table(found)
 
 
 @command.command(epilog=lesson([_PRUNE], EXITS))
 @_DIRECTORY
-@click.option("--keep", type=click.IntRange(min=1), required=True, help="Verified checkpoints that stay.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, remove nothing.")
+@click.option("--keep", type=click.IntRange(min=1), required=True, help="Verified checkpoints to keep.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, remove nothing.")
 @JSON
 def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
     """Keep the newest N verified checkpoints and remove what is older.
 
-    With fewer verified ones than N nothing is removed. What may still be written, and what the framework's tracker
-    points at, is left alone.
+    With fewer verified ones than N nothing is removed. Checkpoints that may still be being written, and the target of
+    the framework's tracker, are kept.
     """
-    with told(), bar(directory, "reading") as on_bytes:
+    with errors_reported(), progress_bar(directory, "reading") as on_bytes:
         done = checkpoint.prune(directory, keep, dry_run=dry_run, on_bytes=on_bytes)
     if as_json:
         print_json(
@@ -185,16 +194,16 @@ def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
         )
         return
     for path in done.kept:
-        say(f"kept     {path}")
+        print_line(f"kept     {path}")
     for path, why in done.left:
-        say(f"left     {path}: {why}")
+        print_line(f"left     {path}: {why}")
     for path in done.removed:
-        say(f"{'would remove' if dry_run else 'removed '} {path}")
+        print_line(f"{'would remove' if dry_run else 'removed '} {path}")
 
 
-def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Report:
+def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.VerificationReport:
     """One checkpoint's report, or those of a folder of checkpoints as one."""
-    inside = [] if _is_one(path) else checkpoint.entries(path)
+    inside = [] if _is_checkpoint(path) else checkpoint.entries(path)
     tracked = checkpoint.trackers(path) if path.is_dir() else []
     if not inside:
         report = _verify(path, values, on_bytes)
@@ -209,7 +218,7 @@ def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoin
         for problem in report.problems
     ]
     problems += [checkpoint.Problem(tracker.name, tracker.problem) for tracker in tracked if tracker.problem]
-    return checkpoint.Report(
+    return checkpoint.VerificationReport(
         path=str(path),
         verified=not problems,
         sealed=all(report.sealed for _, report in reports),
@@ -220,19 +229,19 @@ def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoin
     )
 
 
-def _is_one(path: Path) -> bool:
-    """Whether there is a checkpoint at `path` itself; what cannot be read is looked at as one, and told."""
+def _is_checkpoint(path: Path) -> bool:
+    """Whether `path` itself is a checkpoint; one that cannot be read counts as such, and is reported."""
     try:
         return is_checkpoint(path)
     except OSError:
         return True
 
 
-def _verify(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Report:
-    """The report of one; that it cannot be read is a problem among others.
+def _verify(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.VerificationReport:
+    """The report of one; that it cannot be read is one of its problems.
 
     Raises:
-        CheckpointError: it is not there, or values cannot be had.
+        CheckpointError: it does not exist, or numpy is missing.
     """
     try:
         return checkpoint.verify(path, values=values, on_bytes=on_bytes)
@@ -243,7 +252,7 @@ def _verify(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Re
             raise
         what = error.what
     problem = checkpoint.Problem("", f"{_UNREAD} {what}")
-    return checkpoint.Report(path=str(path), verified=False, sealed=False, step=-1, problems=(problem,))
+    return checkpoint.VerificationReport(path=str(path), verified=False, sealed=False, step=-1, problems=(problem,))
 
 
 def _entry(entry: checkpoint.Entry) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`srobust ckpt seal`: one checkpoint, or all of a folder that are complete."""
+"""`srobust ckpt seal`: one checkpoint, or all complete ones of a folder."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from pathlib import Path
 import click
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.store.checkpoint_files import beside
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME, beside
 from slurm_robust.checkpoint.store.seal_folder import SETTLED_S
-from slurm_robust.checkpoint.store.seals import SEAL_NAME
 from slurm_robust.cli.ckpt_output import (
     EXIT_NOT_VERIFIED,
     EXITS,
     JSON,
     PATH,
-    bar,
     bytes_of,
     count,
-    itself,
+    errors_reported,
+    is_one_checkpoint,
     print_json,
-    say,
+    print_line,
+    progress_bar,
     size,
-    told,
 )
 from slurm_robust.cli.teaching import lesson
 
 ONE = ("srobust ckpt seal ckpt/step-100", "seal what your own code wrote")
-ALL = ("srobust ckpt seal ckpt --all", "whatever is complete and not sealed yet; for cron")
+ALL = ("srobust ckpt seal ckpt --all", "all that are complete and not sealed yet; for cron")
 
 
 @click.command(epilog=lesson([ONE, ALL], EXITS))
 @PATH
-@click.option("--step", type=click.IntRange(min=0), help="Where neither it nor its name tells it (iter_0000100).")
-@click.option("--unchecked", is_flag=True, help="Whatever its structure looks like.")
-@click.option("--all", "all_", is_flag=True, help="PATH is a folder of checkpoints: those that have no seal.")
+@click.option(
+    "--step", type=click.IntRange(min=0), help="Its step, if neither its content nor its name has it (iter_0000100)."
+)
+@click.option("--unchecked", is_flag=True, help="Do not check its structure.")
+@click.option("--all", "all_", is_flag=True, help="PATH is a folder of checkpoints: seal those without a seal.")
 @click.option(
     "--settled",
     "settled_s",
@@ -43,30 +44,30 @@ ALL = ("srobust ckpt seal ckpt --all", "whatever is complete and not sealed yet;
     type=click.FloatRange(min=0),
     default=SETTLED_S,
     show_default=True,
-    help="With --all: leave what was written to in so many.",
+    help="With --all: skip what was modified in the last so many seconds.",
 )
 @JSON
 def command(path: Path, *, step: int | None, unchecked: bool, all_: bool, settled_s: float, as_json: bool) -> None:
-    """Seal a checkpoint that is already there, after a look at its structure.
+    """Seal an existing checkpoint, after checking its structure.
 
-    Ends a demotion. Do not seal what is still being written; --all leaves alone what was written to lately, what has
-    a seal and what is demoted, and is 1 where something is damaged.
+    Ends a demotion. Do not seal a checkpoint that is still being written. --all skips those that were modified
+    recently, have a seal or are demoted, and exits 1 if one is damaged.
     """
     if all_:
         if step is not None or unchecked:
             raise click.UsageError("--all takes neither --step nor --unchecked")
         _seal_all(path, settled_s, as_json)
         return
-    with told(), bar(path, "sealing") as on_bytes:
+    with errors_reported(), progress_bar(path, "sealing") as on_bytes:
         new = checkpoint.seal(path, step, unchecked=unchecked, on_bytes=on_bytes)
     if as_json:
         print_json({"path": str(path), "step": new.step, "files": len(new.files), "seal": str(beside(path, SEAL_NAME))})
     else:
-        say(f"{path}: sealed, step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+        print_line(f"{path}: sealed, step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
 
 
 def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
-    with told(), bar(directory, "sealing") as on_bytes:
+    with errors_reported(), progress_bar(directory, "sealing") as on_bytes:
         done = checkpoint.seal_all(directory, settled_s=settled_s, on_bytes=on_bytes)
     if as_json:
         print_json(
@@ -79,13 +80,13 @@ def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
         )
     else:
         for path, new in done.sealed:
-            say(f"sealed   {path}: step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+            print_line(f"sealed   {path}: step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
         for word, left in (("waiting ", done.waiting), ("refused ", done.refused)):
             for path, why in left:
-                say(f"{word} {path}: {why}")
+                print_line(f"{word} {path}: {why}")
         if not (done.sealed or done.waiting or done.refused):
-            say(
-                f"{directory}: nothing without a seal"
-                + ("; without --all, this one itself" if itself(directory) else "")
+            print_line(
+                f"{directory}: no checkpoint without a seal"
+                + ("; without --all, this folder itself" if is_one_checkpoint(directory) else "")
             )
     sys.exit(EXIT_NOT_VERIFIED if done.refused else 0)

@@ -31,7 +31,7 @@ class Losses:
         self._taken: tuple[str, int] | None = None
         self._work: asyncio.Task[None] | None = None
         self._theirs = not supervisor.checkpoint_dir or not supervisor.acting
-        self._found: rollback.Due | None = None
+        self._found: rollback.RollbackPlan | None = None
 
     def take(self) -> None:
         """Take in what was told last; the file is read and written in a thread."""
@@ -89,7 +89,7 @@ class Losses:
             await self._write(self._log)
         ends = s.present.scene.exits.values()
         told = next((line for e in ends if (line := bad_loss_line((*e.last_lines, *e.shared_lines)))), "")
-        found = self._found = await asyncio.to_thread(rollback.due, s.checkpoint_dir, told=told, step=s.present.step)
+        found = self._found = await asyncio.to_thread(rollback.due, s.checkpoint_dir, line=told, step=s.present.step)
         if found is None:
             return None
         healthy = found.to.step if found.to is not None else -1

@@ -28,7 +28,7 @@ def backed_up(rank, directory, layout, steps, options):
         assert saver.save(number, training.state)
         digests.append(training.digest())
     while not saver._buffers.safe():
-        saver._hear(0.02)
+        saver._receive(0.02)
     dist.barrier()
     return {"digests": digests, "backups": saver.backups}
 
@@ -45,7 +45,7 @@ def went_on(rank, directory, layout, options):
     training.step(step + 1)
     assert saver.save(step + 1, training.state)
     while not saver._buffers.safe():
-        saver._hear(0.02)
+        saver._receive(0.02)
     dist.barrier()
     found = {"step": step, "digest": digest, "source": saver.resumed.source, "notes": saver.resumed.notes}
     return {**found, "digests": [training.digest()], "backups": saver.backups}

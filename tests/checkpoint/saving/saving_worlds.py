@@ -27,7 +27,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
+from slurm_robust.checkpoint import BackupOptions, Checkpointer, CopyOptions, TierOptions
+
+OPTIONS = (BackupOptions, CopyOptions, TierOptions)
+"""Programs name them; they see all of this module."""
 
 
 def run(world_size: int, what: Callable[..., Any], *args: Any, expect: int = 0) -> list[Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from slurm_robust.checkpoint.saving.rank.bindings import Bindings
-from slurm_robust.checkpoint.saving.rank.save_plan import State
+from slurm_robust.checkpoint.saving.rank.save_plan import FlatState
 from slurm_robust.checkpoint.saving.rank.training_state import PerRank, collect
 
 
@@ -52,7 +52,7 @@ def train(state: dict[str, Any]) -> None:
 
 def the_long_way(state: dict[str, Any]) -> dict[str, Any]:
     """What torch finds."""
-    return State(collect(state, 0, rng=False), first=True).flat
+    return FlatState(collect(state, 0, rng=False), first=True).flat
 
 
 def same(short: dict[str, Any] | None, long: dict[str, Any]) -> bool:

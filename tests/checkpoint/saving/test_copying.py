@@ -126,6 +126,6 @@ def test_what_another_thread_cannot_copy_this_one_does(monkeypatch: pytest.Monke
     for _ in range(5):
         sources = [torch.randn(4_000_000) for _ in range(8)]
         targets = [torch.zeros(4_000_000) for _ in range(8)]
-        going = copying.Beside(targets, sources, 2)
+        going = copying.ThreadedCopy(targets, sources, 2)
         going.wait()
         assert all(torch.equal(target, source) for target, source in zip(targets, sources, strict=True))

@@ -13,7 +13,8 @@ from saving_nodes import RANKS, Nodes
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving.shared.tiers import Schedule
+from slurm_robust.checkpoint import TierOptions
+from slurm_robust.checkpoint.saving.shared.tiers import TierSchedule
 from slurm_robust.supervise.agent import persisters
 
 TIERED = """
@@ -42,7 +43,7 @@ def steps(rank, directory, layout, count, options, end="kill"):
 def test_each_tier_gets_a_save_in_each_interval(memory: int, local: int, shared: int, begin: int, pace: int) -> None:
     """Whatever steps are offered: no interval without one, no more than one in each; memory has all of them."""
     every = {"memory": memory, "local": local, "shared": shared}
-    schedule = Schedule(every, local=True)
+    schedule = TierSchedule(every, local=True)
     schedule.saved(begin, schedule.all)
     saved: dict[str, list[int]] = {tier: [] for tier in every}
     offered = range(begin + pace, begin + 60 + pace, pace)
@@ -63,18 +64,18 @@ def test_each_tier_gets_a_save_in_each_interval(memory: int, local: int, shared:
 def test_what_is_no_schedule_is_refused() -> None:
     """Names, numbers, and a tier that has no folder."""
     with pytest.raises(ValueError, match="every has disk: there are memory, local, shared"):
-        Schedule({"disk": 1}, local=True)
+        TierSchedule({"disk": 1}, local=True)
     with pytest.raises(ValueError, match="1 step or more"):
-        Schedule({"shared": 0}, local=True)
+        TierSchedule({"shared": 0}, local=True)
     with pytest.raises(ValueError, match="no local folder"):
-        Schedule({"local": 1}, local=False)
+        TierSchedule({"local": 1}, local=False)
 
 
 def test_a_restart_takes_the_newest_of_all_tiers(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory has 7; without it the nodes' disks have 6; without one of those the shared one has 4. Bit for bit."""
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
     nodes.up("a", "b")
-    options = {"local": f"{tmp_path}/local", "every": {"local": 2, "shared": 4}}
+    options = {"tiers": TierOptions(local=f"{tmp_path}/local", every={"local": 2, "shared": 4})}
     ckpt = f"{tmp_path}/ckpt"
     go_on = f'told(run(2, on_nodes, "a b", resumed, {ckpt!r}, "fsdp", {options!r}))\n'
     train = f'run(2, on_nodes, "a b", steps, {ckpt!r}, "fsdp", 7, {options!r}, expect=-9)\n'
@@ -96,7 +97,7 @@ def test_a_restart_takes_the_newest_of_all_tiers(nodes: Nodes, tmp_path: Path, m
 
 
 WRITES = """
-from slurm_robust.checkpoint.saving.persister import file_writer as writing
+from slurm_robust.checkpoint.saving.shared import file_writer as writing
 before = writing.write_file
 def write_file(folder, name, *args):
     with open(writes, "a") as file:
@@ -116,7 +117,8 @@ def test_memory_is_flushed_before_the_agents_end(nodes: Nodes, tmp_path: Path, m
     monkeypatch.setattr(persisters, "_BOOTSTRAP", persisters._BOOTSTRAP.replace("; from", f"; exec({hook!r}); from"))
     nodes.up("a", "b", "c")
     ckpt = tmp_path / "ckpt"
-    train = f'run(3, on_nodes, "a b c", steps, {str(ckpt)!r}, "fsdp", 3, {{"every": {{"shared": 100}}}}, expect=-9)\n'
+    tiers = {"tiers": TierOptions(every={"shared": 100})}
+    train = f'run(3, on_nodes, "a b c", steps, {str(ckpt)!r}, "fsdp", 3, {tiers!r}, expect=-9)\n'
     in_worlds(RANKS + TIERED + train)
     assert checkpoint.latest(ckpt).path is None
     nodes.lose("b")
@@ -133,7 +135,7 @@ def test_a_local_disk_that_is_full_costs_that_tier_alone(
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
     (tmp_path / "local").write_text("not a folder")
     nodes.up("a")
-    options = {"local": f"{tmp_path}/local"}
+    options = {"tiers": TierOptions(local=f"{tmp_path}/local")}
     train = f'told(run(1, on_nodes, "a", steps, "{tmp_path}/ckpt", "plain", 2, {options!r}, "close"))\n'
     ((told,),) = in_worlds(RANKS + TIERED.replace("    dist.barrier()\n", "") + train)
     assert told[0] == [1, 2]
@@ -146,7 +148,7 @@ def leave(rank, directory, options, overlap):
     training = Training("fsdp")
     before = []
     signal.signal(signal.SIGUSR1, lambda *_: before.append(1))
-    saver = Checkpointer(directory, overlap=overlap, **options)
+    saver = Checkpointer(directory, copying=CopyOptions(overlap=overlap), **options)
     saver.save_on(signal.SIGTERM, signal.SIGUSR1)
     saved, digest = [], ""
     for number in range(1, 50):
@@ -165,7 +167,7 @@ def leave(rank, directory, options, overlap):
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
 def test_a_signal_makes_the_next_save_the_last(tmp_path: Path, asynchronous: bool) -> None:
     """One rank has it, all save the same step, sealed before they leave; a handler from before is called, too."""
-    options = {"every": {"memory": 100, "shared": 100}, "asynchronous": asynchronous}
+    options = {"tiers": TierOptions(every={"memory": 100, "shared": 100}), "asynchronous": asynchronous}
     left, loaded = in_worlds(
         LEAVING
         + f"""

@@ -1,7 +1,7 @@
-"""How the persisters of two nodes make sure of each other: both know a secret of the run, and neither says it.
+"""How the persisters of two nodes authenticate each other: both know a secret of the run, and neither sends it.
 
-The ranks agree on the secret over their own group, and each tells its persister. What is sent afterwards is not hidden
-from who can read the network, as torch.distributed's own traffic is not.
+The ranks agree on the secret over their own process group, and each tells its persister. What is sent afterwards is
+not encrypted, just as torch.distributed's own traffic is not.
 """
 
 from __future__ import annotations
@@ -11,107 +11,95 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import msgspec
+
+from slurm_robust.checkpoint.saving.shared import messages
+from slurm_robust.checkpoint.saving.shared.messages import CallerRun
 
 _MAGIC = b"srobbak1"
 _LENGTH = struct.Struct("<L")
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 MOST_BYTES = 64 << 10
-"""Of one message; descriptions and contents travel beside them."""
+"""Of one message; metadata and copies are sent beside them."""
+_Message = TypeVar("_Message", bound=msgspec.Struct)
 
 
-class StrangerError(OSError):
-    """The other side is not who it should be."""
+class HandshakeError(OSError):
+    """The other side is not the expected persister, or sends something else than the protocol's messages."""
 
 
 def _proof(secret: bytes, role: bytes, node: str, nonces: bytes) -> bytes:
     return hmac.digest(secret, role + node.encode() + nonces, "sha256")
 
 
-def send(sock: socket.socket, message: dict[str, Any]) -> None:
-    """Send one message.
-
-    Raises:
-        OSError: the other side is gone.
-    """
-    text = msgspec.json.encode(message)
+def send(sock: socket.socket, message: msgspec.Struct) -> None:
+    """Send one message. Raises OSError if the connection is closed."""
+    text = messages.encode(message)
     sock.sendall(_LENGTH.pack(len(text)) + text)
 
 
-def receive(sock: socket.socket) -> dict[str, Any]:
-    """The next message.
-
-    Raises:
-        OSError: the other side is gone, or says what makes no sense.
-    """
+def receive(sock: socket.socket, kind: type[_Message]) -> _Message:
+    """The next message, of this class. Raises OSError if the connection is closed, or the bytes are no such message."""
     (length,) = _LENGTH.unpack(exactly(sock, _LENGTH.size))
     if length > MOST_BYTES:
-        raise StrangerError(f"a message of {length} bytes")
+        raise HandshakeError(f"a message of {length} bytes")
     try:
-        return msgspec.json.decode(exactly(sock, length), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise StrangerError(str(error)) from None
+        return messages.decode(exactly(sock, length), kind)
+    except ValueError as error:
+        raise HandshakeError(str(error)) from None
 
 
 def exactly(sock: socket.socket, length: int) -> bytes:
-    """So many bytes.
-
-    Raises:
-        OSError: the other side is gone.
-    """
+    """Read this many bytes. Raises OSError if the connection is closed."""
     found = bytearray(length)
     fill(sock, memoryview(found))
     return bytes(found)
 
 
 def fill(sock: socket.socket, into: memoryview) -> None:
-    """As many bytes as `into` takes.
-
-    Raises:
-        OSError: the other side is gone.
-    """
+    """Read until `into` is full. Raises OSError if the connection is closed."""
     while len(into):
         got = sock.recv_into(into)
         if not got:
-            raise ConnectionResetError("the other side has hung up")
+            raise ConnectionResetError("the other side has closed the connection")
         into = into[got:]
 
 
-def greet(sock: socket.socket, secret: bytes, run: str, node: str) -> None:
-    """The side that called: is this node `node`, and does it know the run's secret?
+def authenticate_to(sock: socket.socket, secret: bytes, run: str, node: str) -> None:
+    """The caller's side: check that the other side is persister `node` of this run, and prove that this one is, too.
 
     Raises:
-        StrangerError: it is not, or does not.
-        OSError: as sockets do.
+        HandshakeError: the other side does not know the run's secret, or is another node.
+        OSError: the connection failed.
     """
     mine = os.urandom(_NONCE_BYTES)
     sock.sendall(_MAGIC + mine)
-    send(sock, {"run": run})
+    send(sock, CallerRun(run))
     theirs = exactly(sock, _NONCE_BYTES)
     if not hmac.compare_digest(exactly(sock, _PROOF_BYTES), _proof(secret, b"called", node, mine + theirs)):
-        raise StrangerError(f"who answers is not node {node} of this run")
+        raise HandshakeError(f"the persister that answers is not node {node} of this run")
     sock.sendall(_proof(secret, b"caller", node, theirs + mine))
 
 
-def welcome(sock: socket.socket, secret_of: Callable[[str], bytes | None], node: str) -> str:
-    """The side that was called; the run that the caller belongs to.
+def authenticate_caller(sock: socket.socket, secret_of: Callable[[str], bytes | None], node: str) -> str:
+    """The called side: check that the caller knows its run's secret; the run.
 
     Raises:
-        StrangerError: it is of no run that is known here.
-        OSError: as sockets do.
+        HandshakeError: the run is not known here, or the caller does not know its secret.
+        OSError: the connection failed.
     """
     if exactly(sock, len(_MAGIC)) != _MAGIC:
-        raise StrangerError("it speaks something else")
+        raise HandshakeError("the caller speaks another protocol")
     theirs = exactly(sock, _NONCE_BYTES)
-    run = str(receive(sock).get("run"))
+    run = receive(sock, CallerRun).run
     secret = secret_of(run)
     if secret is None:
-        raise StrangerError("its run is not known here")
+        raise HandshakeError("the caller's run is not known here")
     mine = os.urandom(_NONCE_BYTES)
     sock.sendall(mine + _proof(secret, b"called", node, theirs + mine))
     if not hmac.compare_digest(exactly(sock, _PROOF_BYTES), _proof(secret, b"caller", node, mine + theirs)):
-        raise StrangerError("it does not know the run's secret")
+        raise HandshakeError("the caller does not know the run's secret")
     return run

@@ -1,8 +1,8 @@
-"""On which ranks' nodes a rank's checkpoint is kept, too, so that one failure does not take all of its copies.
+"""Chooses the nodes for each rank's backups, so that one failure does not destroy all copies.
 
-A failure takes a node or two, or the nodes of a whole parallel group, since such a group is evicted together. So a
-backup stands on a node that has no tensor, pipeline, data or other group in common with the rank's own; a second one
-stands where the first two copies do not go together with it. Decides; moves nothing.
+A failure affects a node or two, or the nodes of a whole parallel group, since such a group is evicted together. So a
+backup is kept on a node that has no tensor, pipeline, data or other group in common with the rank's own; a second one
+where it is not lost together with both other copies. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Group = tuple[str, tuple[int, ...]]
 
 
 class Placement(NamedTuple):
-    """Where backups stand.
+    """The nodes of all backups.
 
     Attributes:
         backups: Rank → the ranks on whose nodes its checkpoint is kept, too, one or two, on different nodes. Each
@@ -31,7 +31,7 @@ class Placement(NamedTuple):
     shared: int
 
 
-class Layout:
+class ParallelLayout:
     """A regular layout of ranks.
 
     Args:
@@ -64,16 +64,16 @@ class Layout:
         return self._node_of[rank]
 
     def half_around(self, rank: int) -> int:
-        """The rank that has its place on the node half around."""
+        """The rank at the same position on the node half around the ring."""
         return self.facing(rank, (self._node_of[rank] + self.nodes // 2) % self.nodes)
 
     def facing(self, rank: int, node: int) -> int:
-        """The rank that has its place on another node."""
+        """The rank at the same position on another node."""
         there = self._ranks_on[node]
         return there[self._ranks_on[self._node_of[rank]].index(rank) % len(there)]
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Its place on each axis."""
+        """Its position on each axis."""
         found = []
         for size in self.sizes:
             rank, place = divmod(rank, size)
@@ -81,14 +81,14 @@ class Layout:
         return tuple(found)
 
     def rank(self, coordinates: Sequence[int]) -> int:
-        """The reverse."""
+        """The rank at these positions."""
         found = 0
         for size, place in zip(reversed(self.sizes), reversed(coordinates), strict=True):
             found = found * size + place
         return found
 
     def groups(self, rank: int) -> list[_Group]:
-        """The groups of more than one that it is in: along each axis, those who differ from it there alone."""
+        """Its groups of more than one rank: along each axis, the ranks that differ from it on that axis only."""
         own = self.coordinates(rank)
         return [
             (name, own[:axis] + own[axis + 1 :])
@@ -104,8 +104,8 @@ class Layout:
         return found
 
 
-def place(layout: Layout, copies: int = 1) -> Placement | None:
-    """Choose backups; None where there is one node only, and one for each rank where there are two.
+def place(layout: ParallelLayout, copies: int = 1) -> Placement | None:
+    """Choose backups; None if there is one node only, and one for each rank if there are two.
 
     With two, any two nodes may be lost, and any whole group that is not on all nodes: no rank's copies go together. The
     one exception are nodes that cut through groups in such a way that any three nodes of a rank's choice are in one
@@ -126,7 +126,7 @@ def place(layout: Layout, copies: int = 1) -> Placement | None:
     return Placement(tuple(backups), first.shared)
 
 
-def _first(layout: Layout) -> Placement | None:
+def _first(layout: ParallelLayout) -> Placement | None:
     """One backup for each rank.
 
     Every rank's lies the same way along each axis: half around it, or not at all. Of those ways the one is
@@ -151,13 +151,13 @@ def _first(layout: Layout) -> Placement | None:
     return Placement(tuple((other,) for other in best[1]), best[2])
 
 
-def _shifted(layout: Layout, rank: int, shift: Sequence[int]) -> int:
+def _shifted(layout: ParallelLayout, rank: int, shift: Sequence[int]) -> int:
     own = layout.coordinates(rank)
     return layout.rank([(place + by) % size for place, by, size in zip(own, shift, layout.sizes, strict=True)])
 
 
 def _judged(
-    layout: Layout, backup: tuple[int, ...], pairs: set[tuple[int, int]], by_node: list[set[_Group]]
+    layout: ParallelLayout, backup: tuple[int, ...], pairs: set[tuple[int, int]], by_node: list[set[_Group]]
 ) -> tuple[tuple[float, ...], tuple[int, ...], int]:
     shared = [len(by_node[here] & by_node[there]) for here, there in pairs]
     distance = min(min((here - there) % layout.nodes, (there - here) % layout.nodes) for here, there in pairs)
@@ -165,8 +165,8 @@ def _judged(
     return (max(shared), sum(shared) / len(shared), fatal, -distance), backup, max(shared)
 
 
-def lost(layout: Layout, backups: Sequence[Sequence[int]], nodes: set[int]) -> list[int]:
-    """Ranks whose checkpoint is nowhere any more when these nodes are gone."""
+def lost(layout: ParallelLayout, backups: Sequence[Sequence[int]], nodes: set[int]) -> list[int]:
+    """Ranks that lose all copies if these nodes are lost."""
     return [
         rank for rank, others in enumerate(backups) if all(layout.node(holder) in nodes for holder in (rank, *others))
     ]

@@ -1,4 +1,4 @@
-"""Keeps other nodes' copies: listens for their persisters, and takes what they send into memory of this node."""
+"""Receives other nodes' copies: listens for their persisters, and writes what they send into memory of this node."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import xxhash
 
 from slurm_robust.checkpoint.saving.backup import handshake
 from slurm_robust.checkpoint.saving.backup.sender import CHUNK_BYTES, CONNECT_S, SILENCE_S
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, Sizes
+from slurm_robust.checkpoint.saving.shared import file_writer
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, ImageSizes
+from slurm_robust.checkpoint.saving.shared.messages import CopyEnd, CopyOffer, CopyReply, OfferReply
 
 
-class Kept:
+class BackupImage:
     """The memory for one rank's backup: an image like the rank's own."""
 
     def __init__(self, fd: int) -> None:
         self.image = Image(fd)
         self.lock = threading.Lock()
-        """Held while a copy is taken in: of two senders one is the successor of the other."""
+        """Held while a copy is received: of two senders one is the successor of the other."""
         self.last: int | None = None
-        """The slot that was taken into last."""
+        """The slot that was written last."""
 
     def next_slot(self) -> int:
-        """The slot to be taken into: an empty one, else not the one of last time, else the one with the older copy."""
+        """The slot to write next: an empty one, else the one not written last, else the one with the older copy."""
         held = [self.image.held(slot) for slot in SLOTS]
         empty = [slot for slot in SLOTS if held[slot] is None]
         if empty:
@@ -40,15 +41,15 @@ class Kept:
 
 
 def addresses() -> list[str]:
-    """This node's, those that only it can reach last; a caller tries one after the other."""
-    import psutil  # noqa: PLC0415 (a node that keeps no backups does without)
+    """This node's addresses, its loopback last; a caller tries one after the other."""
+    import psutil  # noqa: PLC0415 (only nodes that keep backups need it)
 
     found: list[tuple[int, str]] = []
     up = psutil.net_if_stats()
-    for name, told in psutil.net_if_addrs().items():
+    for name, assigned in psutil.net_if_addrs().items():
         if name in up and not up[name].isup:
             continue
-        for one in told:
+        for one in assigned:
             if one.family == socket.AF_INET:
                 found.append((2 if one.address.startswith("127.") else 0, one.address))
             elif one.family == socket.AF_INET6 and not one.address.lower().startswith("fe80"):
@@ -56,30 +57,29 @@ def addresses() -> list[str]:
     return [address for _, address in sorted(found)]
 
 
-class _Offer(NamedTuple):
-    """What a caller is about to send."""
+class _Offered(NamedTuple):
+    """A copy that a caller is about to send, and the image that it comes from."""
 
-    sizes: Sizes
+    copy: CopyOffer
+    sizes: ImageSizes
     text: bytes
-    described: Description
-    number: int
-    note: Note
+    described: ImageDescription
 
 
-class Listener:
-    """Where other nodes' persisters call.
+class BackupReceiver:
+    """Accepts connections of other nodes' persisters.
 
     Args:
-        kept: (directory, rank) → the memory for it, None where there is none.
-        node: What this one proves to be.
+        image_of: (directory, rank) → the memory for its backup, None if there is none.
+        node: The identity that this persister proves to have.
         port: 0 for any.
 
     Raises:
-        OSError: nobody can listen there.
+        OSError: the port cannot be bound.
     """
 
-    def __init__(self, kept: Callable[[tuple[str, int]], Kept | None], node: str, port: int = 0) -> None:
-        self._kept = kept
+    def __init__(self, image_of: Callable[[tuple[str, int]], BackupImage | None], node: str, port: int = 0) -> None:
+        self._image_of = image_of
         self.node = node
         self._secrets: dict[str, bytes] = {}
         if socket.has_dualstack_ipv6():
@@ -90,11 +90,11 @@ class Listener:
         threading.Thread(target=self._live, daemon=True).start()
 
     def admit(self, run: str, secret: bytes) -> None:
-        """Take what this run sends from now on."""
+        """Accept copies of this run from now on."""
         self._secrets[run] = secret
 
     def end(self) -> None:
-        """Take no more calls."""
+        """Accept no more connections."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
@@ -108,66 +108,62 @@ class Listener:
     def _serve(self, sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):
             sock.settimeout(2 * CONNECT_S)
-            handshake.welcome(sock, self._secrets.get, self.node)
+            handshake.authenticate_caller(sock, self._secrets.get, self.node)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             while True:
-                sock.settimeout(None)  # between two copies nothing is said for as long as the training takes
-                header = handshake.receive(sock)
+                sock.settimeout(None)  # between two copies nothing is sent for as long as the training takes
+                offer = handshake.receive(sock, CopyOffer)
                 sock.settimeout(SILENCE_S)
-                self._take(sock, header)
+                self._receive(sock, offer)
 
-    def _take(self, sock: socket.socket, header: dict[str, Any]) -> None:
-        """Take one copy in.
-
-        Raises:
-            OSError: the caller is gone, or makes no sense.
-        """
+    def _receive(self, sock: socket.socket, copy: CopyOffer) -> None:
+        """Receive one copy. Raises OSError if the connection is closed, or the caller breaks the protocol."""
+        text = copy.description.encode()
         try:
-            text = str(header["description"]).encode()
-            described = msgspec.json.decode(text, type=Description)
-            note = msgspec.convert(header["note"], Note)
-            offer = _Offer(Sizes(*map(int, header["sizes"])), text, described, int(header["number"]), note)
-        except (KeyError, TypeError, ValueError) as error:
-            raise handshake.StrangerError(str(error)) from None
-        kept = self._kept((described.directory, described.rank))
-        if kept is None or not kept.lock.acquire(timeout=CONNECT_S):
-            handshake.send(sock, {"no": f"no memory for a backup of rank {described.rank} is set aside here"})
+            described = msgspec.json.decode(text, type=ImageDescription)
+        except ValueError as error:
+            raise handshake.HandshakeError(str(error)) from None
+        offered = _Offered(copy, ImageSizes(*copy.sizes), text, described)
+        key = described.directory, described.rank
+        backup = self._image_of(key)
+        if backup is None or not backup.lock.acquire(timeout=CONNECT_S):
+            refusal = f"no memory for a backup of rank {described.rank} is reserved here"
+            handshake.send(sock, OfferReply(no=refusal))
             return
         try:
-            if self._kept((described.directory, described.rank)) is not kept:
-                raise handshake.StrangerError("its memory was given to somebody else")
-            room = os.fstat(kept.image.fd).st_size
+            if self._image_of(key) is not backup:
+                raise handshake.HandshakeError("its memory was given to another rank")
+            reserved_bytes = os.fstat(backup.image.fd).st_size
             static_bytes = len(text) + described.metadata_bytes
             if (
-                offer.sizes.total_bytes > room
-                or not 0 <= described.file_bytes <= offer.sizes.slot_bytes
-                or static_bytes > offer.sizes.static_bytes
+                offered.sizes.total_bytes > reserved_bytes
+                or not 0 <= described.file_bytes <= offered.sizes.slot_bytes
+                or static_bytes > offered.sizes.static_bytes
             ):
-                handshake.send(
-                    sock, {"no": f"{room} bytes are set aside here, and {offer.sizes.total_bytes} would be needed"}
-                )
+                refusal = f"{reserved_bytes} bytes are reserved here, and {offered.sizes.total_bytes} are needed"
+                handshake.send(sock, OfferReply(no=refusal))
                 return
-            slot = self._fill(sock, kept, offer)
+            slot = self._fill(sock, backup, offered)
             if slot is not None:
                 file_writer.reached("backup whole")
-                kept.image.commit(slot, offer.number, offer.note)
-                kept.last = slot
+                backup.image.commit(slot, copy.number, copy.note)
+                backup.last = slot
                 file_writer.reached("backup taken")
-                handshake.send(sock, {"kept": True})
+                handshake.send(sock, CopyReply(kept=True))
         finally:
-            kept.lock.release()
+            backup.lock.release()
 
-    def _fill(self, sock: socket.socket, kept: Kept, offer: _Offer) -> int | None:
-        """Take the bytes; the slot that has them, None where they are not what was meant."""
-        image, described = kept.image, offer.described
-        same = image.described() is not None and image.static[0] == offer.text and image.sizes == offer.sizes
-        handshake.send(sock, {"static": not same})
+    def _fill(self, sock: socket.socket, backup: BackupImage, offered: _Offered) -> int | None:
+        """Receive the bytes; the slot that has them, None if they are not the bytes that were sent."""
+        image, described = backup.image, offered.described
+        same = image.described() is not None and image.static[0] == offered.text and image.sizes == offered.sizes
+        handshake.send(sock, OfferReply(static=not same))
         if not same:
             metadata = handshake.exactly(sock, described.metadata_bytes)
             if metadata and xxhash.xxh3_128_hexdigest(metadata) != described.digest:
-                raise handshake.StrangerError("its metadata changed on the way")
-            image.describe(offer.sizes, described, metadata)
-        slot = kept.next_slot()
+                raise handshake.HandshakeError("its metadata changed on the way")
+            image.describe(offered.sizes, described, metadata)
+        slot = backup.next_slot()
         image.begin(slot)
         into, hasher = image.slot(slot), xxhash.xxh3_128()
         for at in range(0, described.file_bytes, CHUNK_BYTES):
@@ -175,12 +171,12 @@ class Listener:
             handshake.fill(sock, chunk)
             hasher.update(chunk)
             file_writer.reached("backup chunk taken")
-        told = handshake.receive(sock)
-        if not told.get("whole"):
-            handshake.send(sock, {"no": "it was overwritten meanwhile"})
+        end = handshake.receive(sock, CopyEnd)
+        if not end.whole:
+            handshake.send(sock, CopyReply(no="it was overwritten while it was sent"))
             return None
-        if told.get("digest") != hasher.hexdigest():
-            handshake.send(sock, {"no": "its bytes changed on the way"})
+        if end.digest != hasher.hexdigest():
+            handshake.send(sock, CopyReply(no="its bytes changed on the way"))
             return None
-        image.finish(slot, offer.number, hasher.digest())
+        image.finish(slot, offered.copy.number, hasher.digest())
         return slot

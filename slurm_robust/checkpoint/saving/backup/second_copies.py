@@ -1,6 +1,6 @@
-"""Where second backups stand: on a third node each, so that of any two nodes, or of any group, one copy is left.
+"""Chooses nodes for second backups: a third node each, so that the loss of two nodes, or of a group, leaves a copy.
 
-Nodes are bits of an integer here, so that thousands of them are judged in a moment.
+Sets of nodes are bits of an integer here, so that thousands of nodes are fast.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
-class Grid(Protocol):
-    """What has to be known of a layout; `placement.Layout` does."""
+class RankGrid(Protocol):
+    """The part of `placement.ParallelLayout` that is needed here."""
 
     world_size: int
     nodes: int
@@ -25,7 +25,7 @@ class Grid(Protocol):
         """The groups that each node takes part in."""
 
 
-class Spread(NamedTuple):
+class SecondCopies(NamedTuple):
     """Rank → the node of its first and of its second backup."""
 
     first: list[int]
@@ -33,9 +33,9 @@ class Spread(NamedTuple):
 
 
 class _Masks:
-    """The nodes of each group, and what follows."""
+    """The nodes of each group, and derived sets."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: RankGrid) -> None:
         self.all = (1 << grid.nodes) - 1
         by_group: Counter[object] = Counter()
         by_node = grid.groups_by_node()
@@ -56,7 +56,7 @@ class _Masks:
         return self.all & ~taken
 
     def least_bad(self, own: int, first: int) -> int:
-        """The same where there are none: those that lie in the fewest of such groups."""
+        """If there are none: those in the fewest of such groups."""
         pair = 1 << own | 1 << first
         fatal: Counter[int] = Counter()
         for mask in self.groups[own]:
@@ -67,7 +67,7 @@ class _Masks:
         return sum(1 << node for node in others if fatal[node] == least)
 
 
-def spread(grid: Grid, first: Sequence[int]) -> Spread:
+def spread(grid: RankGrid, first: Sequence[int]) -> SecondCopies:
     """Choose a third node for each rank; there must be three nodes or more.
 
     The first backup stays where it is, unless it leaves no node for a second one while another node would. Then each
@@ -82,7 +82,7 @@ def spread(grid: Grid, first: Sequence[int]) -> Spread:
     classes: dict[tuple[int, int], list[int]] = {}
     for rank in range(grid.world_size):
         classes.setdefault((grid.node(rank), first[rank]), []).append(rank)
-    found = Spread(list(first), [-1] * grid.world_size)
+    found = SecondCopies(list(first), [-1] * grid.world_size)
     open_to: list[int] = [0] * grid.world_size
     loads = Counter(first)
     apart: list[tuple[tuple[int, int], list[int]]] = []
@@ -112,7 +112,7 @@ def spread(grid: Grid, first: Sequence[int]) -> Spread:
 
 
 def _elsewhere(masks: _Masks, own: int, first: int, loads: Counter[int]) -> tuple[int, int]:
-    """Another node for a first backup, and what it leaves for a second one; where none leaves any, the least evil."""
+    """Another node for a first backup, and the nodes it leaves for a second; if none leaves any, the least bad ones."""
     others = masks.all & ~(1 << own)
     for wish in (others & ~masks.near[own], others & masks.near[own]):
         for node in sorted(_bits(wish), key=lambda one: loads[one]):

@@ -1,186 +1,161 @@
-"""What a persister has to do with other nodes: it keeps their ranks' copies, and has its own ranks' kept there."""
+"""The part of a persister that deals with other nodes: keeps backups of their ranks, and sends copies of its own."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import socket
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.backup.receiver import Kept, Listener, addresses
+from slurm_robust.checkpoint.saving.backup.receiver import BackupImage, BackupReceiver, addresses
 from slurm_robust.checkpoint.saving.backup.sender import Peer, Throttle
-from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
-from slurm_robust.checkpoint.saving.rank import memory_budget
-from slurm_robust.checkpoint.saving.shared import wire
+from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter, SaveSealer
+from slurm_robust.checkpoint.saving.shared import memory_budget, messages
 from slurm_robust.checkpoint.saving.shared.image import SLOTS
 
-if TYPE_CHECKING:
-    from slurm_robust.checkpoint.saving.persister.main import Persister
-
 _Key = tuple[str, int]
-"""Where checkpoints go, and whose they are."""
+"""The folder of checkpoints, and the rank that an image is of."""
 
 
-class Neighbours:
-    """Answers what a node's ranks ask or say about others.
+class BackupService:
+    """Answers those requests of a node's ranks that concern other nodes.
 
     Args:
-        persister: Of this node.
+        sealer: The persister.
+        own: The writers of this node's own ranks; the persister's.
     """
 
-    def __init__(self, persister: Persister) -> None:
-        self._persister = persister
-        self._backups: dict[_Key, tuple[Kept, Keeper]] = {}
-        """Of other nodes' ranks; the keeper writes one where its rank's own node is lost."""
+    def __init__(self, sealer: SaveSealer, own: dict[_Key, ImageWriter]) -> None:
+        self._sealer, self._own = sealer, own
+        self._backups: dict[_Key, tuple[BackupImage, ImageWriter]] = {}
+        """Of other nodes' ranks; the writer writes one if its rank's own node is lost."""
         self.node = secrets.token_hex(8)
-        """What this persister proves to be; a successor is given the number of the one before it."""
-        self._listener: Listener | None = None
+        """The identity that this persister proves to have; a successor is given that of the persister before it."""
+        self._receiver: BackupReceiver | None = None
         self._throttle = Throttle(0)
 
     @property
-    def keepers(self) -> list[Keeper]:
-        """Of backups."""
-        return [keeper for _, keeper in self._backups.values()]
+    def writers(self) -> list[ImageWriter]:
+        """Of the backups."""
+        return [writer for _, writer in self._backups.values()]
 
-    def answer(self, connection: socket.socket, message: dict[str, Any], directory: str, asking: Keeper | None) -> None:
-        """Do what a rank says; `asking` has its image.
+    def answer(self, request: Any, asking: ImageWriter | None) -> tuple[messages.PersisterReply, list[int]]:
+        """Carry out a request of a rank; `asking` writes that rank's image. The reply, and descriptors for it.
 
         Raises:
-            ValueError, KeyError, TypeError: it makes no sense.
-            OSError: the rank is gone, or nobody can listen here.
+            ValueError: the request makes no sense.
         """
-        kind = message["t"]
         fds: list[int] = []
-        answer: dict[str, Any] = {"t": kind}
-        if kind == "node":
-            answer["node"] = self.node
-        elif kind == "listen":
-            answer |= self._listen(str(message["node"]), int(message["port"]))
-        elif kind == "inventory":
-            answer["ranks"] = self._inventory(directory)
-        elif kind in ("image", "persist"):
-            keeper = self._found(directory, int(message["of"]), backup=bool(message["backup"]))
-            if kind == "persist":
-                answer["done"] = keeper is not None and keeper.order(str(message["save_id"]))
-            elif keeper is not None:
-                fds = [keeper.image.fd]
-        elif kind == "settle":
-            self._settle(
-                directory, set(message["own"]), set(message["backups"]), str(message["resumed"]), int(message["step"])
-            )
-        elif kind == "room":
-            self._admit(message)
-            key = directory, int(message["of"])
-            answer["why"] = self._room(key, int(message["total_bytes"]), int(message["turn"]))
-        elif kind == "fit":
-            wanted = {(directory, int(rank)): int(size) for rank, size in message["rooms"]}
-            answer["why"] = self._fit(wanted, str(message["whose"]))
-        elif kind == "peers":
+        reply: messages.PersisterReply
+        if isinstance(request, messages.AskNode):
+            reply = messages.NodeIs(node=self.node)
+        elif isinstance(request, messages.Listen):
+            reply = self._listen(request)
+        elif isinstance(request, messages.AskInventory):
+            reply = self._inventory(request.directory)
+        elif isinstance(request, messages.AskImage):
+            writer = self._writer(request)
+            reply, fds = messages.ImageIs(), [writer.image.fd] if writer is not None else []
+        elif isinstance(request, messages.WriteSave):
+            writer = self._writer(request)
+            reply = messages.SaveOrdered(done=writer is not None and writer.order(request.save_id))
+        elif isinstance(request, messages.ReleaseOthers):
+            self._release_others(request)
+            reply = messages.OthersReleased()
+        elif isinstance(request, messages.ReserveBackup):
+            if self._receiver is not None:
+                self._receiver.admit(request.run, bytes.fromhex(request.secret))
+            key = request.directory, request.of
+            reply = messages.BackupReserved(why=self._reserve(key, request.total_bytes, request.turn))
+        elif isinstance(request, messages.CheckBackupsFit):
+            wanted = {(request.directory, rank): size for rank, size in request.rooms}
+            reply = messages.BackupsFit(why=self._check_fit(wanted, request.whose))
+        elif isinstance(request, messages.SetPeers):
             if asking is None:
                 raise ValueError("peers for a rank that has no memory here")
-            self._throttle.bytes_per_s = float(message["bytes_per_s"])
-            asking.send_to([_peer(message, told) for told in message["peers"]], self._throttle)
+            self._throttle.bytes_per_s = request.bytes_per_s
+            secret = bytes.fromhex(request.secret)
+            asking.send_to([Peer(peer, request.run, secret) for peer in request.peers], self._throttle)
+            reply = messages.PeersSet()
         else:
-            raise ValueError(f"asked for {kind!r}")
-        wire.send(connection, answer, fds)
+            raise ValueError(f"no request: {request!r}")  # noqa: TRY004 (the rank is wrong, not the caller)
+        return reply, fds
 
-    def _listen(self, node: str, port: int) -> dict[str, Any]:
-        if self._listener is None:
-            self.node = node or self.node
+    def _listen(self, request: messages.Listen) -> messages.Listening:
+        if self._receiver is None:
+            self.node = request.node or self.node
             try:
-                self._listener = Listener(self._kept, self.node, port)
+                self._receiver = BackupReceiver(self._backup_image, self.node, request.port)
             except OSError as error:
-                return {"why": f"nobody can listen on this node: {error}"}
-        return {"node": self.node, "port": self._listener.port, "addresses": addresses()}
+                return messages.Listening(why=f"this node cannot listen for backups: {error}")
+        return messages.Listening(node=self.node, port=self._receiver.port, addresses=tuple(addresses()))
 
-    def _admit(self, message: dict[str, Any]) -> None:
-        if self._listener is not None:
-            self._listener.admit(str(message["run"]), bytes.fromhex(message["secret"]))
-
-    def _kept(self, key: _Key) -> Kept | None:
+    def _backup_image(self, key: _Key) -> BackupImage | None:
         found = self._backups.get(key)
         return found[0] if found is not None else None
 
-    def _found(self, directory: str, rank: int, *, backup: bool) -> Keeper | None:
-        if not backup:
-            return self._persister.keepers.get((directory, rank))
-        found = self._backups.get((directory, rank))
+    def _writer(self, request: messages.AskImage | messages.WriteSave) -> ImageWriter | None:
+        key = request.directory, request.of
+        if not request.backup:
+            return self._own.get(key)
+        found = self._backups.get(key)
         return found[1] if found is not None else None
 
-    def _inventory(self, directory: str) -> list[tuple[int, bool]]:
-        """(rank, whether it is a backup) of all that is here for that folder of checkpoints."""
-        own = [(rank, False) for where, rank in self._persister.keepers if where == directory]
-        return own + [(rank, True) for where, rank in self._backups if where == directory]
+    def _inventory(self, directory: str) -> messages.Inventory:
+        own = [(rank, False) for where, rank in self._own if where == directory]
+        return messages.Inventory(ranks=(*own, *((rank, True) for where, rank in self._backups if where == directory)))
 
-    def _settle(self, directory: str, own: Collection[int], backups: Collection[int], resumed: str, step: int) -> None:
-        """A new run knows who sits here: the memory of others goes, and copies that came after what it resumed.
-
-        Args:
-            directory: Of the checkpoints.
-            own: Ranks that sit here now.
-            backups: Ranks whose backups are to stand here.
-            resumed: The save that the run has loaded from memory; empty where it has not.
-            step: What it goes on from; -1 where it has loaded nothing.
-        """
-        keepers = self._persister.keepers
-        for key in [key for key in keepers if key[0] == directory and key[1] not in own]:
-            keepers.pop(key).drop()
-        for key in [key for key in self._backups if key[0] == directory and key[1] not in backups]:
+    def _release_others(self, request: messages.ReleaseOthers) -> None:
+        directory = request.directory
+        for key in [key for key in self._own if key[0] == directory and key[1] not in request.own]:
+            self._own.pop(key).drop()
+        for key in [key for key in self._backups if key[0] == directory and key[1] not in request.backups]:
             self._drop(key)
-        here = [keeper for key, keeper in keepers.items() if key[0] == directory]
-        for sender in [sender for keeper in here for sender in keeper.senders]:
-            sender.give_up()  # who keeps what is told anew
-        for keeper in here:
-            keeper.send_to((), self._throttle)
-        here += [keeper for key, (_, keeper) in self._backups.items() if key[0] == directory]
-        for image in (keeper.image for keeper in here):
+        here = [writer for key, writer in self._own.items() if key[0] == directory]
+        for sender in [sender for writer in here for sender in writer.senders]:
+            sender.give_up()  # the ranks will name the peers again
+        for writer in here:
+            writer.send_to((), self._throttle)
+        here += [writer for key, (_, writer) in self._backups.items() if key[0] == directory]
+        for image in (writer.image for writer in here):
             held = {slot: one[1] for slot in SLOTS if (one := image.held(slot)) is not None}
-            has_it = any(note.save_id == resumed for note in held.values())
+            has_it = any(note.save_id == request.resumed for note in held.values())
             for slot, note in held.items():
-                # Copied last, it would be the newest and not all ranks have it; or it is of a way that was given up.
-                if (has_it and note.save_id != resumed) or 0 <= step < note.step:
+                # A newer copy is incomplete (not all ranks have it), or belongs to a training that was rolled back.
+                if (has_it and note.save_id != request.resumed) or 0 <= request.step < note.step:
                     image.begin(slot)
 
-    def _fit(self, rooms: Mapping[_Key, int], whose: str) -> str:
-        """Whether memory can be spared for these backups; why not. What is there already is not counted twice."""
-        there = {key: os.fstat(kept.image.fd).st_size for key, (kept, _) in self._backups.items() if key in rooms}
-        more_bytes = sum(size for key, size in rooms.items() if there.get(key) != size)
-        more_bytes -= sum(size for key, size in there.items() if rooms[key] != size)
+    def _check_fit(self, wanted: Mapping[_Key, int], whose: str) -> str:
+        """Why memory for these backups is not available; empty if it is. What is reserved already is not added."""
+        reserved = {
+            key: os.fstat(backup.image.fd).st_size for key, (backup, _) in self._backups.items() if key in wanted
+        }
+        more_bytes = sum(size for key, size in wanted.items() if reserved.get(key) != size)
+        more_bytes -= sum(size for key, size in reserved.items() if wanted[key] != size)
         what = "two backups of each rank would take another"
         if more_bytes <= 0:
             return ""
-        return memory_budget.refusal(more_bytes, memory_budget.rooms(), whose, what, memory_budget.UNASKED_SPARE_SHARE)
+        spare_share = memory_budget.UNASKED_SPARE_SHARE
+        return memory_budget.refusal(more_bytes, memory_budget.limits(), whose, what, spare_share)
 
-    def _room(self, key: _Key, total_bytes: int, turn: int = 0) -> str:
-        """Have memory for that rank's first or second backup; why there is none, empty where there is."""
+    def _reserve(self, key: _Key, total_bytes: int, turn: int = 0) -> str:
+        """Reserve memory for that rank's first or second backup; why it was refused, empty if it is reserved."""
         if key in self._backups:
-            kept, keeper = self._backups[key]
-            if os.fstat(kept.image.fd).st_size == total_bytes:
-                keeper.turn = turn
+            backup, writer = self._backups[key]
+            if os.fstat(backup.image.fd).st_size == total_bytes:
+                writer.turn = turn
                 return ""
             self._drop(key)
         try:
             fd = memory_budget.memory(total_bytes, f"rank {key[1]}", "its backup on another node takes")
         except CheckpointError as error:
             return error.what
-        kept = Kept(fd)
-        self._backups[key] = kept, Keeper(self._persister, fd, backup=kept.image, turn=turn)
+        backup = BackupImage(fd)
+        self._backups[key] = backup, ImageWriter(self._sealer, fd, backup=backup.image, turn=turn)
         return ""
 
     def _drop(self, key: _Key) -> None:
-        kept, keeper = self._backups.pop(key)
-        with kept.lock:
-            keeper.drop()
-
-
-def _peer(message: dict[str, Any], told: dict[str, Any]) -> Peer:
-    return Peer(
-        str(told["name"]),
-        str(told["node"]),
-        tuple(map(str, told["addresses"])),
-        int(told["port"]),
-        str(message["run"]),
-        bytes.fromhex(message["secret"]),
-    )
+        backup, writer = self._backups.pop(key)
+        with backup.lock:
+            writer.drop()

@@ -1,4 +1,4 @@
-"""Who keeps whose backup: the ranks find out who sits where, take their memory, and tell their persisters."""
+"""Sets up backups: all ranks agree on which node keeps whose copies, reserve the memory, and tell their persisters."""
 
 from __future__ import annotations
 
@@ -12,82 +12,60 @@ from typing import Any, NamedTuple
 from torch.distributed.tensor import DTensor
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.backup.placement import Layout, place
+from slurm_robust.checkpoint.saving.backup.placement import ParallelLayout, place
 from slurm_robust.checkpoint.saving.rank.buffers import Buffers, Retention
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Plan, Ranks
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup, SavePlan
+from slurm_robust.checkpoint.saving.shared import messages
 from slurm_robust.checkpoint.saving.shared.image import MOST_BACKUPS
+from slurm_robust.checkpoint.saving.shared.options import BackupOptions
 
 _REMEDY = "Give the job more memory (--mem), or keep fewer backups: Checkpointer(backups=1), or 0"
 _HOW_MANY = ("no backup is kept", "one backup of each rank is kept, not two")
 
 Backups = tuple[tuple[int, ...], ...]
-"""Rank → the ranks on whose nodes its copies are kept, too."""
+"""Rank → the ranks on whose nodes its backups are kept."""
 
 
-class Wish(NamedTuple):
-    """What was asked for.
-
-    Attributes:
-        retention: What stays.
-        backups: Of each rank, 0 to 2; None: as many as there are other nodes and memory for, where the agents of a
-            watch step keep the buffers.
-        layout: Parallel groups, name → size, the fastest first; None: as the state's tensors tell.
-        bytes_per_s: Of a node, at most.
-    """
-
-    retention: Retention
-    backups: int | None
-    layout: Mapping[str, int] | None
-    bytes_per_s: float
-
-
-def asked(backups: int | None) -> int | None:
-    """What may be asked for.
-
-    Raises:
-        ValueError: another number of backups.
-    """
-    if backups not in (None, *range(MOST_BACKUPS + 1)):
-        raise ValueError(f"backups is {backups!r}: 0, 1 or 2 of each rank, or None: as many as fit")
-    return backups
-
-
-class Resumed(NamedTuple):
-    """What a run goes on from: the id of a save in memory, empty for none; the step, -1 where nothing was loaded."""
+class ResumedFrom(NamedTuple):
+    """What a run continues from: the id of a save in memory, empty for none; the step, -1 if nothing was loaded."""
 
     resumed: str = ""
     step: int = -1
 
 
-class Seat(NamedTuple):
-    """Where a rank sits; `node` is its persister's number."""
+class SetupOptions(NamedTuple):
+    """What was asked for, and what this run continues from."""
+
+    retention: Retention
+    backups: BackupOptions
+    resumed: ResumedFrom = ResumedFrom()
+
+
+class RankNode(NamedTuple):
+    """The node of a rank: the identity of its persister, its name, and whether an agent runs that persister."""
 
     node: str
     name: str
     by_agent: bool
 
 
-class Call(NamedTuple):
-    """Where a rank's persister can be called, and how much memory a backup of that rank takes."""
+class BackupEndpoint(NamedTuple):
+    """Where a rank's persister listens for backups, and how much memory a backup of that rank takes."""
 
     port: int
     addresses: tuple[str, ...]
     image_bytes: int
 
 
-def seat(link: Link) -> Seat:
-    """This rank's.
-
-    Raises:
-        CheckpointError: the persister is gone.
-    """
-    answer, _ = link.ask({"t": "node"})
-    return Seat(str(answer["node"]), os.environ.get("SLURMD_NODENAME") or socket.gethostname(), link.by_agent)
+def rank_node(link: PersisterLink) -> RankNode:
+    """This rank's node. Raises CheckpointError if no persister answers."""
+    reply, _ = link.ask(messages.AskNode(), messages.NodeIs)
+    return RankNode(reply.node, os.environ.get("SLURMD_NODENAME") or socket.gethostname(), link.by_agent)
 
 
 def axes(flat: Mapping[str, Any], world_size: int) -> dict[str, int]:
-    """The parallel groups that a state's tensors tell of, the fastest first; without any, all are one group."""
+    """The parallel groups of the meshes of a state's tensors, the fastest first; without meshes, one group of all."""
     meshes = [value.device_mesh for value in flat.values() if isinstance(value, DTensor)]
     mesh = max(meshes, key=lambda one: (one.size(), one.ndim), default=None)
     if mesh is None or mesh.mesh.flatten().tolist() != list(range(world_size)):
@@ -96,36 +74,36 @@ def axes(flat: Mapping[str, Any], world_size: int) -> dict[str, int]:
     return dict(reversed(list(zip(names, mesh.mesh.shape, strict=True))))
 
 
-def wanted(seats: list[Seat], wish: Wish) -> tuple[int, str]:
-    """How many backups each rank is to have, and why they are fewer than was asked for. Pure."""
-    nodes = len({one.node for one in seats})
-    if wish.backups is None:
-        return min(MOST_BACKUPS, nodes - 1) if all(one.by_agent for one in seats) else 0, ""
-    most = wish.backups
-    found = min(most, nodes - 1)
-    few = "all ranks are on one node" if nodes == 1 else "there are two nodes"
-    return found, f"{_HOW_MANY[found]}: {few}" if found < most else ""
+def wanted(nodes: list[RankNode], options: BackupOptions) -> tuple[int, str]:
+    """How many backups each rank gets, and why they are fewer than asked for. Pure."""
+    count = len({one.node for one in nodes})
+    if options.copies is None:
+        return min(MOST_BACKUPS, count - 1) if all(one.by_agent for one in nodes) else 0, ""
+    found = min(options.copies, count - 1)
+    few = "all ranks are on one node" if count == 1 else "there are two nodes"
+    return found, f"{_HOW_MANY[found]}: {few}" if found < options.copies else ""
 
 
-def backups(seats: list[Seat], wish: Wish, groups: Mapping[str, int], copies: int) -> Backups:
-    """Rank → the ranks on whose nodes it is kept, too; empty where no backups are kept. Pure.
+def backups(nodes: list[RankNode], options: BackupOptions, groups: Mapping[str, int], copies: int) -> Backups:
+    """Rank → the ranks on whose nodes its backups are kept; empty if no backups are kept. Pure.
 
     Raises:
-        CheckpointError: the layout is not one of these ranks.
+        CheckpointError: the sizes of the layout do not multiply to the number of ranks.
     """
     if not copies:
         return ()
     numbers: dict[str, int] = {}
-    node_of = [numbers.setdefault(one.node, len(numbers)) for one in seats]
+    node_of = [numbers.setdefault(one.node, len(numbers)) for one in nodes]
     try:
-        placed = place(Layout(wish.layout or groups, node_of=node_of), copies)
+        placed = place(ParallelLayout(options.layout or groups, node_of=node_of), copies)
     except ValueError as error:
-        raise CheckpointError(str(error), "Checkpointer(layout=...) names sizes whose product is all ranks") from None
+        remedy = "BackupOptions(layout=...) names sizes whose product is the number of ranks"
+        raise CheckpointError(str(error), remedy) from None
     return placed.backups if placed is not None else ()
 
 
-class Arranged(NamedTuple):
-    """The buffers, who keeps what, and why that are fewer backups than were asked for; empty where they are not."""
+class BackupSetup(NamedTuple):
+    """The buffers, which node keeps what, and why there are fewer backups than asked for; empty if there are not."""
 
     buffers: Buffers
     backups: Backups
@@ -133,153 +111,156 @@ class Arranged(NamedTuple):
 
 
 def arrange(
-    link: Link, plan: Plan, ranks: Ranks, wish: Wish, *, groups: Mapping[str, int], resumed: Resumed
-) -> Arranged:
-    """Take memory for this rank's copies and for those that its node keeps, and have them sent; all ranks call it.
+    link: PersisterLink, plan: SavePlan, ranks: RankGroup, options: SetupOptions, groups: Mapping[str, int]
+) -> BackupSetup:
+    """Reserve memory for this rank's copies and for backups on its node, and start sending; all ranks call it.
 
     Args:
         link: To this node's persister.
         plan: This rank's share.
-        ranks: Who saves together.
-        wish: What was asked for.
-        groups: Where `wish` does not tell the parallel groups.
-        resumed: What this run goes on from.
+        ranks: All ranks that save together.
+        options: What was asked for.
+        groups: The parallel groups if `options` does not name them.
 
     Raises:
-        CheckpointError: it does not fit, or nobody can be reached; the same on all ranks.
+        CheckpointError: memory is short, or a persister does not answer; the same on all ranks.
     """
-    together = _Together(ranks)
-    seats: list[Seat] = together.all(lambda: seat(link))
-    here = _Here(link, together, seats, resumed)
-    copies, fewer = wanted(seats, wish)
-    placed = backups(seats, wish, groups, copies)
-    here.settle(placed)
-    link.standing = []
-    found: list[Buffers] = []
-    together.one(lambda: found.append(Buffers(link, plan, ranks.world_size, wish.retention)))
-    together.meet()
-    buffers = found[0]
+    collective = _Collective(ranks)
+    nodes: list[RankNode] = collective.all(lambda: rank_node(link))
+    here = _NodeMemory(link, collective, nodes, options.resumed)
+    copies, fewer = wanted(nodes, options.backups)
+    placed = backups(nodes, options.backups, groups, copies)
+    here.release_others(placed)
+    link.replayed = []
+    made: list[Buffers] = []
+    collective.one(lambda: made.append(Buffers(link, plan, ranks.world_size, options.retention)))
+    collective.check()
+    buffers = made[0]
     if not placed:
-        return Arranged(buffers, placed, fewer)
-    calls: list[Call] = together.all(lambda: _listen(link, seats[ranks.rank], os.fstat(buffers.image.fd).st_size))
-    run = {"run": link.run, "secret": ranks.told(secrets.token_hex(32))}
-    if copies == MOST_BACKUPS and wish.backups is None:
+        return BackupSetup(buffers, placed, fewer)
+    image_bytes = os.fstat(buffers.image.fd).st_size
+    endpoints: list[BackupEndpoint] = collective.all(lambda: _listen(link, nodes[ranks.rank], image_bytes))
+    secret: str = ranks.broadcast(secrets.token_hex(32))
+    if copies == MOST_BACKUPS and options.backups.copies is None:
         try:
-            here.fit(placed, calls)
-            rooms = here.rooms(placed, calls, run)
+            here.check_fit(placed, endpoints)
+            reserved = here.reserve(placed, endpoints, secret)
         except CheckpointError as error:
             copies, fewer = 1, f"{_HOW_MANY[1]}: {error}"
-            placed = backups(seats, wish, groups, copies)
-            here.settle(placed)
-            rooms = here.rooms(placed, calls, run)
+            placed = backups(nodes, options.backups, groups, copies)
+            here.release_others(placed)
+            reserved = here.reserve(placed, endpoints, secret)
     else:
-        rooms = here.rooms(placed, calls, run)
-    peers = [_peer(seats[other], calls[other]) for other in placed[ranks.rank]]
-    told = {"t": "peers", "peers": peers, "bytes_per_s": wish.bytes_per_s, **run}
-    together.one(lambda: link.ask(told))
-    together.meet()
+        reserved = here.reserve(placed, endpoints, secret)
+    peers = messages.SetPeers(
+        peers=tuple(_address(nodes[other], endpoints[other]) for other in placed[ranks.rank]),
+        bytes_per_s=options.backups.bytes_per_s,
+        run=link.run,
+        secret=secret,
+    )
+    collective.one(lambda: link.ask(peers, messages.PeersSet))
+    collective.check()
     buffers.backups = copies
-    listen = {"t": "listen", "node": seats[ranks.rank].node, "port": calls[ranks.rank].port}
-    link.standing = [listen, *rooms, told]
-    return Arranged(buffers, placed, fewer)
+    listen = messages.Listen(node=nodes[ranks.rank].node, port=endpoints[ranks.rank].port)
+    link.replayed = [
+        (listen, messages.Listening),
+        *((one, messages.BackupReserved) for one in reserved),
+        (peers, messages.PeersSet),
+    ]
+    return BackupSetup(buffers, placed, fewer)
 
 
-def _listen(link: Link, mine: Seat, image_bytes: int) -> Call:
-    answer, _ = link.ask({"t": "listen", "node": mine.node, "port": 0})
-    if "why" in answer:
-        raise CheckpointError(f"{mine.name}: {answer['why']}", _REMEDY)
-    return Call(int(answer["port"]), tuple(map(str, answer["addresses"])), image_bytes)
+def _listen(link: PersisterLink, mine: RankNode, image_bytes: int) -> BackupEndpoint:
+    reply, _ = link.ask(messages.Listen(node=mine.node, port=0), messages.Listening)
+    if reply.why:
+        raise CheckpointError(f"{mine.name}: {reply.why}", _REMEDY)
+    return BackupEndpoint(reply.port, reply.addresses, image_bytes)
 
 
-def _peer(keeps: Seat, call: Call) -> dict[str, Any]:
-    return {"name": f"node {keeps.name}", "node": keeps.node, "port": call.port, "addresses": list(call.addresses)}
+def _address(on: RankNode, endpoint: BackupEndpoint) -> messages.PeerAddress:
+    return messages.PeerAddress(name=f"node {on.name}", node=on.node, port=endpoint.port, addresses=endpoint.addresses)
 
 
-class _Here:
-    """What a node's persister is told of the memory that it is to have; all ranks call these methods."""
+class _NodeMemory:
+    """Tells this node's persister what memory to hold; all ranks call these methods."""
 
-    def __init__(self, link: Link, together: _Together, seats: list[Seat], resumed: Resumed) -> None:
-        self._link, self._together, self._resumed = link, together, resumed
-        self._rank = together.ranks.rank
-        self._seat = seats[self._rank]
-        self._own = [rank for rank, one in enumerate(seats) if one.node == self._seat.node]
+    def __init__(
+        self, link: PersisterLink, collective: _Collective, nodes: list[RankNode], resumed: ResumedFrom
+    ) -> None:
+        self._link, self._collective, self._resumed = link, collective, resumed
+        self._rank = collective.ranks.rank
+        self._node = nodes[self._rank]
+        self._own = [rank for rank, one in enumerate(nodes) if one.node == self._node.node]
 
-    def _kept(self, placed: Backups) -> list[int]:
-        return [rank for rank, others in enumerate(placed) if any(other in self._own for other in others)]
+    def _backed_up_here(self, placed: Backups) -> tuple[int, ...]:
+        return tuple(rank for rank, others in enumerate(placed) if any(other in self._own for other in others))
 
-    def settle(self, placed: Backups) -> None:
-        """Let all memory go that nobody needs any more."""
+    def release_others(self, placed: Backups) -> None:
+        """Release all memory that this run does not need."""
         if self._own[0] == self._rank:
-            told = {"own": self._own, "backups": self._kept(placed), **self._resumed._asdict()}
-            self._together.one(lambda: self._link.ask({"t": "settle", **told}))
-        self._together.meet()
+            kept = self._backed_up_here(placed)
+            request = messages.ReleaseOthers(own=tuple(self._own), backups=kept, **self._resumed._asdict())
+            self._collective.one(lambda: self._link.ask(request, messages.OthersReleased))
+        self._collective.check()
 
-    def fit(self, placed: Backups, calls: list[Call]) -> None:
-        """Ask whether all nodes have the memory; nothing is taken.
-
-        Raises:
-            CheckpointError: one has not.
-        """
+    def check_fit(self, placed: Backups, endpoints: list[BackupEndpoint]) -> None:
+        """Check whether all nodes have the memory; nothing is reserved. Raises CheckpointError if a node has not."""
         if self._own[0] == self._rank:
-            rooms = [(rank, calls[rank].image_bytes) for rank in self._kept(placed)]
-            told = {"t": "fit", "rooms": rooms, "whose": f"node {self._seat.name}"}
-            self._together.one(lambda: _yes(self._link, told))
-        self._together.meet()
+            rooms = tuple((rank, endpoints[rank].image_bytes) for rank in self._backed_up_here(placed))
+            request = messages.CheckBackupsFit(rooms=rooms, whose=f"node {self._node.name}")
+            self._collective.one(lambda: _granted(self._link.ask(request, messages.BackupsFit)[0]))
+        self._collective.check()
 
-    def rooms(self, placed: Backups, calls: list[Call], run: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Take the memory; what the persister was told for it.
-
-        Raises:
-            CheckpointError: it does not fit on some node.
-        """
-        rooms = [
-            {"t": "room", "of": rank, "turn": turn, "total_bytes": calls[rank].image_bytes, **run}
+    def reserve(self, placed: Backups, endpoints: list[BackupEndpoint], secret: str) -> list[messages.ReserveBackup]:
+        """Reserve the memory; the requests for it. Raises CheckpointError if a node has too little memory."""
+        requests = [
+            messages.ReserveBackup(
+                of=rank, turn=turn, total_bytes=endpoints[rank].image_bytes, run=self._link.run, secret=secret
+            )
             for rank, others in enumerate(placed)
             for turn, other in enumerate(others)
             if other == self._rank
         ]
-        for room in rooms:
-            self._together.one(functools.partial(_yes, self._link, room, _REMEDY))
-        self._together.meet()
-        return rooms
+        for request in requests:
+            self._collective.one(functools.partial(self._reserve, request))
+        self._collective.check()
+        return requests
+
+    def _reserve(self, request: messages.ReserveBackup) -> None:
+        _granted(self._link.ask(request, messages.BackupReserved)[0], _REMEDY)
 
 
-def _yes(link: Link, message: dict[str, Any], remedy: str = "") -> None:
-    answer, _ = link.ask(message)
-    if answer["why"]:
-        raise CheckpointError(str(answer["why"]), remedy)
+def _granted(reply: messages.BackupsFit | messages.BackupReserved, remedy: str = "") -> None:
+    if reply.why:
+        raise CheckpointError(reply.why, remedy)
 
 
-class _Together:
-    """What one rank cannot do, none does."""
+class _Collective:
+    """Runs steps on all ranks: if one rank fails, all of them raise the same error."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: RankGroup) -> None:
         self.ranks = ranks
         self._failure = ""
 
-    def one(self, what: Callable[[], Any]) -> Any:
-        """Do it, unless something went wrong before."""
+    def one(self, step: Callable[[], Any]) -> Any:
+        """Run a step on this rank, unless an earlier one failed."""
         if self._failure:
             return None
         try:
-            return what()
+            return step()
         except CheckpointError as error:
             self._failure = str(error)
             return None
 
-    def all(self, what: Callable[[], Any]) -> list[Any]:
-        """Do it on all ranks; what each came to."""
-        found = self.ranks.gather((self.one(what), self._failure))
+    def all(self, step: Callable[[], Any]) -> list[Any]:
+        """Run a step on all ranks; each rank's result. Raises CheckpointError if a rank failed."""
+        found = self.ranks.gather((self.one(step), self._failure))
         self._failure = ""
         failure = next((why for _, why in found if why), "")
         if failure:
             raise CheckpointError(failure)
         return [value for value, _ in found]
 
-    def meet(self) -> None:
-        """All ranks are through with what came before.
-
-        Raises:
-            CheckpointError: one is not.
-        """
+    def check(self) -> None:
+        """Wait for all ranks. Raises CheckpointError if a rank failed in an earlier step."""
         self.all(lambda: None)

@@ -1,4 +1,4 @@
-"""One rank's image within a persister, and the thread that writes it."""
+"""One rank's image within a persister, and the thread that writes its copies to files."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from typing import Protocol
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.backup.sender import Peer, Sender, Throttle
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.shared import local_files, wire
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note
+from slurm_robust.checkpoint.saving.shared import file_writer, local_files, wire
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note
+from slurm_robust.checkpoint.saving.shared.messages import Notice, SaveEnded
 from slurm_robust.checkpoint.saving.shared.tiers import LOCAL, SHARED
 from slurm_robust.checkpoint.store import seals
 
 
-class Sealing(Protocol):
-    """What seals a save once all ranks' files are there; the persister."""
+class SaveSealer(Protocol):
+    """Seals a save once all ranks' files are written; the persister."""
 
-    def poke(self) -> None:
-        """Have it look whether there is anything left to do."""
+    def wake(self) -> None:
+        """Have its main loop check whether anything is left to do."""
 
-    def sealing(
-        self, keeper: Keeper, description: Description, folder: Path, note: Note, done: Callable[[], None]
+    def seal(
+        self, writer: ImageWriter, description: ImageDescription, folder: Path, note: Note, done: Callable[[], None]
     ) -> None:
-        """Seal a save beside whatever is written next; then call `done`."""
+        """Seal a save in a thread of its own; then call `done`."""
 
 
-class Keeper:
+class ImageWriter:
     """One rank's image, and the thread that writes it.
 
     Args:
-        persister: Which it belongs to.
+        sealer: The persister.
         fd: Of the image.
-        backup: It is another node's rank's: written only where that is asked for.
+        backup: The image, if it is the backup of a rank of another node: written only on request.
         turn: Which of that rank's backups it is, 0 or 1.
     """
 
-    def __init__(self, persister: Sealing, fd: int, *, backup: Image | None = None, turn: int = 0) -> None:
-        self.persister = persister
+    def __init__(self, sealer: SaveSealer, fd: int, *, backup: Image | None = None, turn: int = 0) -> None:
+        self.sealer = sealer
         self.image = backup or Image(fd)
         self.backup, self.turn = backup is not None, turn
         self.connection: socket.socket | None = None
@@ -52,52 +52,55 @@ class Keeper:
         self.dropped = False
         self.senders: list[Sender] = []
         self._orders: set[str] = set()
-        """Saves that are to be written to the shared file system whatever was meant with them."""
+        """Saves to write to the shared file system whatever their tiers are."""
         self._flushed: set[str] = set()
         self._open: set[int] = set()
-        """Numbers of copies that are written, and wait for their seal."""
+        """Numbers of copies that are written and not sealed yet."""
         self._writing = self._memory_gone = False
         self._memory = threading.Lock()
-        """Held by who lets the memory go, and by a seal that writes into it: nobody waits for that one."""
-        self._left: set[str] = set()
-        self._left_s = 0.0
+        """Held while the memory is released, and while a seal's outcome is written into it."""
+        self._orphaned: set[str] = set()
+        """Saves whose process has ended."""
+        self._orphaned_s = 0.0
         self._thread = threading.Thread(target=self._live, daemon=True)
 
     def start(self) -> None:
-        """Begin to write what is complete, and to send it."""
+        """Begin to write and to send complete copies."""
         if self._thread.ident is None:
             self._thread.start()
         self.wake.set()
         for sender in self.senders:
             sender.wake.set()
 
-    def rank_gone(self) -> None:
-        """The rank's process is gone; what it left complete is written."""
+    def rank_ended(self) -> None:
+        """The rank's process has ended; its complete copies are written."""
         held = (self.image.held(slot) for slot in SLOTS)
-        self._left = {one[1].save_id for one in held if one is not None}
-        self.connection, self._left_s = None, time.monotonic()
+        self._orphaned = {one[1].save_id for one in held if one is not None}
+        self.connection, self._orphaned_s = None, time.monotonic()
         self.start()
 
-    def left_s(self, save_id: str) -> float | None:
-        """When the process that made this copy was gone, CLOCK_MONOTONIC; None while it lives."""
-        return self._left_s if save_id in self._left else None
+    def orphaned_s(self, save_id: str) -> float | None:
+        """When the process that made this copy ended, CLOCK_MONOTONIC; None while it lives."""
+        return self._orphaned_s if save_id in self._orphaned else None
 
     def send_to(self, peers: Sequence[Peer], throttle: Throttle) -> None:
-        """Have its copies kept by these nodes, too, from now on, and by no others."""
+        """Send its copies to these nodes from now on, and to no others."""
         for sender in self.senders:
             sender.give_up()
         for sender in self.senders:
             sender.end()
-        self.senders = [Sender(self.image, peer, throttle, self._told_of, number) for number, peer in enumerate(peers)]
+        self.senders = [
+            Sender(self.image, peer, throttle, self._backup_changed, number) for number, peer in enumerate(peers)
+        ]
 
     def order(self, save_id: str) -> bool:
-        """Write that save to the shared file system, too; False where it is not here."""
+        """Write that save to the shared file system, too; False if it is not in this image."""
         for slot in SLOTS:
             held = self.image.held(slot)
             if held is not None and held[1].save_id == save_id:
-                # Whoever made it lives no more: it is another process that asks, or none.
-                self._left.add(save_id)
-                self._left_s = time.monotonic()
+                # The process that made it has ended: another one asks, or none.
+                self._orphaned.add(save_id)
+                self._orphaned_s = time.monotonic()
                 if held[0] not in self._open:
                     self._orders.add(save_id)
                     self.start()
@@ -105,7 +108,7 @@ class Keeper:
         return False
 
     def flush(self) -> None:
-        """Write what is in memory only, too: no rank is there any more, and this process is to end."""
+        """Write what is in memory only, too: no rank is connected any more, and this process is about to end."""
         description = self.image.described()
         for slot in SLOTS:
             held = self.image.held(slot)
@@ -116,7 +119,7 @@ class Keeper:
                 self.order(held[1].save_id)
 
     def drop(self) -> None:
-        """Let the memory go, once what is complete is written; seals that wait for other nodes are not waited for."""
+        """Release the memory once complete copies are written; does not wait for seals that wait for other nodes."""
         self.send_to((), Throttle(0))
         self.dropped = True
         self.start()
@@ -132,7 +135,7 @@ class Keeper:
         return not self._writing and (self.image.described() is None or not self._due())
 
     def _due(self) -> list[tuple[int, int, Note]]:
-        """(slot, number, note) of what is to be written, oldest first."""
+        """(slot, number, note) of copies to write, oldest first."""
         due = [] if self.backup else self.image.due()
         if self._orders:
             held = [(slot, *one) for slot in SLOTS if (one := self.image.held(slot)) is not None]
@@ -145,16 +148,16 @@ class Keeper:
             self.wake.clear()
             description = self.image.described()
             while description is not None and (due := [one for one in self._due() if one[1] not in self._open]):
-                self._writing = True  # before its order is off the list: nobody is to believe that all is done
+                self._writing = True  # before its order is removed from the list, so that `idle` is never wrong
                 try:
                     self._write(description, *due[0])
                 finally:
                     self._writing = False
-            self.persister.poke()
+            self.sealer.wake()
             if self.dropped:
-                return  # what waits for its seal does not need the memory
+                return  # copies that wait for their seal do not need the memory
 
-    def _write(self, description: Description, slot: int, number: int, note: Note) -> None:
+    def _write(self, description: ImageDescription, slot: int, number: int, note: Note) -> None:
         file_writer.reached("copy taken")
         folder = Path(description.directory) / note.folder
         ordered = note.save_id in self._orders
@@ -166,16 +169,16 @@ class Keeper:
             self.image.finish(slot, number, digest)
             file_writer.reached("copy finished")
             return
-        written = self.backup and self._written(folder, description, note)
+        written = self.backup and self._written_elsewhere(folder, description, note)
         if written and description.rank:
             return
         try:
-            # The persister before this one may have been killed after it had sealed it; who wrote it, before it had.
+            # An earlier persister may have been killed after it had sealed this save, or between writing and sealing.
             if not written and ((description.rank and not ordered) or seals.read(folder) is None):
                 digest = self._write_files(description, slot, number, folder, note)
         except CheckpointError as error:
             failure = str(error)
-        except Exception as error:  # noqa: BLE001 (a fault of ours costs this save, not those to come)
+        except Exception as error:  # noqa: BLE001 (a fault of ours costs this save only)
             failure = f"{folder}: {type(error).__name__}: {error}"
 
         def finish() -> None:
@@ -186,19 +189,19 @@ class Keeper:
 
         if description.rank == 0 and not failure:
             self._open.add(number)
-            self.persister.sealing(self, description, folder, note, finish)
+            self.sealer.seal(self, description, folder, note, finish)
             return
         if failure:
-            self.tell(note, failure)
+            self.save_ended(note, failure)
         finish()
         file_writer.reached("copy finished")
 
-    def _written(self, folder: Path, description: Description, note: Note) -> bool:
-        # When agents end, both backups of a lost rank are to be written: the second one leaves that to the first.
+    def _written_elsewhere(self, folder: Path, description: ImageDescription, note: Note) -> bool:
+        # When agents end, both backups of a lost rank are ordered: the second one waits for the first to write.
         patience = 1 + self.turn if note.save_id in self._flushed else 1
         return file_writer.written_by_another(folder, description, note.save_id, patience * file_writer.ANOTHER_S)
 
-    def _write_files(self, description: Description, slot: int, number: int, folder: Path, note: Note) -> bytes:
+    def _write_files(self, description: ImageDescription, slot: int, number: int, folder: Path, note: Note) -> bytes:
         found, digest = [], b""
         writer = file_writer.WRITERS[1 + self.turn if self.backup else 0]
         if description.file_bytes:
@@ -208,35 +211,35 @@ class Keeper:
         if description.rank == 0:
             found.append(file_writer.write_file(folder, file_writer.METADATA, [self.image.metadata], writer))
         if self.image.held(slot) != (number, note):
-            raise CheckpointError(f"{folder}: a newer copy took its place in memory while it was written")
+            raise CheckpointError(f"{folder}: a newer copy overwrote it in memory while it was written")
         file_writer.note_part(folder, file_writer.part_of(description, note, tuple(found)))
         return digest
 
-    def _write_local(self, description: Description, slot: int, note: Note) -> bytes:
-        """Write to the node's own disk; what goes wrong there is told, and costs that tier alone."""
+    def _write_local(self, description: ImageDescription, slot: int, note: Note) -> bytes:
+        """Write to the node's own disk; a failure is reported, and costs this tier only."""
         try:
             return local_files.write(description, self.image, slot, note)
         except CheckpointError as error:
             failure = str(error)
         except Exception as error:  # noqa: BLE001 (as above)
             failure = f"{type(error).__name__}: {error}"
-        self._word(f"step {note.step} is not on this node's disk, training goes on: {failure}")
+        self._notice(f"step {note.step} is not on this node's disk, training continues: {failure}")
         return b""
 
-    def tell(self, note: Note, failure: str, warning: str = "") -> None:
-        """Tell the rank how a save ended (no failure: sealed); where it is gone, stderr."""
-        message = {"t": "ended", "step": note.step, "failure": failure, "warning": warning}
-        if not self._told(message) and (failure or warning):
-            say(f"step {note.step} is not saved: {failure}" if failure else warning)
+    def save_ended(self, note: Note, failure: str, warning: str = "") -> None:
+        """Report to the rank how a save ended (no failure: sealed); if the rank is gone, on stderr."""
+        message = SaveEnded(step=note.step, failure=failure, warning=warning)
+        if not self._sent(message) and (failure or warning):
+            log(f"step {note.step} is not saved: {failure}" if failure else warning)
 
-    def _told_of(self, step: int, backup: str) -> None:
-        self._word(f"step {step}: {backup}")
+    def _backup_changed(self, step: int, text: str) -> None:
+        self._notice(f"step {step}: {text}")
 
-    def _word(self, text: str) -> None:
-        if not self._told({"t": "word", "text": text}):
-            say(text)
+    def _notice(self, text: str) -> None:
+        if not self._sent(Notice(text=text)):
+            log(text)
 
-    def _told(self, message: dict[str, object]) -> bool:
+    def _sent(self, message: SaveEnded | Notice) -> bool:
         connection = self.connection
         if connection is not None:
             with contextlib.suppress(OSError):
@@ -245,8 +248,8 @@ class Keeper:
         return False
 
 
-def say(text: str) -> None:
-    """A line on stderr."""
+def log(text: str) -> None:
+    """Write a line to stderr."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"slurm_robust.checkpoint: {text}\n")
         sys.stderr.flush()

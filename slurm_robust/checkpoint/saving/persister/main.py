@@ -1,9 +1,9 @@
-"""The persister: owns the buffers of a node's ranks, and writes what was copied into them.
+"""The persister, one process a node: owns the buffers of the node's ranks, and writes what was copied into them.
 
-One a node. It serves whoever connects to the socket it was given: an agent's, then it stays until the agent goes, or a
-rank's, then it ends when the last rank has gone and all that was complete is written. A rank that is killed leaves its
-buffers here; the rank that comes in its place is given them. It also keeps copies of ranks of other nodes, which their
-persisters send, and sends its own ranks' copies to others: who to whom is told by the ranks.
+It serves all processes that connect to the socket it was given. An agent's persister stays until the agent ends. A
+rank's ends when the last rank has ended and all complete copies are written. The buffers of a killed rank stay here,
+and the rank that replaces it gets them back. The persister also receives copies from persisters of other nodes, and
+sends copies of its own ranks to them; the ranks tell it which.
 """
 
 from __future__ import annotations
@@ -23,19 +23,17 @@ from typing import Any
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import rollback_log
-from slurm_robust.checkpoint.saving.backup.service import Neighbours
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.persister.image_writer import Keeper, say
-from slurm_robust.checkpoint.saving.rank import memory_budget
-from slurm_robust.checkpoint.saving.shared import wire
-from slurm_robust.checkpoint.saving.shared.image import Description, Note
+from slurm_robust.checkpoint.saving.backup.service import BackupService
+from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter, log
+from slurm_robust.checkpoint.saving.shared import file_writer, memory_budget, messages, wire
+from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
 from slurm_robust.checkpoint.store import seals
 from slurm_robust.checkpoint.store.demotion import demote
 
 PARTS_TIMEOUT_S = 1800.0
 """How long the rank that seals waits for the other ranks' files."""
 ORPHANED_TIMEOUT_S = 60.0
-"""The same once its own rank has gone, and nothing is written there: ranks that died in a copy never write it."""
+"""The same once its own process has ended and no file grows: ranks that died during a copy never write theirs."""
 _NICE = 10
 _PR_SET_NAME = 15
 
@@ -45,102 +43,104 @@ class Persister:
 
     Args:
         listening: Where ranks connect.
-        lifeline: A pipe whose other end the agent holds; None for one that ends with its last rank.
+        lifeline: A pipe whose other end the agent holds; None for a persister that ends with its last rank.
     """
 
     def __init__(self, listening: socket.socket, lifeline: int | None) -> None:
         self.listening = listening
         self.lifeline = lifeline
-        self.keepers: dict[tuple[str, int], Keeper] = {}
-        self.neighbours = Neighbours(self)
-        self.connections: dict[socket.socket, Keeper | None] = {}
-        self._seals = 0
+        self.writers: dict[tuple[str, int], ImageWriter] = {}
+        self.backups = BackupService(self, self.writers)
+        self.connections: dict[socket.socket, ImageWriter | None] = {}
+        self._open_seals = 0
         self._lock = threading.Lock()
         self._pruning = threading.Lock()
-        self._poke_read, self._poke_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def poke(self) -> None:
-        """Have the loop look whether there is anything left to do."""
+    def wake(self) -> None:
+        """Have the main loop check whether anything is left to do."""
         with contextlib.suppress(OSError):
-            os.write(self._poke_write, b"!")
+            os.write(self._wake_write, b"!")
 
     # -- sealing -----------------------------------------------------------------------------------------------
 
-    def sealing(
-        self, keeper: Keeper, description: Description, folder: Path, note: Note, done: Callable[[], None]
+    def seal(
+        self, writer: ImageWriter, description: ImageDescription, folder: Path, note: Note, done: Callable[[], None]
     ) -> None:
-        """Seal a save once all ranks' parts are there, beside whatever is written next; then call `done`."""
+        """Seal a save in a thread of its own once all ranks' parts are written; then call `done`."""
         with self._lock:
-            self._seals += 1
-        threading.Thread(target=self._seal, args=(keeper, description, folder, note, done), daemon=True).start()
+            self._open_seals += 1
+        threading.Thread(target=self._seal, args=(writer, description, folder, note, done), daemon=True).start()
 
     def _seal(
-        self, keeper: Keeper, description: Description, folder: Path, note: Note, done: Callable[[], None]
+        self, writer: ImageWriter, description: ImageDescription, folder: Path, note: Note, done: Callable[[], None]
     ) -> None:
         failure = warning = ""
         try:
-            self._wait_and_seal(keeper, description, folder, note)
-            warning = self._retain(description)
+            self._wait_and_seal(writer, description, folder, note)
+            warning = self._prune(description)
         except CheckpointError as error:
             failure = str(error)
-        except Exception as error:  # noqa: BLE001 (as above)
+        except Exception as error:  # noqa: BLE001 (a fault of ours costs this save only)
             failure = f"{folder}: {type(error).__name__}: {error}"
         try:
-            keeper.tell(note, failure, warning)
+            writer.save_ended(note, failure, warning)
             done()
             file_writer.reached("copy finished")
-        finally:  # a seal that stays open would keep this process from its end
+        finally:  # a seal that stays open would keep this process from ending
             with self._lock:
-                self._seals -= 1
-            keeper.wake.set()
-            self.poke()
+                self._open_seals -= 1
+            writer.wake.set()
+            self.wake()
 
-    def _retain(self, description: Description) -> str:
-        """Remove old checkpoints, one save at a time; why that failed. The new one is sealed whatever comes of it."""
+    def _prune(self, description: ImageDescription) -> str:
+        """Remove old checkpoints, one save at a time; why that failed. The new checkpoint stays sealed either way."""
         if not description.keep:
             return ""
         with self._pruning:
             try:
                 file_writer.retain(Path(description.directory), description.keep)
             except CheckpointError as error:
-                return f"old checkpoints stay: {error}"
+                return f"old checkpoints are not removed: {error}"
             file_writer.reached("pruned")
         return ""
 
     @staticmethod
-    def _wait_and_seal(keeper: Keeper, description: Description, folder: Path, note: Note) -> None:
+    def _wait_and_seal(writer: ImageWriter, description: ImageDescription, folder: Path, note: Note) -> None:
         if seals.read(folder) is not None:
             return
-        until_s, moved_s = time.monotonic() + PARTS_TIMEOUT_S, 0.0
+        until_s, changed_s = time.monotonic() + PARTS_TIMEOUT_S, 0.0
         seen: frozenset[tuple[str, int, int]] = frozenset()
 
         def give_up() -> bool:
-            nonlocal seen, moved_s
+            nonlocal seen, changed_s
             now_s = time.monotonic()
-            if (left_s := keeper.left_s(note.save_id)) is None:
+            if (orphaned_s := writer.orphaned_s(note.save_id)) is None:
                 return now_s > until_s
-            # Other nodes may still be writing what their ranks left.
-            if (there := file_writer.half_written(folder)) != seen:
-                seen, moved_s = there, now_s
-            return now_s > min(until_s, max(left_s, moved_s) + ORPHANED_TIMEOUT_S)
+            # Other nodes may still be writing the files of ranks that have ended.
+            if (growing := file_writer.half_written(folder)) != seen:
+                seen, changed_s = growing, now_s
+            return now_s > min(until_s, max(orphaned_s, changed_s) + ORPHANED_TIMEOUT_S)
 
         file_writer.seal_when_complete(folder, note.save_id, note.step, description.world_size, give_up)
         if why := rollback_log.given_up(rollback_log.read(description.directory), note.step, note.saved_at_s):
-            demote(folder, why)  # its files are younger than what they hold
+            demote(folder, why)  # its files are younger than the state in them
 
     # -- serving -----------------------------------------------------------------------------------------------
 
+    def _all_writers(self) -> list[ImageWriter]:
+        return [*self.writers.values(), *self.backups.writers]
+
     def idle(self) -> bool:
-        """Whether all that was complete is written, and sealed or given up."""
-        keepers = [*self.keepers.values(), *self.neighbours.keepers]
-        return not self._seals and all(keeper.idle for keeper in keepers)
+        """Whether all complete copies are written, and sealed or given up."""
+        return not self._open_seals and all(writer.idle for writer in self._all_writers())
 
     def serve(self) -> None:
-        """Live until nobody needs it any more."""
+        """Run until no process needs this one any more."""
         served = ending = False
         unserved_until_s = time.monotonic() + ORPHANED_TIMEOUT_S
         while True:
-            watched: list[Any] = [self._poke_read, *self.connections]
+            watched: list[Any] = [self._wake_read, *self.connections]
             if not ending:
                 watched.append(self.listening)
             if self.lifeline is not None:
@@ -150,22 +150,22 @@ class Persister:
                 if one is self.listening:
                     self._accept()
                     served = True
-                elif one == self._poke_read:
+                elif one == self._wake_read:
                     with contextlib.suppress(BlockingIOError):
-                        os.read(self._poke_read, 4096)
+                        os.read(self._wake_read, 4096)
                 elif one == self.lifeline:
-                    # The agent ends, and another one may want the name. Ranks that live bring their buffers there.
+                    # The agent ends, and another one may want the name. Living ranks take their buffers there.
                     os.close(one)
                     self.lifeline, ending = None, True
                     self.listening.close()
                 else:
-                    self._hear(one)
-            served |= time.monotonic() > unserved_until_s  # whoever started it is dead
-            alone = self.lifeline is None and served and not self.connections
-            if (ending or alone) and not self.connections:
-                for keeper in [*self.keepers.values(), *self.neighbours.keepers]:
-                    keeper.flush()
-            if (ending or alone) and self.idle():
+                    self._receive(one)
+            served |= time.monotonic() > unserved_until_s  # the process that started this one is dead
+            unneeded = ending or (self.lifeline is None and served and not self.connections)
+            if unneeded and not self.connections:
+                for writer in self._all_writers():
+                    writer.flush()
+            if unneeded and self.idle():
                 return
 
     def _accept(self) -> None:
@@ -175,71 +175,69 @@ class Persister:
         else:
             connection.close()
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         try:
-            got = wire.receive(connection)
+            got = wire.receive(connection, messages.FromRank)
             if got is None:
-                self._gone(connection)
+                self._disconnected(connection)
                 return
-            message, fds = got
-            self._answer(connection, message, fds)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            say(f"a rank's connection is closed: {error}")
-            self._gone(connection)
+            self._answer(connection, *got)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            log(f"a rank's connection is closed: {error}")
+            self._disconnected(connection)
 
-    def _gone(self, connection: socket.socket) -> None:
-        keeper = self.connections.pop(connection, None)
+    def _disconnected(self, connection: socket.socket) -> None:
+        writer = self.connections.pop(connection, None)
         connection.close()
-        if keeper is not None and keeper.connection is connection:
-            keeper.rank_gone()
+        if writer is not None and writer.connection is connection:
+            writer.rank_ended()
 
-    def _answer(self, connection: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
-        kind = message["t"]
-        if kind == "go":
-            keeper = self.connections[connection]
-            if keeper is not None:
-                keeper.start()
+    def _answer(self, connection: socket.socket, message: Any, fds: list[int]) -> None:
+        if isinstance(message, messages.SlotComplete):
+            if (own := self.connections[connection]) is not None:
+                own.start()
             return
-        key = (str(message["directory"]), int(message["rank"]))
-        held = self.keepers.get(key)
-        if kind == "hello":
+        key = (message.directory, message.rank)
+        held = self.writers.get(key)
+        if isinstance(message, messages.AskHeldImage):
             if held is not None:
-                self._take(connection, held)
-            wire.send(connection, {"t": "held"}, [held.image.fd] if held is not None else [])
-        elif kind == "alloc":
+                self._assign(connection, held)
+            wire.send(connection, messages.HeldImage(), [held.image.fd] if held is not None else [])
+        elif isinstance(message, messages.AllocateImage):
             if held is not None:
-                self.keepers.pop(key).drop()
-            self._allocate(connection, key, int(message["total_bytes"]))
-        elif kind == "adopt":
+                self.writers.pop(key).drop()
+            self._allocate(connection, key, message.total_bytes)
+        elif isinstance(message, messages.AdoptImage):
             os.set_inheritable(fds[0], False)
-            keeper = self.keepers[key] = Keeper(self, fds[0])
-            self._take(connection, keeper)
-            keeper.start()
-            wire.send(connection, {"t": "adopted"})
+            writer = self.writers[key] = ImageWriter(self, fds[0])
+            self._assign(connection, writer)
+            writer.start()
+            wire.send(connection, messages.ImageAdopted())
         else:
-            self.neighbours.answer(connection, message, key[0], held)
+            reply, image_fds = self.backups.answer(message, held)
+            wire.send(connection, reply, image_fds)
 
-    def _take(self, connection: socket.socket, keeper: Keeper) -> None:
-        if keeper.connection not in (None, connection):
-            keeper.rank_gone()  # its end is not heard yet
-        keeper.connection = connection
-        self.connections[connection] = keeper
+    def _assign(self, connection: socket.socket, writer: ImageWriter) -> None:
+        if writer.connection not in (None, connection):
+            writer.rank_ended()  # the end of its connection has not been read yet
+        writer.connection = connection
+        self.connections[connection] = writer
 
     def _allocate(self, connection: socket.socket, key: tuple[str, int], total_bytes: int) -> None:
         try:
             fd = memory_budget.memory(total_bytes, f"rank {key[1]}", "the two checkpoint buffers take")
         except CheckpointError as error:
-            wire.send(connection, {"t": "refused", "why": error.what})
+            wire.send(connection, messages.ImageRefused(why=error.what))
             return
-        keeper = self.keepers[key] = Keeper(self, fd)
-        self._take(connection, keeper)
-        wire.send(connection, {"t": "allocated"}, [fd])
+        writer = self.writers[key] = ImageWriter(self, fd)
+        self._assign(connection, writer)
+        wire.send(connection, messages.ImageAllocated(), [fd])
 
 
 def main(argv: list[str]) -> None:
     """Entry point: `main([LISTENING_FD, LIFELINE_FD or "-"])`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # it ends when it is through; SIGKILL is always there
+        signal.signal(number, signal.SIG_IGN)  # it ends when its work is done; SIGKILL still ends it
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     with contextlib.suppress(OSError, AttributeError):

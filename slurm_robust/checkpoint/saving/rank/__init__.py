@@ -1,5 +1,5 @@
 """What runs inside the training process?
 
 `checkpointer` is the interface. A save goes through `training_state`, `save_plan`, `bindings` and `copying` into
-`buffers`, and `persister_link` tells the node's persister.
+`buffers`, and `persister_link` notifies the node's persister.
 """

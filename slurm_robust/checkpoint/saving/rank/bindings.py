@@ -1,9 +1,9 @@
-"""Where a plan's tensors live, so that a save need not ask torch for their names again.
+"""Remembers which object holds each tensor of a plan, so that a save need not ask torch for names again.
 
-Collecting a state of 2,000 tensors by torch's own functions takes 60 ms, copying half a GB of them takes 30. So the
-first save looks up who holds each tensor (a module, an optimizer's state, a dict), and later ones take it from there.
-Whatever looks different from then (another tensor of another shape, one more parameter, a module that FSDP has
-gathered) sends that save the long way.
+Collecting a state of 2,000 tensors with torch's own functions takes 60 ms, copying half a GB of them takes 30. So the
+first save finds the holder of each tensor (a module, an optimizer's state, a dict), and later saves read from there.
+If anything differs (a tensor of another shape, one more parameter, a module that FSDP has gathered), the state is
+collected again.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _Key = tuple[int, torch.dtype, torch.Size]
 
 
 class _Holder(NamedTuple):
-    """Gives the dict that a tensor stands in, and its key there."""
+    """Returns the dict that contains a tensor, and its key there."""
 
     within: Callable[[], Mapping[Any, Any]]
     key: Any
 
 
 class Bindings:
-    """The holders of all tensors of a state, and how its other values are asked for.
+    """The holders of all tensors of a state, and of its other values.
 
     Args:
-        state: What the training gives to `save`.
+        state: The argument of `save`.
         flat: The same, collected and flattened.
         rank: This rank.
         rng: Whether random generators belong to it.
@@ -46,7 +46,7 @@ class Bindings:
         self.complete = self._bind(state, flat)
 
     def _bind(self, state: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
-        """Find all holders; False where one has none that is known."""
+        """Find all holders; False if a tensor or value has no known one."""
         holders: dict[_Key, list[_Holder]] = {}
         for holder in _holders(state):
             holders.setdefault(_identity(holder.within()[holder.key]), []).append(holder)
@@ -67,14 +67,14 @@ class Bindings:
             elif name in small:
                 continue
             elif name in groups:
-                # The names of its parameters are what they were, as long as the census is.
+                # The names of its parameters are unchanged as long as the census is.
                 self._values[name] = groups[name] if groups[name][1] != "params" else ({"params": value}, "params")
             else:
                 return False
         return True
 
     def flat(self, state: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The flat state as it is now; None where it has to be collected anew."""
+        """The current flat state; None if it has to be collected again."""
         if not self.complete or {name: id(value) for name, value in state.items()} != self._parts:
             return None
         if _census(state) != self._census:
@@ -82,7 +82,7 @@ class Bindings:
         found: dict[str, Any] = {}
         for name, (holders, was) in self._tensors.items():
             now = holders[0].within().get(holders[0].key) if holders else was
-            # Tied weights have several holders: they must have stayed together.
+            # Tied weights have several holders, which must still hold the same tensor.
             if any(other.within().get(other.key) is not now for other in holders[1:]):
                 return None
             if now is not was:
@@ -99,7 +99,7 @@ class Bindings:
 
 
 def _small(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked for anew each time: states without tensors, plain values."""
+    """Parts that are collected each time: states without tensors, plain values."""
     return {
         name: value
         for name, value in state.items()

@@ -1,4 +1,4 @@
-"""A rank's two buffers: asked for once, copied into in turn, handed on to a new persister where the old one is gone."""
+"""A rank's two buffers: allocated once, written alternately, given to a new persister if the old one has died."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import NamedTuple
 import torch
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.persister.file_writer import reached
 from slurm_robust.checkpoint.saving.rank import copying, deferred_copies, gpu_copies
 from slurm_robust.checkpoint.saving.rank.copying import Pairs
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Plan
-from slurm_robust.checkpoint.saving.shared.file_layout import Layout, views
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import SavePlan
+from slurm_robust.checkpoint.saving.shared.file_layout import FileLayout, views
+from slurm_robust.checkpoint.saving.shared.file_writer import reached
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note, sizes
+from slurm_robust.checkpoint.saving.shared.messages import AllocateImage, ImageRefused, PersisterReply
 
 _POLL_S = 0.005
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID")
 
 
 def keeps_metadata(rank: int) -> bool:
-    """Whether this rank's image has DCP's `.metadata`: one of each node is enough."""
+    """Whether this rank's image holds DCP's `.metadata`: one rank of each node is enough."""
     local = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "0")
     return rank == 0 or local == "0"
 
 
 class Retention(NamedTuple):
-    """How many saves stay: sealed ones, and those on the node's own disk (a folder; empty for none); 0 for all."""
+    """How many saves to keep: sealed ones, and those on the node's own disk (a folder; empty for none); 0 for all."""
 
     keep: int
     local: str = ""
@@ -37,16 +38,16 @@ class Retention(NamedTuple):
 
 
 class Buffers:
-    """The image of this rank, as the trainer sees it.
+    """The image of this rank, on the training's side.
 
     Raises:
-        CheckpointError: it is refused, or no persister can be had.
+        CheckpointError: the memory is refused, or no persister answers.
     """
 
-    def __init__(self, link: Link, plan: Plan, world_size: int, retention: Retention) -> None:
+    def __init__(self, link: PersisterLink, plan: SavePlan, world_size: int, retention: Retention) -> None:
         self.link, self.layout = link, plan.layout
         metadata = plan.metadata if keeps_metadata(link.rank) else b""
-        description = Description(
+        description = ImageDescription(
             directory=str(link.directory),
             rank=link.rank,
             world_size=world_size,
@@ -61,79 +62,75 @@ class Buffers:
         made = sizes(
             4096 + 6 * len(str(link.directory)) + 6 * len(retention.local) + len(metadata), plan.layout.file_bytes
         )
-        fd = link.held()
+        fd = link.held_image()
         image = Image(fd, populate=True) if fd is not None else None
         if image is not None and image.described() != description:
             image.close()
             os.close(image.fd)
             image = None
         if image is None:
-            answer, fds = link.ask({"t": "alloc", "total_bytes": made.total_bytes})
-            if not fds:
+            reply, fds = link.ask(AllocateImage(total_bytes=made.total_bytes), PersisterReply)
+            if isinstance(reply, ImageRefused):
                 raise CheckpointError(
-                    f"{answer.get('why', 'the persister refuses')}",
+                    reply.why,
                     "Give the job more memory (--mem), or write without buffers: Checkpointer(asynchronous=False)",
                 )
             image = Image(fds[0], populate=True)
             image.describe(made, description, metadata)
         self.image = image
         self.backups = 0
-        """How many other nodes keep what is copied here, too."""
+        """On how many other nodes copies are kept, too."""
         self.number = image.newest()
         self._targets = [self._prepared(plan.layout, slot) for slot in SLOTS]
-        self._deferred: tuple[int, Note, deferred_copies.Deferred] | None = None
+        self._deferred: tuple[int, Note, deferred_copies.DeferredCopies] | None = None
 
-    def _prepared(self, layout: Layout, slot: int) -> list[torch.Tensor | memoryview]:
-        """Where to copy to; every page of a slot that holds nothing is touched now, and not in a step."""
+    def _prepared(self, layout: FileLayout, slot: int) -> list[torch.Tensor | memoryview]:
+        """Where to copy to; every page of an empty slot is touched now, so that no step pays for it."""
         view = self.image.slot(slot)
         if self.image.held(slot) is None and layout.file_bytes:
             torch.frombuffer(view, dtype=torch.uint8).zero_()
         return views(layout, view)
 
     def next_slot(self) -> int:
-        """The slot that is copied into next: the empty one, or the one with the older copy."""
+        """The slot to copy into next: the empty one, or the one with the older copy."""
         held = [found[0] if (found := self.image.held(slot)) else 0 for slot in SLOTS]
         return held.index(min(held))
 
     def busy(self) -> bool:
-        """Whether the next slot is still being written, or the other one not yet kept on the other nodes."""
+        """Whether the next slot is still being written, or the other one is not yet kept on the other nodes."""
         return not (self.image.free(self.next_slot()) and self.safe())
 
     def safe(self) -> bool:
-        """Whether the newest copy is kept on all nodes that live and are to: the one before it may be given up."""
+        """Whether the newest copy is kept on all its backup nodes that live: the one before it may be overwritten."""
         return all(self.image.sent(slot, self.backups) for slot in SLOTS)
 
     def wait_free(self) -> None:
-        """Wait until it is not; a persister that has died meanwhile gets a successor."""
+        """Wait until `busy` is False; replaces a persister that dies meanwhile."""
         while self.busy():
             self.ensure_alive()
             time.sleep(_POLL_S)
 
     def ensure_alive(self) -> None:
-        """Hand the image to a new persister where the old one is gone.
-
-        Raises:
-            CheckpointError: none can be had.
-        """
-        if self.link.alive and self.link.go():
+        """Give the image to a new persister if the old one is gone. Raises CheckpointError if none can be started."""
+        if self.link.alive and self.link.slot_complete():
             return
         self.link.adopt(self.image.fd)
 
     def register(self) -> str:
-        """Make the slots known to the GPUs' driver, so that they copy at full speed; why not, empty where they are."""
+        """Register the slots with the GPUs' driver, for copies at full speed; why that failed, empty if it did not."""
         return gpu_copies.register(self, self.image.slots)
 
     def copy(self, tensors: Sequence[torch.Tensor | bytes], note: Note, may_wait: Sequence[bool] | None = None) -> None:
-        """Copy a state into the next slot, and tell the persister.
+        """Copy a state into the next slot, and notify the persister.
 
         Args:
-            tensors: In the order of the layout's places.
-            note: What it is of.
-            may_wait: For each whether it may be copied until `finish`, which is then to be called before it changes.
-                None: all of it is copied here.
+            tensors: In the order of the layout's items.
+            note: The save that they are of.
+            may_wait: For each whether its copy may last until `finish`, which must be called before it changes.
+                None: all are copied before this returns.
 
         Raises:
-            CheckpointError: no persister can be had any more; the copy is complete all the same.
+            CheckpointError: no persister can be started any more; the copy is complete nevertheless.
         """
         self.finish()
         slot = self.next_slot()
@@ -159,21 +156,21 @@ class Buffers:
             for going in deferred_copies.start(*now):
                 going.wait()
         if later[0]:
-            # Last: where the rest cannot be copied, nothing is to complete the slot, or to go on writing into it.
-            self._deferred = slot, note, deferred_copies.Deferred(*later)
+            # Last: if the rest cannot be copied, nothing may complete the slot or still write into it.
+            self._deferred = slot, note, deferred_copies.DeferredCopies(*later)
         else:
             self._complete(slot, note)
 
     @property
     def copying(self) -> Note | None:
-        """Of the copy that goes on; None where none does."""
+        """The save that is still being copied; None if none is."""
         return self._deferred[1] if self._deferred is not None else None
 
     def finish(self) -> None:
-        """Wait for what is still being copied, and tell the persister.
+        """Wait for a copy that is still running, and notify the persister.
 
         Raises:
-            CheckpointError: what was copied changed meanwhile, so it is none; or as `copy`.
+            CheckpointError: the tensors changed meanwhile, so the copy is discarded; or as `copy`.
         """
         deferred, self._deferred = self._deferred, None
         if deferred is not None:

@@ -1,4 +1,4 @@
-"""What a training loop calls: copy now, write later, resume from the newest that is whole."""
+"""The interface for a training loop: copy now, write later, resume from the newest complete checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -18,19 +18,20 @@ from torch.utils.hooks import RemovableHandle
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health.health_log import HealthLog
 from slurm_robust.checkpoint.saving.backup import setup
-from slurm_robust.checkpoint.saving.persister import file_writer
 from slurm_robust.checkpoint.saving.rank import buffer_sync, deferred_copies
 from slurm_robust.checkpoint.saving.rank.bindings import Bindings
 from slurm_robust.checkpoint.saving.rank.buffers import Buffers, Retention
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Plan, Ranks, State, agree
-from slurm_robust.checkpoint.saving.rank.synchronous import InStep
-from slurm_robust.checkpoint.saving.rank.termination import Leaving
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import FlatState, RankGroup, SavePlan, agree
+from slurm_robust.checkpoint.saving.rank.synchronous import SynchronousWriter
+from slurm_robust.checkpoint.saving.rank.termination import TerminationSignals
 from slurm_robust.checkpoint.saving.rank.training_state import collect_untouched
 from slurm_robust.checkpoint.saving.restart.choose import Resume, resume
-from slurm_robust.checkpoint.saving.shared import local_files
+from slurm_robust.checkpoint.saving.shared import file_writer, local_files
 from slurm_robust.checkpoint.saving.shared.image import Note
-from slurm_robust.checkpoint.saving.shared.tiers import SHARED, Schedule
+from slurm_robust.checkpoint.saving.shared.messages import Notice
+from slurm_robust.checkpoint.saving.shared.options import BackupOptions, CopyOptions, TierOptions, grouped
+from slurm_robust.checkpoint.saving.shared.tiers import SHARED, TierSchedule
 
 _RUN_LETTERS = 6
 
@@ -39,25 +40,14 @@ class Checkpointer:
     """Saves and loads the state of a training; all ranks make one, and call its methods together.
 
     Args:
-        directory: Where checkpoints go; all nodes must see it.
-        keep: Sealed checkpoints that stay; 0 for all.
+        directory: Where checkpoints are written; all nodes must see it.
+        keep: Sealed checkpoints to keep; 0 for all.
         asynchronous: Copy in the step and write outside of it, from two buffers in shared memory. False: write in the
             step, without buffers.
-        overlap: What a save does while both buffers are still being written: `wait` for one, or `skip` and say so.
-        until_update: Copy parameters, and what optimizers keep of them, while the next step computes: a save returns
-            before that has ended, and an optimizer of `state` waits for it when its `step()` is called. For programs
-            that change them in no other way; one that replays an optimizer as a CUDA graph does.
-        rng: Save the random generators' states of each rank, too.
-        backups: On how many other nodes each rank's copies are kept, too, in memory of the same size: 0, 1 or 2. None:
-            where their memory outlives the training, which it does under `srobust run`, two on three nodes or more if
-            all have the memory, else one.
-        layout: Sizes of the parallel groups, those of neighbouring ranks first: `{"tp": 8, "dp": 4, "pp": 2}`. A backup
-            stands where none of its rank's groups is. None: as the tensors' meshes tell.
-        backup_bytes_per_s: What a node sends for backups, at most; 0 for no bound.
-        local: A folder on each node's own disk, which saves go to, too.
-        keep_local: Saves that stay there (two more while others may still write); 0 for all.
-        every: Steps between two saves to `memory`, `local` and `shared`, each 1 where it is not named; then call `save`
-            after each step, and it does nothing where nothing is due.
+        copying: What a save copies, and when.
+        backups: Copies in the memory of other nodes: how many (0, 1 or 2), or `BackupOptions`.
+        tiers: Where saves go beside memory, and how often.
+        deprecated: Keywords that are now in `CopyOptions`, `BackupOptions` and `TierOptions`; accepted for one version.
     """
 
     def __init__(
@@ -66,75 +56,66 @@ class Checkpointer:
         *,
         keep: int = 3,
         asynchronous: bool = True,
-        overlap: Literal["wait", "skip"] = "wait",
-        until_update: bool = False,
-        rng: bool = True,
-        backups: int | None = None,
-        layout: Mapping[str, int] | None = None,
-        backup_bytes_per_s: float = 1 << 30,
-        local: str | Path | None = None,
-        keep_local: int = 2,
-        every: Mapping[str, int] | None = None,
+        copying: CopyOptions | None = None,
+        backups: BackupOptions | int | None = None,
+        tiers: TierOptions | None = None,
+        **deprecated: Any,
     ) -> None:
-        if overlap not in ("wait", "skip"):
-            raise ValueError(f"overlap is {overlap!r}: say 'wait' or 'skip'")
-        if local is not None and not asynchronous:
+        copying, backups, tiers = grouped((copying, backups, tiers), deprecated)
+        if tiers.local is not None and not asynchronous:
             raise ValueError("a local folder is written from the buffers: it needs asynchronous=True")
         if keep < 0:
-            raise ValueError(f"keep is {keep}: 0 keeps all, 1 or more so many")
+            raise ValueError(f"keep is {keep}: 0 keeps all, 1 or more keeps that many")
         self.directory = Path(directory).absolute()
-        self.keep, self.asynchronous, self.overlap, self.rng = keep, asynchronous, overlap, rng
-        self.ranks = Ranks()
+        self.keep, self.asynchronous, self.overlap, self.rng = keep, asynchronous, copying.overlap, copying.rng
+        self.ranks = RankGroup()
         letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(_RUN_LETTERS))
-        self.run: str = self.ranks.told(letters)
-        self.link = Link(self.run, self.directory, self.ranks.rank)
+        self.run: str = self.ranks.broadcast(letters)
+        self.link = PersisterLink(self.run, self.directory, self.ranks.rank)
         self.last_sealed: int | None = None
         """The last step that this rank knows to be sealed."""
         self.failures: list[str] = []
-        """What went wrong with saves of this run, each a sentence."""
+        """Why saves of this run failed, a sentence each."""
         self.backups: setup.Backups = ()
-        """Rank → the ranks on whose nodes its copies are kept, too; empty where they are not."""
+        """Rank → the ranks on whose nodes its backups are kept; empty if there are none."""
         self.stopping = False
-        """A signal given to `save_on` has come, and the last save was made; the same on all ranks."""
+        """A signal given to `save_on` was received, and the last save was made; the same on all ranks."""
         self.resumed: Resume | None = None
         """What `load_latest` chose, and where from."""
         self._health: HealthLog | None = None
-        self._plan: Plan | None = None
+        self._plan: SavePlan | None = None
         self._signature = 0
         self._buffers: Buffers | None = None
         self._bindings: Bindings | None = None
-        disk = str(local_files.root(Path(local), self.directory)) if local is not None else ""
-        retention = Retention(keep, disk, keep_local)
-        self._wish = setup.Wish(retention, setup.asked(backups), layout, backup_bytes_per_s)
-        self._schedule = Schedule(every, local=local is not None)
-        self._resumed = setup.Resumed()
-        self._leaving: Leaving | None = None
+        disk = str(local_files.root(Path(tiers.local), self.directory)) if tiers.local is not None else ""
+        self._setup = setup.SetupOptions(Retention(keep, disk, tiers.keep_local), backups)
+        self._schedule = TierSchedule(tiers.every, local=tiers.local is not None)
+        self._signals: TerminationSignals | None = None
         self._hook: RemovableHandle | None = None
-        if until_update and asynchronous:
-            # Of all optimizers: the one in `state` may be a wrapper, whose own step() is none of torch's.
+        if copying.until_update and asynchronous:
+            # Of all optimizers: the one in `state` may be a wrapper with a step() of its own.
             finish = weakref.WeakMethod(self._finish_copy)
             self._hook = register_optimizer_step_pre_hook(lambda *_: call() if (call := finish()) else None)
         self._saves = 0
-        self._times: dict[int, int] = {}
+        self._saves_of: dict[int, int] = {}
 
     # -- saving ------------------------------------------------------------------------------------------------
 
     def prepare(self, state: Mapping[str, Any]) -> None:
-        """Make the plan and the buffers now, and not in the first save.
+        """Make the plan and the buffers now instead of in the first save.
 
         Raises:
-            CheckpointError: they do not fit the node's or the step's memory, or the state cannot be saved.
+            CheckpointError: the buffers do not fit the memory of the node or step, or the state cannot be saved.
         """
         self._ready(state)
 
     def observe(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
-        """Tell what a step came to, so that it is known which checkpoints are healthy; at each step, or now and then.
+        """Record loss and gradient norm of a step, from which healthy checkpoints are known; at each step or at some.
 
-        Python numbers; anything else counts as not told, and is never waited for. All ranks may call it, rank 0's
-        counts.
+        Python numbers; anything else is ignored, and never waited for. All ranks may call it, only rank 0 records.
 
         Returns:
-            What is bad about it, on rank 0; empty where nothing is.
+            What is bad about the step, on rank 0; empty if nothing is.
         """
         if self.ranks.rank:
             return ""
@@ -147,13 +128,13 @@ class Checkpointer:
     ) -> bool:
         """Save the state as it is after `step`.
 
-        Asynchronous: returns when the state is copied; what becomes of the copy is told by the next save, and `wait`.
-        A save that fails says so on stderr, and training goes on.
+        Asynchronous: returns when the state is copied; the next save, and `wait`, report whether it was written.
+        A save that fails is reported on stderr, and training continues.
 
         Args:
             step: The last step that `state` includes.
             state: Name → model, optimizer, anything with `state_dict` and `load_state_dict`, tensors, plain values.
-                What differs on each rank stands in a `PerRank`.
+                Wrap what differs on each rank in a `PerRank`.
             loss: As in `observe`, of that step.
             grad_norm: The same.
 
@@ -167,42 +148,42 @@ class Checkpointer:
         if loss is not None or grad_norm is not None:
             self.observe(step, loss=loss, grad_norm=grad_norm)
         self._finish_copy()
-        self._hear()
-        leaving = self._asked_to_leave()
-        tiers = self._schedule.all if leaving else self._schedule.due(step)
+        self._receive()
+        last = self._signal_received()
+        tiers = self._schedule.all if last else self._schedule.due(step)
         if not tiers or (not self.asynchronous and SHARED not in tiers):
             return False
         if self._health is not None:
-            self._health.write()  # what is removed after this save depends on it
-        if self._buffers is not None and (self.overlap == "wait" or leaving):
-            # No rank gives its older copy up while another one's newer is on one node only.
-            buffer_sync.wait(self._buffers, self.ranks, self._hear)
+            self._health.write()  # pruning after this save depends on it
+        if self._buffers is not None and (self.overlap == "wait" or last):
+            # No rank may overwrite its older copy while another rank's newer one is on one node only.
+            buffer_sync.wait(self._buffers, self.ranks, self._receive)
         contents = self._ready(state)
-        if self._buffers is not None and self.overlap == "skip" and not leaving:
-            (busy,) = self.ranks.most(int(self._buffers.busy()))
+        if self._buffers is not None and self.overlap == "skip" and not last:
+            (busy,) = self.ranks.maximum(int(self._buffers.busy()))
             if busy:
-                self._say(f"step {step} is not saved: both buffers are still being written")
+                self._log(f"step {step} is not saved: both buffers are still being written")
                 return False
         self._saves += 1
-        again = self._times[step] = self._times.get(step, -1) + 1
+        again = self._saves_of[step] = self._saves_of.get(step, -1) + 1
         note = Note(
             f"{self.run}-{self._saves}", step, file_writer.folder_name(step, self.run, again), time.time(), tiers
         )
         self._schedule.saved(step, tiers)
         if self._buffers is None:
-            self.stopping = leaving
+            self.stopping = last
             return self._write(note, contents)
         try:
             self._buffers.wait_free()
-            may_wait = deferred_copies.may_wait(state, contents) if self._hook is not None and not leaving else None
+            may_wait = deferred_copies.may_wait(state, contents) if self._hook is not None and not last else None
             self._buffers.copy(contents, note, may_wait)
         except (CheckpointError, RuntimeError) as error:
             self._failed(step, str(error))
             return False
-        return self._left(step) if leaving else True
+        return self._wait_for_last(step) if last else True
 
     def _finish_copy(self) -> None:
-        """Somebody may be about to change what is still being copied."""
+        """Wait for a copy that is still running: the caller may be about to change what it copies."""
         if self._buffers is not None and (note := self._buffers.copying) is not None:
             try:
                 self._buffers.finish()
@@ -210,38 +191,38 @@ class Checkpointer:
                 self._failed(note.step, str(error))
 
     def save_on(self, *signals: int, within_s: float = 25.0) -> None:
-        """Make the next call of `save` the last one, once one of these signals has come to any rank.
+        """Make the next call of `save` the last one once any rank has received one of these signals.
 
-        That save is due in all tiers, waits until it is sealed, and leaves `stopping` True: end the loop then. All
+        That save goes to all tiers, waits until it is sealed, and sets `stopping` to True: end the loop then. All
         ranks call this, in their main threads; each call of `save` then costs one small reduction, so call it after
-        each step, with `every`. Nothing else happens in a signal's handler; a handler from before is still called.
+        each step, with `every`. The signal handler does nothing else; a previously set handler is still called.
 
         Args:
-            signals: SIGTERM, which Slurm sends KillWait before SIGKILL; what `--signal` names.
-            within_s: From the signal to the end, at most; Slurm's KillWait is 30 s where a site has not changed it.
+            signals: SIGTERM, which Slurm sends KillWait before SIGKILL; the signal that `--signal` names.
+            within_s: From the signal to the end, at most; Slurm's KillWait is 30 s by default.
         """
-        self._leaving = Leaving(signals, within_s)
+        self._signals = TerminationSignals(signals, within_s)
 
-    def _asked_to_leave(self) -> bool:
-        if self._leaving is None or self.stopping:
+    def _signal_received(self) -> bool:
+        if self._signals is None or self.stopping:
             return False
-        (asked,) = self.ranks.most(int(bool(self._leaving.asked)))
-        return bool(asked)
+        (received,) = self.ranks.maximum(int(bool(self._signals.received)))
+        return bool(received)
 
-    def _left(self, step: int) -> bool:
+    def _wait_for_last(self, step: int) -> bool:
         """Wait for the last save, as long as there is time; whether it is sealed."""
-        assert self._leaving is not None
+        assert self._signals is not None
         self.stopping = True
-        sealed = self.wait(self._leaving.left_s) == step
-        if self._leaving.asked:
-            end = "sealed" if sealed else "not sealed in time: what is in memory is still being written"
-            self._say(f"{self._leaving.asked} came: step {step} is saved on the way out, {end}")
+        sealed = self.wait(self._signals.left_s) == step
+        if self._signals.received:
+            end = "sealed" if sealed else "not sealed in time: the copy in memory is still being written"
+            self._log(f"{self._signals.received} received: step {step} is the last save, {end}")
         return sealed
 
     def _ready(self, state: Mapping[str, Any]) -> list[torch.Tensor | bytes]:
-        """What is to be copied, in the plan's order; the plan is made anew where it does not fit any more."""
+        """The tensors and values to copy, in the plan's order; makes a new plan if the old one no longer fits."""
         flat = self._bindings.flat(state) if self._bindings is not None else None
-        collected: State | None = None
+        collected: FlatState | None = None
         contents: list[torch.Tensor | bytes] | None = None
         if flat is None:
             collected = self._collected(state)
@@ -249,7 +230,7 @@ class Checkpointer:
                 flat = collected.flat
         if flat is not None:
             contents = self._plan.contents(flat) if self._plan is not None else None
-        (changed,) = self.ranks.most(int(contents is None))
+        (changed,) = self.ranks.maximum(int(contents is None))
         if changed:
             collected = collected or self._collected(state)
             self._agree(collected)
@@ -259,41 +240,41 @@ class Checkpointer:
         assert contents is not None
         return contents
 
-    def _collected(self, state: Mapping[str, Any]) -> State:
-        return State(collect_untouched(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0)
+    def _collected(self, state: Mapping[str, Any]) -> FlatState:
+        return FlatState(collect_untouched(state, self.ranks.rank, rng=self.rng), first=self.ranks.rank == 0)
 
-    def _agree(self, collected: State) -> None:
+    def _agree(self, collected: FlatState) -> None:
         """Make plan and buffers, all ranks together."""
         self._plan, self._signature = agree(collected, self.ranks), collected.signature()
         if not self.asynchronous:
             return
         self._buffers = None
-        resumed, self._resumed = self._resumed, setup.Resumed()
+        options, self._setup = self._setup, self._setup._replace(resumed=setup.ResumedFrom())
         groups = setup.axes(collected.flat, self.ranks.world_size)
         try:
-            arranged = setup.arrange(self.link, self._plan, self.ranks, self._wish, groups=groups, resumed=resumed)
+            arranged = setup.arrange(self.link, self._plan, self.ranks, options, groups)
         except CheckpointError:
             self._plan = None
             raise
         self._buffers, self.backups = arranged.buffers, arranged.backups
         if arranged.fewer and self.ranks.rank == 0:
-            self._say(arranged.fewer)
+            self._log(arranged.fewer)
         if any(isinstance(value, torch.Tensor) and value.is_cuda for value in collected.flat.values()):
             why = self._buffers.register()
             if why:
-                self._say(f"copies from GPUs take longer than they need to: {why}")
+                self._log(f"copies from GPUs are slow: {why}")
 
     def _write(self, note: Note, contents: list[torch.Tensor | bytes]) -> bool:
         """Write in the step."""
         assert self._plan is not None
-        failure = InStep(self.directory, self.ranks, self.keep, self._say).write(self._plan, note, contents)
+        failure = SynchronousWriter(self.directory, self.ranks, self.keep, self._log).write(self._plan, note, contents)
         if failure:
             self._failed(note.step, failure)
             return False
         self.last_sealed = note.step
         return True
 
-    # -- what became of it -------------------------------------------------------------------------------------
+    # -- outcomes ----------------------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float = 600.0) -> int | None:
         """Wait until all copies are written and sealed, or have failed; all ranks call it.
@@ -304,49 +285,49 @@ class Checkpointer:
         self._finish_copy()
         if self._buffers is not None:
             until_s = time.monotonic() + timeout_s
-            failure = buffer_sync.wait(self._buffers, self.ranks, self._hear, until_s, written=True)
+            failure = buffer_sync.wait(self._buffers, self.ranks, self._receive, until_s, written=True)
             if failure:
-                self._say(f"what was copied last may not be written: {failure}")
-            self._hear()
-        self.last_sealed = self.ranks.told(self.last_sealed)
+                self._log(f"the last copy may not be written: {failure}")
+            self._receive()
+        self.last_sealed = self.ranks.broadcast(self.last_sealed)
         return self.last_sealed
 
-    def _hear(self, timeout_s: float = 0.0) -> None:
-        """Take the persister's news of earlier saves."""
+    def _receive(self, timeout_s: float = 0.0) -> None:
+        """Read how earlier saves ended."""
         if not self.link.alive:
             return
-        for told in self.link.news(timeout_s):
-            if told.get("t") == "word":
-                self._say(str(told["text"]))
+        for message in self.link.notifications(timeout_s):
+            if isinstance(message, Notice):
+                self._log(message.text)
                 continue
-            if told["warning"]:
-                self._say(str(told["warning"]))
-            if told["failure"]:
-                self._failed(int(told["step"]), str(told["failure"]))
+            if message.warning:
+                self._log(message.warning)
+            if message.failure:
+                self._failed(message.step, message.failure)
             else:
-                self.last_sealed = max(self.last_sealed or 0, int(told["step"]))
+                self.last_sealed = max(self.last_sealed or 0, message.step)
 
     def _failed(self, step: int, why: str) -> None:
         self.failures.append(f"step {step}: {why}")
-        self._say(f"step {step} is not saved, training goes on: {why}")
+        self._log(f"step {step} is not saved, training continues: {why}")
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         sys.stderr.write(f"slurm_robust.checkpoint: {text}\n")
         sys.stderr.flush()
 
     # -- loading -----------------------------------------------------------------------------------------------
 
     def load_latest(self, state: MutableMapping[str, Any]) -> int | None:
-        """Load the newest checkpoint that is whole into `state`; all ranks get the same one.
+        """Load the newest complete checkpoint into `state`; all ranks get the same one.
 
-        What a killed run has left in this node's memory comes first where it is newer than what is on the disk, and
-        complete on all ranks. The number of ranks and their layout may be another one than when it was saved.
+        Copies that a killed run left in memory are preferred if they are newer than the files, and complete on all
+        ranks. The number of ranks and their layout may differ from those that saved.
 
         Returns:
-            Its step; None where there is none, and nothing was changed.
+            Its step; None if there is none, and nothing was changed.
 
         Raises:
-            CheckpointError: there is one, and it does not fit `state`, or nobody can say what there is.
+            CheckpointError: it does not fit `state`, or the checkpoints cannot be listed.
         """
         self._finish_copy()
         self.resumed = resume(
@@ -354,19 +335,20 @@ class Checkpointer:
             state,
             self.ranks,
             self.link if self.asynchronous else None,
-            local=self._wish.retention.local,
+            local=self._setup.retention.local,
             rng=self.rng,
         )
         step = self.resumed.step
-        self._resumed = setup.Resumed(self.resumed.save_id, -1 if step is None else step)
+        resumed = setup.ResumedFrom(self.resumed.save_id, -1 if step is None else step)
+        self._setup = self._setup._replace(resumed=resumed)
         self._schedule.saved(self.resumed.step or 0, self._schedule.all)
         for text in self.resumed.notes:
             if self.ranks.rank == 0:
-                self._say(text)
+                self._log(text)
         return self.resumed.step
 
     def close(self) -> None:
-        """Wait for what is being written, and let the persister go."""
+        """Wait until all copies are written, and disconnect from the persister."""
         self.wait()
         if self._hook is not None:
             self._hook.remove()

@@ -1,9 +1,8 @@
-"""Copying many tensors in a step, by as many threads as the rank has cores to itself.
+"""Copies many tensors in a step, with as many threads as the rank has cores of its own.
 
 One core reads and writes 10 to 20 GB/s, a node's memory many times that. torchrun gives torch one thread a rank, so a
-plain copy of all tensors leaves most of it unused. Here threads take their next tensors when they are through with the
-last ones, less each time: one that has to wait for a core does not hold up the others for long, and one that gets none
-holds up nobody.
+plain copy of all tensors leaves most of that bandwidth unused. Here threads take tensors from a queue, fewer each time:
+a thread that waits for a core delays the others only briefly, and one that gets no core delays none.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 MOST_THREADS = 4
-"""A rank's; on a node with eight of them that is as much as its memory gives."""
+"""Of a rank; with eight ranks a node they use all of its memory bandwidth."""
 _UNIT_BYTES = 8 << 20
 _LEAST_BYTES = 64 << 20
-"""One thread has copied less than this before another one has a core."""
+"""A smaller copy ends before another thread gets a core."""
 _LEAST_UNITS, _LEAST_TURNS = 4, 32
-"""A thread takes so many units a turn, or more where that still makes so many turns: each may wait for the GIL."""
+"""A thread takes at least so many units at once, and more if that leaves so many turns: each may wait for the GIL."""
 Pairs = tuple[list[torch.Tensor], list[torch.Tensor]]
-"""Targets, and what goes there."""
+"""Targets, and their sources."""
 
 
 def threads_here(env: Mapping[str, str] = os.environ) -> int:
     """How many threads may copy: this rank's share of the cores that it may run on.
 
-    One where torch has several threads of its own: those do it then, and both would fight for the same cores.
+    One if torch has several threads itself: they copy then, and both would compete for the same cores.
     """
     if torch.get_num_threads() > 1:
         return 1
-    # As torchrun and Slurm tell how many ranks the cores are for; Slurm's is a list as `8(x2),4`.
-    told = env.get("LOCAL_WORLD_SIZE") or env.get("SLURM_STEP_TASKS_PER_NODE") or "1"
-    match = re.match(r"\d+", told)
+    # torchrun and Slurm say how many ranks share the cores; Slurm's value is a list such as `8(x2),4`.
+    ranks_here = env.get("LOCAL_WORLD_SIZE") or env.get("SLURM_STEP_TASKS_PER_NODE") or "1"
+    match = re.match(r"\d+", ranks_here)
     ranks = max(1, int(match[0])) if match else 1
     cores = len(os.sched_getaffinity(0))
     if cores * ranks <= (os.cpu_count() or 1):
@@ -74,20 +73,20 @@ def _can_be_cut(target: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 class _Queue:
-    """Hands out units, many at first and few at the end, and knows when all of them are copied."""
+    """Distributes units, many at first and few at the end, and waits until all are copied."""
 
     def __init__(self, waiting: list[Pairs], threads: int) -> None:
         self._waiting, self._threads = waiting, threads
         self._most = max(_LEAST_UNITS, len(waiting) // _LEAST_TURNS)
         self._at = self._taken = 0
         self._left: list[Pairs] = []
-        """What another thread could not copy."""
+        """Units that another thread could not copy."""
         self._changed = threading.Condition()
         self.error: BaseException | None = None
 
     @property
     def half(self) -> bool:
-        """Whether half of it is handed out."""
+        """Whether half of the units are taken."""
         return 2 * self._at >= len(self._waiting)
 
     def copy(self, took: Callable[[], None] = lambda: None) -> None:
@@ -104,9 +103,9 @@ class _Queue:
                 self._through()
 
     def help(self) -> None:
-        """The same on another thread; what it cannot copy is left to the first.
+        """The same on another thread; units that it cannot copy are left to the first thread.
 
-        In a forked process, say, torch's pool of threads may not be there yet for a new one.
+        In a forked process, for example, torch's thread pool may not exist yet for a new thread.
         """
         while (pairs := self._take()) is not None:
             try:
@@ -134,7 +133,7 @@ class _Queue:
         return [one for pair in taken for one in pair[0]], [one for pair in taken for one in pair[1]]
 
     def wait(self) -> None:
-        """Wait for what others have taken, and copy what they could not; nobody takes anything any more.
+        """Wait for units that other threads have taken, and copy those that they could not; none are left to take.
 
         Raises:
             RuntimeError: torch cannot copy one.
@@ -157,21 +156,21 @@ def here(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
             torch._foreach_copy_(into, out)
 
 
-class Beside:
-    """A copy that other threads have begun, while this one does something else; `wait` has this one join in.
+class ThreadedCopy:
+    """A copy by other threads, while this one does something else; in `wait` this thread copies, too.
 
     Args:
-        into: Where to.
-        out: What, in the same order; nobody may change it before `wait` returns.
-        threads: So many others copy.
+        into: Targets.
+        out: Sources, in the same order; they must not change before `wait` returns.
+        threads: The number of other threads.
     """
 
     def __init__(self, into: list[torch.Tensor], out: list[torch.Tensor], threads: int) -> None:
         with torch.no_grad():
             self._queue = _Queue(units(into, out), threads + 1)
-        with contextlib.suppress(RuntimeError):  # a limit of processes: then `wait` does it all
+        with contextlib.suppress(RuntimeError):  # a limit on processes: then `wait` copies everything
             for _ in range(threads):
-                # A threading.Thread's start waits until it has a core, which may be long on a busy node.
+                # threading.Thread.start waits until the thread runs, which may be long on a busy node.
                 _thread.start_new_thread(self._queue.help, ())
 
     def wait(self, took: Callable[[], None] = lambda: None) -> None:
@@ -183,7 +182,7 @@ class Beside:
         try:
             self._queue.copy(took)
             self._queue.wait()
-        except BaseException as error:  # a signal's, say: nobody begins another part
+        except BaseException as error:  # for example by a signal handler: no thread begins another part
             self._queue.error = error
             raise
 
@@ -199,9 +198,9 @@ def copy(
     """Copy tensors on the CPU, and return when all of it is done.
 
     Args:
-        into: Where to.
-        out: What, in the same order.
-        threads: At most so many copy, this one among them.
+        into: Targets.
+        out: Sources, in the same order.
+        threads: The most that copy, including this one.
         half: Called once, when about half of it is copied.
 
     Raises:
@@ -213,15 +212,15 @@ def copy(
         half()
         here(into[middle:], out[middle:])
         return
-    beside = Beside(into, out, threads - 1)
-    told = False
+    beside = ThreadedCopy(into, out, threads - 1)
+    reported = False
 
     def took() -> None:
-        nonlocal told
-        if beside.half and not told:
-            told = True
+        nonlocal reported
+        if beside.half and not reported:
+            reported = True
             half()
 
     beside.wait(took)
-    if not told:
+    if not reported:
         half()

@@ -1,8 +1,8 @@
-"""Copies that go on while the next step computes, and end before an optimizer changes what they copy.
+"""Copies that run while the next step computes, and end before an optimizer changes their sources.
 
-Between two calls of an optimizer nobody changes parameters, nor what the optimizer keeps of them. So these may be
-copied beside the next forward and backward pass. Everything else is copied at once: statistics that a forward pass
-changes, averages that the program keeps itself.
+Between two calls of an optimizer, parameters and the optimizer's state do not change. So these may be copied during the
+next forward and backward pass. Everything else is copied at once: statistics that a forward pass changes, averages that
+the program keeps itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from slurm_robust.checkpoint.saving.rank import copying, gpu_copies
 from slurm_robust.checkpoint.saving.rank.bindings import local_tensor
 from slurm_robust.checkpoint.saving.rank.copying import Pairs
 
-_INSTEAD = "Checkpointer(until_update=False) copies all of it in the step"
+_REMEDY = "CopyOptions(until_update=False) copies everything in the step"
 
 
 def may_wait(state: Mapping[str, Any], sources: Sequence[torch.Tensor | bytes]) -> list[bool]:
-    """Which of a state's tensors nobody but an optimizer of that state changes."""
+    """For each of a state's tensors, whether only an optimizer of that state changes it."""
     held: set[int] = set()
     for value in state.values():
         if isinstance(value, torch.optim.Optimizer):
@@ -38,19 +38,15 @@ def _storage(tensor: torch.Tensor) -> int:
     return local_tensor(tensor).untyped_storage().data_ptr()
 
 
-class Going(Protocol):
-    """A copy that goes on."""
+class RunningCopy(Protocol):
+    """A running copy."""
 
     def wait(self) -> None:
-        """Return when it has ended.
-
-        Raises:
-            RuntimeError: a part of it could not be copied.
-        """
+        """Wait until it has ended. Raises RuntimeError if a part of it could not be copied."""
 
 
-def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[Going]:
-    """Begin to copy; what nobody can copy beside the training is copied here.
+def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[RunningCopy]:
+    """Start copies; what cannot be copied beside the training is copied before this returns.
 
     Raises:
         RuntimeError: a part of it cannot be copied.
@@ -60,20 +56,20 @@ def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[Goi
         targets, sources = by_device.setdefault(source.device, ([], []))
         targets.append(target)
         sources.append(source)
-    going: list[Going] = []
-    # GPUs first: they copy while this thread sees to the rest.
+    going: list[RunningCopy] = []
+    # GPUs first: they copy while this thread starts the rest.
     for device, pairs in sorted(by_device.items(), key=lambda one: one[0].type != "cuda"):
         if device.type == "cuda":
-            going.append(gpu_copies.OnStream(device, *pairs))
+            going.append(gpu_copies.GpuCopy(device, *pairs))
         elif device.type == "cpu":
-            going.append(copying.Beside(*pairs, copying.threads_here()))
+            going.append(copying.ThreadedCopy(*pairs, copying.threads_here()))
         else:
             copying.here(*pairs)
     return going
 
 
-class Deferred:
-    """A copy that goes on, of tensors that are not to change meanwhile."""
+class DeferredCopies:
+    """Running copies of tensors that must not change meanwhile."""
 
     def __init__(self, into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
         self._sources = out
@@ -92,7 +88,7 @@ class Deferred:
         changed = sum(source._version != was for source, was in zip(self._sources, self._versions, strict=True))
         if changed:
             raise CheckpointError(
-                f"{changed} parameters, or values of an optimizer, were changed by something else than its step() "
-                "while they were copied",
-                _INSTEAD,
+                f"{changed} parameters or optimizer values were changed while they were copied, "
+                "and not by the optimizer's step()",
+                _REMEDY,
             )

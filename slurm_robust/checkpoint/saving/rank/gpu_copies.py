@@ -1,7 +1,7 @@
-"""Copies from GPUs: on a stream of their own, beside the training's, into memory that their driver has registered.
+"""Copies from GPUs: on a stream of their own, beside the training's, into memory that is registered with the driver.
 
-A copy into memory that is not registered goes through a buffer of the driver's, at half the speed or less, and holds
-up whoever asks for it.
+A copy into memory that is not registered goes through a buffer of the driver, at half the speed or less, and blocks the
+caller.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _PORTABLE = 1
 """cudaHostRegisterPortable: for all of a process's GPUs."""
 
 
-class OnStream:
-    """A copy that goes on; it sees what the training's stream has been given so far, and nothing later.
+class GpuCopy:
+    """A running copy; it is ordered after the work that is on the training's stream so far.
 
     Args:
-        device: Whose tensors.
-        into: Where to, on the CPU; contiguous, of the types of `out`.
-        out: What, in the same order.
+        device: Of the tensors.
+        into: Targets on the CPU; contiguous, of the types of `out`.
+        out: Sources, in the same order.
     """
 
     def __init__(self, device: torch.device, into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
@@ -30,17 +30,13 @@ class OnStream:
         with torch.cuda.stream(stream), torch.no_grad():
             for target, source in zip(into, out, strict=True):
                 target.copy_(source, non_blocking=True)
-                # Its memory is given to nobody else before this stream is through with it.
+                # Its memory is not reused before this stream has finished with it.
                 source.record_stream(stream)
             self._end = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._end.record(stream)
 
     def wait(self) -> None:
-        """Return when it has ended.
-
-        Raises:
-            RuntimeError: the GPU failed.
-        """
+        """Wait until it has ended. Raises RuntimeError if the GPU failed."""
         self._end.synchronize()
 
 
@@ -50,9 +46,9 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def register(owner: object, memory: memoryview) -> str:
-    """Make memory known to the driver, as long as `owner` lives; why that is not possible, empty where it is.
+    """Register memory with the driver for the life of `owner`; why that failed, empty if it did not.
 
-    It is asked for once and for all of it: while the driver does it, it may hold up all that the GPU is given.
+    Call it once for all memory: registering may block all work of the GPU.
     """
     if not memory.nbytes:
         return ""

@@ -1,4 +1,4 @@
-"""The trainer's end: finds this node's persister or starts one, and asks it for memory."""
+"""A rank's connection to its node's persister: finds or starts the persister, and exchanges messages with it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 import slurm_robust
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.shared import wire
+from slurm_robust.checkpoint.saving.shared import messages, wire
+from slurm_robust.checkpoint.saving.shared.messages import PROTOCOL, RankRequest
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -22,66 +25,54 @@ _BOOTSTRAP = (
 )
 COMMAND = [sys.executable, "-c", _BOOTSTRAP, str(Path(slurm_robust.__file__).resolve().parent.parent)]
 """Starts a persister; the descriptors of its socket and of its lifeline follow."""
-PROTOCOL = 3
-"""Of messages and images; another version of this package does not find a persister that has another one."""
 _AGENT_S = 3.0
-"""For the agent to listen: it starts with the training, which has to import torch first."""
+"""Wait for the agent to listen: it starts with the training, which has to import torch first."""
 _SUCCESSOR_S = 15.0
-"""For a persister that died to be replaced."""
+"""Wait for a persister that died to be replaced."""
 _ANSWER_S = 120.0
-"""For the persister to answer: it may have to write what the trainer before this one left."""
+"""Wait for the persister to answer: it may have to write what the process before this one left."""
+_POLL_S = 0.1
+_REMEDY = "Checkpointer(asynchronous=False) writes without a persister"
+_Reply = TypeVar("_Reply", bound=messages.PersisterReply)
 
 
 def agent_name(env: Mapping[str, str], uid: int) -> str:
-    """Where the agent of this job's watch step listens on this node; empty outside of a job.
+    """The socket name of this node's agent of this job's watch step; empty outside of a job.
 
-    The agent has the same rule: `supervise.agent.persist`.
+    The agent has the same rule: `supervise.agent.persisters`.
     """
     job, node = env.get("SLURM_JOB_ID", ""), env.get("SLURMD_NODENAME", "")
     return f"srobust-ckpt{PROTOCOL}-{uid}-{env.get('SLURM_CLUSTER_NAME', '')}-{job}-{node}" if job and node else ""
 
 
-class Link:
+class PersisterLink:
     """A connection to the persister.
 
     Args:
         run: The same for all ranks of this run, and for no other run.
-        directory: Where checkpoints go, absolute.
+        directory: Where checkpoints are written, absolute.
         rank: This rank.
 
     Attributes:
         by_agent: Whether the persister outlives the training step.
+        replayed: Requests that a new persister is sent again after it has adopted the image.
     """
 
     def __init__(self, run: str, directory: Path, rank: int) -> None:
         self.run, self.directory, self.rank = run, directory, rank
         self.by_agent = False
+        self.replayed: list[tuple[RankRequest, type[messages.PersisterReply]]] = []
         self._sock: socket.socket | None = None
-        self._news: list[dict[str, Any]] = []
-        """Told while something else was asked."""
-        self.standing: list[dict[str, Any]] = []
-        """What a successor of the persister is told anew."""
+        self._notifications: list[messages.Notification] = []
+        """Received while waiting for a reply."""
 
     def open(self) -> None:
-        """Connect, if there is no connection.
-
-        Raises:
-            CheckpointError: no persister can be reached or started.
-        """
+        """Connect, if there is no connection. Raises CheckpointError if no persister can be reached or started."""
         if self._sock is None:
             try:
                 self._sock = self._connected()
             except OSError as error:
-                raise CheckpointError(f"no persister can be started on this node: {error}", _INSTEAD) from error
-
-    def held(self) -> int | None:
-        """The descriptor of the image that the persister holds for this rank; None where it holds none.
-
-        Raises:
-            CheckpointError: the persister is gone.
-        """
-        _, fds = self.ask({"t": "hello"})
-        return fds[0] if fds else None
+                raise CheckpointError(f"no persister can be started on this node: {error}", _REMEDY) from error
 
     def _connected(self) -> socket.socket:
         name = agent_name(os.environ, os.getuid())
@@ -89,86 +80,99 @@ class Link:
         if name and os.environ.get("SROBUST_ATTEMPT"):
             deadline_s = time.monotonic() + _AGENT_S
             while (sock := wire.connect(name, _ANSWER_S)) is None and time.monotonic() < deadline_s:
-                time.sleep(_PAUSE_S)
+                time.sleep(_POLL_S)
             if sock is not None:
                 self.by_agent = True
                 return sock
         own = f"srobust-ckpt{PROTOCOL}-{os.getuid()}-{self.run}-{os.environ.get('SLURMD_NODENAME', '')}"
         deadline_s = time.monotonic() + _ANSWER_S
         while (sock := wire.connect(own, _ANSWER_S)) is None:
-            # Of several ranks one can bind the name: that one starts the persister for all.
+            # Of several ranks only one can bind the name: that one starts the persister for all.
             with contextlib.suppress(OSError), wire.listener(own) as listening:
                 _start(listening.fileno())
             if time.monotonic() > deadline_s:
-                raise OSError(f"nobody answers at {own}")
+                raise OSError(f"no process answers at {own}")
         return sock
 
     @property
     def alive(self) -> bool:
-        """Whether the persister is still there, as far as anybody heard."""
+        """False once the connection is known to be closed."""
         return self._sock is not None
 
-    def ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> tuple[dict[str, Any], list[int]]:
-        """Say something that has an answer, and return it; where the persister dies meanwhile, its successor is asked.
+    def ask(self, request: RankRequest, reply: type[_Reply], fds: tuple[int, ...] = ()) -> tuple[_Reply, list[int]]:
+        """Send a request and return its reply, of class `reply`; if the persister dies, ask the one that replaces it.
 
         Raises:
-            CheckpointError: nobody answers.
+            CheckpointError: no persister answers.
         """
+        request = msgspec.structs.replace(request, directory=str(self.directory), rank=self.rank)
         deadline_s = time.monotonic() + _SUCCESSOR_S
         while True:
             self.open()
             try:
-                return self._asked({**message, "directory": str(self.directory), "rank": self.rank}, fds)
+                return self._asked(request, reply, fds)
             except (OSError, ValueError) as error:
                 self.close()
                 if time.monotonic() > deadline_s:
-                    raise CheckpointError(f"the persister of this node does not answer: {error}", _INSTEAD) from error
-                time.sleep(_PAUSE_S)
+                    raise CheckpointError(f"the persister of this node does not answer: {error}", _REMEDY) from error
+                time.sleep(_POLL_S)
 
-    def _asked(self, message: dict[str, Any], fds: tuple[int, ...]) -> tuple[dict[str, Any], list[int]]:
+    def _asked(self, request: RankRequest, reply: type[_Reply], fds: tuple[int, ...]) -> tuple[_Reply, list[int]]:
         assert self._sock is not None
-        wire.send(self._sock, message, fds)
-        while (got := wire.receive(self._sock)) is not None:
-            if got[0]["t"] not in _NEWS:
-                return got
-            self._news.append(got[0])
+        wire.send(self._sock, request, fds)
+        while (got := wire.receive(self._sock, messages.FromPersister)) is not None:
+            message, received = got
+            if isinstance(message, reply):
+                return message, received
+            if not isinstance(message, (messages.SaveEnded, messages.Notice)):
+                raise ValueError(f"{message} answers {request}")  # noqa: TRY004 (the persister is wrong)
+            self._notifications.append(message)
         raise ConnectionResetError("it has ended")
 
-    def adopt(self, fd: int) -> None:
-        """Give a new persister the image of this rank, and all that the one before it was told.
+    def held_image(self) -> int | None:
+        """The descriptor of the image that the persister holds for this rank; None if it holds none.
 
         Raises:
-            CheckpointError: none can be had.
+            CheckpointError: no persister answers.
         """
-        self.ask({"t": "adopt"}, (fd,))
-        for message in self.standing:
-            self.ask(message)
-
-    def image(self, of: int, *, backup: bool) -> int | None:
-        """The descriptor of an image that is on this node; None where there is none.
-
-        Raises:
-            CheckpointError: the persister is gone.
-        """
-        _, fds = self.ask({"t": "image", "of": of, "backup": backup})
+        _, fds = self.ask(messages.AskHeldImage(), messages.HeldImage)
         return fds[0] if fds else None
 
-    def go(self) -> bool:
-        """Tell it that a slot is complete; False where it is gone."""
+    def image(self, of: int, *, backup: bool) -> int | None:
+        """The descriptor of an image that is on this node; None if there is none.
+
+        Raises:
+            CheckpointError: no persister answers.
+        """
+        _, fds = self.ask(messages.AskImage(of=of, backup=backup), messages.ImageIs)
+        return fds[0] if fds else None
+
+    def adopt(self, fd: int) -> None:
+        """Give a new persister the image of this rank, and repeat the requests that the one before it was sent.
+
+        Raises:
+            CheckpointError: no persister answers.
+        """
+        self.ask(messages.AdoptImage(), messages.ImageAdopted, (fd,))
+        for request, reply in self.replayed:
+            self.ask(request, reply)
+
+    def slot_complete(self) -> bool:
+        """Notify the persister that a slot is complete; False if it is gone."""
         if self._sock is not None:
             try:
-                wire.send(self._sock, {"t": "go"})
+                wire.send(self._sock, messages.SlotComplete())
             except OSError:
                 self.close()
         return self._sock is not None
 
-    def news(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
-        """How saves and backups ended since; waits for the first one at most so long. Notices its end, too."""
-        found, self._news = self._news, []
+    def notifications(self, timeout_s: float = 0.0) -> list[messages.Notification]:
+        """How saves and backups have ended since the last call; waits at most `timeout_s` for the first one."""
+        found, self._notifications = self._notifications, []
         while self._sock is not None:
             self._sock.settimeout(timeout_s if not found else 0.0)
             try:
-                got = wire.receive(self._sock)
+                got = wire.receive(self._sock, messages.Notification)
             except (BlockingIOError, TimeoutError):
                 break
             except (OSError, ValueError):
@@ -182,15 +186,10 @@ class Link:
         return found
 
     def close(self) -> None:
-        """Let it go."""
+        """Disconnect."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
-
-
-_NEWS = ("ended", "word")
-_PAUSE_S = 0.1
-_INSTEAD = "Checkpointer(asynchronous=False) writes without one"
 
 
 def _start(listening_fd: int) -> None:
@@ -202,5 +201,4 @@ def _start(listening_fd: int) -> None:
         start_new_session=True,
         cwd="/",
     )
-    # It ends by itself, after this process if need be: nobody is to wait for it.
-    process.returncode = 0
+    process.returncode = 0  # it ends by itself, perhaps after this process: Popen must not wait for it

@@ -1,4 +1,4 @@
-"""Who writes what: all ranks agree on torch.distributed.checkpoint's plan, and copy by it until the state changes."""
+"""The save plan: all ranks agree on torch.distributed.checkpoint's plan, and use it until the state changes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 import torch.distributed as dist
 import xxhash
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner import SavePlan as DcpSavePlan
 from torch.distributed.tensor import DTensor
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.rank.bindings import local_tensor
 from slurm_robust.checkpoint.saving.shared import file_pieces
-from slurm_robust.checkpoint.saving.shared.file_layout import Layout, arrange, pickled_value, stored
+from slurm_robust.checkpoint.saving.shared.file_layout import FileLayout, arrange, pickled_value, stored
 
 
-class Plan(NamedTuple):
+class SavePlan(NamedTuple):
     """A rank's share of every save.
 
     Attributes:
@@ -30,13 +30,13 @@ class Plan(NamedTuple):
         digest: Of that.
     """
 
-    layout: Layout
+    layout: FileLayout
     file: str
     metadata: bytes
     digest: str
 
     def contents(self, flat: Mapping[str, Any]) -> list[torch.Tensor | bytes] | None:
-        """Tensors and pickled values in the layout's order; None where a value has outgrown its place."""
+        """Tensors and pickled values in the layout's order; None if a value has outgrown its space."""
         found: list[torch.Tensor | bytes] = []
         for place in self.layout.places:
             value = flat[place.name.fqn]
@@ -50,10 +50,10 @@ class Plan(NamedTuple):
         return found
 
 
-class Ranks:
-    """The ranks that save together; one process alone where torch.distributed is not up.
+class RankGroup:
+    """The ranks that save together; a single process if torch.distributed is not initialized.
 
-    A gloo group of its own, so that nothing of ours stands in the order of the training's collectives, or on its GPU.
+    Has a gloo group of its own, so that our collectives do not mix with the training's, and do not use its GPU.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Ranks:
         self.group = dist.new_group(backend="gloo") if self.world_size > 1 else None
 
     def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, on every rank."""
+        """All ranks' values, on every rank."""
         if self.group is None:
             return [value]
         found: list[Any] = [None] * self.world_size
@@ -71,7 +71,7 @@ class Ranks:
         return found
 
     def gather_on_first(self, value: Any) -> list[Any]:
-        """Everybody's value, on rank 0; elsewhere an empty list."""
+        """All ranks' values, on rank 0; elsewhere an empty list."""
         if self.group is None:
             return [value]
         found: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
@@ -79,32 +79,32 @@ class Ranks:
         return found or []
 
     def scatter(self, values: list[Any]) -> Any:
-        """Rank r's of rank 0's values."""
+        """This rank's element of rank 0's list."""
         if self.group is None:
             return values[0]
         mine: list[Any] = [None]
         dist.scatter_object_list(mine, values if self.rank == 0 else None, src=0, group=self.group)
         return mine[0]
 
-    def told(self, value: Any, by: int = 0) -> Any:
-        """What rank `by` says, on every rank."""
+    def broadcast(self, value: Any, by: int = 0) -> Any:
+        """The value of rank `by`, on every rank."""
         if self.group is None:
             return value
         box = [value]
         dist.broadcast_object_list(box, src=by, group=self.group)
         return box[0]
 
-    def most(self, *values: int) -> list[int]:
-        """For each value the largest of all ranks'."""
+    def maximum(self, *values: int) -> list[int]:
+        """For each value the maximum over all ranks."""
         if self.group is None:
             return list(values)
-        told = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self.group)
-        return [int(value) for value in told.tolist()]
+        largest = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.group)
+        return [int(value) for value in largest.tolist()]
 
 
-class State:
-    """A collected state, flat: what DCP calls each tensor and value of it."""
+class FlatState:
+    """A collected state, flat: DCP's name → tensor or value."""
 
     def __init__(self, collected: Mapping[str, Any], *, first: bool) -> None:
         self.planner = DefaultSavePlanner()
@@ -112,23 +112,23 @@ class State:
         self.flat: dict[str, Any] = self.planner.state_dict
 
     def signature(self) -> int:
-        """Another one where a plan for one state does not fit another; objects' lengths apart."""
-        told: list[tuple[Any, ...]] = []
+        """A hash that differs if a plan for one state does not fit another; ignores the sizes of values."""
+        parts: list[tuple[Any, ...]] = []
         for name, value in self.flat.items():
             if isinstance(value, DTensor):
-                told.append((name, value.dtype, value.shape, value.placements, value.device_mesh.shape))
+                parts.append((name, value.dtype, value.shape, value.placements, value.device_mesh.shape))
             elif isinstance(value, torch.Tensor):
-                told.append((name, value.dtype, value.shape))
+                parts.append((name, value.dtype, value.shape))
             else:
-                told.append((name,))
-        return hash(tuple(told))
+                parts.append((name,))
+        return hash(tuple(parts))
 
 
-def agree(state: State, ranks: Ranks) -> Plan:
+def agree(state: FlatState, ranks: RankGroup) -> SavePlan:
     """Make the plan; all ranks call it.
 
     Raises:
-        CheckpointError: a value cannot be saved, or the ranks' states do not fit together.
+        CheckpointError: a value cannot be saved, or the ranks' states are inconsistent.
     """
     failure, mine = "", None
     pickles: dict[str, bytes] = {}
@@ -142,7 +142,7 @@ def agree(state: State, ranks: Ranks) -> Plan:
     except CheckpointError as error:
         failure = str(error)
     plans = ranks.gather_on_first((failure, mine))
-    shares: list[tuple[str, SavePlan | None]] = []
+    shares: list[tuple[str, DcpSavePlan | None]] = []
     metadata: Any = None
     if plans:
         failures = [why for why, _ in plans if why]
@@ -153,19 +153,19 @@ def agree(state: State, ranks: Ranks) -> Plan:
                 made, metadata = state.planner.create_global_plan([plan for _, plan in plans])
                 shares = [("", plan) for plan in made]
             except ValueError as error:
-                shares = [(f"the ranks' states do not fit together: {error}", None)] * len(plans)
+                shares = [(f"the ranks' states are inconsistent: {error}", None)] * len(plans)
     failure, final = ranks.scatter(shares)
     if failure or final is None:
         raise CheckpointError(failure)
     layout = arrange(state.planner.finish_plan(final).items, pickles)
     file = f"__{ranks.rank}_0.distcp"
-    told = ranks.gather_on_first(stored(layout, file))
+    placements = ranks.gather_on_first(stored(layout, file))
     written = b""
-    if told:
-        metadata.storage_data = {index: where for share in told for index, where in share.items()}
+    if placements:
+        metadata.storage_data = {index: where for share in placements for index, where in share.items()}
         written = pickle.dumps(metadata)
-    written = ranks.told(written)
-    return Plan(layout, file if layout.file_bytes else "", written, xxhash.xxh3_128_hexdigest(written))
+    written = ranks.broadcast(written)
+    return SavePlan(layout, file if layout.file_bytes else "", written, xxhash.xxh3_128_hexdigest(written))
 
 
 def _check_supported(name: str, value: object) -> None:
@@ -177,12 +177,12 @@ def _check_supported(name: str, value: object) -> None:
 
 
 def _check_readable(name: str, pickled: bytes) -> None:
-    """Nobody is to find out at a restart that a value cannot be read back."""
+    """Check now, and not at a restart, that a value can be read back."""
     frame = file_pieces.frame_object(len(pickled))
     try:
         torch.load(io.BytesIO(frame.before + pickled + frame.after), weights_only=True)
     except Exception as error:
         raise CheckpointError(
-            f"{name}: torch.load(weights_only=True) would not read it back: {str(error).splitlines()[0]}",
+            f"{name}: torch.load(weights_only=True) cannot read it back: {str(error).splitlines()[0]}",
             "Save plain numbers, strings, lists, dicts and tensors, or call torch.serialization.add_safe_globals",
         ) from error

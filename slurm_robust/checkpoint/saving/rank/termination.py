@@ -1,4 +1,4 @@
-"""A signal says that the end is near: it is noted, and acted upon where the training can be copied."""
+"""Records a termination signal; `Checkpointer.save` acts on it at the end of a step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import FrameType
 from typing import Any
 
 
-class Leaving:
-    """Notes signals; the handler does nothing else, since it may run in the middle of anything.
+class TerminationSignals:
+    """Records signals; the handler does nothing else, since it may interrupt anything.
 
     Args:
-        signals: Which.
-        within_s: From the signal to the end: Slurm's KillWait, with a little to spare.
+        signals: Their numbers.
+        within_s: From the signal to the end: Slurm's KillWait, less a margin.
 
     Raises:
         ValueError: this is not the main thread, or a signal cannot be caught.
@@ -36,11 +36,11 @@ class Leaving:
             before(number, frame)
 
     @property
-    def asked(self) -> str:
-        """The signal that came first; empty where none came."""
+    def received(self) -> str:
+        """The signal that was received first; empty if none was."""
         return self._name
 
     @property
     def left_s(self) -> float:
-        """How much time is left, of all there was where this process had no signal itself."""
+        """The time left; all of it if this process itself received no signal."""
         return max(0.0, self.within_s - (time.monotonic() - self._at_s if self._at_s else 0.0))

@@ -1,7 +1,7 @@
-"""What a training loop's objects have to save, by name, and how it is given back to them.
+"""Collects the state of a training loop's objects by name, and restores it.
 
-Models and optimizers become tensors by their fully qualified names, as torch.distributed.checkpoint wants them, so that
-they can be loaded into another parallel layout. Whatever has no tensors travels as bytes.
+Models and optimizers become tensors by their fully qualified names, as torch.distributed.checkpoint expects them, so
+that they can be loaded into another parallel layout. State without tensors is saved as bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PerRank:
 
 
 def rank_key(name: str, rank: int) -> str:
-    """What one rank's share of `name` is called."""
+    """The name of one rank's share of `name`."""
     return f"{name}.rank{rank}"
 
 
@@ -65,10 +65,10 @@ def collect(state: Mapping[str, Any], rank: int, *, rng: bool) -> dict[str, Any]
 
 
 def collect_untouched(state: Mapping[str, Any], rank: int, *, rng: bool) -> dict[str, Any]:
-    """The same, and an optimizer that has taken no step yet has taken none afterwards.
+    """As `collect`, without side effects on an optimizer that has taken no step yet.
 
-    To have tensors to tell of, torch lets such an optimizer take a step without gradients. That changes no weight, but
-    it would count: Adam's first step would be corrected as its second.
+    To create its tensors, torch makes such an optimizer take a step without gradients. That changes no weight, but it
+    would count: Adam's first step would be corrected as its second.
 
     Raises:
         CheckpointError: as `collect`.
@@ -81,10 +81,10 @@ def collect_untouched(state: Mapping[str, Any], rank: int, *, rng: bool) -> dict
 
 
 def restore(state: MutableMapping[str, Any], loaded: Mapping[str, Any], rank: int, *, rng: bool) -> list[str]:
-    """Give all objects what `loaded` has of them; plain values of `state` are replaced.
+    """Restore all objects from `loaded`; plain values of `state` are replaced.
 
     Returns:
-        Names of what this rank has no state for: another number of ranks wrote it.
+        Names without a state for this rank: a different number of ranks wrote it.
     """
     missing: list[str] = []
     for name, value in list(state.items()):
@@ -123,13 +123,13 @@ def unpacked(content: bytes) -> Any:
     """The reverse.
 
     Raises:
-        CheckpointError: it holds something that only running code from the file could bring back.
+        CheckpointError: it holds something that can only be loaded by running code from the file.
     """
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(
-            f"a state holds what torch.load(weights_only=True) does not take: {str(error).splitlines()[0]}",
+            f"a state contains a value that torch.load(weights_only=True) does not load: {str(error).splitlines()[0]}",
             "Save plain numbers, strings, lists, dicts and tensors, or call torch.serialization.add_safe_globals",
         ) from error
 
@@ -141,7 +141,7 @@ def _model_of(optimizer: torch.optim.Optimizer, name: str, state: Mapping[str, A
             return value
     raise CheckpointError(
         f"the parameters of optimizer {name!r} are in no model of the state",
-        "Give the model beside it: its names count",
+        "Add its model to the state: its parameter names are needed",
     )
 
 
@@ -155,7 +155,7 @@ def _has_tensors(content: Any) -> bool:
 
 def _rng_state() -> dict[str, Any]:
     version, words, gauss = random.getstate()
-    # As a tensor: torch.save looks at every number of a tuple by itself.
+    # As a tensor: torch.save pickles every number of a tuple separately.
     found: dict[str, Any] = {"python": [version, torch.tensor(words), gauss], "torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found["cuda"] = torch.cuda.get_rng_state()

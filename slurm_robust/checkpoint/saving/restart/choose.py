@@ -1,4 +1,4 @@
-"""From which checkpoint all ranks go on, and where its bytes come from: memory, or files."""
+"""Chooses the checkpoint that all ranks resume from, in memory or in files, and loads it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from typing import Any, NamedTuple
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import rollback_log
 from slurm_robust.checkpoint.resume import PATH_VARIABLE, resume_from_env
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Ranks
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup
 from slurm_robust.checkpoint.saving.rank.training_state import RNG, PerRank, collect, rank_key, restore
 from slurm_robust.checkpoint.saving.restart import copy_choice, loading
-from slurm_robust.checkpoint.saving.restart.held_images import Holdings
+from slurm_robust.checkpoint.saving.restart.held_images import HeldImages
 from slurm_robust.checkpoint.saving.shared.image import Note
 from slurm_robust.checkpoint.store import files, seals
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME
 from slurm_robust.checkpoint.store.demotion import demote, demotion
 from slurm_robust.checkpoint.store.find import Found, latest
 
 
 class Resume(NamedTuple):
-    """What was chosen.
+    """The choice.
 
     Attributes:
-        step: None where there was nothing to go on from.
-        source: `files`, or out of `recovery.PLACES` those that something came from, best first, with a `+` between;
-            or empty.
-        path: The checkpoint's folder, whether or not anything of it was read.
-        notes: What somebody should know: why others were passed over, what was not restored, who had what.
-        save_id: Of what came from memory.
+        step: None if there was no checkpoint.
+        source: `files`, or the places out of `copy_choice.PLACES` that shares came from, best first, joined by `+`; or
+            empty.
+        path: The checkpoint's folder, whether or not it was read.
+        notes: Messages for the user: why others were skipped, what was not restored, where shares came from.
+        save_id: Of a save that came from memory.
     """
 
     step: int | None = None
@@ -41,47 +42,59 @@ class Resume(NamedTuple):
 
 
 def resume(
-    directory: Path, state: MutableMapping[str, Any], ranks: Ranks, link: Link | None, *, local: str, rng: bool
+    directory: Path,
+    state: MutableMapping[str, Any],
+    ranks: RankGroup,
+    link: PersisterLink | None,
+    *,
+    local: str,
+    rng: bool,
 ) -> Resume:
     """Choose, and load into `state`.
 
     Args:
-        directory: Where checkpoints go.
-        state: What is loaded into.
-        ranks: Who loads together.
+        directory: Where checkpoints are written.
+        state: The objects to load into.
+        ranks: All ranks that load together.
         link: To this node's persister; None for none.
         local: The folder of these checkpoints on this node's own disk; empty for none.
-        rng: Whether random generators belong to it.
+        rng: Whether to load random generators, too.
 
     Raises:
         CheckpointError: the same on all ranks.
     """
     notes: list[str] = []
-    holdings = Holdings(directory, link, ranks, local)
+    holdings = HeldImages(directory, link, ranks, local)
     notes += holdings.notes
     try:
-        found = _on_disk(directory, ranks, notes)
+        found = _newest_files(directory, ranks, notes)
         choice = _best(holdings, found, directory, ranks, notes)
         if choice is not None:
-            notes.append(copy_choice.told(choice))
+            notes.append(copy_choice.description(choice))
             missing = load(state, _source(holdings, choice, ranks), ranks, rng=rng)
-            _write_down(holdings, choice, directory, ranks)
+            _order_writes(holdings, choice, directory, ranks)
             source = "+".join(choice.places)
             return Resume(
-                choice.note.step, source, directory / choice.note.folder, (*notes, *_told(missing)), choice.note.save_id
+                choice.note.step,
+                source,
+                directory / choice.note.folder,
+                (*notes, *_not_restored(missing)),
+                choice.note.save_id,
             )
         while found.path is not None:
             if _verified(found.path, ranks, notes):
-                missing = load(state, loading.Files(found.path), ranks, rng=rng)
-                return Resume(found.step, "files", found.path, (*notes, *_told(missing)))
-            found = _on_disk(directory, ranks, notes, anew=True)
+                missing = load(state, loading.FileSource(found.path), ranks, rng=rng)
+                return Resume(found.step, "files", found.path, (*notes, *_not_restored(missing)))
+            found = _newest_files(directory, ranks, notes, anew=True)
         return Resume(notes=tuple(notes))
     finally:
         holdings.close()
 
 
-def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, *, rng: bool) -> list[str]:
-    """Load into all objects of `state`; names of what this rank had no state for.
+def load(
+    state: MutableMapping[str, Any], source: loading.CheckpointSource, ranks: RankGroup, *, rng: bool
+) -> list[str]:
+    """Load into all objects of `state`; names of those that the checkpoint has no state for on this rank.
 
     Raises:
         CheckpointError: the checkpoint does not fit the state, or cannot be read; the same on all ranks.
@@ -92,7 +105,7 @@ def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, 
     for key in [*own, *([rank_key(RNG, ranks.rank)] if rng else [])]:
         if key not in there:
             del collected[key]
-    steps = loading.Loading(collected, source)
+    steps = loading.StateLoad(collected, source)
     missing: list[str] = []
     for step in (steps.plan, steps.read, lambda: missing.extend(restore(state, collected, ranks.rank, rng=rng))):
         failure = ""
@@ -104,7 +117,7 @@ def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, 
         if failures:
             rank, why = failures[0]
             raise CheckpointError(
-                f"the checkpoint does not fit the state that it is loaded into: rank {rank}: {why}",
+                f"the checkpoint does not fit the state: rank {rank}: {why}",
                 "Load it into the model that wrote it; the number of ranks and their layout may differ",
             )
     return missing
@@ -114,87 +127,88 @@ def load(state: MutableMapping[str, Any], source: loading.Source, ranks: Ranks, 
 
 
 def _best(
-    holdings: Holdings, found: Found, directory: Path, ranks: Ranks, notes: list[str]
+    holdings: HeldImages, found: Found, directory: Path, ranks: RankGroup, notes: list[str]
 ) -> copy_choice.Choice | None:
-    """What is in memory, complete and whole, and to be preferred to what is on the disk."""
+    """The newest complete and undamaged save in memory, if it is preferable to the files."""
     wrong: list[copy_choice.Share] = []
     while (choice := copy_choice.choose(holdings.shares, wrong)) is not None:
-        if not ranks.told(_admitted(choice.note, found, directory, notes) if ranks.rank == 0 else None):
+        if not ranks.broadcast(_admitted(choice.note, found, directory, notes) if ranks.rank == 0 else None):
             return None
         bad = holdings.wrong(choice)
         if not bad:
             return choice
         wrong += bad
         notes += [
-            f"step {share.note.step}: the {share.place} of rank {share.rank} on {share.node} is not what was written: "
-            f"{'memory' if share.place in (copy_choice.MEMORY, copy_choice.BACKUP) else 'the disk'} is at fault"
+            f"step {share.note.step}: the {share.place} of rank {share.rank} on {share.node} is damaged: "
+            f"{'memory' if share.place in (copy_choice.MEMORY, copy_choice.BACKUP) else 'the disk'} is faulty"
             for share in bad
         ]
     return None
 
 
 def _admitted(note: Note, found: Found, directory: Path, notes: list[str]) -> bool:
-    """Rank 0: whether what is in memory is to be preferred to what is on the disk."""
+    """Rank 0: whether a save in memory is preferable to the files."""
     folder = directory / note.folder
     try:
         why = demotion(folder) or rollback_log.given_up(rollback_log.read(directory), note.step, note.saved_at_s)
     except CheckpointError as error:
         why = str(error)
     if why:
-        notes.append(f"step {note.step} is in memory, and was passed over: {why}")
+        notes.append(f"step {note.step} is in memory, and was skipped: {why}")
         return False
-    # What srobust run exports may be relative to where it was called.
+    # The path that srobust run exports may be relative to its working directory.
     return note.step > found.step or (found.path is not None and folder.resolve() == found.path.resolve())
 
 
-def _source(holdings: Holdings, choice: copy_choice.Choice, ranks: Ranks) -> loading.Memory:
+def _source(holdings: HeldImages, choice: copy_choice.Choice, ranks: RankGroup) -> loading.MemorySource:
     owners = {share.file: holdings.reader(share) for share in choice.shares if share.file}
-    told_by = holdings.reader(choice.metadata)
-    metadata = ranks.told(holdings.metadata(choice.metadata) if ranks.rank == told_by else b"", by=told_by)
+    reader = holdings.reader(choice.metadata)
+    metadata = ranks.broadcast(holdings.metadata(choice.metadata) if ranks.rank == reader else b"", by=reader)
     here = {share.file: holdings.content(share) for share in choice.shares if share.file and holdings.is_here(share)}
-    return loading.Memory(metadata, here, owners, ranks)
+    return loading.MemorySource(metadata, here, owners, ranks)
 
 
-def _write_down(holdings: Holdings, choice: copy_choice.Choice, directory: Path, ranks: Ranks) -> None:
-    """What nobody has sealed yet is written now, by whoever has it: memory may be lost next time."""
-    unsealed = ranks.told(not (directory / choice.note.folder / seals.SEAL_NAME).exists() if ranks.rank == 0 else None)
+def _order_writes(holdings: HeldImages, choice: copy_choice.Choice, directory: Path, ranks: RankGroup) -> None:
+    """Have a save that is not sealed written by the nodes that have it: memory may be lost next time."""
+    unsealed = ranks.broadcast(not (directory / choice.note.folder / SEAL_NAME).exists() if ranks.rank == 0 else None)
     if unsealed and copy_choice.LOCAL not in choice.places:
-        holdings.write_down(choice)
+        holdings.order_writes(choice)
 
 
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-def _on_disk(directory: Path, ranks: Ranks, notes: list[str], *, anew: bool = False) -> Found:
-    """What `srobust run` chose, or what rank 0 finds; the same on all ranks."""
-    told: Found | CheckpointError | None = None
+def _newest_files(directory: Path, ranks: RankGroup, notes: list[str], *, anew: bool = False) -> Found:
+    """The choice of `srobust run`, else of rank 0; the same on all ranks."""
+    found: Found | CheckpointError | None = None
     if ranks.rank == 0:
         try:
-            # Without an exported choice, resume_from_env would have all ranks meet in a group of the training's.
+            # Without an exported choice, resume_from_env would use a collective of the training's group.
             chosen = PATH_VARIABLE in os.environ and not anew
-            told = resume_from_env(directory) if chosen else latest(directory)
+            found = resume_from_env(directory) if chosen else latest(directory)
         except CheckpointError as error:
-            told = error
-    told = ranks.told(told)
-    if isinstance(told, CheckpointError):
-        raise told
-    assert told is not None
-    notes += [f"{path.name} was passed over: {why}" for path, why in told.passed_over]
-    return told
+            found = error
+    found = ranks.broadcast(found)
+    if isinstance(found, CheckpointError):
+        raise found
+    assert found is not None
+    notes += [f"{path.name} was skipped: {why}" for path, why in found.passed_over]
+    return found
 
 
-def _verified(path: Path, ranks: Ranks, notes: list[str]) -> bool:
-    """Read every byte, each rank its share, and compare with the seal; one that does not fit is demoted.
+def _verified(path: Path, ranks: RankGroup, notes: list[str]) -> bool:
+    """Read every byte, each rank its share, and compare with the seal; a damaged checkpoint is demoted.
 
     Raises:
-        CheckpointError: nobody sealed it, or another program's format is behind the seal.
+        CheckpointError: it is not sealed, or in another format.
     """
     seal = seals.read(path)
     if seal is None:
-        raise CheckpointError(f"{path}: no seal, nobody verified it", f"srobust ckpt latest {path.parent}")
+        raise CheckpointError(f"{path}: no seal: it was never verified", f"srobust ckpt latest {path.parent}")
     if not (path / ".metadata").exists():
         raise CheckpointError(
-            f"{path}: no torch.distributed.checkpoint", "Load it with the program that wrote it: checkpoint.load, say"
+            f"{path}: not a torch.distributed.checkpoint",
+            "Load it with the program that wrote it, or with checkpoint.load",
         )
     wrong = ""
     for file in seal.files[ranks.rank :: ranks.world_size]:
@@ -208,19 +222,19 @@ def _verified(path: Path, ranks: Ranks, notes: list[str]) -> bool:
     wrong = next((why for why in ranks.gather(wrong) if why), "")
     if not wrong:
         return True
-    notes.append(f"{path.name} was passed over: {wrong}")
+    notes.append(f"{path.name} was skipped: {wrong}")
     failure = ""
     if ranks.rank == 0:
         try:
             demote(path, wrong)
         except CheckpointError as error:
             failure = str(error)
-    if failure := ranks.told(failure):
+    if failure := ranks.broadcast(failure):
         raise CheckpointError(failure)
     return False
 
 
-def _told(missing: list[str]) -> list[str]:
+def _not_restored(missing: list[str]) -> list[str]:
     if not missing:
         return []
-    return [f"not restored, since another number of ranks wrote it: {', '.join(missing)}"]
+    return [f"not restored, because a different number of ranks wrote it: {', '.join(missing)}"]

@@ -1,4 +1,4 @@
-"""From which copies all ranks go on: the newest save of which every rank's share is somewhere. Reads nothing."""
+"""Chooses the copies to resume from: the newest save of which every rank's share exists somewhere. Pure."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from slurm_robust.checkpoint.saving.shared.image import Note
 
 MEMORY, BACKUP, LOCAL, SHARED = "memory", "backup", "local", "shared"
 PLACES = (MEMORY, BACKUP, LOCAL, SHARED)
-"""Where a share can be, best first."""
+"""The places of a share, best first."""
 
 
 class Share(NamedTuple):
-    """One rank's complete share of one save, as it lies somewhere.
+    """One copy of a rank's complete share of a save.
 
     Attributes:
         note: Of the save.
         plan: The digest of all ranks' plans.
         world_size: Ranks that saved together.
-        rank: Whose share.
-        file: Its file within the checkpoint, empty where it has nothing to write.
-        has_metadata: DCP's `.metadata` lies beside it.
+        rank: The rank of the share.
+        file: Its file within the checkpoint, empty if it writes nothing.
+        has_metadata: DCP's `.metadata` is beside it.
         place: Out of `PLACES`.
         at: The rank that can read it, of those that load now.
-        node: Where that is, for people.
-        where: The slot or the folder that holds it.
-        digest: xxh3-128 of the file, empty where nobody took it.
+        node: The name of its node.
+        where: The slot or the folder that it is in.
+        digest: xxh3-128 of the file, empty if unknown.
     """
 
     note: Note
@@ -44,29 +44,29 @@ class Share(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A save, and for each rank that took part in it the best share of it, in their order."""
+    """A save, and the best share of each rank of it, in order of ranks."""
 
     note: Note
     shares: tuple[Share, ...]
 
     @property
     def metadata(self) -> Share:
-        """The one that DCP's `.metadata` is taken from."""
+        """The share whose `.metadata` is used."""
         return next(share for share in self.shares if share.has_metadata)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the shares are, each place once, best first."""
+        """The places of the shares, each once, best first."""
         return tuple(place for place in PLACES if any(share.place == place for share in self.shares))
 
 
 def choose(shares: Iterable[Share], wrong: Collection[Share] = (), refused: Collection[str] = ()) -> Choice | None:
-    """The newest save of which every rank's share is somewhere, and DCP's `.metadata`; None where there is none.
+    """The newest save of which every rank's share and DCP's `.metadata` exist; None if there is none.
 
     Args:
-        shares: All that anybody has.
-        wrong: Of those, whose bytes are not what they were.
-        refused: Saves that are not to be gone on from, by their id.
+        shares: All copies of all nodes.
+        wrong: Damaged ones among them.
+        refused: Ids of saves that must not be used.
     """
     saves: dict[tuple[str, str, int], dict[int, list[Share]]] = {}
     for share in shares:
@@ -80,7 +80,7 @@ def choose(shares: Iterable[Share], wrong: Collection[Share] = (), refused: Coll
             continue
         taken = _taken(by_rank, world_size)
         if not any(share.has_metadata for share in taken):
-            # Any copy of it will do: the one that lies with another copy of a share is as good.
+            # Any copy of it will do, also one beside another copy of a share.
             spare = next((one for found in by_rank.values() for one in found if one.has_metadata), None)
             if spare is None:
                 continue
@@ -92,7 +92,7 @@ def choose(shares: Iterable[Share], wrong: Collection[Share] = (), refused: Coll
 
 
 def _taken(by_rank: dict[int, list[Share]], world_size: int) -> list[Share]:
-    """The best share of each rank; of two as good, as two backups are, the one of who gives less to others so far."""
+    """The best share of each rank; of two equal ones (two backups), the one whose reader has fewer to send so far."""
     given: Counter[int] = Counter()
     found = []
     for rank in range(world_size):
@@ -110,16 +110,16 @@ def _age(note: Note) -> tuple[int, float]:
     return note.step, note.saved_at_s
 
 
-def told(choice: Choice) -> str:
-    """Where each rank's share comes from, as a sentence."""
+def description(choice: Choice) -> str:
+    """A sentence about where each rank's share comes from."""
     parts = [
-        f"rank{'s' if len(ranks) > 1 else ''} {_folded(ranks)} from {where}"
+        f"rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)} from {where}"
         for where, ranks in _by_place(choice).items()
     ]
-    return f"goes on from step {choice.note.step}: {'; '.join(parts)}"
+    return f"continues from step {choice.note.step}: {'; '.join(parts)}"
 
 
-def _folded(ranks: list[int]) -> str:
+def _ranges(ranks: list[int]) -> str:
     """`[0, 1, 2, 5]` → `0-2,5`; they come in order."""
     parts: list[list[int]] = []
     for rank in ranks:
@@ -131,7 +131,7 @@ def _folded(ranks: list[int]) -> str:
 
 
 def _by_place(choice: Choice) -> dict[str, list[int]]:
-    """What people read of each place → the ranks whose shares come from there."""
+    """Description of each place → the ranks whose shares come from there."""
     found: dict[str, list[int]] = {}
     for share in choice.shares:
         words = {

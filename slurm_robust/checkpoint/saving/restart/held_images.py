@@ -1,4 +1,4 @@
-"""What this node still has of earlier saves, as those see it who load: the images that its persister holds."""
+"""The shares of earlier saves that nodes still hold: images in their persisters, and files without a seal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import xxhash
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.backup import setup
-from slurm_robust.checkpoint.saving.persister.file_writer import METADATA
-from slurm_robust.checkpoint.saving.rank.persister_link import Link
-from slurm_robust.checkpoint.saving.rank.save_plan import Ranks
+from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup
 from slurm_robust.checkpoint.saving.restart import copy_choice
 from slurm_robust.checkpoint.saving.restart.copy_choice import Choice, Share
 from slurm_robust.checkpoint.saving.shared import local_files
+from slurm_robust.checkpoint.saving.shared.file_writer import METADATA
 from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image
+from slurm_robust.checkpoint.saving.shared.messages import AskInventory, Inventory, SaveOrdered, WriteSave
 from slurm_robust.checkpoint.store import files
 
 _ON_DISK = (copy_choice.LOCAL, copy_choice.SHARED)
@@ -25,44 +26,48 @@ _Key = tuple[int, bool]
 """A rank of the run that saved, and whether it is its backup."""
 
 
-class Holdings:
+class HeldImages:
     """All shares that the nodes of a run hold; every rank makes one.
 
     Args:
-        directory: Where checkpoints go.
+        directory: Where checkpoints are written.
         link: To this node's persister; None for none.
-        ranks: Those who load.
+        ranks: All ranks that load.
         local: The folder of these checkpoints on this node's own disk; empty for none.
     """
 
-    def __init__(self, directory: Path, link: Link | None, ranks: Ranks, local: str) -> None:
+    def __init__(self, directory: Path, link: PersisterLink | None, ranks: RankGroup, local: str) -> None:
         self._link, self._ranks = link, ranks
         self._disks = [(Path(local), copy_choice.LOCAL)] if local else []
         if ranks.rank == 0:
             self._disks.append((directory, copy_choice.SHARED))
         self._images: dict[_Key, Image | None] = {}
         self.notes: list[str] = []
-        """What somebody should know."""
-        here: setup.Seat | None = None
+        """Messages for the user."""
+        here: setup.RankNode | None = None
         if link is not None:
             try:
-                here = setup.seat(link)
+                here = setup.rank_node(link)
             except CheckpointError as error:
                 self.notes.append(f"no memory of an earlier run: {error}")
-        self._seats: list[setup.Seat | None] = ranks.gather(here)
+        self._nodes: list[setup.RankNode | None] = ranks.gather(here)
         mine = [] if here is None else self._sharing(ranks.rank)
         self.shares: list[Share] = []
-        """Everybody's."""
+        """Of all nodes."""
         for listed in ranks.gather(self._listed() if mine and mine[0] == ranks.rank else []):
             self.shares += listed
 
     def _sharing(self, rank: int) -> list[int]:
         """The ranks that share that rank's node."""
-        seat = self._seats[rank]
-        return [other for other, one in enumerate(self._seats) if one is not None and seat and one.node == seat.node]
+        mine = self._nodes[rank]
+        return [other for other, one in enumerate(self._nodes) if one is not None and mine and one.node == mine.node]
+
+    @property
+    def _node_name(self) -> str:
+        return mine.name if (mine := self._nodes[self._ranks.rank]) is not None else ""
 
     def reader(self, share: Share) -> int:
-        """Which rank reads it for others: those of its node take turns."""
+        """The rank that reads it for others: ranks of its node take turns."""
         sharing = self._sharing(share.at)
         return sharing[share.rank % len(sharing)]
 
@@ -74,15 +79,14 @@ class Holdings:
         assert self._link is not None
         found: list[Share] = []
         try:
-            answer, _ = self._link.ask({"t": "inventory"})
-            for rank, backup in answer["ranks"]:
-                found += self._of_image(int(rank), backup=bool(backup))
+            reply, _ = self._link.ask(AskInventory(), Inventory)
+            for rank, backup in reply.ranks:
+                found += self._of_image(rank, backup=backup)
         except CheckpointError as error:
             self.notes.append(f"no memory of an earlier run: {error}")
         return found + [share for disk, place in self._disks for share in self._of_disk(disk, place)]
 
     def _of_disk(self, disk: Path, place: str) -> list[Share]:
-        seat = self._seats[self._ranks.rank]
         found = []
         for one in local_files.written(disk):
             file = next((file for file in one.part.files if file.name != METADATA), None)
@@ -97,7 +101,7 @@ class Holdings:
                     has_metadata=one.has_metadata,
                     place=place,
                     at=self._ranks.rank,
-                    node=seat.name if seat is not None else "",
+                    node=self._node_name,
                     where=str(one.folder),
                     digest=bytes.fromhex(file.xxh3_128) if file else b"",
                 )
@@ -125,7 +129,7 @@ class Holdings:
                     has_metadata=bool(described.metadata_bytes),
                     place=copy_choice.BACKUP if backup else copy_choice.MEMORY,
                     at=self._ranks.rank,
-                    node=seat.name if (seat := self._seats[self._ranks.rank]) is not None else "",
+                    node=self._node_name,
                     where=str(slot),
                     digest=digest if number == held[0] else b"",
                 )
@@ -139,11 +143,7 @@ class Holdings:
         return self._images[rank, backup]
 
     def content(self, share: Share) -> memoryview:
-        """The bytes of its file; it must be here.
-
-        Raises:
-            CheckpointError: it is not any more.
-        """
+        """The bytes of its file; it must be on this node. Raises CheckpointError if it is gone."""
         if share.place in _ON_DISK:
             return self._mapped(Path(share.where) / share.file)
         image = self._image(share.rank, backup=share.place == copy_choice.BACKUP)
@@ -153,11 +153,7 @@ class Holdings:
         return image.slot(int(share.where))[: described.file_bytes]
 
     def metadata(self, share: Share) -> bytes:
-        """DCP's `.metadata` that lies beside it; it must be here.
-
-        Raises:
-            CheckpointError: it is not any more.
-        """
+        """DCP's `.metadata` beside it; it must be on this node. Raises CheckpointError if it is gone."""
         if share.place in _ON_DISK:
             try:
                 found = (Path(share.where) / METADATA).read_bytes()
@@ -184,7 +180,7 @@ class Holdings:
                     self.metadata(share)
             except (CheckpointError, OSError):
                 found.append(share)
-        return [share for told in self._ranks.gather(found) for share in told]
+        return [share for shares in self._ranks.gather(found) for share in shares]
 
     def _digest(self, share: Share) -> bytes:
         if share.place in _ON_DISK:
@@ -192,18 +188,18 @@ class Holdings:
         return xxhash.xxh3_128_digest(self.content(share))
 
     def _mapped(self, path: Path) -> memoryview:
-        """A file whose digest was just read: its bytes are in the page cache, and a mapping copies them no more."""
+        """A file whose digest was just read: its bytes are in the page cache, so a mapping needs no copy."""
         try:
             with path.open("rb") as opened:
                 return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
-    def write_down(self, choice: Choice) -> None:
-        """Have those write a save who would not by themselves: a lost rank's backup, what was never written.
+    def order_writes(self, choice: Choice) -> None:
+        """Order writes of shares that are not written otherwise: backups of lost ranks, shares that were never written.
 
         Raises:
-            CheckpointError: the persister is gone.
+            CheckpointError: no persister answers.
         """
         for share in choice.shares:
             if share.place in _ON_DISK:
@@ -211,11 +207,11 @@ class Holdings:
             ordered = share.place == copy_choice.BACKUP or not any(share.digest)
             if ordered and self._link is not None and self.reader(share) == self._ranks.rank:
                 backup = share.place == copy_choice.BACKUP
-                message = {"t": "persist", "of": share.rank, "backup": backup, "save_id": share.note.save_id}
-                self._link.ask(message)
+                request = WriteSave(of=share.rank, backup=backup, save_id=share.note.save_id)
+                self._link.ask(request, SaveOrdered)
 
     def close(self) -> None:
-        """Let all images go."""
+        """Unmap all images."""
         for image in self._images.values():
             if image is not None:
                 image.close()

@@ -1,4 +1,4 @@
-"""Reading a checkpoint into a model of any layout, from files or from the memory that a killed run left."""
+"""Loads a checkpoint into a model of any layout, from files or from the memory that a killed run left."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
-from slurm_robust.checkpoint.saving.rank.save_plan import Ranks
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup
 from slurm_robust.checkpoint.saving.shared import file_pieces
 
 
-class Piece(NamedTuple):
-    """Some bytes of a checkpoint's file."""
+class FilePiece(NamedTuple):
+    """A range of bytes of a checkpoint's file."""
 
     file: str
     at: int
     length: int
 
 
-class Planner(DefaultLoadPlanner):
-    """DCP's own, but values are read without running anything that a file says."""
+class SafeLoadPlanner(DefaultLoadPlanner):
+    """DCP's planner, but values are read without executing pickles."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Take a value: what weights_only admits is written anew for DCP, which would admit anything."""
+        """Load a value with weights_only, and pickle it again for DCP, which would execute any pickle."""
         content = torch.load(value, map_location="cpu", weights_only=True)
         admitted = io.BytesIO()
         torch.save(content, admitted)
@@ -39,8 +39,8 @@ class Planner(DefaultLoadPlanner):
         super().load_bytes(read_item, admitted)
 
 
-class Source:
-    """Where a checkpoint's bytes are.
+class CheckpointSource:
+    """The bytes of a checkpoint.
 
     Attributes:
         metadata: DCP's `.metadata`.
@@ -48,24 +48,20 @@ class Source:
 
     metadata: bytes
 
-    def read(self, wanted: Mapping[Piece, list[ReadItem]], sink: Sink) -> None:
-        """Give every wanted piece to the sink.
-
-        Raises:
-            OSError: one cannot be read.
-        """
+    def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
+        """Pass every wanted piece to the sink. Raises OSError if one cannot be read."""
         raise NotImplementedError
 
 
-class Files(Source):
+class FileSource(CheckpointSource):
     """A folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.metadata = (folder / ".metadata").read_bytes()
 
-    def read(self, wanted: Mapping[Piece, list[ReadItem]], sink: Sink) -> None:
-        """Read them one by one; a bad sector is an error here, and would be a SIGBUS under a mapping."""
+    def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
+        """Read them one by one; a bad sector raises an error, where a mapping would raise SIGBUS."""
         for piece, items in wanted.items():
             view = memoryview(bytearray(piece.length))
             got = 0
@@ -78,23 +74,23 @@ class Files(Source):
             sink.give(view, items)
 
 
-class Memory(Source):
-    """What is in memory, here or on another node: what is not here is sent by the rank whose file it is.
+class MemorySource(CheckpointSource):
+    """Copies in memory, here or on other nodes; files that are not on this node are sent by their owner.
 
     Args:
         metadata: DCP's `.metadata`.
-        here: File → its bytes, of those that this node holds.
-        owners: File → the rank that holds it, of all files.
-        ranks: Those who load; all of them read at the same time.
+        here: File → its bytes, for files on this node.
+        owners: File → the rank that sends it, for all files.
+        ranks: All ranks that load; they read at the same time.
     """
 
     def __init__(
-        self, metadata: bytes, here: Mapping[str, memoryview], owners: Mapping[str, int], ranks: Ranks
+        self, metadata: bytes, here: Mapping[str, memoryview], owners: Mapping[str, int], ranks: RankGroup
     ) -> None:
         self.metadata, self.here, self.owners, self.ranks = metadata, here, owners, ranks
 
-    def read(self, wanted: Mapping[Piece, list[ReadItem]], sink: Sink) -> None:
-        """Take what is here, then take part in sending what is not: one piece at a time, so that memory holds."""
+    def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
+        """Read pieces on this node, then exchange the others one at a time, to bound the memory."""
         away = {piece for piece in wanted if piece.file not in self.here}
         failure: Exception | None = None
         try:
@@ -102,12 +98,12 @@ class Memory(Source):
                 if piece not in away:
                     sink.give(self._bytes(piece), items)
         except (RuntimeError, ValueError) as error:
-            failure = error  # raised when the others have what they wait for
-        wanted_by: dict[Piece, list[int]] = {}
+            failure = error  # raised once the other ranks have received their pieces
+        wanted_by: dict[FilePiece, list[int]] = {}
         for rank, missed in enumerate(self.ranks.gather(away)):
             for piece in missed:
                 wanted_by.setdefault(piece, []).append(rank)
-        # All walk through the pieces in one order, so that nobody waits for somebody who waits for him.
+        # All ranks use the same order, so that they cannot deadlock.
         for piece in sorted(wanted_by):
             sent = self._exchanged(piece, wanted_by[piece])
             if sent is not None and piece in away and failure is None:
@@ -118,8 +114,8 @@ class Memory(Source):
         if failure is not None:
             raise failure
 
-    def _exchanged(self, piece: Piece, wanted_by: list[int]) -> torch.Tensor | None:
-        """A piece that one rank has and others want, on those others."""
+    def _exchanged(self, piece: FilePiece, wanted_by: list[int]) -> torch.Tensor | None:
+        """A piece that its owner sends, on the ranks that want it."""
         owner, mine = self.owners[piece.file], self.ranks.rank
         everybody = 2 * len(wanted_by) > self.ranks.world_size
         if not everybody and mine != owner and mine not in wanted_by:
@@ -137,27 +133,27 @@ class Memory(Source):
             dist.recv(sent, src=owner, group=self.ranks.group)
         return sent
 
-    def _bytes(self, piece: Piece) -> memoryview:
+    def _bytes(self, piece: FilePiece) -> memoryview:
         return self.here[piece.file][piece.at : piece.at + piece.length]
 
 
-class Sink:
-    """Takes pieces and puts them where they belong."""
+class TensorSink:
+    """Copies pieces into the tensors and values of the state."""
 
-    def __init__(self, planner: Planner, metadata: Metadata) -> None:
+    def __init__(self, planner: SafeLoadPlanner, metadata: Metadata) -> None:
         self.planner = planner
         self._kinds: dict[MetadataIndex, tuple[torch.dtype, tuple[int, ...]]] = {}
-        for name, told in metadata.state_dict_metadata.items():
-            if isinstance(told, TensorStorageMetadata):
-                for chunk in told.chunks:
-                    kind = (told.properties.dtype, tuple(chunk.sizes))
+        for name, stored_as in metadata.state_dict_metadata.items():
+            if isinstance(stored_as, TensorStorageMetadata):
+                for chunk in stored_as.chunks:
+                    kind = (stored_as.properties.dtype, tuple(chunk.sizes))
                     self._kinds[MetadataIndex(name, chunk.offsets)] = kind
 
     def give(self, piece: memoryview, items: list[ReadItem]) -> None:
-        """Hand a piece to those who asked for it, or for parts of it; one copy, straight into the tensor in use.
+        """Copy a piece, or parts of it, directly into the tensors in use.
 
         Raises:
-            ValueError: it is not what the plan expects.
+            ValueError: its shape is not the planned one.
         """
         whole: torch.Tensor | None = None
         for item in items:
@@ -177,7 +173,7 @@ class Sink:
 
 
 def _tensor(piece: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """The tensor of a piece: a view of it where it was framed by us, else whatever torch reads."""
+    """The tensor of a piece: a view if this package wrote it, else loaded by torch."""
     size_bytes = math.prod(shape) * dtype.itemsize
     try:
         at, length = file_pieces.find(piece, file_pieces.TENSOR)
@@ -192,7 +188,7 @@ def _tensor(piece: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> to
 
 
 def names(metadata: bytes) -> set[str]:
-    """What a checkpoint has, flat: `model.layer.weight`, `rng.rank3`."""
+    """The names in a checkpoint: `model.layer.weight`, `rng.rank3`."""
     return set(_understood(metadata).state_dict_metadata)
 
 
@@ -201,39 +197,39 @@ def _understood(metadata: bytes) -> Metadata:
     return understood
 
 
-class Loading:
-    """A load in two parts: what can fail by itself, then what all ranks may do together.
+class StateLoad:
+    """A load in two steps: `plan` on each rank, then `read` on all ranks together.
 
     Args:
-        collected: The state as it is; its tensors are written in place.
-        source: Where the checkpoint is.
+        collected: The current state; its tensors are overwritten in place.
+        source: The checkpoint.
     """
 
-    def __init__(self, collected: dict[str, Any], source: Source) -> None:
+    def __init__(self, collected: dict[str, Any], source: CheckpointSource) -> None:
         self.collected, self.source = collected, source
-        self._wanted: dict[Piece, list[ReadItem]] = {}
-        self._sink: Sink | None = None
+        self._wanted: dict[FilePiece, list[ReadItem]] = {}
+        self._sink: TensorSink | None = None
 
     def plan(self) -> None:
-        """Find out what this rank needs.
+        """Determine the pieces that this rank needs.
 
         Raises:
-            RuntimeError, ValueError: the state is another one than what was saved.
+            RuntimeError, ValueError: the state does not fit the checkpoint.
         """
-        metadata, planner = _understood(self.source.metadata), Planner()
+        metadata, planner = _understood(self.source.metadata), SafeLoadPlanner()
         planner.set_up_planner(self.collected, metadata, True)
         plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
         stored = metadata.storage_data or {}
         for item in plan.items:
             where = stored[item.storage_index]
-            self._wanted.setdefault(Piece(where.relative_path, where.offset, where.length), []).append(item)
-        self._sink = Sink(planner, metadata)
+            self._wanted.setdefault(FilePiece(where.relative_path, where.offset, where.length), []).append(item)
+        self._sink = TensorSink(planner, metadata)
 
     def read(self) -> None:
-        """Read it.
+        """Read the pieces.
 
         Raises:
-            OSError, RuntimeError, ValueError: tensors may be half filled then.
+            OSError, RuntimeError, ValueError: tensors may be partly overwritten.
         """
         assert self._sink is not None
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which bytes of a rank's file are what: from torch.distributed.checkpoint's plan to places in a buffer."""
+"""The layout of a rank's file: from torch.distributed.checkpoint's plan to positions in a buffer."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from slurm_robust.checkpoint.saving.shared import file_pieces
 _LEAST_RESERVED_BYTES = 512
 
 
-class Place(NamedTuple):
-    """Where one item of the plan lies in the file.
+class FileItem(NamedTuple):
+    """One item of the plan, and its position in the file.
 
     Attributes:
-        name: What DCP calls it.
-        at: Where its piece begins, and its length.
-        data_at: Where its own bytes begin, and how many there are (of a value: how many are reserved).
-        frame: What stands around them.
+        name: DCP's name of it.
+        at: Where its piece begins; `length` is its size.
+        data_at: Where its own bytes begin; `data_bytes` is their number (for a value: the number reserved).
+        frame: The bytes around them.
         dtype: Of a tensor; None for a value.
         shape: Of a tensor.
     """
@@ -36,15 +36,15 @@ class Place(NamedTuple):
     length: int
     data_at: int
     data_bytes: int
-    frame: file_pieces.Frame
+    frame: file_pieces.PieceFrame
     dtype: torch.dtype | None
     shape: tuple[int, ...]
 
 
-class Layout(NamedTuple):
+class FileLayout(NamedTuple):
     """A rank's whole file."""
 
-    places: tuple[Place, ...]
+    places: tuple[FileItem, ...]
     file_bytes: int
 
 
@@ -86,11 +86,7 @@ def pickled_tensor(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
 
 
 def pickled_value(value: object) -> bytes:
-    """The pickle of a value that is no tensor, and holds none.
-
-    Raises:
-        CheckpointError: it cannot be pickled.
-    """
+    """The pickle of a value that is not a tensor, and contains none. Raises CheckpointError if it cannot be pickled."""
     try:
         return pickle.dumps(value, protocol=2)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
@@ -99,15 +95,15 @@ def pickled_value(value: object) -> bytes:
         ) from None
 
 
-def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> Layout:
+def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> FileLayout:
     """Lay out the items of a final plan, one after the other.
 
     Args:
         items: Of this rank's plan.
-        pickles: Of the values among them, by name; they may grow to twice that later on.
+        pickles: Of the values among them, by name; space for twice their size is reserved.
     """
-    frames: dict[tuple[torch.dtype, tuple[int, ...]], file_pieces.Frame] = {}
-    places: list[Place] = []
+    frames: dict[tuple[torch.dtype, tuple[int, ...]], file_pieces.PieceFrame] = {}
+    places: list[FileItem] = []
     at = 0
     for item in items:
         dtype: torch.dtype | None = None
@@ -123,18 +119,18 @@ def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> Layout:
                 frames[dtype, shape] = file_pieces.frame_tensor(pickled_tensor(dtype, shape), data_bytes)
             frame = frames[dtype, shape]
         length = len(frame.before) + data_bytes + len(frame.after)
-        places.append(Place(item.index, at, length, at + len(frame.before), data_bytes, frame, dtype, shape))
+        places.append(FileItem(item.index, at, length, at + len(frame.before), data_bytes, frame, dtype, shape))
         at += -(-length // file_pieces.ALIGN_BYTES) * file_pieces.ALIGN_BYTES
-    return Layout(tuple(places), at)
+    return FileLayout(tuple(places), at)
 
 
-def stored(layout: Layout, file: str) -> dict[MetadataIndex, _StorageInfo]:
-    """What DCP's metadata says of where each item lies."""
+def stored(layout: FileLayout, file: str) -> dict[MetadataIndex, _StorageInfo]:
+    """The position of each item, for DCP's metadata."""
     return {place.name: _StorageInfo(file, place.at, place.length) for place in layout.places}
 
 
-def views(layout: Layout, slot: memoryview) -> list[torch.Tensor | memoryview]:
-    """For each place, what to copy into: a tensor, or the bytes of a value. Writes the frames, once."""
+def views(layout: FileLayout, slot: memoryview) -> list[torch.Tensor | memoryview]:
+    """The target of each item: a tensor, or the bytes of a value. Also writes the frames."""
     found: list[torch.Tensor | memoryview] = []
     for place in layout.places:
         slot[place.at : place.data_at] = place.frame.before
@@ -152,8 +148,8 @@ def views(layout: Layout, slot: memoryview) -> list[torch.Tensor | memoryview]:
     return found
 
 
-def pieces_of(layout: Layout, contents: Sequence[torch.Tensor | bytes]) -> Iterator[memoryview]:
-    """A rank's file, piece by piece, where there is no buffer that has it; `contents` in the order of its places."""
+def pieces_of(layout: FileLayout, contents: Sequence[torch.Tensor | bytes]) -> Iterator[memoryview]:
+    """A rank's file, piece by piece, without a buffer; `contents` in the order of the layout's items."""
     at = 0
     for place, content in zip(layout.places, contents, strict=True):
         yield memoryview(bytes(place.at - at) + place.frame.before)

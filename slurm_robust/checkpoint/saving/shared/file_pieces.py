@@ -1,8 +1,8 @@
-"""One tensor or value as `torch.save` would write it, laid out before its bytes are known.
+"""The bytes around one tensor or value in a `torch.save` file, computed before its own bytes are known.
 
-Each piece of a checkpoint file is a zip of its own, as torch.distributed.checkpoint has it. Everything in that zip but
-the tensor's bytes follows from dtype and shape; so a buffer can be prepared once, and a save only copies bytes into
-it. CRCs are left out, as `torch.serialization.set_crc32_options(False)` does: the seal has a digest of every byte.
+Each piece of a checkpoint file is a zip of its own, as torch.distributed.checkpoint writes it. Everything in that zip
+except the tensor's bytes follows from dtype and shape; so a buffer is prepared once, and a save only copies bytes into
+it. CRCs are omitted, as `torch.serialization.set_crc32_options(False)` does: the seal has a digest of every byte.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 ALIGN_BYTES = 64
-"""Where a tensor's bytes begin is a multiple of this, as in torch's own files."""
+"""A tensor's bytes begin at a multiple of this, as in torch's own files."""
 TENSOR = "archive/data/0"
 OBJECT = "archive/data.pkl"
 _MARKS = {"archive/byteorder": b"little", "archive/version": b"3\n"}
@@ -25,30 +25,30 @@ _MOST_32 = 0xFFFFFFFF
 _PADDING_ID = 0x4246  # "FB", what torch pads with
 
 
-class Frame(NamedTuple):
-    """What stands before and after a piece's bytes; `len(before)` is a multiple of `ALIGN_BYTES`."""
+class PieceFrame(NamedTuple):
+    """The bytes before and after a piece's own; `len(before)` is a multiple of `ALIGN_BYTES`."""
 
     before: bytes
     after: bytes
 
 
-def frame_tensor(pickled: bytes, data_bytes: int, *, zip64: bool = False) -> Frame:
+def frame_tensor(pickled: bytes, data_bytes: int, *, zip64: bool = False) -> PieceFrame:
     """The frame of a tensor.
 
     Args:
         pickled: The pickle that names storage `0`, as torch makes it.
         data_bytes: Of its storage.
-        zip64: Use 64-bit fields, whether or not the size needs them.
+        zip64: Use 64-bit fields even if the size does not need them.
     """
     return _frame({OBJECT: pickled, **_MARKS}, TENSOR, data_bytes, zip64=zip64)
 
 
-def frame_object(reserved_bytes: int) -> Frame:
-    """The frame of a value: its pickle goes to the start of the reserved bytes, and ends itself."""
+def frame_object(reserved_bytes: int) -> PieceFrame:
+    """The frame of a value: its pickle is written to the start of the reserved bytes, and marks its own end."""
     return _frame(_MARKS, OBJECT, reserved_bytes, zip64=False)
 
 
-def _frame(others: Mapping[str, bytes], name: str, data_bytes: int, *, zip64: bool) -> Frame:
+def _frame(others: Mapping[str, bytes], name: str, data_bytes: int, *, zip64: bool) -> PieceFrame:
     wide = zip64 or data_bytes >= _MOST_32
     before, directory = b"", b""
     for other, content in others.items():
@@ -67,7 +67,7 @@ def _frame(others: Mapping[str, bytes], name: str, data_bytes: int, *, zip64: bo
         after += _END_64.pack(b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, len(directory), at)
         after += _LOCATOR_64.pack(b"PK\x06\x07", 0, at + len(directory), 1)
         at = _MOST_32
-    return Frame(before, after + _END.pack(b"PK\x05\x06", 0, 0, count, count, len(directory), at, 0))
+    return PieceFrame(before, after + _END.pack(b"PK\x05\x06", 0, 0, count, count, len(directory), at, 0))
 
 
 def _local(name: str, size: int, extra: bytes) -> bytes:
@@ -77,8 +77,8 @@ def _local(name: str, size: int, extra: bytes) -> bytes:
 
 def _entry(name: str, size: int, at: int, *, wide: bool) -> bytes:
     extra = struct.pack("<2H2Q", 1, 16, size, size) if wide else b""
-    told = _MOST_32 if wide else size
-    fixed = (b"PK\x01\x02", 45, 45, 0, 0, 0, 0, 0, told, told, len(name), len(extra), 0, 0, 0, 0, at)
+    size_32 = _MOST_32 if wide else size
+    fixed = (b"PK\x01\x02", 45, 45, 0, 0, 0, 0, 0, size_32, size_32, len(name), len(extra), 0, 0, 0, 0, at)
     return _ENTRY.pack(*fixed) + name.encode() + extra
 
 
@@ -86,7 +86,7 @@ def find(piece: memoryview, name: str) -> tuple[int, int]:
     """Offset and length of record `name` (`TENSOR`, `OBJECT`) in a piece that `frame_…` framed.
 
     Raises:
-        ValueError: it is none of those, or has no such record.
+        ValueError: it is no such piece, or has no such record.
     """
     at = 0
     while at + _LOCAL.size <= len(piece):
@@ -102,4 +102,4 @@ def find(piece: memoryview, name: str) -> tuple[int, int]:
                 break
             return start, size
         at = start + size
-    raise ValueError(f"no record {name} where this package writes it")
+    raise ValueError(f"no record {name} as this package writes it")

@@ -1,15 +1,15 @@
-"""A rank's checkpoint memory: a header, what never changes, and two slots that are copied into in turn.
+"""The image: a rank's checkpoint memory. A header, constant data, and two slots that are written alternately.
 
     0          magic, sizes
     1024       slot 0: number, length and CRC of its note, the note (JSON)
     2048       slot 1
-    3072       what the persister has written: number and outcome of each slot
-    3584       what it has sent to the nodes that keep this rank's backups: for each, number of each slot
-    4096       the description (JSON), then DCP's `.metadata` where this rank keeps it
-    …          slot 0, slot 1, each from a multiple of 2 MiB on
+    3072       written by the persister: number and outcome of each slot
+    3584       sent to the nodes that keep this rank's backups: for each backup, number of each slot
+    4096       the description (JSON), then DCP's `.metadata` if this rank keeps it
+    …          slot 0, slot 1, each at a multiple of 2 MiB
 
-A slot is *complete* when its number is not 0 and its note fits its CRC. Whoever copies into it sets the number to 0
-first and to the next one last, so that a copy that was cut short by a kill is never taken for one.
+A slot is *complete* if its number is not 0 and its note matches its CRC. A copy sets the number to 0 first, and to the
+next number last, so that a copy that was interrupted by a kill never counts as complete.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ MOST_BACKUPS = 2
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What a slot holds; `save_id` is the same on all ranks of one save, and on no other save's.
+    """Describes the copy in a slot; `save_id` is the same on all ranks of one save, and unique to it.
 
     Attributes:
-        tiers: Where it is to be, out of `tiers.TIERS`.
+        tiers: Where it is to be written, out of `tiers.TIERS`.
     """
 
     save_id: str
@@ -51,20 +51,20 @@ class Note(msgspec.Struct, frozen=True):
     tiers: tuple[str, ...] = ("shared",)
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What an image is of.
+class ImageDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes an image.
 
     Attributes:
-        directory: Where checkpoints go.
-        rank: Whose.
+        directory: Where checkpoints are written.
+        rank: The rank that it belongs to.
         world_size: Ranks that save together.
-        file: This rank's file within a checkpoint; empty where it writes nothing.
-        file_bytes: Of it.
-        metadata_bytes: Of DCP's `.metadata`, 0 where this rank keeps none.
+        file: This rank's file within a checkpoint; empty if it writes nothing.
+        file_bytes: Its size.
+        metadata_bytes: The size of DCP's `.metadata`, 0 if this rank keeps none.
         digest: Of all ranks' plans: images with the same one can be loaded together.
-        keep: Sealed checkpoints that stay, 0 for all.
+        keep: Sealed checkpoints to keep, 0 for all.
         local: The folder of these checkpoints on the node's own disk; empty for none.
-        keep_local: Saves that stay there, beside those that other ranks may still be writing; 0 for all.
+        keep_local: Saves to keep there, beside those that other ranks may still be writing; 0 for all.
     """
 
     directory: str
@@ -79,8 +79,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     keep_local: int = 0
 
 
-class Sizes(NamedTuple):
-    """How large an image is, and where its parts begin."""
+class ImageSizes(NamedTuple):
+    """The sizes of an image's parts."""
 
     static_bytes: int
     slot_bytes: int
@@ -100,14 +100,14 @@ def _up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def sizes(static_bytes: int, file_bytes: int) -> Sizes:
+def sizes(static_bytes: int, file_bytes: int) -> ImageSizes:
     """The sizes of an image for a file of so many bytes."""
     small = file_bytes < _HUGE_BYTES
-    return Sizes(_up(static_bytes, PAGE_BYTES), _up(file_bytes, PAGE_BYTES if small else _HUGE_BYTES))
+    return ImageSizes(_up(static_bytes, PAGE_BYTES), _up(file_bytes, PAGE_BYTES if small else _HUGE_BYTES))
 
 
 class Image:
-    """A mapped image; `fd` stays the caller's, and must be open as long as somebody wants to pass it on."""
+    """A mapped image; `fd` stays the caller's, and must be open as long as it is to be passed on."""
 
     def __init__(self, fd: int, *, populate: bool = False) -> None:
         self.fd = fd
@@ -116,17 +116,17 @@ class Image:
         self.view = memoryview(self.map)
 
     def close(self) -> None:
-        """Unmap it; views and tensors of it that somebody still holds keep it mapped."""
+        """Unmap it; existing views and tensors of it keep it mapped."""
         self.view.release()
         try:
             self.map.close()
         except BufferError:
             return
 
-    # -- what never changes ------------------------------------------------------------------------------------
+    # -- constant data -----------------------------------------------------------------------------------------
 
-    def describe(self, made: Sizes, description: Description, metadata: bytes) -> None:
-        """Write what never changes; the slots are empty from now on."""
+    def describe(self, made: ImageSizes, description: ImageDescription, metadata: bytes) -> None:
+        """Write the constant data; empties the slots."""
         for at in _SLOTS_AT:
             _NUMBER.pack_into(self.view, at, 0)
         _DONE.pack_into(self.view, _DONE_AT, 0, 0, b"")
@@ -140,34 +140,34 @@ class Image:
         self.view[at : at + len(metadata)] = metadata
         _HEAD.pack_into(self.view, 0, _MAGIC, *made, len(text), len(metadata))
 
-    def described(self) -> Description | None:
-        """What it is of; None where nothing was written yet."""
+    def described(self) -> ImageDescription | None:
+        """Its description; None if none was written yet."""
         magic, *_, text_bytes, _ = _HEAD.unpack_from(self.view, 0)
         if magic != _MAGIC:
             return None
         try:
-            return msgspec.json.decode(self.view[PAGE_BYTES : PAGE_BYTES + text_bytes], type=Description)
+            return msgspec.json.decode(self.view[PAGE_BYTES : PAGE_BYTES + text_bytes], type=ImageDescription)
         except msgspec.MsgspecError:
             return None
 
     @property
     def static(self) -> tuple[bytes, memoryview]:
-        """The description as it stands there, and the metadata: what makes another image one of the same."""
+        """The description as JSON text, and the metadata: with them another image becomes a backup of this one."""
         *_, text_bytes, _ = _HEAD.unpack_from(self.view, 0)
         return bytes(self.view[PAGE_BYTES : PAGE_BYTES + text_bytes]), self.metadata
 
     @property
     def metadata(self) -> memoryview:
-        """DCP's `.metadata`, empty where this rank keeps none."""
+        """DCP's `.metadata`, empty if this rank keeps none."""
         *_, text_bytes, metadata_bytes = _HEAD.unpack_from(self.view, 0)
         at = PAGE_BYTES + text_bytes
         return self.view[at : at + metadata_bytes]
 
     @property
-    def sizes(self) -> Sizes:
-        """How large its parts are."""
+    def sizes(self) -> ImageSizes:
+        """The sizes of its parts."""
         _, static_bytes, slot_bytes, _, _ = _HEAD.unpack_from(self.view, 0)
-        return Sizes(static_bytes, slot_bytes)
+        return ImageSizes(static_bytes, slot_bytes)
 
     def slot(self, number: int) -> memoryview:
         """The bytes of a slot."""
@@ -183,15 +183,11 @@ class Image:
     # -- copies ------------------------------------------------------------------------------------------------
 
     def begin(self, slot: int) -> None:
-        """What the slot holds is void from now on."""
+        """Invalidate the slot's copy."""
         _NUMBER.pack_into(self.view, _SLOTS_AT[slot], 0)
 
     def commit(self, slot: int, number: int, note: Note) -> None:
-        """The slot is complete, as copy `number` (from 1 on).
-
-        Raises:
-            ValueError: the note is too long.
-        """
+        """Mark the slot as complete, as copy `number` (from 1 on). Raises ValueError if the note is too long."""
         text = msgspec.json.encode(note)
         if len(text) > _NOTE_MOST_BYTES - _NOTE_HEAD.size:
             raise ValueError(f"a note of {len(text)} bytes")
@@ -202,7 +198,7 @@ class Image:
         _NUMBER.pack_into(self.view, _SLOTS_AT[slot], number)
 
     def held(self, slot: int) -> tuple[int, Note] | None:
-        """Number and note of a complete slot; None for one that is empty, or was left half copied."""
+        """Number and note of a complete slot; None if it is empty or incomplete."""
         at = _SLOTS_AT[slot]
         (number,) = _NUMBER.unpack_from(self.view, at)
         length, crc = _NOTE_HEAD.unpack_from(self.view, at + _NUMBER.size)
@@ -218,32 +214,32 @@ class Image:
             return None
 
     def newest(self) -> int:
-        """The highest number of a complete slot, 0 where there is none."""
+        """The highest number of a complete slot, 0 if there is none."""
         return max((held[0] for slot in SLOTS if (held := self.held(slot)) is not None), default=0)
 
-    # -- the persister's word ----------------------------------------------------------------------------------
+    # -- written by the persister ------------------------------------------------------------------------------
 
     def finish(self, slot: int, number: int, digest: bytes = b"") -> None:
-        """The persister is through with copy `number`: the slot may be copied into.
+        """Mark copy `number` as processed by the persister: the slot may be overwritten.
 
         Args:
-            slot: Where it is.
+            slot: Its slot.
             number: Of the copy.
-            digest: xxh3-128 of what was written; empty where that failed.
+            digest: xxh3-128 of the written bytes; empty if writing failed.
         """
         _DONE.pack_into(self.view, _DONE_AT + slot * _DONE.size, number, int(bool(digest)), digest)
 
     def finished(self, slot: int) -> tuple[int, bytes]:
-        """The last copy of that slot that the persister is through with, and the digest of what it wrote."""
+        """The last copy of that slot that the persister has processed, and the digest of the written bytes."""
         number, written, digest = _DONE.unpack_from(self.view, _DONE_AT + slot * _DONE.size)
         return number, digest if written else b""
 
     def mark_sent(self, slot: int, number: int, backup: int = 0) -> None:
-        """The persister is through with sending copy `number` to its first or second backup, if that worked or not."""
+        """Mark copy `number` as sent to its first or second backup, or given up."""
         _NUMBER.pack_into(self.view, self._sent_at(slot, backup), number)
 
     def sent(self, slot: int, backups: int = 1) -> bool:
-        """Whether it is through with sending what that slot holds to so many backups; True for an empty slot."""
+        """Whether that slot's copy was sent to so many backups, or given up; True for an empty slot."""
         held = self.held(slot)
         return held is None or all(
             _NUMBER.unpack_from(self.view, self._sent_at(slot, backup))[0] == held[0] for backup in range(backups)
@@ -254,11 +250,11 @@ class Image:
         return _SENT_AT + (backup * len(SLOTS) + slot) * _NUMBER.size
 
     def free(self, slot: int) -> bool:
-        """Whether the slot may be copied into."""
+        """Whether the slot may be overwritten."""
         held = self.held(slot)
         return held is None or self.finished(slot)[0] == held[0]
 
     def due(self) -> list[tuple[int, int, Note]]:
-        """(slot, number, note) of complete copies that the persister is not through with, oldest first."""
+        """(slot, number, note) of complete copies that the persister has not processed, oldest first."""
         found = [(slot, *held) for slot in SLOTS if (held := self.held(slot)) and self.finished(slot)[0] != held[0]]
         return sorted(found, key=lambda one: one[1])

@@ -1,4 +1,4 @@
-"""Ranks' shares as files: on a node's own disk, or on the shared one where nobody has put them under a seal."""
+"""Ranks' shares as files without a seal: on a node's own disk, or on the shared file system."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ import msgspec
 import xxhash
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.shared.image import Description, Image, Note
-from slurm_robust.checkpoint.store import seals
+from slurm_robust.checkpoint.saving.shared import file_writer
+from slurm_robust.checkpoint.saving.shared.image import Image, ImageDescription, Note
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME
 
 _IN_FLIGHT = 2
-"""Ranks are at most so many saves apart: what the slowest has as its newest must stay with all others."""
+"""Ranks are at most so many saves apart: all ranks keep the newest save of the slowest one."""
 
 
 def root(local: Path, directory: Path) -> Path:
     """The folder on this node's disk for checkpoints that belong to `directory`.
 
-    With the node's name, so that a disk which is not the node's own after all mixes nothing up.
+    Contains the node's name, in case the disk is shared by several nodes after all.
     """
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     return local.absolute() / f"{directory.name}-{xxhash.xxh3_64_hexdigest(str(directory).encode())}" / node
 
 
-class Written(NamedTuple):
-    """A part that lies in a folder."""
+class WrittenPart(NamedTuple):
+    """A part, and its folder."""
 
     folder: Path
-    part: file_writer.Part
+    part: file_writer.RankPart
     has_metadata: bool
 
 
-def written(directory: Path) -> Iterator[Written]:
-    """All parts below a folder of checkpoints that tell what they are of, and are under no seal."""
+def written(directory: Path) -> Iterator[WrittenPart]:
+    """All parts in a folder of checkpoints that name their save, and are not sealed."""
     with contextlib.suppress(OSError):
         for folder in sorted(directory.glob("step-*")):
-            if (folder / seals.SEAL_NAME).exists():
+            if (folder / SEAL_NAME).exists():
                 continue
             for path in sorted(folder.glob("part-*.json")):
                 with contextlib.suppress(OSError, msgspec.MsgspecError):
-                    part = msgspec.json.decode(path.read_bytes(), type=file_writer.Part)
+                    part = msgspec.json.decode(path.read_bytes(), type=file_writer.RankPart)
                     if part.note is not None:
-                        yield Written(folder, part, (folder / file_writer.METADATA).is_file())
+                        yield WrittenPart(folder, part, (folder / file_writer.METADATA).is_file())
 
 
-def write(description: Description, image: Image, slot: int, note: Note) -> bytes:
-    """Write a rank's share to the node's own disk, and remove old ones; the digest of its file.
+def write(description: ImageDescription, image: Image, slot: int, note: Note) -> bytes:
+    """Write a rank's share to the node's own disk, and remove old shares; the digest of its file.
 
     Raises:
         CheckpointError: it cannot be written.

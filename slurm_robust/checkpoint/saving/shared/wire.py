@@ -1,8 +1,7 @@
-"""What trainer and persister say to each other: one JSON object a packet over a Unix socket, with a descriptor or two.
+"""Transport between rank and persister: one message a packet over a Unix socket, with up to two file descriptors.
 
-The socket has an abstract name, so that nothing of it is left on any disk, and containers that share the network
-namespace find it. Such names have no owner: each side asks the kernel for the user on the other, and talks to its
-own only.
+The socket has an abstract name: it leaves nothing on any disk, and containers that share the network namespace find
+it. Abstract names have no owner, so each side asks the kernel which user is on the other side: it must be its own.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from typing import Any
 
 import msgspec
 
+from slurm_robust.checkpoint.saving.shared import messages
+
 MOST_BYTES = 64 << 10
 _CREDENTIALS = struct.Struct("3i")
 
 
 def listener(name: str) -> socket.socket:
-    """A socket that listens at an abstract name.
-
-    Raises:
-        OSError: somebody else does.
-    """
+    """A socket that listens at an abstract name. Raises OSError if another process listens there."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.bind(f"\0{name}")
@@ -37,10 +34,10 @@ def listener(name: str) -> socket.socket:
 
 
 def connect(name: str, timeout_s: float) -> socket.socket | None:
-    """Connect to who listens at an abstract name; None where nobody does, or another user.
+    """Connect to an abstract name; None if nobody listens there, or another user does.
 
     Raises:
-        OSError: the system refuses sockets altogether.
+        OSError: no socket can be created.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(timeout_s)
@@ -56,35 +53,28 @@ def connect(name: str, timeout_s: float) -> socket.socket | None:
 
 
 def same_user(sock: socket.socket) -> bool:
-    """Whether the other side is this user's."""
+    """Whether the process on the other side runs as this user."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(raw)[1] == os.getuid())
 
 
-def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-    """Send one message.
+def send(sock: socket.socket, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
+    """Send one message. Raises OSError if the connection is closed."""
+    socket.send_fds(sock, [messages.encode(message)], list(fds), socket.MSG_NOSIGNAL)
+
+
+def receive(sock: socket.socket, kind: Any) -> tuple[Any, list[int]] | None:
+    """The next message, of the union `kind`, and its descriptors; None if the connection is closed.
 
     Raises:
-        OSError: the other side is gone.
+        BlockingIOError: the socket does not block, and no message is there.
+        OSError: the connection failed.
+        ValueError: the bytes are no such message.
     """
-    socket.send_fds(sock, [msgspec.json.encode(message)], list(fds), socket.MSG_NOSIGNAL)
-
-
-def receive(sock: socket.socket, flags: int = 0) -> tuple[dict[str, Any], list[int]] | None:
-    """The next message and its descriptors; None where the other side is gone.
-
-    Raises:
-        BlockingIOError: `flags` say not to wait, and there is none.
-        OSError: as sockets do.
-        ValueError: it makes no sense.
-    """
-    data, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, 2, flags)
+    data, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, 2)
     if not data:
         for fd in fds:
             with contextlib.suppress(OSError):
                 os.close(fd)
         return None
-    message = msgspec.json.decode(data)
-    if not isinstance(message, dict):
-        raise ValueError("no message")  # noqa: TRY004 (what came is wrong, not what was called)
-    return message, fds
+    return messages.decode(data, kind), fds

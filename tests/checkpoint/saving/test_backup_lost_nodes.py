@@ -13,7 +13,7 @@ from saving_nodes import NO_DISK, RANKS, Nodes, go_on, load, train
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving.backup.placement import Layout, place
+from slurm_robust.checkpoint.saving.backup.placement import ParallelLayout, place
 from slurm_robust.supervise.agent import persisters
 
 
@@ -30,7 +30,7 @@ def test_any_one_node_is_lost(nodes: Nodes) -> None:
         (now,) = in_worlds(RANKS + go_on(" ".join(names), 3, "fsdp", backups=1))
         assert {(rank["step"], rank["source"]) for rank in now} == {(3 + victim, "memory+backup")}
         assert {rank["digest"] for rank in now} == {before[0]["digests"][-1]}
-        told = next(note for note in now[0]["notes"] if note.startswith(f"goes on from step {3 + victim}"))
+        told = next(note for note in now[0]["notes"] if note.startswith(f"continues from step {3 + victim}"))
         assert f"rank {victim} from the backup on " in told
         before = now
 
@@ -44,7 +44,7 @@ def test_any_two_nodes_are_lost_at_once(nodes: Nodes, world: int) -> None:
     names = list("abcd"[:world])
     nodes.up(*names)
     (before,) = in_worlds(RANKS + train(" ".join(names), world, "fsdp"))
-    placed = place(Layout({"ranks": world}, 1), 2)
+    placed = place(ParallelLayout({"ranks": world}, 1), 2)
     assert placed is not None
     assert [tuple(others) for others in before[0]["backups"]] == list(placed.backups)
     for number, pair in enumerate(itertools.combinations(range(world), 2)):
@@ -75,7 +75,7 @@ def test_any_whole_group_is_lost(nodes: Nodes) -> None:
     names = ["a", "b", "c", "d"]
     nodes.up(*names)
     (before,) = in_worlds(RANKS + train(" ".join(names), 4, "fsdp+tp", backups=1))
-    placed = place(Layout({"tp": 2, "dp": 2}, 1))
+    placed = place(ParallelLayout({"tp": 2, "dp": 2}, 1))
     assert placed is not None
     assert placed.shared == 0
     assert [tuple(others) for others in before[0]["backups"]] == list(placed.backups)
@@ -90,7 +90,7 @@ def test_any_whole_group_is_lost(nodes: Nodes) -> None:
 
 DEAF = (
     "from slurm_robust.checkpoint.saving.backup import receiver; "
-    "receiver.Listener._serve = lambda _, sock: sock.close()"
+    "receiver.BackupReceiver._serve = lambda _, sock: sock.close()"
 )
 HASTY = "from slurm_robust.checkpoint.saving.backup import sender; sender._SUCCESSOR_S = 0.2"
 
@@ -104,7 +104,7 @@ def test_one_of_two_backups_is_out_of_reach(nodes: Nodes, monkeypatch: pytest.Mo
         with nodes.looked_after():
             in_worlds(RANKS + f'run(1, on_nodes, "{name}", lambda rank: Checkpointer({NO_DISK!r}).link.open())')
     monkeypatch.setattr(persisters, "_BOOTSTRAP", bootstrap)
-    heard = "said = []\nCheckpointer._say = lambda self, text: said.append(text)\n"
+    heard = "said = []\nCheckpointer._log = lambda self, text: said.append(text)\n"
     heard += 'def hearing(*args):\n    return {**backed_up(*args), "said": said}\n'
     (saved,) = in_worlds(RANKS + heard + train("a b c", 3, "fsdp").replace("backed_up", "hearing"))
     words = [[text for text in rank["said"] if "its backup" in text] for rank in saved]
@@ -143,7 +143,7 @@ def killed(rank, directory, mark, backups):
 """
 HOOKED = """
 import itertools, os, signal
-from slurm_robust.checkpoint.saving.persister import file_writer as writing
+from slurm_robust.checkpoint.saving.shared import file_writer as writing
 point, nth, mark = os.environ["KILL_AT"].split(":")
 times = itertools.count(1)
 def reached(here):
@@ -232,7 +232,7 @@ def saves(rank, directory):
                     time.sleep(0.01)
             dist.barrier()
     while not saver._buffers.safe():
-        saver._hear(0.02)
+        saver._receive(0.02)
     dist.barrier()
     return training.digest()
 told(run(3, on_nodes, "a b c", saves, {NO_DISK!r}))
@@ -263,7 +263,7 @@ import time
 def saves(rank, directory):
     torch.manual_seed(1)
     state = {{"large": torch.rand(1_000_000), "small": torch.rand(10)}}
-    saver = Checkpointer(directory, backup_bytes_per_s=4_000_000)
+    saver = Checkpointer(directory, backups=BackupOptions(bytes_per_s=4_000_000))
     saver.prepare(state)
     if saver._plan.layout.file_bytes < 100_000:
         Path("{tmp_path}/small").write_text("ab"[rank])
@@ -275,7 +275,7 @@ def saves(rank, directory):
     began_s = time.monotonic()
     assert saver.save(3, state)
     took_s = time.monotonic() - began_s
-    while saver.ranks.most(int(not saver._buffers.safe())) != [0]:
+    while saver.ranks.maximum(int(not saver._buffers.safe())) != [0]:
         saver._buffers.ensure_alive()
     return took_s
 told(run(2, on_nodes, "a b", saves, {NO_DISK!r}))

@@ -13,8 +13,8 @@ from slurm_robust.checkpoint.health.loss_health import (
     HEALTHY,
     UNHEALTHY,
     UNKNOWN,
+    HealthLimits,
     Point,
-    Range,
     Skip,
     Trend,
     judge,
@@ -22,7 +22,7 @@ from slurm_robust.checkpoint.health.loss_health import (
     skip,
 )
 
-LIMITS = Range(window=20, settle_steps=10)
+LIMITS = HealthLimits(window=20, settle_steps=10)
 
 
 def trained(
@@ -88,7 +88,7 @@ def test_going_back_after_a_spike() -> None:
     trend = trained(*[2.0] * 30, math.nan)
     trained(*[2.0] * 40, at=21, trend=trend, began_s=5000.0)  # went back to 20, and around the batches
     assert trend.spells == []
-    assert judge(trend, 30, 1030.5, LIMITS) == (UNKNOWN, "training went back to before it")
+    assert judge(trend, 30, 1030.5, LIMITS) == (UNKNOWN, "training was rolled back to before it")
     assert judge(trend, 30, trend.turns[-1].at_s + 10, LIMITS)[0] == HEALTHY
     assert state(trend, 15) == HEALTHY
     assert skip(trend, 20, LIMITS) == Skip(30, 31)

@@ -1,4 +1,4 @@
-"""A keeper is idle once nothing of it is being written; its memory may go before a seal comes."""
+"""A writer is idle once nothing of it is being written; its memory may go before a seal comes."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.checkpoint.saving.persister import file_writer
-from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
-from slurm_robust.checkpoint.saving.shared.image import Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
+from slurm_robust.checkpoint.saving.shared import file_writer
+from slurm_robust.checkpoint.saving.shared.image import Image, ImageDescription, Note, sizes
 
 FILE_BYTES = 5000
 WAIT_S = 10.0
 
 
-class Sealing:
+class PersisterStub:
     """A persister of which only the seals are asked for; they stay open until the test says so."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.done: list[Callable[[], None]] = []
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Nobody waits."""
 
-    def sealing(
-        self, keeper: Keeper, description: Description, folder: Path, note: Note, done: Callable[[], None]
+    def seal(
+        self, writer: ImageWriter, description: ImageDescription, folder: Path, note: Note, done: Callable[[], None]
     ) -> None:
         """Leave it open."""
         self.done.append(done)
         self.asked.set()
 
 
-def kept(
+def one_copy(
     directory: Path, *, rank: int, backup: bool = False, tiers: tuple[str, ...] = ("memory",)
-) -> tuple[Keeper, Sealing]:
-    """A keeper with one copy, of step 7, that goes to these tiers; of them it is in memory only."""
+) -> tuple[ImageWriter, PersisterStub]:
+    """A writer with one copy, of step 7, that goes to these tiers; of them it is in memory only."""
     made = sizes(4096, FILE_BYTES)
     fd = os.memfd_create("image")
     os.posix_fallocate(fd, 0, made.total_bytes)
     image = Image(fd)
     image.describe(
         made,
-        Description(
+        ImageDescription(
             directory=str(directory),
             rank=rank,
             world_size=2,
@@ -59,8 +59,8 @@ def kept(
     image.commit(0, 1, Note("run-1", 7, "step-7", 1.0, tiers))
     if tiers == ("memory",):
         image.finish(0, 1)
-    sealing = Sealing()
-    return Keeper(sealing, fd, backup=image if backup else None), sealing
+    sealing = PersisterStub()
+    return ImageWriter(sealing, fd, backup=image if backup else None), sealing
 
 
 @pytest.mark.parametrize("backup", [False, True])
@@ -77,23 +77,23 @@ def test_what_is_being_written_for_a_flush_is_not_idle(
 
     monkeypatch.setattr(file_writer, "reached", reached)
     monkeypatch.setattr(file_writer, "ANOTHER_S", 0.05)
-    keeper, _ = kept(tmp_path, rank=1, backup=backup)
-    keeper.flush()
+    writer, _ = one_copy(tmp_path, rank=1, backup=backup)
+    writer.flush()
     assert writes.wait(WAIT_S)
-    assert not keeper.idle
+    assert not writer.idle
     goes_on.set()
-    keeper.drop()
+    writer.drop()
     assert (tmp_path / "step-7" / "part-00001.json").exists()
 
 
 @pytest.mark.parametrize("tiers", [("memory",), ("memory", "shared")])
 def test_a_seal_that_comes_after_its_memory_went(tmp_path: Path, tiers: tuple[str, ...]) -> None:
     """Whoever wants the memory does not wait for other nodes' files; the seal that waits for them does not fail."""
-    keeper, sealing = kept(tmp_path, rank=0, tiers=tiers)
-    keeper.flush()
-    keeper.start()
+    writer, sealing = one_copy(tmp_path, rank=0, tiers=tiers)
+    writer.flush()
+    writer.start()
     assert sealing.asked.wait(WAIT_S)
-    keeper.drop()
+    writer.drop()
     (done,) = sealing.done
     done()
     assert (tmp_path / "step-7" / "part-00000.json").exists()
@@ -102,23 +102,23 @@ def test_a_seal_that_comes_after_its_memory_went(tmp_path: Path, tiers: tuple[st
 def test_what_a_lost_node_wrote_and_could_not_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0's node wrote its share, and is gone: whoever has its backup writes nothing again, but seals."""
     monkeypatch.setattr(file_writer, "ANOTHER_S", 0.05)
-    keeper, sealing = kept(tmp_path, rank=0)
-    keeper.flush()
+    writer, sealing = one_copy(tmp_path, rank=0)
+    writer.flush()
     assert sealing.asked.wait(WAIT_S)
     part = tmp_path / "step-7" / "part-00000.json"
     written_ns = part.stat().st_mtime_ns
-    backup, its_sealing = kept(tmp_path, rank=0, backup=True)
+    backup, its_sealing = one_copy(tmp_path, rank=0, backup=True)
     backup.flush()
     assert its_sealing.asked.wait(WAIT_S)
     assert part.stat().st_mtime_ns == written_ns
-    for one in (keeper, backup):
+    for one in (writer, backup):
         one.drop()
 
 
 def test_two_that_seal_the_same_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One comes second, at whatever point of the first one's sealing: both find it sealed, and neither fails."""
-    keeper, sealing = kept(tmp_path, rank=0)
-    keeper.flush()
+    writer, sealing = one_copy(tmp_path, rank=0)
+    writer.flush()
     assert sealing.asked.wait(WAIT_S)
     folder = tmp_path / "step-7"
 
@@ -133,5 +133,5 @@ def test_two_that_seal_the_same_save(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(file_writer, "reached", reached)
     seal()
     seal()
-    keeper.drop()
+    writer.drop()
     assert sorted(path.name for path in folder.iterdir()) == [".metadata", "__0_0.distcp", "seal.json"]

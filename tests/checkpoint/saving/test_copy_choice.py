@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.checkpoint.saving.restart.copy_choice import PLACES, Share, choose, told
+from slurm_robust.checkpoint.saving.restart.copy_choice import PLACES, Share, choose, description
 from slurm_robust.checkpoint.saving.shared.image import Note
 
 WORLD = 3
@@ -69,7 +69,7 @@ def test_people_read_where_each_share_comes_from() -> None:
     """Ranks by place, and for a backup or a disk by node."""
     choice = choose([share(7, 0), share(7, 1), share(7, 2, "backup", "n9")])
     assert choice is not None
-    assert told(choice) == "goes on from step 7: ranks 0-1 from memory; rank 2 from the backup on n9"
+    assert description(choice) == "continues from step 7: ranks 0-1 from memory; rank 2 from the backup on n9"
     assert choice.places == ("memory", "backup")
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds_server import in_worlds
 
-from slurm_robust.checkpoint.saving.rank import memory_budget
-from slurm_robust.checkpoint.saving.rank.memory_budget import Room
+from slurm_robust.checkpoint.saving.shared import memory_budget
+from slurm_robust.checkpoint.saving.shared.memory_budget import MemoryLimit
 
 GIB = 1 << 30
 
@@ -21,7 +21,7 @@ GIB = 1 << 30
 )
 def test_what_is_admitted_leaves_the_spare(needed: int, rooms: list[tuple[int, int]]) -> None:
     """Under every limit, the spare is still there afterwards; what is refused would have taken of it."""
-    told = [Room(left, limit, "the node") for left, limit in rooms]
+    told = [MemoryLimit(left, limit, "the node") for left, limit in rooms]
     fits = all(left - needed >= memory_budget.spare_bytes(limit) for left, limit in rooms)
     assert (memory_budget.refusal(needed, told, "rank 0") == "") == fits
 
@@ -29,7 +29,7 @@ def test_what_is_admitted_leaves_the_spare(needed: int, rooms: list[tuple[int, i
 def test_the_sentence_says_whose_how_much_and_where() -> None:
     """Somebody has to know what to change."""
     why = memory_budget.refusal(
-        6 * GIB, [Room(40 * GIB, 64 * GIB, "the node"), Room(4 * GIB, 8 * GIB, "/sys/x")], "rank 3"
+        6 * GIB, [MemoryLimit(40 * GIB, 64 * GIB, "the node"), MemoryLimit(4 * GIB, 8 * GIB, "/sys/x")], "rank 3"
     )
     assert why.startswith("rank 3: the two checkpoint buffers take 6.00 GiB, and /sys/x has 3.76 GiB left")
     assert "limit 8.00 GiB" in why
@@ -60,21 +60,21 @@ def test_limits_are_read_from_every_group_above(tmp_path: Path, version: int) ->
     write(job / names[0], f"{3 * GIB}\n")
     write(job / names[1], f"{2 * GIB}\n")
     write(job / "memory.stat", f"anon 1\n{cached} {GIB // 2}\nfile 9\n")
-    assert memory_budget.rooms(proc, groups) == [
-        Room(4 * GIB, 8 * GIB, "the node"),
-        Room(GIB + GIB // 2, 3 * GIB, str(job)),
+    assert memory_budget.limits(proc, groups) == [
+        MemoryLimit(4 * GIB, 8 * GIB, "the node"),
+        MemoryLimit(GIB + GIB // 2, 3 * GIB, str(job)),
     ]
 
 
 def test_what_cannot_be_read_limits_nothing(tmp_path: Path) -> None:
     """No /proc, no limits: then the system itself says no."""
-    assert memory_budget.rooms(tmp_path, tmp_path) == []
+    assert memory_budget.limits(tmp_path, tmp_path) == []
     assert memory_budget.refusal(1 << 60, [], "rank 0") == ""
 
 
 def test_this_machine_has_limits() -> None:
     """The real files are understood."""
-    assert any(room.set_by == "the node" and 0 < room.left_bytes <= room.limit_bytes for room in memory_budget.rooms())
+    assert any(room.set_by == "the node" and 0 < room.left_bytes <= room.limit_bytes for room in memory_budget.limits())
 
 
 def test_too_large_a_state_is_refused_on_all_ranks(tmp_path: Path) -> None:

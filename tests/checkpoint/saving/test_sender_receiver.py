@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from slurm_robust.checkpoint.saving.backup import handshake
 from slurm_robust.checkpoint.saving.backup import sender as sending
-from slurm_robust.checkpoint.saving.backup.receiver import Kept, Listener
+from slurm_robust.checkpoint.saving.backup.receiver import BackupImage, BackupReceiver
 from slurm_robust.checkpoint.saving.backup.sender import Peer, Sender, Throttle
-from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note, sizes
+from slurm_robust.checkpoint.saving.shared.messages import PeerAddress
 
 FILE_BYTES = 3 * sending.CHUNK_BYTES + 17
 MADE = sizes(4096, FILE_BYTES)
@@ -55,7 +56,7 @@ def image() -> Iterator[Image]:
     digest = xxhash.xxh3_128_hexdigest(metadata)
     found.describe(
         MADE,
-        Description(
+        ImageDescription(
             directory="/d",
             rank=3,
             world_size=4,
@@ -72,9 +73,9 @@ def image() -> Iterator[Image]:
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
+def kept() -> Iterator[BackupImage]:
     """The memory for its backup."""
-    found = Kept(memory())
+    found = BackupImage(memory())
     yield found
     found.image.close()
     os.close(found.image.fd)
@@ -88,14 +89,17 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def peer(listener: Listener, **other: object) -> Peer:
-    """As the ranks tell it."""
-    return Peer("node b", listener.node, ("::1", "127.0.0.1"), listener.port, "run", SECRET)._replace(**other)
+def peer(listener: BackupReceiver, **other: object) -> Peer:
+    """The address and the secret that the ranks agreed on."""
+    at = {"name": "node b", "node": listener.node, "addresses": ("::1", "127.0.0.1"), "port": listener.port}
+    at |= {key: value for key, value in other.items() if key in at}
+    secret = {key: value for key, value in other.items() if key not in at}
+    return Peer(PeerAddress(**at), "run", SECRET)._replace(**secret)
 
 
-def test_a_backup_is_the_image_byte_for_byte(image: Image, kept: Kept) -> None:
+def test_a_backup_is_the_image_byte_for_byte(image: Image, kept: BackupImage) -> None:
     """Description, metadata, both copies with their notes and digests; a third one takes the place of the first."""
-    listener = Listener({("/d", 3): kept}.get, "number")
+    listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
     said: list[tuple[int, str]] = []
@@ -118,11 +122,11 @@ def test_a_backup_is_the_image_byte_for_byte(image: Image, kept: Kept) -> None:
     "wrong", [{"secret": b"x" * 32}, {"run": "other"}, {"node": "else"}, {"addresses": ()}, {"port": 1}]
 )
 def test_a_stranger_gets_and_gives_nothing(
-    image: Image, kept: Kept, wrong: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    image: Image, kept: BackupImage, wrong: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another secret, another run, another node at that address: nothing is sent, once it is told, nobody waits."""
     monkeypatch.setattr(sending, "_SUCCESSOR_S", 0.0)
-    listener = Listener({("/d", 3): kept}.get, "number")
+    listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
     said: list[tuple[int, str]] = []
@@ -134,22 +138,24 @@ def test_a_stranger_gets_and_gives_nothing(
     sender.end()
     listener.end()
     assert [(step, why.partition(":")[0]) for step, why in said] == [(1, "node b does not keep its backup")]
-    assert said[0][1].endswith("; training goes on without it")
+    assert said[0][1].endswith("; training continues without it")
     assert kept.image.described() is None
 
 
-def test_a_peer_that_comes_back_gets_the_newest(image: Image, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_comes_back_gets_the_newest(
+    image: Image, kept: BackupImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No room is there at first: said once; when there is, the newest copy is sent, and that is said, too."""
     monkeypatch.setattr(sending, "_SUCCESSOR_S", 0.0)
     monkeypatch.setattr(sending, "_FIRST_PAUSE_S", 0.1)
-    rooms: dict[tuple[str, int], Kept] = {}
-    listener = Listener(rooms.get, "number")
+    rooms: dict[tuple[str, int], BackupImage] = {}
+    listener = BackupReceiver(rooms.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
     said: list[tuple[int, str]] = []
     sender = Sender(image, peer(listener), Throttle(0), lambda *told: said.append(told))
     until(lambda: said)
-    assert "no memory for a backup of rank 3 is set aside here" in said[0][1]
+    assert "no memory for a backup of rank 3 is reserved here" in said[0][1]
     copy(image, 2)
     rooms["/d", 3] = kept
     sender.wake.set()
@@ -161,32 +167,32 @@ def test_a_peer_that_comes_back_gets_the_newest(image: Image, kept: Kept, monkey
 
 
 def test_a_save_waits_for_both_backups_and_not_for_a_dead_one(
-    image: Image, kept: Kept, monkeypatch: pytest.MonkeyPatch
+    image: Image, kept: BackupImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two senders, one of them to nobody: the copy counts as sent when the other has it and that one is given up."""
     monkeypatch.setattr(sending, "_SUCCESSOR_S", 0.0)
-    listener = Listener({("/d", 3): kept}.get, "number")
+    listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     said: list[tuple[int, str]] = []
-    keeper = Keeper(cast("Any", SimpleNamespace(poke=lambda: None)), image.fd)
-    monkeypatch.setattr(keeper, "_told_of", lambda *told: said.append(told))
+    writer = ImageWriter(cast("Any", SimpleNamespace(wake=lambda: None)), image.fd)
+    monkeypatch.setattr(writer, "_backup_changed", lambda *told: said.append(told))
     alive, dead = peer(listener), peer(listener, name="node c", port=1)
-    keeper.send_to([alive, dead], Throttle(0))
+    writer.send_to([alive, dead], Throttle(0))
     for number in (1, 2, 3):
         copy(image, number)
         assert not all(image.sent(slot, 2) for slot in SLOTS)
-        for sender in keeper.senders:
+        for sender in writer.senders:
             sender.wake.set()
         until(lambda: all(image.sent(slot, 2) for slot in SLOTS))
         assert kept.image.newest() == number
     assert [step for step, _ in said] == [1]
     assert said[0][1].startswith("node c does not keep its backup: ")
-    keeper.send_to([alive], Throttle(0))
+    writer.send_to([alive], Throttle(0))
     copy(image, 4)
-    keeper.senders[0].wake.set()
+    writer.senders[0].wake.set()
     until(lambda: all(image.sent(slot, 1) for slot in SLOTS))
     assert not image.sent(0, 2)
-    keeper.send_to([], Throttle(0))
+    writer.send_to([], Throttle(0))
     listener.end()
 
 
@@ -194,11 +200,11 @@ def test_what_is_too_large_for_its_place_is_refused(image: Image) -> None:
     """Nothing of it is written."""
     small = os.memfd_create("small")
     os.posix_fallocate(small, 0, 4096 * 4)
-    room = Kept(small)
-    listener = Listener({("/d", 3): room}.get, "number")
+    room = BackupImage(small)
+    listener = BackupReceiver({("/d", 3): room}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
-    with sending.dial(peer(listener))[0] as sock, pytest.raises(ConnectionRefusedError, match="would be needed"):
+    with sending.connect(peer(listener))[0] as sock, pytest.raises(ConnectionRefusedError, match="are needed"):
         sending.send_copy(sock, image, sending.Copy(1, 1, note(1)), Throttle(0))
     assert bytes(room.image.view) == bytes(4096 * 4)
     listener.end()
@@ -206,17 +212,17 @@ def test_what_is_too_large_for_its_place_is_refused(image: Image) -> None:
     os.close(small)
 
 
-def test_a_copy_that_is_overwritten_while_it_is_sent_is_none(image: Image, kept: Kept) -> None:
+def test_a_copy_that_is_overwritten_while_it_is_sent_is_none(image: Image, kept: BackupImage) -> None:
     """The one before stays."""
-    listener = Listener({("/d", 3): kept}.get, "number")
+    listener = BackupReceiver({("/d", 3): kept}.get, "number")
     listener.admit("run", SECRET)
     copy(image, 1)
-    with sending.dial(peer(listener))[0] as sock:
+    with sending.connect(peer(listener))[0] as sock:
         sending.send_copy(sock, image, sending.Copy(1, 1, note(1)), Throttle(0))
         copy(image, 2)
         torn = sending.Copy(0, 2, note(2))
         copy(image, 4)
-        with pytest.raises(sending.TornError):
+        with pytest.raises(sending.OverwrittenError):
             sending.send_copy(sock, image, torn, Throttle(0))
     assert [held for slot in SLOTS if (held := kept.image.held(slot))] == [(1, note(1))]
     listener.end()
@@ -230,17 +236,17 @@ def test_garbage_is_hung_up_on(garbage: bytes) -> None:
         ours.settimeout(5)
         theirs.sendall(garbage)
         theirs.shutdown(socket.SHUT_WR)
-        with pytest.raises((handshake.StrangerError, ConnectionError)):
-            handshake.welcome(ours, {"run": SECRET}.get, "number")
+        with pytest.raises((handshake.HandshakeError, ConnectionError)):
+            handshake.authenticate_caller(ours, {"run": SECRET}.get, "number")
 
 
 def test_both_sides_prove_themselves() -> None:
     """The run's name is what the side that was called learns."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        calling = threading.Thread(target=handshake.greet, args=(theirs, SECRET, "run", "number"))
+        calling = threading.Thread(target=handshake.authenticate_to, args=(theirs, SECRET, "run", "number"))
         calling.start()
-        assert handshake.welcome(ours, {"run": SECRET}.get, "number") == "run"
+        assert handshake.authenticate_caller(ours, {"run": SECRET}.get, "number") == "run"
         calling.join()
 
 

@@ -50,7 +50,7 @@ def test_both_sides_name_the_socket_alike(monkeypatch: pytest.MonkeyPatch) -> No
 KILLED = """
 import signal, time
 from slurm_robust.checkpoint.saving.rank import buffers
-from slurm_robust.checkpoint.saving.persister import file_writer as writing
+from slurm_robust.checkpoint.saving.shared import file_writer as writing
 def killed(rank, directory, point, ranks):
     training = Training("fsdp")
     saver = Checkpointer(directory)

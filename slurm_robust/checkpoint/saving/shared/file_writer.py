@@ -1,4 +1,4 @@
-"""From a buffer to a file that was read back, and from all ranks' files to a seal. Imports no torch."""
+"""Writes a rank's file and reads it back, and seals a checkpoint once all ranks' files exist. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import msgspec
 import xxhash
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.shared.image import Description, Note
+from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
 from slurm_robust.checkpoint.store import files, seals
+from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME
 from slurm_robust.checkpoint.store.pruning import prune
 from slurm_robust.checkpoint.store.seals import FileSeal
 
@@ -22,22 +23,22 @@ LAYOUT = "torch.distributed.checkpoint"
 _CHUNK_BYTES = 4 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 ANOTHER_S = 3.0
-"""A file that does not grow for so long is written by nobody."""
+"""If a file does not grow for so long, no process is writing it."""
 WRITERS = ("", ".backup1", ".backup2")
-"""Who may write a rank's file: its own node, and those that keep its backups; in the names of half-written files."""
-_LOOK = "Look at free space, quota and permissions (df -h, lfs quota); the checkpoint before this one is untouched"
+"""The nodes that may write a rank's file: its own, and its backups; suffixes of incomplete files."""
+_LOOK = "Check free space, quota and permissions (df -h, lfs quota); the previous checkpoint is untouched"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's word that its share of a save is on the disk.
+class RankPart(msgspec.Struct, frozen=True, kw_only=True):
+    """`part-NNNNN.json`: confirms that one rank's share of a save is on the disk.
 
     Attributes:
         save_id: Of the save.
-        rank: Whose share.
-        files: Of it; none where it had nothing to write.
+        rank: The rank of the share.
+        files: Its files; none if it had nothing to write.
         plan: The digest of all ranks' plans.
         world_size: Ranks that saved together.
-        note: What of; with it, others can go on from this part though the save was never sealed.
+        note: Of the save; with it a restart can use this part though the save was never sealed.
     """
 
     save_id: str
@@ -48,9 +49,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     note: Note | None = None
 
 
-def part_of(description: Description, note: Note, found: tuple[FileSeal, ...]) -> Part:
-    """The word of an image's rank."""
-    return Part(
+def part_of(description: ImageDescription, note: Note, found: tuple[FileSeal, ...]) -> RankPart:
+    """The part of an image's rank."""
+    return RankPart(
         save_id=note.save_id,
         rank=description.rank,
         files=found,
@@ -60,8 +61,8 @@ def part_of(description: Description, note: Note, found: tuple[FileSeal, ...]) -
     )
 
 
-class Missing(Exception):  # noqa: N818 (not an error: the others are not through yet)
-    """Parts that are not there yet; `args[0]` are their ranks."""
+class MissingParts(Exception):  # noqa: N818 (not an error: other ranks are still writing)
+    """Parts that do not exist yet; `args[0]` are their ranks."""
 
 
 def reached(point: str) -> None:
@@ -69,7 +70,7 @@ def reached(point: str) -> None:
 
 
 def folder_name(step: int, run: str, again: int) -> str:
-    """The folder of a save; no two runs, and no two saves of one, share one, so that nothing is ever written over."""
+    """The folder of a save; unique for each run and save, so that nothing is ever overwritten."""
     return f"step-{step:08d}-{run}{'x' * again}"
 
 
@@ -81,7 +82,7 @@ def write_file(folder: Path, name: str, content: Iterable[memoryview], writer: s
     """Write a file, flush it, read it back and compare.
 
     Raises:
-        CheckpointError: any of that failed; nothing by that name is left.
+        CheckpointError: any of that failed; no file of that name is left.
     """
     where, temporary = folder / name, folder / f".{name}{writer}.tmp"
     try:
@@ -105,8 +106,8 @@ def write_file(folder: Path, name: str, content: Iterable[memoryview], writer: s
         if found != meant:
             where.unlink(missing_ok=True)
             raise CheckpointError(
-                f"{where}: what was read back is not what was written: xxh3-128 {found}, meant {meant}",
-                "Memory, controller or file system is at fault: srobust check",
+                f"{where}: the bytes read back differ from those written: xxh3-128 {found}, expected {meant}",
+                "Memory, disk controller or file system is faulty: srobust check",
             )
         return seals.describe(folder, name, meant, tuple(parts))
     except OSError as error:
@@ -120,12 +121,8 @@ def _write_all(fd: int, chunk: memoryview) -> None:
         chunk = chunk[os.write(fd, chunk) :]
 
 
-def note_part(folder: Path, part: Part) -> None:
-    """Leave the word for the rank that seals.
-
-    Raises:
-        CheckpointError: it cannot be written.
-    """
+def note_part(folder: Path, part: RankPart) -> None:
+    """Write the part, for the rank that seals. Raises CheckpointError if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.write_atomic(_part_path(folder, part.rank), msgspec.json.encode(part))
@@ -134,8 +131,10 @@ def note_part(folder: Path, part: Part) -> None:
     reached("part noted")
 
 
-def written_by_another(folder: Path, description: Description, save_id: str, patience_s: float = ANOTHER_S) -> bool:
-    """Whether a rank's share is on the disk, or gets there by whoever has it, too; waits while that one writes."""
+def written_by_another(
+    folder: Path, description: ImageDescription, save_id: str, patience_s: float = ANOTHER_S
+) -> bool:
+    """Whether a rank's share is written by another node that has it; waits while that node is writing."""
     temporaries = [folder / f".{description.file}{writer}.tmp" for writer in WRITERS]
     before, since_s = [-1], time.monotonic()
     while time.monotonic() - since_s < patience_s:
@@ -143,7 +142,7 @@ def written_by_another(folder: Path, description: Description, save_id: str, pat
             if seals.read(folder) is not None:
                 return True
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            part = msgspec.json.decode(_part_path(folder, description.rank).read_bytes(), type=Part)
+            part = msgspec.json.decode(_part_path(folder, description.rank).read_bytes(), type=RankPart)
             if part.save_id == save_id:
                 return True
         now = [_size_bytes(temporary) for temporary in temporaries]
@@ -161,42 +160,42 @@ def _size_bytes(path: Path) -> int:
 
 
 def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
-    """Put all ranks' files under one seal, where nobody else has.
+    """Seal all ranks' files, unless another process has.
 
     Raises:
-        Missing: not all ranks have left their word yet.
+        MissingParts: not all parts exist yet.
         CheckpointError: the seal cannot be written.
     """
     found: list[FileSeal] = []
     missing: list[int] = []
     try:
-        there = set(os.listdir(folder))  # noqa: PTH208 (a listing asks a network file system anew, an open may not)
-        if seals.SEAL_NAME in there:
-            return  # by whoever has rank 0's share, too
+        there = set(os.listdir(folder))  # noqa: PTH208 (on a network file system a listing is never stale, an open may be)
+        if SEAL_NAME in there:
+            return  # by another node that has rank 0's share
         for rank in range(world_size):
             path = _part_path(folder, rank)
-            part = msgspec.json.decode(path.read_bytes(), type=Part) if path.name in there else None
+            part = msgspec.json.decode(path.read_bytes(), type=RankPart) if path.name in there else None
             if part is None or part.save_id != save_id:
                 missing.append(rank)
             else:
                 found += part.files
         if missing:
-            raise Missing(missing)
+            raise MissingParts(missing)
         reached("about to seal")
         seals.write(folder, step, world_size, tuple(found), layout=LAYOUT)
         reached("sealed")
     except (OSError, msgspec.MsgspecError) as error:
-        if (folder / seals.SEAL_NAME).exists():
-            return  # that one was quicker, and has tidied up
+        if (folder / SEAL_NAME).exists():
+            return  # another process was faster, and has removed the parts
         raise CheckpointError(f"{folder}: cannot be sealed: {error}", _LOOK) from error
-    with contextlib.suppress(OSError):  # sealed it is
+    with contextlib.suppress(OSError):  # it is sealed
         for rank in range(world_size):
             _part_path(folder, rank).unlink(missing_ok=True)
     reached("cleaned up")
 
 
 def half_written(folder: Path) -> frozenset[tuple[str, int, int]]:
-    """Name, size and time of change of what is being written in there: it changes as long as somebody does."""
+    """Name, size and time of change of incomplete files: changes as long as a process is writing."""
     found: set[tuple[str, int, int]] = set()
     with contextlib.suppress(OSError), os.scandir(folder) as listing:
         for entry in listing:
@@ -207,7 +206,7 @@ def half_written(folder: Path) -> frozenset[tuple[str, int, int]]:
 
 
 def retain(directory: Path, keep: int, unfinished_after_s: float = 3600.0) -> None:
-    """Remove sealed checkpoints beyond the newest `keep` that are whole, and what old saves left unfinished.
+    """Remove sealed checkpoints beyond the newest `keep` that are complete, and unfinished old saves.
 
     Raises:
         CheckpointError: one of them cannot be removed.
@@ -222,23 +221,23 @@ def seal_when_complete(folder: Path, save_id: str, step: int, world_size: int, g
         folder: The checkpoint.
         save_id: Of the save.
         step: Of it.
-        world_size: Ranks whose parts there must be.
-        give_up: Asked between two looks.
+        world_size: Ranks whose parts must exist.
+        give_up: Called between two polls.
 
     Raises:
-        CheckpointError: they did not come, or the seal cannot be written.
+        CheckpointError: parts are missing, or the seal cannot be written.
     """
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
             return seal_parts(folder, save_id, step, world_size)
-        except Missing as missing:
+        except MissingParts as missing:
             ranks = missing.args[0]
         if give_up():
             few = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
             raise CheckpointError(
-                f"{folder}: not sealed: no part of rank {few} came",
-                "See what those ranks said; all nodes must see this folder: is it on a shared file system?",
+                f"{folder}: not sealed: no part of rank {few} was written",
+                "See the messages of those ranks; all nodes must see this folder: is it on a shared file system?",
             )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

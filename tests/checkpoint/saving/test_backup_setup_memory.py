@@ -9,9 +9,9 @@ from saving_nodes import NO_DISK, RANKS, Nodes
 from worlds_server import in_worlds
 
 from slurm_robust.checkpoint.saving.backup import setup
-from slurm_robust.checkpoint.saving.backup.service import Neighbours
-from slurm_robust.checkpoint.saving.rank import memory_budget
-from slurm_robust.checkpoint.saving.rank.buffers import Retention
+from slurm_robust.checkpoint.saving.backup.service import BackupService
+from slurm_robust.checkpoint.saving.shared import memory_budget
+from slurm_robust.checkpoint.saving.shared.options import BackupOptions
 from slurm_robust.supervise.agent import persisters
 
 
@@ -33,50 +33,50 @@ from slurm_robust.supervise.agent import persisters
 )
 def test_as_many_as_there_are_other_nodes(asked: int | None, nodes: int, by_agent: bool, found: int, why: str) -> None:
     """By itself only where the agents keep the memory; what was asked for and cannot be is told."""
-    seats = [setup.Seat(f"node {rank % nodes}", "n", by_agent) for rank in range(2 * nodes)]
-    wish = setup.Wish(Retention(3), asked, None, 0.0)
-    assert setup.wanted(seats, wish) == (found, why)
-    placed = setup.backups(seats, wish, {"ranks": 2 * nodes}, found)
+    ranks = [setup.RankNode(f"node {rank % nodes}", "n", by_agent) for rank in range(2 * nodes)]
+    options = BackupOptions(copies=asked)
+    assert setup.wanted(ranks, options) == (found, why)
+    placed = setup.backups(ranks, options, {"ranks": 2 * nodes}, found)
     assert [len(others) for others in placed] == [found] * (2 * nodes if found else 0)
 
 
 def test_no_other_number_is_taken() -> None:
     """Three, or a word, is told at once."""
-    assert [setup.asked(backups) for backups in (None, 0, 1, 2)] == [None, 0, 1, 2]
+    assert [BackupOptions(copies=backups).copies for backups in (None, 0, 1, 2)] == [None, 0, 1, 2]
     for wrong in (3, -1, "two"):
         with pytest.raises(ValueError, match="0, 1 or 2 of each rank"):
-            setup.asked(wrong)  # type: ignore[arg-type]
+            BackupOptions(copies=wrong)  # type: ignore[arg-type]
 
 
 def test_what_is_there_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for two is asked for as what is missing; a backup of another size gives its memory back first."""
     asked: list[int] = []
     monkeypatch.setattr(memory_budget, "refusal", lambda needed, *_: asked.append(needed) or "")
-    neighbours = Neighbours(None)  # type: ignore[arg-type]
-    assert neighbours._room(("/d", 1), 5 << 20) == neighbours._room(("/d", 2), 5 << 20) == ""
+    service = BackupService(None, {})  # type: ignore[arg-type]
+    assert service._reserve(("/d", 1), 5 << 20) == service._reserve(("/d", 2), 5 << 20) == ""
     asked.clear()
-    assert neighbours._fit({("/d", 1): 5 << 20, ("/d", 3): 4 << 20}, "node n") == ""
-    assert neighbours._fit({("/d", 1): 7 << 20, ("/d", 2): 5 << 20}, "node n") == ""
-    assert neighbours._fit({("/d", 1): 5 << 20, ("/d", 2): 4 << 20}, "node n") == ""
+    assert service._check_fit({("/d", 1): 5 << 20, ("/d", 3): 4 << 20}, "node n") == ""
+    assert service._check_fit({("/d", 1): 7 << 20, ("/d", 2): 5 << 20}, "node n") == ""
+    assert service._check_fit({("/d", 1): 5 << 20, ("/d", 2): 4 << 20}, "node n") == ""
     assert asked == [4 << 20, 2 << 20]
 
 
 def test_what_nobody_asked_for_leaves_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two backups by themselves take less of a node's memory than what was asked for may; the sentence says so."""
-    monkeypatch.setattr(memory_budget, "rooms", lambda: [memory_budget.Room(6 << 30, 40 << 30, "the node")])
-    neighbours = Neighbours(None)  # type: ignore[arg-type]
-    assert neighbours._fit({("/d", 1): 1 << 30, ("/d", 2): 1 << 30}, "node n") == ""
-    assert neighbours._fit({("/d", 1): 1 << 30, ("/d", 2): 3 << 29}, "node n") == (
+    monkeypatch.setattr(memory_budget, "limits", lambda: [memory_budget.MemoryLimit(6 << 30, 40 << 30, "the node")])
+    service = BackupService(None, {})  # type: ignore[arg-type]
+    assert service._check_fit({("/d", 1): 1 << 30, ("/d", 2): 1 << 30}, "node n") == ""
+    assert service._check_fit({("/d", 1): 1 << 30, ("/d", 2): 3 << 29}, "node n") == (
         "node n: two backups of each rank would take another 2.50 GiB, and the node has 2.00 GiB left for them "
         "(limit 40.00 GiB, 4.00 GiB of it kept free)"
     )
-    assert memory_budget.refusal(5 << 29, memory_budget.rooms(), "rank 0") == ""
+    assert memory_budget.refusal(5 << 29, memory_budget.limits(), "rank 0") == ""
 
 
 SHORT = """
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.rank import memory_budget as budget
-from slurm_robust.checkpoint.saving.backup import service as neighbours
+from slurm_robust.checkpoint.saving.shared import memory_budget as budget
+from slurm_robust.checkpoint.saving.backup import service
 before, taken = budget.memory, []
 def memory(size_bytes, whose, what):
     taken.append(size_bytes)
@@ -85,12 +85,13 @@ def memory(size_bytes, whose, what):
     return before(size_bytes, whose, what)
 def fit(self, rooms, whose):
     return whose + " is full" if FULL else ""
-budget.memory, neighbours.Neighbours._fit = memory, fit
+budget.memory, service.BackupService._check_fit = memory, fit
 """
 COUNTED = """
 from slurm_robust.checkpoint import CheckpointError
+from slurm_robust.checkpoint.saving.shared import messages
 said = []
-Checkpointer._say = lambda self, text: said.append(text)
+Checkpointer._log = lambda self, text: said.append(text)
 def counted(rank, directory, options):
     training = Training("fsdp")
     saver = Checkpointer(directory, **options)
@@ -100,13 +101,13 @@ def counted(rank, directory, options):
             training.step(number)
             assert saver.save(number, training.state)
         while not saver._buffers.safe():
-            saver._hear(0.02)
+            saver._receive(0.02)
     except CheckpointError as error:
         why = str(error)
-    answer, _ = saver.link.ask({"t": "inventory"})
+    answer, _ = saver.link.ask(messages.AskInventory(), messages.Inventory)
     dist.barrier()
-    held = sum(os.fstat(saver.link.image(of, backup=backup)).st_size for of, backup in answer["ranks"])
-    return [[others for others in saver.backups], sorted(answer["ranks"]), held // (2 << 20), why, said]
+    held = sum(os.fstat(saver.link.image(of, backup=backup)).st_size for of, backup in answer.ranks)
+    return [[others for others in saver.backups], sorted(answer.ranks), held // (2 << 20), why, said]
 """
 
 

@@ -12,7 +12,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import Checkpointer
+from slurm_robust.checkpoint import Checkpointer, CopyOptions
 from slurm_robust.checkpoint.saving.rank import copying, deferred_copies, gpu_copies
 
 
@@ -60,7 +60,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_optimizer_waits_for_the_copy(tmp_path: Path, idle: None) -> None:
     """Statistics change in the forward pass, parameters in the update: the checkpoint has both as they were."""
     model, optimizer, state = trained()
-    with Checkpointer(tmp_path, until_update=True) as saver:
+    with Checkpointer(tmp_path, copying=CopyOptions(until_update=True)) as saver:
         assert saver.save(1, state)
         was = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         moment = optimizer.state[model[0].bias]["exp_avg"].clone()  # type: ignore[index,union-attr]
@@ -78,7 +78,7 @@ def test_an_optimizer_waits_for_the_copy(tmp_path: Path, idle: None) -> None:
 def test_what_changes_a_parameter_without_an_optimizer_makes_the_copy_none(tmp_path: Path, idle: None) -> None:
     """It is said, with what to do about it; the checkpoint before it counts, and the next save works."""
     model, _, state = trained()
-    with Checkpointer(tmp_path, until_update=True) as saver:
+    with Checkpointer(tmp_path, copying=CopyOptions(until_update=True)) as saver:
         assert saver.save(1, state)
         assert saver.wait() == 1
         saver.save(2, state)
@@ -94,7 +94,7 @@ def test_what_changes_a_parameter_without_an_optimizer_makes_the_copy_none(tmp_p
 def test_a_copy_of_which_the_first_part_failed_is_none(tmp_path: Path, idle: None) -> None:
     """What was to be copied at once was not: nothing that waits completes it, and nobody copies on into the slot."""
     model, optimizer, state = trained()
-    with Checkpointer(tmp_path, until_update=True) as saver:
+    with Checkpointer(tmp_path, copying=CopyOptions(until_update=True)) as saver:
         assert saver.save(1, state)
         assert saver.wait() == 1
         with pytest.MonkeyPatch.context() as patch:
@@ -111,7 +111,7 @@ def test_a_copy_of_which_the_first_part_failed_is_none(tmp_path: Path, idle: Non
 def test_a_closed_one_leaves_optimizers_alone(tmp_path: Path) -> None:
     """Its hook is for all optimizers of the process: it goes with it."""
     before = len(hooks)
-    with Checkpointer(tmp_path, until_update=True):
+    with Checkpointer(tmp_path, copying=CopyOptions(until_update=True)):
         assert len(hooks) == before + 1
     assert len(hooks) == before
 
@@ -125,7 +125,7 @@ copying._thread = type("Idle", (), {{"start_new_thread": lambda *_: None}})
 
 def train(rank):
     training, digests = Training({layout!r}), []
-    with Checkpointer({str(tmp_path)!r}, until_update=True) as saver:
+    with Checkpointer({str(tmp_path)!r}, copying=CopyOptions(until_update=True)) as saver:
         for number in range(1, 5):
             training.step(number)
             if number < 4:
@@ -152,7 +152,7 @@ copying._thread = type("Idle", (), {{"start_new_thread": lambda *_: None}})
 
 def train(rank):
     training = Training("fsdp")
-    saver = Checkpointer({str(tmp_path)!r}, until_update=True)
+    saver = Checkpointer({str(tmp_path)!r}, copying=CopyOptions(until_update=True))
     training.step(1)
     assert saver.save(1, training.state)
     digest = training.digest()

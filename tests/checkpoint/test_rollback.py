@@ -10,10 +10,10 @@ import pytest
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import HealthLog, latest
-from slurm_robust.checkpoint.health import rollback, rollback_log
-from slurm_robust.checkpoint.health.loss_health import Range
+from slurm_robust.checkpoint.health import health_log, rollback, rollback_log
+from slurm_robust.checkpoint.health.loss_health import HealthLimits
 
-LIMITS = Range(window=8, settle_steps=10)
+LIMITS = HealthLimits(window=8, settle_steps=10)
 
 
 def train(directory: Path, steps: range, *, bad: tuple[int, ...] = (), save_every: int = 5) -> HealthLog:
@@ -40,7 +40,7 @@ def test_back_to_the_last_healthy_one(tmp_path: Path) -> None:
     assert "back to step 20" in told
     chosen = latest(tmp_path)
     assert (chosen.step, len(chosen.passed_over)) == (20, 2)
-    assert all("given up" in why for _, why in chosen.passed_over)
+    assert all("abandoned" in why for _, why in chosen.passed_over)
     assert rollback.due(tmp_path) is None, "nothing was told since"
 
 
@@ -87,7 +87,7 @@ def test_a_good_loss_and_no_record_are_no_reason(tmp_path: Path) -> None:
 def test_the_programs_last_words_count(tmp_path: Path) -> None:
     """It ended itself before it told that loss."""
     train(tmp_path, range(1, 34))
-    found = rollback.due(tmp_path, told="FloatingPointError: loss is nan", step=33)
+    found = rollback.due(tmp_path, line="FloatingPointError: loss is nan", step=33)
     assert found is not None
     assert found.to is not None
     assert (found.why, found.to.step, found.last_batch) == ("FloatingPointError: loss is nan", 20, 34)
@@ -106,7 +106,7 @@ def test_unknown_is_better_than_none(tmp_path: Path) -> None:
     found = rollback.due(tmp_path)
     assert found is not None
     assert found.to is None
-    with pytest.raises(checkpoint.CheckpointError, match="no checkpoint is known"):
+    with pytest.raises(checkpoint.CheckpointError, match="no good checkpoint from before"):
         rollback.go_back(tmp_path, found)
 
 
@@ -141,8 +141,8 @@ def steps(directory: Path) -> list[int]:
 def test_an_older_record_without_times_is_read(tmp_path: Path) -> None:
     """Written before anybody noted when a step was told."""
     train(tmp_path, range(1, 34), bad=(33,))
-    where = tmp_path / checkpoint.healthlog.HEALTH_NAME
-    record, _ = checkpoint.healthlog.read(tmp_path)
+    where = tmp_path / health_log.HEALTH_NAME
+    record, _ = health_log.read(tmp_path)
     assert record is not None
     assert abs(record.trend.told_at_s - time.time()) < 60
     where.write_text(where.read_text().replace(f'"told_at_s":{record.trend.told_at_s}', '"x":1'))

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from slurm_robust.checkpoint.health import health_log
 from slurm_robust.checkpoint.health.health_log import HEALTH_NAME, HealthLog, read
-from slurm_robust.checkpoint.health.loss_health import Range
+from slurm_robust.checkpoint.health.loss_health import HealthLimits
 from slurm_robust.cli.commands.ckpt import command
 
 Make = Callable[..., Path]
-LIMITS = Range(window=20, settle_steps=10)
+LIMITS = HealthLimits(window=20, settle_steps=10)
 
 
 def latest_healthy(directory: Path) -> tuple[int, Any]:
@@ -40,7 +40,7 @@ def test_back_to_before_the_spike(make: Make, directory: Path) -> None:
     assert [one["why"].partition(":")[0] for one in found["passed_over"]] == ["unhealthy", "unhealthy"]
     text = CliRunner().invoke(command, ["latest", str(directory), "--healthy"])
     assert text.stdout == f"{directory / 'step-00000020'}\n"
-    assert "leave out the batches of steps 37 to 40" in text.stderr
+    assert "skip the batches of steps 37 to 40" in text.stderr
 
 
 def test_nobody_told_a_loss(make: Make, directory: Path) -> None:

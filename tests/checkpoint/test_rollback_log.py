@@ -86,4 +86,4 @@ def test_the_way_that_was_given_up_is_passed_over(directory: Path, make: Make, *
     rollback_log.add(directory, rollback(at_s=time.time()))
     found = checkpoint.latest(directory, unsealed=not sealed)
     assert found.path == old
-    assert [(path, why.startswith("given up")) for path, why in found.passed_over] == [(spoiled, True)]
+    assert [(path, why.startswith("abandoned")) for path, why in found.passed_over] == [(spoiled, True)]

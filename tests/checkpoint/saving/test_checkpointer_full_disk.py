@@ -86,7 +86,7 @@ def test_a_quota(tmp_path: Path) -> None:
 from slurm_robust.checkpoint.saving.rank import persister_link as link
 quota = '''
 import errno
-from slurm_robust.checkpoint.saving.persister import file_writer as writing
+from slurm_robust.checkpoint.saving.shared import file_writer as writing
 before, written = writing._write_all, 0
 def write_all(fd, chunk):
     global written
@@ -141,12 +141,12 @@ def test_overlap_skips_where_asked(tmp_path: Path) -> None:
     """With both buffers still being written a save is skipped by all ranks, and says so; `wait` loses none."""
     skipped, waited = in_worlds(f"""
 from slurm_robust.checkpoint.saving.rank import persister_link as link
-slow = ("; import time; from slurm_robust.checkpoint.saving.persister import file_writer as writing; "
+slow = ("; import time; from slurm_robust.checkpoint.saving.shared import file_writer as writing; "
         "writing.reached = lambda here: time.sleep(0.7) if here == 'file written' else None; main(")
 link.COMMAND[2] = link.COMMAND[2].replace("; main(", slow)
 def save(rank, directory, overlap):
     training = Training("ddp")
-    with Checkpointer(directory, overlap=overlap, keep=0) as saver:
+    with Checkpointer(directory, copying=CopyOptions(overlap=overlap), keep=0) as saver:
         saver.prepare(training.state)
         found = [saver.save(number, training.state) for number in range(1, 6)]
     return found

@@ -8,19 +8,20 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_robust.checkpoint.saving.backup.service import Neighbours
-from slurm_robust.checkpoint.saving.persister.image_writer import Keeper
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Description, Image, Note, sizes
+from slurm_robust.checkpoint.saving.backup.service import BackupService
+from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note, sizes
+from slurm_robust.checkpoint.saving.shared.messages import ReleaseOthers
 
 MADE = sizes(4096, 100)
 
 
-def keeper(directory: str, rank: int, *steps: int) -> Keeper:
+def writer(directory: str, rank: int, *steps: int) -> ImageWriter:
     """A rank's, with complete and written copies of these steps."""
     fd = os.memfd_create("image")
     os.posix_fallocate(fd, 0, MADE.total_bytes)
     image = Image(fd)
-    told = Description(
+    told = ImageDescription(
         directory=directory, rank=rank, world_size=4, file="f", file_bytes=100, metadata_bytes=0, digest="d"
     )
     image.describe(MADE, told, b"")
@@ -28,12 +29,12 @@ def keeper(directory: str, rank: int, *steps: int) -> Keeper:
         image.commit(slot, step, Note(f"save-{step}", step, f"step-{step}", float(step)))
         image.finish(slot, step, b"\1" * 16)
     image.close()
-    return Keeper(cast("Any", SimpleNamespace(poke=lambda: None)), fd)
+    return ImageWriter(cast("Any", SimpleNamespace(wake=lambda: None)), fd)
 
 
-def steps_of(keeper: Keeper) -> list[int]:
+def steps_of(writer: ImageWriter) -> list[int]:
     """Of its complete copies."""
-    return sorted(held[1].step for slot in SLOTS if (held := keeper.image.held(slot)))
+    return sorted(held[1].step for slot in SLOTS if (held := writer.image.held(slot)))
 
 
 @pytest.mark.parametrize(
@@ -49,25 +50,25 @@ def steps_of(keeper: Keeper) -> list[int]:
 )
 def test_copies_that_came_after_what_is_resumed_are_void(resumed: str, step: int, left: list[int]) -> None:
     """Another folder's are left alone, and so is a rank's memory that still sits there."""
-    keepers = {("/d", 1): keeper("/d", 1, 7, 8), ("/d", 2): keeper("/d", 2, 7, 8), ("/e", 1): keeper("/e", 1, 7, 8)}
-    neighbours = Neighbours(cast("Any", SimpleNamespace(keepers=keepers)))
-    neighbours._settle("/d", {1}, set(), resumed, step)
-    assert sorted(keepers) == [("/d", 1), ("/e", 1)]
-    assert steps_of(keepers["/d", 1]) == left
-    assert steps_of(keepers["/e", 1]) == [7, 8]
-    for one in keepers.values():
+    writers = {("/d", 1): writer("/d", 1, 7, 8), ("/d", 2): writer("/d", 2, 7, 8), ("/e", 1): writer("/e", 1, 7, 8)}
+    service = BackupService(cast("Any", None), writers)
+    service._release_others(ReleaseOthers(directory="/d", own=(1,), backups=(), resumed=resumed, step=step))
+    assert sorted(writers) == [("/d", 1), ("/e", 1)]
+    assert steps_of(writers["/d", 1]) == left
+    assert steps_of(writers["/e", 1]) == [7, 8]
+    for one in writers.values():
         one.drop()
 
 
 def test_memory_that_does_not_fit_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backup is counted as the rank's own buffers are; room that is there already is not taken twice."""
-    neighbours = Neighbours(cast("Any", SimpleNamespace(keepers={}, poke=lambda: None)))
-    why = neighbours._room(("/d", 5), 1 << 50)
+    service = BackupService(cast("Any", SimpleNamespace(wake=lambda: None)), {})
+    why = service._reserve(("/d", 5), 1 << 50)
     assert why.startswith("rank 5: its backup on another node takes 1048576.00 GiB, and ")
-    assert neighbours._room(("/d", 5), MADE.total_bytes) == ""
-    monkeypatch.setattr("slurm_robust.checkpoint.saving.rank.memory_budget.rooms", list)
-    kept = neighbours._kept(("/d", 5))
-    assert neighbours._room(("/d", 5), MADE.total_bytes) == ""
-    assert neighbours._kept(("/d", 5)) is kept
-    neighbours._settle("/d", set(), set(), "", -1)
-    assert neighbours.keepers == []
+    assert service._reserve(("/d", 5), MADE.total_bytes) == ""
+    monkeypatch.setattr("slurm_robust.checkpoint.saving.shared.memory_budget.limits", list)
+    kept = service._backup_image(("/d", 5))
+    assert service._reserve(("/d", 5), MADE.total_bytes) == ""
+    assert service._backup_image(("/d", 5)) is kept
+    service._release_others(ReleaseOthers(directory="/d", own=(), backups=(), resumed="", step=-1))
+    assert service.writers == []
