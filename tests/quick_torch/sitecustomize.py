@@ -1,0 +1,30 @@
+"""Has the ranks of tests start PyTorch in 1.2 s of processor time instead of 2.4, without torch.compile.
+
+The first optimizer imports all of torch._dynamo, with sympy and inductor, for one decorator. Here that module holds the
+decorator alone; the rest of PyTorch is the real one, gloo and DDP included. Each Python that has this folder on
+PYTHONPATH loads this file at its start; `helpers.quick_torch` puts it there.
+"""
+
+import sys
+from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
+
+
+class _Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return ModuleSpec(name, _Finder) if name == "torch._dynamo" else None
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        module.disable = lambda function=None, *_, **__: function or (lambda given: given)
+        module.graph_break = lambda *_, **__: None
+        module.utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "")
+        module.trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
+
+
+sys.meta_path.insert(0, _Finder)
