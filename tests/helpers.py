@@ -37,7 +37,7 @@ def wait_until(predicate: Callable[[], T], timeout_s: float, what: str, *, poll_
 
 
 def quick_torch(*folders: str | Path) -> str:
-    """PYTHONPATH of these folders for ranks that need no torch.compile: torch starts in half the time.
+    """PYTHONPATH of these folders for ranks that need no torch.compile: they start and end in less than half the time.
 
     With SROBUST_WHOLE_TORCH in the environment, all ranks start the whole of it.
     """

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 import train
+from helpers import quick_torch
 
 from slurm_robust import checkpoint, progress
 
@@ -38,7 +39,7 @@ def environment(**more: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("SLURM", "MASTER_", "SROBUST", "TRAIN_")) and name not in ("RANK", "WORLD_SIZE")
     }
-    return {**kept, "PYTHONPATH": str(TRAIN.parents[1]), **more}
+    return {**kept, "PYTHONPATH": quick_torch(TRAIN.parents[1]), **more}
 
 
 @pytest.fixture
