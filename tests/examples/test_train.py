@@ -39,7 +39,7 @@ def environment(**more: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("SLURM", "MASTER_", "SROBUST", "TRAIN_")) and name not in ("RANK", "WORLD_SIZE")
     }
-    return {**kept, "PYTHONPATH": quick_torch(TRAIN.parents[1]), **more}
+    return {**kept, "PYTHONPATH": str(TRAIN.parents[1]), **more}
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             subprocess.Popen(
                 [sys.executable, str(program), "--width", "16", "--layers", "1", *map(str, args)],
                 env=environment(
+                    PYTHONPATH=quick_torch(TRAIN.parents[1]) if program == TRAIN else str(TRAIN.parents[1]),
                     SLURM_PROCID=str(rank),
                     SLURM_NTASKS=str(ranks),
                     SLURM_LOCALID="0",
