@@ -161,7 +161,7 @@ def submit(tmp_path: Path) -> Submit:
     """Submits a training job.
 
     `fault` is TRAIN_FAULT without `once_file`, which is added unless `again` is true; `options` go to `srobust run`;
-    `command` replaces the whole srun part of the script; `whole_torch` gives the ranks torch.compile, too.
+    `command` replaces the whole srun part of the script.
     """
 
     def send(
@@ -175,7 +175,6 @@ def submit(tmp_path: Path) -> Submit:
         arguments: str = "",
         sbatch: tuple[str, ...] = (),
         command: str = "",
-        whole_torch: bool = False,
     ) -> Training:
         folder = tmp_path / "job"
         folder.mkdir(exist_ok=True)
@@ -186,9 +185,8 @@ def submit(tmp_path: Path) -> Submit:
         script = folder / "job.sh"
         script.write_text(f"#!/bin/bash\n{launch} {train}\n")
         # Ports that train.py derives from the job's number would be the same on every cluster of this machine.
-        env = {**cluster.env, "MASTER_PORT": str(free_port())}
-        if not whole_torch:
-            env["PYTHONPATH"] = quick_torch(cluster.env.get("PYTHONPATH", ""))
+        pythonpath = quick_torch(cluster.env.get("PYTHONPATH", ""))
+        env = {**cluster.env, "MASTER_PORT": str(free_port()), "PYTHONPATH": pythonpath}
         if fault is not None:
             env["TRAIN_FAULT"] = json.dumps({**fault, **({} if again else {"once_file": str(folder / "struck")})})
         args = ["sbatch", "--parsable", f"--nodes={nodes}", "--ntasks-per-node=1", "--exclusive", "--requeue"]

@@ -24,7 +24,7 @@ def test_a_hang_in_a_data_loader_moves_the_job_to_the_standby_and_the_node_passe
     Meanwhile another job waits for the very nodes, with a higher priority: it must not get the seats.
     """
     dev = cluster()
-    job = submit(dev, fault={"kind": "loader_hang", "rank": 1, "step": 13}, whole_torch=True)
+    job = submit(dev, fault={"kind": "loader_hang", "rank": 1, "step": 13})
     suspect = job.hears("suspect")["node"]
     # Three nodes are never free beside this job: the fifth, and the suspect once it has passed its recheck.
     competitor = dev.run(["sbatch", "--parsable", "-N3", "--exclusive", "--nice=-1000", "--wrap", "sleep 1"]).stdout
