@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Submit, free_port  # type: ignore[import-not-found]
-from helpers import wait_until
+from helpers import mounted_tmpfs, wait_until
 
 from slurm_robust.devcluster.cluster import DevCluster
 
@@ -135,12 +133,7 @@ for step in range(40):
 
 def test_a_full_checkpoint_disk_stops_the_job_and_is_named(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
     """torch.save does not say what is wrong: no restart onto the same disk, no node blamed, and what to free."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2500k,mode=777", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("needs root, to mount a small file system")
-    try:
+    with mounted_tmpfs(tmp_path / "disk", "2500k", mode=777) as disk:
         dev = cluster(standby=0)
         program = tmp_path / "program.py"
         tmp_path.chmod(0o755)
@@ -153,8 +146,6 @@ def test_a_full_checkpoint_disk_stops_the_job_and_is_named(cluster: Cluster, sub
         assert f"{disk} is full" in job.hears("stopped")["text"]
         assert "srobust ckpt prune" in job.hears("stopped")["text"]
         assert job.told("relaunched") == []
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_lost_node_brings_the_job_back_on_the_others_and_the_standby(cluster: Cluster, submit: Submit) -> None:
