@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Submit, free_port  # type: ignore[import-not-found]
-from helpers import mounted_tmpfs, wait_until
+from helpers import mounted_tmpfs
 
 from slurm_robust.devcluster.cluster import DevCluster
 
