@@ -1,26 +1,25 @@
-"""Faults for drills and tests: what breaks trainings, done to `train.py` on purpose and with the truth known.
+"""Faults for drills and tests: things that break trainings, injected into `train.py` on purpose.
 
 Nothing happens unless the environment variable TRAIN_FAULT holds a JSON object:
 
     {"kind": "loader_hang", "rank": 2, "step": 30, "once_file": "/shared/fault-done", "seconds": 60}
 
-`rank` (default 0) and `step` (default 1) say where it strikes, and `node`, where it is given, on which node alone;
-`seconds` is how long the passing kinds last (default
-30). With `once_file` it strikes only where that file can be made anew, so it does not recur after a restart; without,
-it strikes in every attempt.
+`rank` (default 0) and `step` (default 1) say where the fault strikes. With `node` it strikes on that node only.
+`seconds` is how long a temporary kind lasts (default 30). With `once_file` it strikes only if that file does not exist
+yet, so it does not recur after a restart; otherwise it strikes in every attempt.
 
-kind               what happens to the rank, once it is at the step
+kind               what happens to the rank at that step
 loader_hang        a data-loader worker locks itself out; the rank waits for its batch for ever
 stop               SIGSTOP to itself
 kill               SIGKILL to itself
 exception          TypeError in the training code
-cuda_error         RuntimeError in the words of a GPU that failed; -1 as `rank` means any rank, for use with `node`
+cuda_error         RuntimeError with the text of a failed GPU; -1 as `rank` means any rank, for use with `node`
 import_error       ImportError before anything is set up (`step` does not count)
 endless_loop       spins in Python code
 slow_rank          each step from there on takes `seconds` longer
-wrong_collective   waits in a barrier where the others are in an all-reduce
+wrong_collective   waits in a barrier while the others are in an all-reduce
 nan                the loss is NaN from there on
-long_eval          computes for `seconds` in an evaluation that nobody announced; the others wait in a barrier
+long_eval          computes for `seconds` in an unannounced evaluation; the others wait in a barrier
 long_step          computes for `seconds` inside a step
 long_checkpoint    stays `seconds` in the checkpoint phase
 sleep_outside      sleeps `seconds` between two steps
@@ -97,7 +96,7 @@ class Fault:
         if self.strikes("loader_hang", step):
             lock = threading.Lock()
             with lock:
-                lock.acquire()  # a second time: nobody will ever let go
+                lock.acquire()  # a second time: nobody will ever release it
 
     def before_step(self, step: int) -> None:
         """Between two steps."""

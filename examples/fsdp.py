@@ -3,8 +3,8 @@
     srobust run -N4 -n32 --ntasks-per-node=8 --robust-checkpoint-dir=ckpt python fsdp.py --checkpoint-dir ckpt
     torchrun --nproc-per-node=2 fsdp.py --checkpoint-dir ckpt
 
-What the Checkpointer needs is marked (1) to (5). A killed rank, a lost node, a requeue, a preemption: started again, it
-goes on from the newest step that is whole somewhere, with as many ranks as there are then.
+The places that use the Checkpointer are marked (1) to (5). After a killed rank, a lost node, a requeue or a preemption,
+the restarted program resumes from the newest complete step, with as many ranks as there are then.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ class Trainer:
         fully_shard(self.model, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.args.learning_rate)
         self.data = Text(self.args, rank, self.fault)
-        # (1) All that a restart needs; random generators belong to it by themselves.
+        # (1) All that a restart needs; random generators are added automatically.
         self.state: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
-        # Copies go on beside the next forward and backward pass; optimizer.step() waits for what is left of them.
-        # To memory at each step, to disk every --checkpoint-every steps.
+        # Copies run during the next forward and backward pass; optimizer.step() waits for the rest of them.
+        # They go to memory at each step, and to disk every --checkpoint-every steps.
         self.saver = checkpoint.Checkpointer(
             self.args.checkpoint_dir, until_update=True, every={"shared": max(1, self.args.checkpoint_every)}
         )
 
     def train(self) -> None:
-        """From the newest step on that is whole, in memory or on disk."""
+        """Train from the newest complete step on, in memory or on disk."""
         first = (self.saver.load_latest(self.state) or 0) + 1  # (2)
         if self.saver.resumed is not None and self.saver.resumed.step is not None:
             self.say(f"resumed from step {first - 1} ({self.saver.resumed.source})")
         progress.mark("checkpoint_loaded")
-        # (3) scancel, a time limit, a preemption: the next save is the last, and is waited for.
+        # (3) After scancel, a time limit or a preemption, the next save is the last one, and is waited for.
         self.saver.save_on(signal.SIGTERM, signal.SIGUSR1)
-        skipped = checkpoint.skipped_batches(self.args.checkpoint_dir)  # (4) after a loss that went bad
+        skipped = checkpoint.skipped_batches(self.args.checkpoint_dir)  # (4) after a rollback from a bad loss
         for step in range(first, self.args.steps + 1):
             self.fault.before_step(step)
             loss, norm = self.step(self.data[skipped.batch(step)].to(self.device))
             loss = self.fault.loss(step, loss)
             progress.step(step, loss=loss, grad_norm=norm)
             self.say(f"step {step}/{self.args.steps} loss={loss:.4f}")
-            self.saver.save(step, self.state, loss=loss, grad_norm=norm)  # (5) does nothing where nothing is due
+            self.saver.save(step, self.state, loss=loss, grad_norm=norm)  # (5) does nothing if no save is due
             if self.saver.stopping:
                 break
         with progress.phase("checkpoint", timeout_s=600):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One hang, lived through on this machine: a real Slurm of six nodes, a real training, and nobody who helps.
+# One hang on this machine: a real Slurm of six nodes, a real training, and no person who helps.
 set -euo pipefail
 
 usage() {
@@ -13,8 +13,8 @@ Shows what slurm_robust does when a training job hangs, on a real Slurm that run
   2. starts six slurmds, slurmctld and the control daemon srobustd in a folder of their own; one node is the standby
   3. submits examples/train.sbatch, a small GPT on four nodes, and makes a data loader of one rank hang
   4. shows the story as it happens: suspicion, stacks of all ranks, suspect, quarantine, seat, requeue, resumption;
-     the suspect's kernel log holds a scripted XID 79, so the recheck of the node drains it
-  5. prints the incident's times and where its report is, and takes the cluster down
+     an XID 79 is injected into the suspect's kernel log, so the checks of its node drain it
+  5. prints the incident's times and where its report is, and ends the cluster
 
 It takes about a minute once everything is installed. It touches no other Slurm of this machine, ends only processes
 that it started, and may be run again and again. Ctrl-C ends it at any time and leaves nothing running.
@@ -24,7 +24,7 @@ that it started, and may be run again and again. Ctrl-C ends it at any time and 
   --report-dir DIR   keep the report below this folder (the temporary directory)
   -h, --help         this text
 
-Exit code: 0 the story came to its end, 1 it did not (the message says what was missing), 64 wrong usage,
+Exit code: 0 the story was complete, 1 it was not (the message says what was missing), 64 wrong usage,
 130 ended by Ctrl-C.
 TEXT
 }
@@ -35,7 +35,7 @@ wrong() {
     exit 64
 }
 
-# Read before anything is installed: a typing error should not cost minutes.
+# Options are read before anything is installed: a typing error should not cost minutes.
 arguments=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -64,5 +64,5 @@ trap - INT
 
 venv=${SROBUST_VENV:-.venv}
 case $venv in /*) ;; *) venv=$repository/$venv ;; esac
-# No bash stays in between: signals reach the driver, and its exit code is ours.
+# exec: signals reach the Python program, and its exit code is ours.
 exec "$venv/bin/python" "$repository/examples/quickstart.py" ${arguments[@]+"${arguments[@]}"}

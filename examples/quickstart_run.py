@@ -1,6 +1,6 @@
-"""One run of the quickstart: a hang, lived through on a real Slurm of six nodes on this machine.
+"""One run of the quickstart: a hang on a real Slurm of six nodes on this machine.
 
-Everything it shows was told by the wrapper, the daemon, the job or Slurm, with the time that they gave.
+Everything that it shows comes from the wrapper, the daemon, the job or Slurm, with the time that they give.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LONGEST_BASE = 40
 
 
 class Interrupted(BaseException):
-    """A signal asks us to end."""
+    """A signal ended the run."""
 
 
 class AstrayError(Exception):
-    """The story did not go on; says what was awaited."""
+    """The story did not continue; the message says what was awaited."""
 
 
 class Quickstart:
@@ -51,17 +51,17 @@ class Quickstart:
         self.story: Story | None = None
 
     def run(self) -> None:
-        """All of it.
+        """Start the cluster, run the story, print the report.
 
         Raises:
-            AstrayError: something did not happen in its time.
+            AstrayError: an event did not happen in time.
             DevClusterError: Slurm did not come up, or a command of it failed.
         """
         cluster = self.up()
         self.story = story = self.submit(cluster)
         checked_s = time.monotonic()
         while not story.over:
-            for event in story.look():
+            for event in story.poll():
                 self.screen.event(event)
                 if event.kind in ASTRAY:
                     raise AstrayError(f"the wrapper says: {event.text}")
@@ -77,9 +77,9 @@ class Quickstart:
         self.report(story)
 
     def up(self) -> DevCluster:
-        """Slurm, the daemon, and the standby node that the daemon reserves."""
+        """Start Slurm and the daemon, and wait for the standby node that the daemon reserves."""
         self.screen.moving("starting Slurm …")
-        # Named before it is made: whenever we are interrupted, we know what to remove.
+        # The name is chosen before the folder is made, so an interrupted run knows what to remove.
         self.directory = Path(self.base) / f"srobust-quickstart-{secrets.token_hex(4)}"
         spec = Spec(nodes=NODES, standby=1, daemon=True, mode="act", directory=self.directory)
         self.cluster = cluster = DevCluster.up(spec, timeout_s=60)
@@ -98,12 +98,12 @@ class Quickstart:
         return cluster
 
     def ask(self, *words: str) -> str:
-        """What a command of the cluster prints; nothing where it fails."""
+        """The output of a command on the cluster; empty if it fails."""
         assert self.cluster is not None
         return self.cluster.run(words, check=False).stdout
 
     def submit(self, cluster: DevCluster) -> Story:
-        """The very train.sbatch of this folder, with a fault in its environment."""
+        """Submit this folder's train.sbatch, with a fault in its environment."""
         work, steps = cluster.layout.work, self.args.steps
         every = max(2, steps // 6)
         hang = 2 * every + every // 2
@@ -115,9 +115,9 @@ class Quickstart:
             "TRAIN_FAULT": json.dumps(
                 {"kind": "loader_hang", "rank": RANK, "step": hang, "once_file": str(work / "struck")}
             ),
-            # What killed ranks leave is taken away with the cluster.
+            # Files of killed ranks are removed with the cluster.
             "TMPDIR": str(work / "tmp"),
-            # Four ranks cannot share one GPU in NCCL: this training runs on CPUs, also where a GPU is.
+            # Four ranks cannot share one GPU in NCCL, so this training always runs on CPUs.
             "CUDA_VISIBLE_DEVICES": "",
         }
         words = [
@@ -133,15 +133,15 @@ class Quickstart:
         return Story(cluster, job, self.script_xid)
 
     def script_xid(self, nodes: list[str]) -> Event:
-        """Let the node's kernel log hold the reason of the hang, for its recheck to find."""
+        """Write the reason of the hang into the node's kernel log, where the node checks find it."""
         assert self.cluster is not None
         self.cluster.add_kmsg(nodes[RANK], XID)
-        return Event(time.time(), "scripted", f"scripted by us: the kernel log of {nodes[RANK]} now says {XID}")
+        return Event(time.time(), "scripted", f"injected: the kernel log of {nodes[RANK]} now says {XID}")
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def report(self, story: Story) -> None:
-        """The incident's times, and where to read on."""
+        """Print the incident's times, and where to read on."""
         times: dict[str, float] = story.incident["times"]
         ordered = sorted(times.items(), key=lambda item: item[1])
         rows, before_s = [("", "clock", "after the last", "since the fault")], ordered[0][1]
@@ -163,7 +163,7 @@ class Quickstart:
             self.screen.say(f"  {what:<20} {path}")
 
     def save(self, story: Story) -> Path:
-        """Copy what is worth reading out of the cluster's folder; returns the copy of the story's folder."""
+        """Copy the logs and the story out of the cluster's folder; returns the copy of the story's folder."""
         target = Path(tempfile.mkdtemp(prefix="srobust-report-", dir=self.args.report_dir or self.base))
         for path in (story.output, *story.cluster.layout.log.glob("*.log")):
             if path.is_file():
@@ -173,7 +173,7 @@ class Quickstart:
         return target / story.folder.name
 
     def explain(self, error: Exception) -> None:
-        """Why it failed: what was awaited, the ends of the logs, and where all of them are."""
+        """Print why it failed: what was awaited, the ends of the logs, and where the logs are."""
         self.screen.moving("")
         print(f"\nquickstart: {error}", file=sys.stderr)
         if self.cluster is None:
@@ -190,20 +190,20 @@ class Quickstart:
             print(f"\nquickstart: output and logs are kept in {self.save(self.story).parent}", file=sys.stderr)
 
     def down(self, *, keep: bool) -> None:
-        """End the cluster, or say how to use it and how to end it."""
+        """End the cluster, or print how to use it and how to end it."""
         self.screen.moving("")
         if self.directory is None:
             return
         if keep and self.cluster is not None:
             srobust = Path(sys.executable).parent / "srobust"
             self.screen.say("\nThe cluster stays", BOLD)
-            self.screen.say(f'  speak with it   eval "$({srobust} devcluster env --dir {self.directory})"')
+            self.screen.say(f'  use it          eval "$({srobust} devcluster env --dir {self.directory})"')
             self.screen.say("  and then        sinfo; srobust status; srobust incidents 1; srobust nodes")
             self.screen.say(f"  end it          {srobust} devcluster down --dir {self.directory}")
             return
-        self.screen.moving("taking the cluster down …")
+        self.screen.moving("ending the cluster …")
         DevCluster(self.directory).down()
-        # An `up` that ended while it had no record leaves files, and no process.
+        # An `up` that ended before it had a record leaves files, but no process.
         shutil.rmtree(self.directory, ignore_errors=True)
         self.screen.say(f"\nThe cluster is down, {time.time() - self.screen.began_s:.0f} s after the start.")
 
@@ -212,7 +212,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """The first signal ends the story; those that follow, or come while we clean up, must not disturb that."""
+    """The first signal ends the story; later signals must not disturb the cleaning up."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -227,18 +227,18 @@ class Signals:
             raise Interrupted
 
     def only_note(self) -> None:
-        """From here on a signal only counts for the exit code."""
+        """From now on a signal only changes the exit code."""
         self._listening = False
 
 
 def attempt(quickstart: Quickstart, signals: Signals) -> int:
-    """Live the story through; the exit code, once nothing can interrupt any more."""
+    """Run the story; returns the exit code, once nothing can interrupt any more."""
     try:
         try:
             quickstart.run()
             code = 0
         except (AstrayError, DevClusterError, subprocess.SubprocessError, OSError) as error:
-            # A Ctrl-C of the terminal also ends the command that we wait for.
+            # Ctrl-C in a terminal also ends the command that we wait for.
             if not signals.number:
                 quickstart.explain(error)
             code = 1
@@ -263,6 +263,6 @@ def run(args: argparse.Namespace) -> int:
         except DevClusterError as error:
             print(f"quickstart: {error}", file=sys.stderr)
             code = 1
-    # While Python ends it gives signals their old meaning back: one that comes now must not change the exit code.
+    # While Python ends, it restores the default signal handlers: a signal must not change the exit code now.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     return 128 + signals.number if signals.number else code

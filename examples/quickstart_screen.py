@@ -1,4 +1,4 @@
-"""What the quickstart prints: lines with their times, one line that moves, tables."""
+"""What the quickstart prints: lines with their times, one status line that is redrawn, tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = {
 
 
 class Screen:
-    """What is printed: lines with their time, and on a terminal one last line that moves."""
+    """Prints lines with their time, and on a terminal one status line that is redrawn."""
 
     def __init__(self) -> None:
         self.began_s = time.time()
@@ -30,7 +30,7 @@ class Screen:
         self._moving = False
 
     def paint(self, text: str, colour: str) -> str:
-        """The text in a colour, where colours are."""
+        """The text in a colour, if colours are on."""
         return f"\033[{colour}m{text}\033[0m" if self._colours and colour else text
 
     def say(self, text: str = "", colour: str = "") -> None:
@@ -39,14 +39,14 @@ class Screen:
         print(self.paint(text, colour), flush=True)
 
     def head(self, at_s: float) -> str:
-        """How a line with a time begins: clock, seconds since the start."""
+        """The beginning of a line with a time: clock, seconds since the start."""
         return f"{time.strftime('%H:%M:%S', time.localtime(at_s))} {max(0.0, at_s - self.began_s):6.1f} s  "
 
     def event(self, event: Event) -> None:
         """A line of the story: when, and what happened."""
         self.moving("")
         head = self.head(event.at_s)
-        # Into a file or a pipe nothing is cut: grep must find it.
+        # In a file or a pipe no line is wrapped, so that grep finds it.
         room = max(40, shutil.get_terminal_size().columns - len(head)) if self._terminal else 10**6
         first, *rest = textwrap.wrap(event.text, room) or [""]
         print(self.paint(head, DIM) + self.paint(first, COLOURS.get(event.kind, "")))
@@ -55,11 +55,11 @@ class Screen:
         sys.stdout.flush()
 
     def now(self, kind: str, text: str) -> None:
-        """A line of the story that is our own doing."""
+        """A line of the story about what the quickstart itself does."""
         self.event(Event(time.time(), kind, text))
 
     def moving(self, text: str) -> None:
-        """The line that moves, what is now; empty takes it away."""
+        """Redraw the status line; empty text removes it."""
         if not self._colours or not (text or self._moving):
             return
         room = shutil.get_terminal_size().columns - 1
@@ -68,7 +68,7 @@ class Screen:
         self._moving = bool(text)
 
     def table(self, title: str, rows: Sequence[Sequence[str]]) -> None:
-        """A table; the first row is its head, all columns but the first are numbers."""
+        """A table; the first row is its head, and all columns except the first are numbers."""
         self.say(f"\n{title}", BOLD)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for number, (first, *others) in enumerate(rows):

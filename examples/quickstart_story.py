@@ -1,4 +1,4 @@
-"""The quickstart's story: what wrapper, daemon, job and Slurm tell about one job, in order, with their own times."""
+"""The quickstart's story: what wrapper, daemon, job and Slurm report about one job, in order, with their own times."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from slurm_robust.devcluster.cluster import DevCluster
 
 POLL_S = 0.25
-"""Between two looks at files."""
+"""Between two readings of files."""
 ASK_S = 1.0
 """Between two questions to Slurm or to the daemon."""
 LATE_S = ASK_S + 1.0
-"""What is learnt by asking is known this much later; while there is such a thing to learn, lines wait for it."""
+"""What must be asked for is known this much later. While something is asked for, lines wait for that long."""
 
 
 @dataclass(frozen=True, order=True)
@@ -25,7 +25,7 @@ class Event:
     """One line.
 
     Attributes:
-        at_s: When it happened, as its teller says, seconds since the epoch.
+        at_s: When it happened by its source's clock, seconds since the epoch.
         kind: One of `STAGES`, or another word.
         text: The line.
     """
@@ -37,7 +37,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Stage:
-    """What must happen, how long after the stage before at the latest, and where to look if it does not."""
+    """What must happen, and how long after the stage before at the latest."""
 
     kind: str
     timeout_s: float
@@ -57,11 +57,11 @@ STAGES = (
     Stage("requeued", 30, "the requeue", "srobustd"),
     Stage("running", 60, "the job's second start", "srobustd"),
     Stage("resumed", 120, "the first new step"),
-    Stage("drained", 90, "the drain of the suspect's node by its recheck", "srobustd"),
+    Stage("drained", 90, "the drain of the suspect's node", "srobustd"),
     Stage("finished", 120, "the training's end"),
     Stage("closed", 30, "the end of the incident in the daemon's journal", "srobustd"),
 )
-# After these words of the wrapper, the story cannot go on as it should.
+# After one of these lines of the wrapper, the story cannot continue as planned.
 ASTRAY = {"gave-up", "stopped", "unanswered", "observed", "cancelled"}
 
 
@@ -71,8 +71,8 @@ class Story:
     Args:
         cluster: Where it runs.
         job: Its id.
-        on_training: Called once, with the names of the job's nodes in the order of their ranks, when it trains; gives
-            the line that says what was done then.
+        on_training: Called once when the job trains, with its nodes in the order of their ranks; returns the line
+            that says what it did.
     """
 
     def __init__(self, cluster: DevCluster, job: str, on_training: Callable[[list[str]], Event]) -> None:
@@ -86,32 +86,32 @@ class Story:
         self._suspect = ""
         self._seen = {self.folder / "story.jsonl": 0, self.output: 0}
         self._asked_s = self._moved_s = time.monotonic()
-        self._waiting: list[Event] = []  # known, but something earlier may still come
+        self._waiting: list[Event] = []  # known, but an earlier event may still arrive
 
     # -- what is known now ------------------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
-        """Everything has happened and was told."""
+        """Everything has happened and was shown."""
         return self.next_stage is None and not self._waiting
 
     @property
     def next_stage(self) -> Stage | None:
-        """What is awaited; None at the end."""
+        """The next stage; None at the end."""
         return next((stage for stage in STAGES if stage.kind not in self.reached), None)
 
     def late(self) -> str:
-        """What should have happened by now, in words; empty where all goes well."""
+        """What should have happened by now, as a sentence; empty if all is well."""
         stage = self.next_stage
         if stage is None or time.monotonic() - self._moved_s < stage.timeout_s:
             return ""
         return f"{stage.awaited} did not come in {stage.timeout_s:g} s"
 
-    def look(self) -> list[Event]:
-        """What is new and can be told: nothing earlier is still to come."""
+    def poll(self) -> list[Event]:
+        """New events that can be shown, because no earlier one can still arrive."""
         asking = self._suspect and self.next_stage is not None
         now_s = time.monotonic()
-        # Asking starts a process: seldom, and only while there is something to learn.
+        # Asking starts a process, so it is done seldom, and only while an answer is needed.
         if asking and now_s - self._asked_s >= ASK_S:
             self._asked_s = now_s
             self._waiting += self._from_daemon()
@@ -119,12 +119,12 @@ class Story:
         self._waiting += self._from_wrapper()
         self._waiting += self._from_output()
         held_from_s = time.time() - (LATE_S if asking else 0)
-        told = sorted(event for event in self._waiting if event.at_s <= held_from_s)
+        ready = sorted(event for event in self._waiting if event.at_s <= held_from_s)
         self._waiting = [event for event in self._waiting if event.at_s > held_from_s]
-        return told
+        return ready
 
     def _reach(self, kind: str) -> bool:
-        """Note a stage; False where it was there before."""
+        """Note a stage; False if it was reached before."""
         if kind in self.reached:
             return False
         self.reached.add(kind)
@@ -132,7 +132,7 @@ class Story:
         return True
 
     def _new_lines(self, path: Path) -> Iterator[str]:
-        """Whole lines that were not there before."""
+        """Complete lines that were not read before."""
         try:
             with path.open(encoding="utf-8", errors="replace") as file:
                 file.seek(self._seen[path])
@@ -143,35 +143,33 @@ class Story:
         self._seen[path] += len(whole.encode()) + 1 if whole else 0
         yield from whole.splitlines()
 
-    # -- the tellers ------------------------------------------------------------------------------------------------
+    # -- the sources ------------------------------------------------------------------------------------------------
 
     def _from_wrapper(self) -> Iterator[Event]:
         for text in self._new_lines(self.folder / "story.jsonl"):
             line = json.loads(text)
-            kind, words = self._read(line["kind"], line["text"], line)
+            kind, shown = self._read(line["kind"], line["text"], line)
             if kind == "training" and "training" not in self.reached:
                 yield self._on_training(self._nodes_by_rank())
             elif kind == "cleared":
-                # A machine that was busy elsewhere: suspected, captured, nothing done. The hang is still to come.
+                # A busy machine caused a suspicion, and nothing was done. The injected hang is still to come.
                 self.reached -= {"suspected", "captured", "still"}
-            if words:
+            if shown:
                 self._reach(kind)
-                yield Event(line["at_s"], kind, words)
+                yield Event(line["at_s"], kind, shown)
             if kind == "finished":
                 self.progress = ""
 
     def _read(self, kind: str, text: str, line: dict[str, Any]) -> tuple[str, str]:
-        """Our word for a line of the wrapper's, and what is shown of it; empty where it says nothing new."""
+        """The stage of a wrapper's line, and the text to show; empty if the line says nothing new."""
         if kind in ("waiting", "verdict"):
             why = text.partition(": ")[2]
             return "still", f"still, and why: {why}" if "still" not in self.reached else ""
         if kind == "suspect":
             self._suspect = self._suspect or line["node"]
-            # What stands in brackets is the confidence; why it is suspected has been told.
-            named = re.match(r"suspect: (.+?) \((\d\.\d+)\): ", text)
-            return kind, f"suspect: {named[1]}, confidence {named[2]}" if named else text
+            return kind, text
         if kind == "training" and "training" in self.reached:
-            return "going-on", ""  # the line about the resumption says it
+            return "going-on", ""  # the line about the resumption says the same
         if kind in ("decided", "accepted"):
             return kind, ""  # the daemon's own actions follow
         return kind, text
@@ -212,12 +210,12 @@ class Story:
         shown = self.cluster.run(["sinfo", "-hN", "-n", self._suspect, "-o", "%T|%E"], check=False).stdout
         state, _, reason = shown.strip().partition("|")
         if state.startswith("drain") and self._reach("drained"):
-            yield Event(time.time(), "drained", f"the recheck of {self._suspect} drains it: {reason}")
+            yield Event(time.time(), "drained", f"node {self._suspect} is drained: {reason}")
 
     def _nodes_by_rank(self) -> list[str]:
         listed = self.cluster.run(["squeue", "-h", "-j", self.job, "-o", "%N"]).stdout.strip()
         return self.cluster.run(["scontrol", "show", "hostnames", listed]).stdout.split()
 
     def job_state(self) -> str:
-        """Slurm's word for the job's state, empty where it knows the job no more."""
+        """The job's state as Slurm shows it; empty if Slurm does not know the job any more."""
         return self.cluster.run(["squeue", "-h", "-j", self.job, "-t", "all", "-o", "%T"], check=False).stdout.strip()

@@ -3,9 +3,9 @@
     srun -N4 --ntasks-per-node=1 python train.py --checkpoint-dir ckpt
     torchrun --nproc-per-node=2 train.py --checkpoint-dir ckpt
 
-The three places where it meets slurm_robust are marked (1), (2) and (3): it says how far it is, it writes checkpoints
-that are verified, and it resumes from the newest of them. The batches of a step depend on its number alone, so a
-resumed run goes on exactly as if nothing had happened.
+The three places that use slurm_robust are marked (1), (2) and (3): the program resumes from the newest verified
+checkpoint, reports its progress, and writes checkpoints that are verified. The batches of a step depend on its number
+alone, so a resumed run continues exactly as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def arguments() -> argparse.Namespace:
 
 
 class Text(Dataset[torch.Tensor]):
-    """Batch `n` of this rank: sequences at places that follow from seed, step and rank alone."""
+    """Batch `n` of this rank: its sequences depend on seed, step and rank alone."""
 
     def __init__(self, args: argparse.Namespace, rank: int, fault: Fault) -> None:
         self.args, self.rank, self.fault = args, rank, fault
         self.data: torch.Tensor | None = None
 
     def text(self) -> torch.Tensor:
-        """The bytes of the standard library, read where they are used first."""
+        """The bytes of the standard library, read at the first use."""
         if self.data is None:
             text = bytearray()
             for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
@@ -96,7 +96,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attention, then the feed-forward layer, each added to what came in."""
+        """Attention, then the feed-forward layer, each added to its input."""
         batch, length, width = x.shape
         qkv = self.qkv(self.before_attention(x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -127,10 +127,10 @@ def rendezvous() -> tuple[int, int, int]:
     if "RANK" in env and "WORLD_SIZE" in env:
         return int(env["RANK"]), int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", 0))
     rank, world_size = int(env.get("SLURM_PROCID", 0)), int(env.get("SLURM_NTASKS", 1))
-    # The step's own values: the job's count spare nodes, and its first node may be one that was left out.
+    # The step's own values: the job's values include spare nodes, and its first node may have been left out.
     world_size = int(env.get("SLURM_STEP_NUM_TASKS", world_size))
     env.setdefault("MASTER_ADDR", master_address(env.get("SLURM_STEP_NODELIST", "")))
-    # The same for all ranks of this step, and another one for every other step, job and cluster of a shared machine.
+    # The same for all ranks of this step, and different for every other step, job and cluster on a shared machine.
     names = (env.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SROBUST_ATTEMPT"))
     env.setdefault("MASTER_PORT", str(20000 + zlib.crc32(".".join(names).encode()) % 10000))
     return rank, world_size, int(env.get("SLURM_LOCALID", 0))
@@ -172,7 +172,7 @@ class Trainer:
         self.data = Text(args, rank, fault)
 
     def resume(self) -> None:
-        """(1) Go on from the checkpoint that `srobust run` chose, or from the newest there is."""
+        """(1) Resume from the checkpoint that `srobust run` chose, or from the newest."""
         found = checkpoint.resume_from_env(self.args.checkpoint_dir)
         if found.path is None:
             return
@@ -184,7 +184,7 @@ class Trainer:
         self.say(f"resumed from step {state['step']} ({found.path})")
 
     def train(self) -> None:
-        """All steps that are left."""
+        """All remaining steps."""
         steps = range(self.first_step, self.args.steps + 1)
         batches = iter(DataLoader(self.data, batch_size=None, sampler=steps, num_workers=self.args.workers))
         for step in steps:
@@ -198,7 +198,7 @@ class Trainer:
                 self.evaluate(step)
 
     def step(self, step: int, batch: torch.Tensor) -> None:
-        """One training step, and (2) the word that it is done."""
+        """One training step, and (2) the report that it is done."""
         loss = self.parallel(batch)
         self.fault.in_step(step)
         self.optimizer.zero_grad()
@@ -211,7 +211,7 @@ class Trainer:
         self.say(f"step {step}/{self.args.steps} loss={value:.4f}")
 
     def save(self, step: int) -> None:
-        """(3) Every rank writes its part; a disk that is full stops no training."""
+        """(3) Every rank writes its part; a full disk does not stop the training."""
         with progress.phase("checkpoint", timeout_s=600):
             self.fault.in_checkpoint(step)
             state: dict[str, Any] = {"step": step}
@@ -220,7 +220,7 @@ class Trainer:
             checkpoint.save(self.args.checkpoint_dir, step, state, required=False)
 
     def evaluate(self, step: int) -> None:
-        """The mean loss over a few batches that are never trained on, by rank 0; the others wait for it."""
+        """Rank 0 computes the mean loss over a few batches that are never trained on; the others wait for it."""
         if not self.fault.in_evaluation(step):
             with progress.phase("evaluate", timeout_s=600):
                 if self.rank == 0:
@@ -268,7 +268,7 @@ def main() -> None:
     progress.mark("checkpoint_loaded")
     trainer.train()
     trainer.say("finished")
-    progress.set_phase("idle")  # what follows is no training: taking it down may last longer than a step
+    progress.set_phase("idle")  # the training is over; the shutdown may last longer than a step
     dist.destroy_process_group()
 
 

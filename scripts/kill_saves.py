@@ -1,14 +1,14 @@
-"""Kill -9 at every stage of a save, again and again: is the checkpoint that is chosen afterwards always whole?
+"""Kill with -9 at every stage of a save, many times: is the checkpoint that is chosen afterwards always whole?
 
     python scripts/kill_saves.py --rounds 400 --seed 1
 
-Each round trains one to four ranks (real processes, gloo) on one to three nodes (by their names: each has a persister
-of its own), and saves six steps. A rank, a persister, a node's agent, or all processes of a node are killed at a stage
-that the seed chooses: of the copy, of the writing, or of a backup's way to the node that keeps it. Then it looks what
-`latest` chooses, starts the training anew, compares every byte that it loads with what was saved as that step, and has
-it save one step more. It also says which step it has to be: what was copied on all ranks is never lost with a rank, an
-agent or a persister that dies costs nothing as long as its ranks live, and a node that is lost costs nothing that all
-had kept elsewhere. Exit code 0: all rounds were right.
+Each round trains one to four ranks (real processes, gloo) on one to three simulated nodes, each with its own persister,
+and saves six steps. A rank, a persister, a node's agent, or all processes of a node are killed at a stage that the seed
+chooses: of the copy, of the writing, or of a backup's transfer to another node. The round then checks which checkpoint
+`latest` chooses, starts the training again, compares every loaded byte with what was saved as that step, and saves one
+step more. It also checks the number of the step. A step that was copied on all ranks is never lost with a rank. The
+death of an agent or a persister costs nothing as long as its ranks live. The loss of a node costs nothing that all
+ranks had kept elsewhere. Exit code 0: all rounds were right.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", choices=SIDES, default="all")
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of rounds out of these, as they were told")
+    parser.add_argument(
+        "--only", type=int, nargs="*", help="run only the rounds with these numbers, as an earlier run printed them"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -136,7 +138,7 @@ def main() -> int:
 
 
 def _progress(rounds: int) -> Callable[[int, int], None]:
-    """What is told of how far it is: a line on stderr, where somebody looks."""
+    """Shows the progress in one line on stderr, if that is a terminal."""
     began_s, shown = time.monotonic(), sys.stderr.isatty()
 
     def say(done: int, wrong: int) -> None:

@@ -1,6 +1,6 @@
-"""Prints docs/commands.md: what every command's own --help says (scripts/manual.py > docs/commands.md).
+"""Prints docs/commands.md: the --help text of every command (scripts/manual.py > docs/commands.md).
 
-A test compares the two, so that the page never tells of an option that is not there.
+A test compares the two, so the page never names an option that does not exist.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from slurm_robust.cli.main import COMMANDS, cli
 
 HEAD = """# Commands
 
-What `srobust COMMAND --help` says, all on one page. Made by `scripts/manual.py`: edit the commands, not this page.
-What `--json` prints is told in [json.md](json.md).
+The `--help` texts of all commands on one page. `scripts/manual.py` makes this page: edit the commands, not the page.
+What `--json` prints is in [json.md](json.md).
 
-Completion at a Tab: `eval "$(srobust completion bash)"` in `~/.bashrc`; zsh and fish: [below](#srobust-completion).
+For completion at a Tab, put `eval "$(srobust completion bash)"` into `~/.bashrc`; for zsh and fish see
+[below](#srobust-completion).
 """
 
 
 def commands() -> Iterator[tuple[str, ...]]:
-    """The words of every command, in the order of `srobust --help`."""
+    """The words that each command is typed with, in the order of `srobust --help`."""
     yield ()
     for name in COMMANDS:
         yield (name,)
@@ -35,7 +36,7 @@ def commands() -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    """All of the page on stdout."""
+    """Print the page on stdout."""
     print(HEAD)
     for words in commands():
         text = CliRunner().invoke(cli, [*words, "--help"], prog_name="srobust").output

@@ -1,10 +1,10 @@
-"""Try the integrations against the real frameworks, on one CPU: each saves, is sealed, is damaged, and resumes.
+"""Try the integrations with the real frameworks, on one CPU: save, seal, damage a checkpoint, and resume.
 
-    python scripts/real_frameworks.py            # those that are installed; a line for each, with its version
+    python scripts/real_frameworks.py            # all that are installed; a line for each, with its version
     python scripts/real_frameworks.py deepspeed  # one of them
 
-The project's tests play the frameworks by stand-ins, since they must not need them. What was tried with which version
-is written down in docs/checkpoints.md.
+The project's tests use stand-ins, because they must run without the frameworks. docs/checkpoints.md says what was tried
+with which version.
 """
 
 from __future__ import annotations

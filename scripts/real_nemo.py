@@ -3,8 +3,8 @@
     pip install lightning nemo_toolkit==2.5.3 --no-deps   # and what Lightning needs
     python scripts/real_frameworks.py nemo
 
-The rest of NeMo cannot be loaded without GPUs' libraries: what these files of it import beyond Lightning is stood in
-for, and what Megatron's strategy writes into the folder is played with torch.distributed.checkpoint.
+The rest of NeMo cannot be loaded without the libraries of GPUs. So stand-ins replace what these files import beyond
+Lightning, and torch.distributed.checkpoint writes what Megatron's strategy would write into the folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The import direction of docs/architecture.md, what a start may load, and the size of files."""
+"""The house of docs/architecture.md: import direction, no circles, one meaning a name, one clock, small starts."""
 
 from __future__ import annotations
 
@@ -62,6 +62,23 @@ HEAVY = ("torch", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
 MAX_LINES = 400
 LONGER = {"progress.py": 530}
 """One file on purpose: it is copied into environments and images without the package. A third of it is its format."""
+
+
+SAME_NAME: dict[str, str] = {"SealOnSave": "public: each framework's callback, imported from that framework's module"}
+"""Class name → why two classes may have it."""
+
+CLOCKS = frozenset({"supervise/clock.py"})
+"""The only files of supervise/ and daemon/ that ask the operating system for the time; all others are given a clock."""
+TIME_READS = frozenset(
+    {
+        *("time.time", "time.monotonic", "time.perf_counter", "time.sleep", "asyncio.sleep"),
+        *("datetime.now", "datetime.datetime.now"),
+    }
+)
+HANDED_OVER = frozenset({"get", "items", "keys", "values", "update", "append", "add", "discard", "value", "name"})
+"""What every container or enum has: no part's innards."""
+MAX_DOTS = 2
+MAX_PARAMETERS = 6
 
 
 def name_of(path: Path) -> str:
@@ -213,6 +230,137 @@ def test_an_agent_loads_the_standard_library_only() -> None:
     assert heavy(modules) == set()
     others = {m for m in modules if m.split(".")[0] not in {*sys.stdlib_module_names, "slurm_robust", "__main__"}}
     assert others == set()
+
+
+def everything_imported(path: Path) -> set[str]:
+    """Modules of ours that a file imports anywhere: at the top, in functions, and for type checkers alone."""
+    return {module for _, dotted in imports(path) if (module := own(dotted)) and module_exists(module)}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, directly or by a way round (Tarjan's components of two and more)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        stack.append(name)
+        for other in graph.get(name, set()):
+            if other not in order:
+                visit(other)
+                lowest[name] = min(lowest[name], lowest[other])
+            elif other in stack:
+                lowest[name] = min(lowest[name], order[other])
+        if lowest[name] == order[name]:
+            members = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(members) > 1:
+                found.append(sorted(members))
+
+    for name in sorted(graph):
+        if name not in order:
+            visit(name)
+    return found
+
+
+def test_a_circle_is_found() -> None:
+    """The test below would see one: of two modules, and of three."""
+    assert circles({"a": {"b"}, "b": {"a"}, "c": {"a"}}) == [["a", "b"]]
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": set()}) == [["a", "b", "c"]]
+
+
+def test_no_module_imports_itself_by_a_way_round() -> None:
+    """Also not in a function or for type checkers: two modules that need each other are one, or a third is missing."""
+    graph = {name_of(p): everything_imported(p) - {name_of(p)} for p in PACKAGE.rglob("*.py")}
+    assert circles(graph) == []
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    """Whoever reads `Layout` or `Record` need not ask which."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name_of(path))
+    twice = {name: where for name, where in places.items() if len(where) > 1 and name not in SAME_NAME}
+    assert twice == {}
+    assert all(len(places.get(name, [])) > 1 for name in SAME_NAME), "an exception that is not needed any more"
+
+
+def dotted_name(node: ast.Attribute) -> list[str]:
+    """`a.b.c` as its words; empty where it begins with something else than a name (a call, say)."""
+    words: list[str] = []
+    inner: ast.expr = node
+    while isinstance(inner, ast.Attribute):
+        words.append(inner.attr)
+        inner = inner.value
+    return [inner.id, *reversed(words)] if isinstance(inner, ast.Name) else []
+
+
+def attributes(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line, words) of each whole `a.b.c` in a file."""
+    tree = ast.parse(path.read_text("utf-8"))
+    inner = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and id(node) not in inner and (words := dotted_name(node)):
+            yield node.lineno, words
+
+
+@pytest.mark.parametrize("part", ["supervise", "daemon"])
+def test_time_comes_from_the_clock(part: str) -> None:
+    """Parts take the session's clock (the daemon's, the agent's), so that tests can move it by hand."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {'.'.join(words)}"
+        for path in sorted((PACKAGE / part).rglob("*.py"))
+        if str(path.relative_to(PACKAGE)) not in CLOCKS
+        for line, words in attributes(path)
+        if ".".join(words) in TIME_READS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("part", ["supervise", "daemon"])
+def test_no_part_reaches_through_another(part: str) -> None:
+    """At most two dots: what lies deeper is asked of the part that owns it. Configuration is a plain value."""
+    wrong = []
+    for path in sorted((PACKAGE / part).rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        imported = {
+            (a.asname or a.name).split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names
+        }
+        imported |= {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+        for line, words in attributes(path):
+            chain = words[1:] if words[0] in ("self", "cls") else words
+            chain = chain[:-1] if chain[-1] in HANDED_OVER else chain
+            if words[0] not in imported and "config" not in chain and len(chain) - 1 > MAX_DOTS:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {'.'.join(words)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_many_parameters_are_an_options_object() -> None:
+    """More than six parameters are a value of their own. Click commands have one a command-line option."""
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if any("command" in ast.dump(d) or "option" in ast.dump(d) for d in node.decorator_list):
+                continue
+            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            if len([n for n in names if n not in ("self", "cls")]) > MAX_PARAMETERS:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_folder_says_what_is_in_it() -> None:
+    """The docstring of each package: its question, and the order in which data passes."""
+    texts = {
+        str(p.parent.relative_to(ROOT)): ast.get_docstring(ast.parse(p.read_text("utf-8"))) or ""
+        for p in PACKAGE.rglob("__init__.py")
+    }
+    assert [folder for folder, text in texts.items() if len(text.split()) < 12] == []
 
 
 def test_help_loads_no_subcommand() -> None:

@@ -1,14 +1,14 @@
-"""Try it as its users would, on a Slurm that this project did not set up, and say what came of it.
+"""Try slurm_robust under a user's conditions, on a Slurm that this project did not set up, and say what happened.
 
     SLURM_CONF=… python scripts/trials --python /opt/train/bin/python --nanogpt DIR --user alice --out DIR
-    python scripts/trials … --only nanogpt/stop/run '*/kill/*'     some of them, again
-    python scripts/trials … --list                                 their names
-    python scripts/trials --out DIR --table docs/trials.md         the results into the document
+    python scripts/trials … --only nanogpt/stop/run '*/kill/*'     repeat some of them
+    python scripts/trials … --list                                 list their names
+    python scripts/trials --out DIR --table docs/trials.md         write the results into the document
 
-Each trial starts one training as a batch job of an ordinary user, breaks it in one way, and compares what happened with
-what has to come of that (trial_rules.py). All nodes must be slurmds of this machine, and this runs as root, which kills
-nodes and mounts small disks. slurm_robust is installed there as docs/operations.md and docs/spank.md say. Results are
-added to DIR/results.jsonl. Exit code 0: no trial was wrong.
+Each trial starts one training as a batch job of an ordinary user, injects one fault, and compares what happened with
+what must happen (trial_rules.py). All nodes must be slurmds of this machine. Run it as root: it kills nodes and mounts
+small disks. slurm_robust must be installed as docs/operations.md and docs/spank.md say. Results are added to
+DIR/results.jsonl. Exit code 0: no trial was wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trial_table import fill_file
 
 
 def main() -> int:
-    """Do what is asked."""
+    """Run, list, or write the table; the exit code."""
     args = _arguments()
     try:
         cells = chosen(args.only)
@@ -46,7 +46,7 @@ def main() -> int:
         fill_file(args.table, results)
         return 0
     if "SLURM_CONF" not in os.environ or os.geteuid():
-        print("as root, and with SLURM_CONF in the environment: it names the Slurm to try on", file=sys.stderr)
+        print("run it as root, with SLURM_CONF in the environment: it names the Slurm to use", file=sys.stderr)
         return 64
     args.out.mkdir(parents=True, exist_ok=True)
     options = Options(args.out.resolve(), args.python, args.nanogpt and args.nanogpt.resolve(), args.user)
@@ -83,14 +83,14 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/trials", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of results, one below it for each trial")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results, with a folder for each trial")
     parser.add_argument("--python", default=sys.executable, help="the training's Python, with torch and the frameworks")
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT")
-    parser.add_argument("--user", default="nobody", help="who submits the jobs")
-    parser.add_argument("--only", nargs="*", default=[], help="PROGRAM/FAULT/WAY, * for any")
-    parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
-    parser.add_argument("--list", action="store_true", help="say which there are")
-    parser.add_argument("--table", type=Path, help="write the results into this document, and try nothing")
+    parser.add_argument("--user", default="nobody", help="the user who submits the jobs")
+    parser.add_argument("--only", nargs="*", default=[], help="only these trials: PROGRAM/FAULT/WAY, * for any")
+    parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
+    parser.add_argument("--list", action="store_true", help="list the names of all trials")
+    parser.add_argument("--table", type=Path, help="write the results into this document, run no trial")
     return parser.parse_args()
 
 

@@ -9,12 +9,12 @@ STEPS = 50
 STEP_S = 0.15
 SAVE_EVERY = 10
 CPUS = 8
-"""All of a node's, so that each job has its nodes alone. `--exclusive` would take their GPUs, too. Slurm 22.05 can lose
-track of those where a node dies under a job that is then requeued, and the trials after it would wait for ever."""
+"""All of a node's CPUs, so that no two jobs share a node. `--exclusive` would take the GPUs too. Slurm 22.05 can lose
+track of GPUs when a node dies under a job that is then requeued, and later trials would wait for ever."""
 FAULT_STEP = 24
-"""The fault comes here: two checkpoints are there, and every rank has made the five steps that a limit needs."""
+"""The fault comes at this step: two checkpoints exist, and every rank has made the five steps that a limit needs."""
 FAULT_RANK = 1
-"""Not rank 0, whose silence would also be that of the job's output."""
+"""Not rank 0: if it is silent, so is the job's output."""
 
 WAYS = {"run": "`srobust run`", "spank": "`sbatch --robust`"}
 
@@ -23,8 +23,8 @@ class Fault(NamedTuple):
     """One way to break a training.
 
     Attributes:
-        what: In the words of the table.
-        by_program: It is raised inside the program by the wrapper, not done to it from outside.
+        what: Its name in the table.
+        by_program: The wrapper raises it inside the program; otherwise it comes from outside.
     """
 
     what: str
@@ -52,7 +52,7 @@ class Program(NamedTuple):
         nodes: How many it trains on, with one rank each.
         start: What srun starts, with `{python}`, `{programs}` and `{folder}` to be filled in.
         before: Lines of the batch script before that.
-        finds_checkpoint: srobust is told where the checkpoints lie.
+        finds_checkpoint: srobust gets the folder of the checkpoints.
         hang_timeout_s: `--robust-hang-timeout`, 0 for none. The stack of a hang in the program's own lines looks like
             that of a long computation, so the limit that its user knows decides.
         raises_on_all: Its own error comes on all ranks; on one alone otherwise.
@@ -131,12 +131,12 @@ class Cell(NamedTuple):
 
 
 def all_cells() -> list[Cell]:
-    """Every program with every fault in every way; the undisturbed runs come first."""
+    """Every program with every fault in every way; runs without a fault come first."""
     return [Cell(program, fault, way) for way in WAYS for fault in FAULTS for program in PROGRAMS]
 
 
 def chosen(only: list[str]) -> list[Cell]:
-    """Those that are asked for, `*` standing for any: `nanogpt/stop/run`, `*/kill/*`, `hf`.
+    """The cells that these patterns name; `*` matches any word: `nanogpt/stop/run`, `*/kill/*`, `hf`.
 
     Raises:
         ValueError: a word names no cell.
@@ -157,7 +157,7 @@ def chosen(only: list[str]) -> list[Cell]:
 
 
 def sbatch_words(cell: Cell, folder: str) -> list[str]:
-    """What is typed before the script's name."""
+    """The command line before the script's name."""
     words = [
         "sbatch",
         "--parsable",

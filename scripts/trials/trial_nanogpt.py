@@ -1,4 +1,4 @@
-"""nanoGPT as it is published, and what it needs here: no GPU, and a text of our own. Its loop stays as it is."""
+"""The published nanoGPT, changed to run without a GPU and on a text of our own. Its training loop is unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lay_out(checkout: Path, folder: Path) -> None:
     """A copy that trains on CPUs, on the source of a module of Python's library.
 
     Raises:
-        ValueError: it is another nanoGPT than this was written for.
+        ValueError: the checkout is not the version that this was written for.
     """
     data = folder / "data" / "words"
     data.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What the ranks noted themselves: which launches there were, how far each came, and when a fault struck. Pure.
+"""What the ranks wrote down themselves: the launches, how far each came, and when a fault struck. Pure.
 
 See `programs/with_fault.py`, which writes the lines.
 """
@@ -69,7 +69,7 @@ class Notes(NamedTuple):
 
 
 def read(lines: Iterable[str]) -> Notes:
-    """Lines as they stand in the file; one that is still being written is passed over."""
+    """Read the lines of the file; a line that is not complete yet is skipped."""
     starts, steps, strikes = [], [], []
     for line in lines:
         try:

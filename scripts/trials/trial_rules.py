@@ -1,4 +1,4 @@
-"""Right, acceptable or wrong: what has to come of each fault. Pure; the only place where a trial is judged."""
+"""Right, acceptable or wrong: what must happen after each fault. Pure; the only place where a trial is judged."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from dataclasses import dataclass, field
 RIGHT, ACCEPTABLE, WRONG = "right", "acceptable", "wrong"
 
 SLOW_S = 180.0
-"""A way back that takes longer than this is the plain requeue's two minutes, and no better than acceptable."""
+"""A recovery that takes longer is no better than a plain requeue's two minutes, and at most acceptable."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What happened in one trial. Seconds count from the fault; None: it did not come about.
+    """What happened in one trial. Seconds count from the fault; None: it did not happen.
 
     Attributes:
-        program: Which one, by its short name.
-        fault: The same.
-        way: The same.
-        struck: The fault came about at all; without it the trial says nothing.
-        fault_node: Where.
-        fault_rank: On which rank, -1 for all.
-        fault_step: The step that was reached.
-        detected: How it was noticed, in srobust's words.
-        suspected_s: When.
-        decided_s: When what to do was decided.
+        program: Its short name.
+        fault: Its short name.
+        way: How the job was started, by its short name.
+        struck: The fault happened at all; otherwise the trial says nothing.
+        fault_node: Its node.
+        fault_rank: Its rank, -1 for all.
+        fault_step: The step reached at the fault.
+        detected: How srobust noticed it, as text.
+        suspected_s: When srobust suspected it.
+        decided_s: When srobust decided what to do.
         road: The last way back that was taken.
-        reason: Why, in srobust's words.
+        reason: Why, as srobust's text.
         blamed: Nodes that the verdict names.
         evicted: Nodes that a plan left out.
         taken_out: Nodes that were drained, down or in quarantine at any time.
         acted: srobust did anything to the job.
-        captures: How often it took stacks.
+        captures: How often it captured stacks.
         launches: Launches after the fault.
         strikes: How often a fault inside the program struck.
         begun_at: The first step of each launch after the fault.
         first_new_step_s: When a step beyond `fault_step` was made.
         nodes_after: Nodes of the last launch.
-        state: Slurm's last word on the job.
-        exit_code: The same, `1:0`.
-        over: It ended by itself, and not because the trial's time was up.
+        state: The last state of the job that Slurm showed.
+        exit_code: Its exit code as Slurm shows it, `1:0`.
+        over: It ended by itself, not because the trial's time was up.
         waited_s: How long it was watched after the fault.
-        told: All that srobust told people after the fault, for words that must be in it.
+        messages: All of srobust's messages after the fault, for words that must be in them.
     """
 
     program: str
@@ -71,7 +71,7 @@ class Facts:
     exit_code: str = ""
     over: bool = True
     waited_s: float = 0.0
-    told: str = field(default="", repr=False)
+    messages: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ def _bad_node(f: Facts) -> list[str]:
 def _full_disk(f: Facts) -> list[str]:
     """The cause is named; it is not started again and again onto the same full disk; no node is blamed."""
     _no_node(f)
-    words = f.told.lower()
+    words = f.messages.lower()
     if not any(word in words for word in ("no space left", "full disk", "is full", "disk full")):
-        raise _Wrong("nobody is told that the disk is full")
+        raise _Wrong("no message says that the disk is full")
     if f.launches > 1:
         raise _Wrong(f"it was started {f.launches} times more onto the same full disk")
     if not f.over:

@@ -1,4 +1,4 @@
-"""One trial from its batch script to its facts: submit, wait for the step, break it, look until it is over."""
+"""One trial from its batch script to its facts: submit, wait for the step, inject the fault, watch until the end."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import trial_notes
+import trial_reports
 import trial_site as site
-import trial_told
 from trial_cells import FAULT_RANK, FAULT_STEP, FAULTS, PROGRAMS, Cell, batch_script, sbatch_words
 from trial_nanogpt import lay_out
 from trial_rules import Facts, judge
 
 _BEGIN_S = 180.0
-"""For the first steps, and for an end without any fault."""
+"""For the first steps, and for the end of a job without a fault."""
 _AFTER_S = 240.0
-"""For everything that comes of a fault. A plain requeue alone takes two minutes."""
+"""For everything after a fault. A plain requeue alone takes two minutes."""
 _BACK_S = 90.0
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 
 class Options(NamedTuple):
-    """What the trials are done with.
+    """What the trials use.
 
     Attributes:
-        out: Where each trial's folder goes.
+        out: The folder that gets a folder for each trial.
         python: The training's interpreter.
         nanogpt: A checkout of nanoGPT.
         user: Who submits.
@@ -103,7 +103,7 @@ class Trial:
         self.number = site.as_user(self.options.user, words, self.folder).strip()
 
     def _story(self, began_s: float) -> None:
-        """Wait for the step, break it, wait for the end."""
+        """Wait for the step, inject the fault, wait for the end."""
         site.wait(lambda: self._look() or self._reached(), _BEGIN_S)
         if self.cell.fault == "clean":
             self.fault_at_s = began_s
@@ -117,7 +117,7 @@ class Trial:
         return _BEGIN_S if self.cell.fault == "clean" else _AFTER_S
 
     def _look(self) -> bool:
-        """Note what is out of service; true once the job is over. Slurm is asked once a second at most."""
+        """Note which nodes are out of service; true once the job is over. Asks Slurm once a second at most."""
         if time.monotonic() < self.look_at_s:
             return self.over
         self.look_at_s = time.monotonic() + 1
@@ -171,7 +171,7 @@ class Trial:
 
     def _facts(self) -> Facts:
         notes, job, since_s = self._notes(), site.job(self.number), self.fault_at_s
-        told = trial_told.facts(self._told(), site.asked("incidents", self.number) or [], since_s)
+        reported = trial_reports.facts(self._story(), site.asked("incidents", self.number) or [], since_s)
         new = notes.first_new_step(since_s) if since_s else None
         launches = notes.launches
         return Facts(
@@ -190,17 +190,17 @@ class Trial:
             exit_code=job.get("ExitCode", ""),
             over=self.over,
             waited_s=round(time.time() - since_s, 1) if since_s else 0.0,
-            **told,
+            **reported,
         )
 
-    def _told(self) -> list[dict[str, Any]]:
+    def _story(self) -> list[dict[str, Any]]:
         lines = []
         for path in sorted(self.folder.glob("slurm-robust-*/story.jsonl")):
             lines += [json.loads(line) for line in path.read_text().splitlines()]
         return lines
 
     def _restore(self) -> None:
-        """All nodes as they were, for the next trial."""
+        """Put all nodes back into service for the next trial."""
         site.wait(self._look, 30)
         with contextlib.suppress(Exception):
             (self.folder / "slurm-job.txt").write_text(site.call("scontrol", "show", "job", self.number, check=False))

@@ -1,6 +1,6 @@
-"""The Slurm that is tried on: its commands, and what its nodes run. All nodes must be on this machine.
+"""The Slurm under test: its commands, and what its nodes run. All nodes must be on this machine.
 
-It is the one that `SLURM_CONF` names; nothing here sets one up, and nothing here is the project's own code.
+`SLURM_CONF` names it. This module does not set it up, and uses no code of the project.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 _CALL_S = 30.0
 INTERRUPTED = threading.Event()
-"""Set once somebody ends the trials: all waits end, and what was set up is taken down."""
+"""Set when a person ends the trials: all waits end, and everything is cleaned up."""
 
 
 class DeadNode(NamedTuple):
-    """What is needed to bring a node back.
+    """What is needed to restart a node.
 
     Attributes:
         name: The node.
@@ -51,7 +51,7 @@ def call(*words: str, check: bool = True) -> str:
 
 
 def as_user(user: str, words: list[str], folder: Path) -> str:
-    """The same, as an ordinary user with an ordinary environment.
+    """One command's output, as an ordinary user with an ordinary environment.
 
     Raises:
         RuntimeError: it failed.
@@ -75,7 +75,7 @@ def job(number: str) -> dict[str, str]:
 
 
 def nodes() -> dict[str, str]:
-    """Every node's state, in Slurm's words with flags: `IDLE+DRAIN`."""
+    """Every node's state with flags, as Slurm writes it: `IDLE+DRAIN`."""
     text = call("scontrol", "-o", "show", "node", check=False)
     return dict(re.findall(r"NodeName=(\S+).*?\sState=(\S+)", text))
 
@@ -92,7 +92,7 @@ def reserved() -> dict[str, list[str]]:
 
 
 def asked(*words: str) -> Any:
-    """What a command of srobust's says as JSON; None where it cannot tell."""
+    """The JSON output of a srobust command; None if it gave none."""
     try:
         return json.loads(call("srobust", *words, "--json", check=False))
     except (ValueError, OSError, subprocess.SubprocessError):
@@ -108,9 +108,11 @@ def processes_of(node: str) -> list[int]:
     marks, found = {f"SLURMD_NODENAME={node}", f"SLURM_CLUSTER_NAME={cluster}"}, set[int]()
     for pid in _pids():
         with contextlib.suppress(OSError):
-            told = set(_environ(pid))
-            others = any(word.startswith("SLURM_CONF=") for word in told - {f"SLURM_CONF={os.environ['SLURM_CONF']}"})
-            if marks <= told and not others:
+            variables = set(_environ(pid))
+            others = any(
+                word.startswith("SLURM_CONF=") for word in variables - {f"SLURM_CONF={os.environ['SLURM_CONF']}"}
+            )
+            if marks <= variables and not others:
                 found.add(pid)
                 parent = int(re.findall(r"PPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())[0])
                 if "slurmstepd" in Path(f"/proc/{parent}/comm").read_text():
@@ -134,9 +136,9 @@ def slurmd_of(node: str) -> tuple[int, list[str]]:
 
 
 def kill_node(name: str) -> DeadNode:
-    """Everything on it at once, as a power cut would; then nothing answers on its port.
+    """Kill everything on it at once, as a power cut would; then nothing answers on its port.
 
-    slurmd goes first: it would tell the controller of what it lost.
+    slurmd is killed first: it would report to the controller what it lost.
     """
     pid, command = slurmd_of(name)
     port = int(re.findall(r"\sPort=(\d+)", call("scontrol", "-o", "show", "node", name) + " Port=6818")[0])
@@ -149,7 +151,7 @@ def kill_node(name: str) -> DeadNode:
 
 
 def _silent(port: int) -> socket.socket:
-    """A port with a full queue: the kernel answers nothing to who connects now, as if the machine were gone."""
+    """A port with a full queue: the kernel does not answer new connections, as if the machine were gone."""
     deadline_s = time.monotonic() + _CALL_S
     while True:
         silence = socket.socket()
@@ -184,10 +186,10 @@ def revive(dead: DeadNode) -> None:
 
 
 def back_in_service(names: set[str], within_s: float) -> str:
-    """Nodes that a trial took out come back: by the daemon where it does that itself, else by hand, as a person would.
+    """Bring nodes back that a trial took out: by the daemon if it does that itself, else by hand, as a person would.
 
     Returns:
-        What was still out and had to be resumed by hand; empty for nothing.
+        The nodes that were still out and had to be resumed by hand.
     """
 
     def free() -> bool:
@@ -211,7 +213,7 @@ def back_in_service(names: set[str], within_s: float) -> str:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size_mb: int) -> Iterator[None]:
-    """A file system of its own for the checkpoints, gone afterwards."""
+    """A separate file system for the checkpoints, removed afterwards."""
     call("mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=1777", "trial-disk", str(folder))
     try:
         yield
@@ -220,7 +222,7 @@ def small_disk(folder: Path, size_mb: int) -> Iterator[None]:
 
 
 def wait(until: Callable[[], bool], within_s: float) -> bool:
-    """Look four times a second."""
+    """Poll four times a second."""
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:
         if until():

@@ -88,8 +88,8 @@ def test_the_story_is_told_in_order_and_nothing_is_left(base: Path, tmp_path: Pa
         found = re.compile(line).search(said, at)
         assert found, f"{line!r} is missing, or out of order:\n{said}"
         at = found.end()
-    # The recheck runs beside the requeue, so its line has no fixed place.
-    assert re.search(r"the recheck of n3 drains it: srobust: .*79", said), said
+    # The node is checked beside the requeue, so the line of its drain has no fixed place.
+    assert re.search(r"node n3 is drained: srobust: .*79", said), said
     clocks = re.findall(r"^\d\d:\d\d:\d\d +(\d+\.\d) s  ", said, re.MULTILINE)
     assert [float(c) for c in clocks] == sorted(map(float, clocks)), "the lines are not in the order of their times"
     assert "\033" not in said, "colours are for terminals"

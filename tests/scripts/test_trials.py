@@ -17,10 +17,10 @@ sys.path.append(str(ROOT / "scripts" / "trials"))
 import trial_cells  # noqa: E402 (scripts are no package)
 import trial_nanogpt  # noqa: E402
 import trial_notes  # noqa: E402
+import trial_reports  # noqa: E402
 import trial_rules  # noqa: E402
 import trial_site  # noqa: E402
 import trial_table  # noqa: E402
-import trial_told  # noqa: E402
 from trial_rules import ACCEPTABLE, RIGHT, WRONG, Facts, judge  # noqa: E402
 
 CLEAN = Facts("ddp", "clean", "run", state="COMPLETED", exit_code="0:0")
@@ -32,7 +32,7 @@ STOP = Facts(
 ERROR = replace(STOP, fault="error", blamed=(), evicted=(), taken_out=(), launches=0, begun_at=(), strikes=1)
 ERROR = replace(ERROR, first_new_step_s=None, state="FAILED", exit_code="1:0", road="stop")
 CUDA = replace(STOP, fault="cuda", strikes=2, launches=2)
-DISK = replace(ERROR, fault="disk", fault_node="", told="no space left on device below ckpt")
+DISK = replace(ERROR, fault="disk", fault_node="", messages="no space left on device below ckpt")
 DEAD = replace(STOP, fault="node")
 
 
@@ -68,7 +68,7 @@ DEAD = replace(STOP, fault="node")
         (replace(CUDA, strikes=3), WRONG, "3 times"),
         (replace(CUDA, nodes_after=("n2",)), WRONG, "never left"),
         (DISK, RIGHT, ""),
-        (replace(DISK, told="ranks 0-2 raised RuntimeError"), WRONG, "nobody is told"),
+        (replace(DISK, messages="ranks 0-2 raised RuntimeError"), WRONG, "no message says"),
         (replace(DISK, launches=1), ACCEPTABLE, "once more"),
         (replace(DISK, launches=2), WRONG, "2 times more"),
         (replace(DISK, evicted=("n1",)), WRONG, "n1 suffered"),
@@ -156,12 +156,17 @@ def test_what_is_told_after_the_fault() -> None:
         {"at_s": 14, "kind": "suspect", "text": "rank 1", "node": "n2", "ranks": [1]},
         {"at_s": 15, "kind": "decided", "text": "seat: n2", "road": "seat", "evict": ["n2"]},
     ]
-    told = trial_told.facts(story, [], 10)
-    assert told["detected"] == "no progress for 2 s"
-    assert (told["suspected_s"], told["decided_s"], told["road"]) == (2, 5, "seat")
-    assert (told["blamed"], told["evicted"], told["captures"], told["acted"]) == (("n2",), ("n2",), 1, True)
+    reported = trial_reports.facts(story, [], 10)
+    assert reported["detected"] == "no progress for 2 s"
+    assert (reported["suspected_s"], reported["decided_s"], reported["road"]) == (2, 5, "seat")
+    assert (reported["blamed"], reported["evicted"], reported["captures"], reported["acted"]) == (
+        ("n2",),
+        ("n2",),
+        1,
+        True,
+    )
     waiting = [{"at_s": 12, "kind": "decided", "text": "waiting", "road": "alert_only"}]
-    assert not trial_told.facts(waiting, [], 10)["acted"]
+    assert not trial_reports.facts(waiting, [], 10)["acted"]
 
 
 def test_a_node_that_the_daemon_lost() -> None:
@@ -170,10 +175,15 @@ def test_a_node_that_the_daemon_lost() -> None:
         "kind": "node_lost", "opened_at_s": 20, "times": {"accepted": 21}, "reason": "resumed",
         "verdict": {"suspects": ["n2"], "why": "n2 is down"}, "plan": {"road": "seat", "reason": "n2", "evict": ["n2"]},
     }  # fmt: skip
-    told = trial_told.facts([], [lost], 10)
-    assert (told["suspected_s"], told["decided_s"], told["road"], told["evicted"]) == (10, 11, "seat", ("n2",))
-    assert told["detected"] == "n2 is down"
-    assert told["acted"]
+    reported = trial_reports.facts([], [lost], 10)
+    assert (reported["suspected_s"], reported["decided_s"], reported["road"], reported["evicted"]) == (
+        10,
+        11,
+        "seat",
+        ("n2",),
+    )
+    assert reported["detected"] == "n2 is down"
+    assert reported["acted"]
 
 
 def result(facts: Facts) -> dict[str, Any]:

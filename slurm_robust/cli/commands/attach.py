@@ -53,29 +53,31 @@ def _speaker(context: job.JobContext, attached: Attached | None, *, act: bool) -
 @click.command(
     epilog=lesson(
         [
-            ("srobust attach 1234", "watch it and report; nothing in the job is changed"),
+            ("srobust attach 1234", "watch and report; nothing in the job is changed"),
             ("srobust attach --act 1234", "also ask for a requeue, which ends a hung step"),
             ("srobust attach --step 0 1234", "only step 1234.0"),
         ],
         [
             (0, "the job has ended"),
             (2, "wrong usage"),
-            (3, "no such running job, a heterogeneous one, or Slurm cannot be asked"),
-            (130, "Ctrl-C: the watch has ended, the job goes on"),
+            (3, "no such running job, a heterogeneous job, or Slurm does not answer"),
+            (130, "ended by Ctrl-C; the job goes on"),
         ],
     )
 )
 @click.argument("job_id")
 @click.option(
-    "--act", is_flag=True, help="Also act, whatever the site's mode: ask for a requeue, which ends a hung step."
+    "--act", is_flag=True, help="Also act, whatever the site's mode is: ask for a requeue, which ends a hung step."
 )
-@click.option("--step", metavar="N", help="Watch only this step (default: all of the job's).")
-@click.option("--launcher", type=int, metavar="PID", help="With --step: end with this process, the step's srun.")
+@click.option("--step", metavar="N", help="Watch only this step (default: all steps of the job).")
+@click.option("--launcher", type=int, metavar="PID", help="With --step: end when this process ends, the step's srun.")
 @click.option("--checkpoint-dir", metavar="DIR", default="", help="Where the job's checkpoints are.")
-@click.option("--hang-timeout", metavar="SECONDS", help="Act after this long a silence, whatever the stacks say.")
-@click.option("--layout", metavar="tp=2,pp=4", help="Parallel sizes, for the localisation.")
 @click.option(
-    "--folder", "where", type=click.Path(file_okay=False, path_type=Path), help="Where the incident folder goes."
+    "--hang-timeout", metavar="SECONDS", help="Act after this long without progress, whatever the stacks say."
+)
+@click.option("--layout", metavar="tp=2,pp=4", help="Parallel sizes, which help to find the rank at fault.")
+@click.option(
+    "--folder", "where", type=click.Path(file_okay=False, path_type=Path), help="Where to put the incident folder."
 )
 @click.option("--config", "config_path", type=click.Path(), help="robust.yaml to use.")
 def command(
@@ -90,11 +92,11 @@ def command(
     where: Path | None,
     config_path: str | None,
 ) -> None:
-    """Watch a job that already runs, also one submitted as plain `srun python train.py`. Nothing in it is changed.
+    """Watch a job that already runs, also one started by plain `srun python train.py`. Nothing in the job is changed.
 
-    Progress is read from slurm_robust.progress where the program calls it, else from the log lines of the job's output
-    file. Silence is reported with the stacks of all ranks and a verdict, in the folder `slurm-robust-JOBID` beside the
-    job's output. Runs until the job ends; Ctrl-C ends the watch and harms no rank.
+    Progress is read from slurm_robust.progress if the program calls it, else from the log lines in the job's output
+    file. A hang is reported with the stacks of all ranks and a verdict, in the folder `slurm-robust-JOBID` beside the
+    job's output file. The watch runs until the job ends. Ctrl-C ends the watch and harms no rank.
     """
     if launcher is not None and step is None:
         raise click.UsageError("--launcher goes with --step: it is that step's srun")

@@ -25,20 +25,22 @@ def _start_logging(level: str) -> None:
 
 
 _EXAMPLES = (
-    ("srobust daemon --mode observe", "only write down what would be done"),
+    ("srobust daemon --mode observe", "write down what it would do, do nothing"),
     ("srobust daemon --config /etc/slurm_robust/robust.yaml", "as the systemd unit starts it"),
     ("srobust daemon --user", "for your own jobs, on a login node"),
 )
 _EXITS = (
     (0, "ended by SIGTERM or Ctrl-C"),
-    (1, "cannot start: configuration, journal, or another daemon at work; the message says"),
+    (1, "cannot start: wrong configuration, an unusable journal, or another daemon runs; the message says which"),
     (2, "wrong usage"),
 )
 
 
 @click.group(name="daemon", invoke_without_command=True, epilog=lesson(_EXAMPLES, _EXITS))
-@click.option("--config", type=click.Path(dir_okay=False), help="robust.yaml; else $SROBUST_CONFIG or /etc.")
-@click.option("--user", is_flag=True, help="Bring back your own jobs, without any administrator's rights.")
+@click.option(
+    "--config", type=click.Path(dir_okay=False), help="robust.yaml to use (default: $SROBUST_CONFIG, then /etc)."
+)
+@click.option("--user", is_flag=True, help="Bring back your own jobs, without administrator rights.")
 @click.option("--mode", type=click.Choice(["observe", "act"]), help="Overrides the configuration's `mode`.")
 @click.option("--state-dir", type=click.Path(file_okay=False), help="Overrides daemon.state_dir.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
@@ -46,11 +48,11 @@ _EXITS = (
 def command(context: click.Context, /, **options: str | bool | None) -> None:
     """Run the control daemon in the foreground.
 
-    It reads claims and node states from Slurm, and acts on Slurm, within the limits of robust.yaml. SIGTERM ends it;
-    whatever was under way is taken up at the next start.
+    It reads claims and node states from Slurm, and acts on Slurm within the limits of robust.yaml. SIGTERM ends it; the
+    next start continues unfinished recoveries.
 
-    With --user it brings back your own jobs after their claims: requeue, exclude the suspects, start at once. Run it
-    outside of any job, for example on a login node.
+    With --user it brings back your own jobs when their claims ask for it: it requeues them, excludes the suspects, and
+    has them start at once. Run it outside of any job, for example on a login node.
     """
     if context.invoked_subcommand is not None:
         return
@@ -79,18 +81,18 @@ def _user_state_dir() -> Path:
 @command.command(
     "http",
     epilog=lesson(
-        [("srobust daemon http --state-file /var/lib/slurm_robust/state.json", "as a service of its own")],
-        [(0, "ended"), (1, "no such address, or aiohttp is missing"), (2, "wrong usage")],
+        [("srobust daemon http --state-file /var/lib/slurm_robust/state.json", "as a separate service")],
+        [(0, "ended"), (1, "cannot listen on that address, or aiohttp is missing"), (2, "wrong usage")],
     ),
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True)
-@click.option("--state-file", type=click.Path(dir_okay=False, path_type=Path), help="Read this instead of stdin.")
+@click.option("--state-file", type=click.Path(dir_okay=False, path_type=Path), help="Read this file instead of stdin.")
 def http(host: str, port: int, state_file: Path | None) -> None:
     """Serve /state.json, /metrics and /healthz, read-only.
 
-    The daemon starts this itself, as nobody, and feeds it through a pipe. As a service of its own it reads the
-    daemon's state.json.
+    The daemon starts this process itself, as nobody, and writes to it through a pipe. As a separate service it reads
+    the daemon's state.json.
     """
     try:
         from slurm_robust.daemon.api.http import serve  # noqa: PLC0415 (aiohttp is an extra)

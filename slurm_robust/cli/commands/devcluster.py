@@ -15,15 +15,15 @@ from slurm_robust.cli.teaching import lesson
 from slurm_robust.devcluster.cluster import CommandError, DevCluster, DevClusterError, Spec
 
 _UP = ("srobust devcluster up --daemon --standby 1", "six nodes of eight fake GPUs, with the control daemon")
-_ENV = ('eval "$(srobust devcluster env)"', "this shell now speaks with it: sinfo, srun, srobust …")
+_ENV = ('eval "$(srobust devcluster env)"', "this shell uses it from now on: sinfo, srun, srobust …")
 _TRY = ("srun --immediate=10 -N2 --gres=gpu:8 env", "runs on two of its nodes")
 _STATUS = ("srobust devcluster status", "nodes, daemons, where the logs are")
-_DOWN = ("srobust devcluster down", "ends all of it and leaves nothing behind")
-_EXITS = ((0, "done"), (1, "it did not; the message says why and what to type"), (2, "wrong usage"))
+_DOWN = ("srobust devcluster down", "end it and leave nothing behind")
+_EXITS = ((0, "done"), (1, "failed; the message says why and what to type"), (2, "wrong usage"))
 
 
 def default_directory() -> Path:
-    """Where the command line's own cluster lives."""
+    """The folder of the cluster that the command line uses."""
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "srobust-devcluster"
     # Only ever used after its owner was checked.
@@ -62,7 +62,7 @@ def _state(cluster: DevCluster) -> dict[str, Any]:
 
 
 class _Group(click.Group):
-    """Says our own errors as errors, without a traceback."""
+    """Shows our own errors as errors, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -75,9 +75,10 @@ class _Group(click.Group):
 def command() -> None:
     """A private, real, multi-node Slurm on this machine.
 
-    Real slurmctld and slurmds on loopback, each node a slurmd of its own with fake GPUs, a scripted kernel log, and
-    this project's prolog and epilog. It needs Debian's packages slurmctld, slurmd and slurm-client, uses munge where
-    that is installed, touches no other Slurm of the machine, and also runs without root (it says what is then missing).
+    It starts a real slurmctld, and a real slurmd for each node, on loopback. Each node has fake GPUs, a scripted kernel
+    log, and this project's prolog and epilog. It needs Debian's packages slurmctld, slurmd and slurm-client, and uses
+    MUNGE if that is installed. It touches no other Slurm of the machine. It also runs without root, and says what is
+    then missing.
     """
 
 
@@ -87,7 +88,7 @@ directory_option = click.option(
     type=click.Path(path_type=Path),
     default=default_directory,
     show_default="$XDG_RUNTIME_DIR/srobust-devcluster, or /tmp/srobust-devcluster-UID",
-    help="Where it lives; several live side by side, each in its own.",
+    help="Its folder. Several clusters can run side by side, each in its own folder.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 
@@ -96,15 +97,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 @click.option("--nodes", default=6, show_default=True, help="Number of nodes, at most 64.")
 @click.option("--gpus-per-node", default=8, show_default=True, help="Fake GPUs of each node.")
 @click.option("--daemon", is_flag=True, help="Start srobustd too.")
-@click.option("--standby", default=0, show_default=True, help="Nodes of the standby pool (the daemon keeps it).")
+@click.option("--standby", default=0, show_default=True, help="Nodes of the standby pool, which the daemon keeps.")
 @click.option(
     "--mode",
     type=click.Choice(["observe", "act"]),
     default="act",
     show_default=True,
-    help="observe: plans are written down and not carried out.",
+    help="observe: write plans down, do not carry them out.",
 )
-@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds until all nodes must be ready.")
+@click.option(
+    "--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds in which all nodes must be ready."
+)
 @directory_option
 @json_option
 def up(
@@ -118,9 +121,9 @@ def up(
     directory: Path,
     as_json: bool,
 ) -> None:
-    """Start it; returns when all nodes are ready, in a second or two.
+    """Start it, and return when all nodes are ready, after a second or two.
 
-    Ctrl-C ends what was started. After a kill, `srobust devcluster down` does.
+    Ctrl-C ends what was started. If `up` was killed, type `srobust devcluster down`.
     """
     spec = Spec(
         nodes=nodes, gpus_per_node=gpus_per_node, daemon=daemon, standby=standby, mode=mode, directory=directory
@@ -136,15 +139,15 @@ def up(
     click.echo(f"{count} are ready, in {cluster.directory} (logs in {cluster.layout.log}).")
     for notice in cluster.notices:
         click.echo(f"Note: {notice}")
-    click.echo(f'Speak with it:   eval "$(srobust devcluster env{where})"; sinfo')
-    click.echo(f"Look at it:      srobust devcluster status{where}")
+    click.echo(f'Use it:          eval "$(srobust devcluster env{where})"; sinfo')
+    click.echo(f"See its state:   srobust devcluster status{where}")
     click.echo(f"End it:          srobust devcluster down{where}")
 
 
 @command.command(epilog=lesson([_ENV], _EXITS))
 @directory_option
 def env(directory: Path) -> None:
-    """Print the variables that make a shell speak with it, for `eval`."""
+    """Print the variables that make a shell use it, for `eval`."""
     for key, value in DevCluster.attach(directory).exports.items():
         click.echo(f"export {key}={shlex.quote(value)}")
 
@@ -153,7 +156,7 @@ def env(directory: Path) -> None:
 @directory_option
 @json_option
 def status(directory: Path, as_json: bool) -> None:
-    """Show nodes and daemons; exit 1 where there is no devcluster."""
+    """Show nodes and daemons; exit code 1 if there is no devcluster."""
     state = _state(DevCluster.attach(directory))
     if as_json:
         click.echo(json.dumps(state, indent=1))
@@ -170,12 +173,12 @@ def status(directory: Path, as_json: bool) -> None:
 
 @command.command(epilog=lesson([_DOWN], _EXITS))
 @directory_option
-@click.option("--keep", is_flag=True, help="Leave the folder with its logs and configuration.")
+@click.option("--keep", is_flag=True, help="Keep the folder with its logs and configuration.")
 def down(directory: Path, keep: bool) -> None:
-    """End all that it started and all that its jobs run, and remove its folder; nothing else is ever touched."""
+    """End everything that it and its jobs started, and remove its folder; nothing else is touched."""
     if not directory.is_dir():
         click.echo(f"No devcluster in {directory}.")
         return
-    # Also what an interrupted `up` left, of which not even a record tells.
+    # This also ends what an interrupted `up` left behind without a record.
     DevCluster(directory.resolve()).down(keep=keep)
     click.echo(f"{directory}: down.")

@@ -13,21 +13,21 @@ from slurm_robust.cli.teaching import lesson
 EXIT_FINE, EXIT_WRONG, EXIT_USAGE, EXIT_NO_SLURM = 0, 1, 2, 3
 _EXAMPLES = (
     ("srobust doctor", "on the controller: slurm.conf; on a node: the scripts and py-spy"),
-    ("srobust doctor --all", "also what is well"),
+    ("srobust doctor --all", "also the points that are well"),
 )
 _CODES = (
     (EXIT_FINE, "nothing is wrong"),
-    (EXIT_WRONG, "something is; each with the line that fixes it"),
+    (EXIT_WRONG, "something is wrong; each finding comes with the line that fixes it"),
     (EXIT_USAGE, "wrong usage or configuration"),
-    (EXIT_NO_SLURM, "Slurm could not be asked"),
+    (EXIT_NO_SLURM, "Slurm did not answer"),
 )
 _LEVELS = ("wrong", "unknown", "advice", "ok")
 
 
 @click.command("doctor", epilog=lesson(_EXAMPLES, _CODES))
-@click.option("--config", "path", type=click.Path(dir_okay=False), help="robust.yaml; else as the daemon.")
+@click.option("--config", "path", type=click.Path(dir_okay=False), help="robust.yaml to use (default: as the daemon).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("--all", "everything", is_flag=True, help="Also what is well.")
+@click.option("--all", "everything", is_flag=True, help="Also show the points that are well.")
 def command(path: str | None, as_json: bool, everything: bool) -> None:
     """Is this site set up so that jobs can be saved? Each finding comes with the line that fixes it.
 
@@ -66,5 +66,5 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
         well = sum(1 for advice in found if advice.level.value == "ok")
         click.echo(f"{well} of {len(found)} points are well{'' if everything else ' (shown with --all)'}")
         if problem:
-            click.echo(f"slurm.conf was not looked at: {problem}", err=True)
+            click.echo(f"slurm.conf was not checked: {problem}", err=True)
     sys.exit(EXIT_NO_SLURM if problem else EXIT_WRONG if wrong else EXIT_FINE)

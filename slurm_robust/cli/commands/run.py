@@ -56,15 +56,15 @@ def _config_problem(named: str) -> str:
     cls=RawCommand,
     epilog=lesson(
         [
-            ("srobust run python train.py", "in the sbatch file, where `srun python train.py` stood"),
-            ("srobust run -N4 -n32 python train.py", "one node of an allocation of five is the spare"),
-            ("srobust run --robust=observe python train.py", "watch and report, do nothing"),
+            ("srobust run python train.py", "in the sbatch file, instead of `srun python train.py`"),
+            ("srobust run -N4 -n32 python train.py", "in an allocation of five nodes: the fifth is the spare"),
+            ("srobust run --robust=observe python train.py", "watch and report only"),
         ],
         [
-            ("srun's", "the command's own, as srun tells it"),
-            (64, "wrong usage, or a wrong robust.yaml that you named: nothing was started"),
-            (75, "a requeue was wanted and nobody came"),
-            (93, "stopped for good: three attempts in a row, or 30 launches an hour, without a new step"),
+            ("srun's", "the command's own exit code, as srun returns it"),
+            (64, "wrong usage, or an error in the robust.yaml that you named: nothing was started"),
+            (75, "a requeue was asked for and did not come"),
+            (93, "stopped for good: three attempts in a row, or 30 launches in an hour, without a new step"),
             (127, "srun is not on PATH"),
         ],
     ),
@@ -72,14 +72,16 @@ def _config_problem(named: str) -> str:
 def command(words: list[str]) -> None:
     """Supervise a training step; a drop-in for srun: srobust run [srun options] [--] CMD [ARG...].
 
-    The training step is your own srun, unchanged: stdin, stdout, stderr, signals and exit code are srun's. Beside it,
-    in the same allocation, runs a watch step, one small agent a node. When a rank hangs or dies, all stacks are taken,
-    the guilty node is named, and training goes on from its latest verified checkpoint: on spare nodes of the
-    allocation (ask for one node more than the training needs: sbatch -N5, srobust run -N4 -n4; say -n, since srun takes
-    the number of tasks from the allocation), else by a requeue for which the control daemon holds your seats.
+    The training step is your own srun, unchanged: stdin, stdout, stderr, signals and exit code are srun's. A watch step
+    runs beside it in the same allocation, with one small agent on each node. When a rank hangs or dies, the stacks of
+    all ranks are captured, the node at fault is named, and training resumes from its latest verified checkpoint.
+
+    It resumes on spare nodes of the allocation, if there are any. Ask for one node more than the training needs:
+    sbatch -N5, srobust run -N4 -n4. Give -n, because srun takes the number of tasks from the allocation. Without a
+    spare node the job is requeued, and the control daemon holds its nodes meanwhile.
 
     \b
-    Own options (everything else goes to srun):
+    Own options (all others go to srun):
       --robust=MODE                 on, observe or off (default: the site's)
       --robust-checkpoint-dir=DIR   look up the latest verified checkpoint here; ranks get it in
                                     SROBUST_RESUME_PATH and SROBUST_RESUME_STEP
@@ -88,8 +90,8 @@ def command(words: list[str]) -> None:
       --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
       --robust-config=FILE          robust.yaml to use
 
-    What sbatch --robust was given holds where nothing is typed here: SROBUST_MODE, SROBUST_CHECKPOINT_DIR,
-    SROBUST_HANG_TIMEOUT, SROBUST_LAYOUT.
+    Options that are not given are taken from sbatch --robust, by the variables SROBUST_MODE, SROBUST_CHECKPOINT_DIR,
+    SROBUST_HANG_TIMEOUT and SROBUST_LAYOUT.
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
     try:
         parsed = srun_command.parse(words)
@@ -113,11 +115,13 @@ def command(words: list[str]) -> None:
         elif het and not own.off:
             sys.stderr.write("srobust: heterogeneous jobs are not supervised: the command runs under plain srun\n")
         elif problem:
-            sys.stderr.write(f"srobust: {problem}; the command runs under plain srun, unsupervised: tell your admins\n")
+            sys.stderr.write(
+                f"srobust: {problem}; the command runs under plain srun, unsupervised. Tell your administrators\n"
+            )
         elif not own.off:
             sys.stderr.write(
-                "srobust: no allocation here, so the command runs under plain srun, unsupervised; "
-                "use it in an sbatch file or inside salloc\n"
+                "srobust: not inside an allocation: the command runs under plain srun, unsupervised; "
+                "use srobust run in an sbatch file or inside salloc\n"
             )
         try:
             os.execvp("srun", ["srun", *parsed.options, "--", *parsed.command])  # noqa: S606 (the user's own command)

@@ -1,4 +1,4 @@
-"""What srobust told of a job, as facts of a trial: its story's lines and the daemon's incidents. Pure."""
+"""What srobust reported about a job, as facts of a trial: story lines and the daemon's incidents. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _HARMLESS = ("alert_only", "")
 
 
 def facts(story: Sequence[dict[str, Any]], incidents: Sequence[dict[str, Any]], fault_at_s: float) -> dict[str, Any]:
-    """The fields of `trial_rules.Facts` that srobust's own words fill.
+    """The fields of `trial_rules.Facts` that come from srobust's own reports.
 
     Args:
         story: Lines of `story.jsonl`.
         incidents: As `srobust incidents JOB --json` gives them.
-        fault_at_s: What was told before is left out.
+        fault_at_s: Earlier story lines are left out.
     """
     after = [line for line in story if line["at_s"] >= fault_at_s]
     decided = [line for line in after if line["kind"] == "decided" and line.get("road") not in _HARMLESS]
@@ -40,7 +40,7 @@ def facts(story: Sequence[dict[str, Any]], incidents: Sequence[dict[str, Any]], 
         "evicted": _nodes(*(line.get("evict", []) for line in decided), *(plan.get("evict", []) for plan in plans)),
         "acted": bool(decided) or bool(plans) or any(line["kind"] in _DONE[1:] for line in after),
         "captures": sum(line["kind"] == "captured" for line in after),
-        "told": "\n".join([line["text"] for line in after] + [one.get("reason", "") for one in incidents]),
+        "messages": "\n".join([line["text"] for line in after] + [one.get("reason", "") for one in incidents]),
     }
 
 

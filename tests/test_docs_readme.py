@@ -1,0 +1,70 @@
+"""What README.md says is missing is missing, and what it says is there is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from documents import (
+    PACKAGE,
+    options_of,
+    section,
+)
+
+from slurm_robust.cli.main import COMMANDS
+from slurm_robust.nodecheck.engine import registry
+
+
+def uses(pattern: str, *parts: str) -> bool:
+    """Whether the code in these folders or files of the package has such a text."""
+    there = [PACKAGE / part for part in parts]
+    files = [path for part in there for path in ([part] if part.is_file() else part.rglob("*.py"))]
+    assert files, parts
+    return any(re.search(pattern, path.read_text("utf-8")) for path in files)
+
+
+MISSING: dict[str, Callable[[], bool]] = {
+    "Nothing is done about it": lambda: uses(r"claim|decide\(|relaunch|requeue", "supervise/watch/slowness.py"),
+    "Native stacks and GPU kernels are not looked at": lambda: uses(r'"--native"|cuda-gdb', "supervise"),
+    "No\n  pairwise test of nodes": (PACKAGE / "stoptime").exists,
+    "The GPU's memory itself is looked at between jobs only": lambda: uses(r"nvml", "supervise"),
+    "DCGM, switches and the\n  board's event log (IPMI) are not asked": lambda: uses(
+        r"import (?:pydcgm|dcgm)|\[\"(?:dcgmi|ipmitool|ibnetdiscover)\"", "nodecheck"
+    ),
+    "They are not warmed up": lambda: uses(r"\bwarm_?up|preload", "daemon", "policy"),
+    "Het jobs run unsupervised": lambda: "het_job" not in (PACKAGE / "policy/job/decide.py").read_text("utf-8"),
+    "expedited requeue (25.11) is not used": lambda: uses(
+        r"requeue=expedite", "slurm", "supervise", "daemon", "policy"
+    ),
+    "There is no dashboard": lambda: uses(r"text/html", "daemon"),
+    "no simulator of a cluster": lambda: any(PACKAGE.rglob("*simulat*")),
+    "no command that practises failures": lambda: "drill" in COMMANDS,
+}
+"""What README.md says is missing → whether it has come since: then that line has to go."""
+
+
+def test_what_the_readme_says_is_missing_is_missing() -> None:
+    """Each of its lines is true, and none of those that a machine can judge is left out of this table."""
+    text = section("README.md", "What it does not do yet")
+    for sentence, has_come in MISSING.items():
+        assert sentence in text, sentence
+        assert not has_come(), f"README.md says {sentence!r}, and it is there by now"
+
+
+def test_what_the_readme_says_is_there_is_there() -> None:
+    """The same section names what stands in for what is missing."""
+    text = section("README.md", "What it does not do yet")
+    for sentence, there in {
+        "`progress.timing` in a live job": (PACKAGE / "supervise/watch/slowness.py").exists(),
+        "`srobust localize --timings`": "--timings" in options_of(["localize"]),
+        "`srobust stacks --rounds`": "--rounds" in options_of(["stacks"]),
+        "PyTorch's flight recorder": (PACKAGE / "localize/recorder/align.py").exists(),
+        "NCCL's RAS": (PACKAGE / "localize/ras.py").exists(),
+        "reported by slurmstepd where the SPANK plugin is installed": (PACKAGE / "supervise/agent/exits.py").exists(),
+        "that still hold a GPU": (PACKAGE / "supervise/agent/gpu_holders.py").exists(),
+        "the full stage also computes on the GPUs": bool(registry.GROUPS["torch"]),
+        "checked in full when they join": (PACKAGE / "daemon/controllers/standby_check.py").exists(),
+        "`/metrics` and `/state.json`": (PACKAGE / "daemon/api/http.py").exists(),
+    }.items():
+        assert sentence in text, sentence
+        assert there, sentence
