@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
@@ -17,6 +19,10 @@ from slurm_robust.devcluster.cluster import DevCluster, Spec
 for _key in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_key) is signal.SIG_IGN:
         signal.signal(_key, signal.default_int_handler if _key is signal.SIGINT else signal.SIG_DFL)
+
+# Thousands of Pythons start: each would compile the package anew, and each worker all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Machines are shared: how long an example took says nothing of it.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from daemon_scene import Scene
-from helpers import wait_until
+from helpers import mounted_tmpfs, wait_until
 
 pytestmark = [
     pytest.mark.slurm,
@@ -22,15 +21,9 @@ pytestmark = [
 @pytest.fixture
 def small_disk(scene: Scene) -> Iterator[Path]:
     """The state folder on a disk of its own, of one MiB."""
-    scene.state_dir.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(scene.state_dir)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("this machine lets nobody mount a disk")
-    yield scene.state_dir
-    scene.stop()
-    subprocess.run(["umount", "-l", str(scene.state_dir)], check=True)
+    with mounted_tmpfs(scene.state_dir, "1m") as disk:
+        yield disk
+        scene.stop()
 
 
 def free_port() -> int:

@@ -120,17 +120,18 @@ def test_other_steps_of_the_job_are_neither_judged_nor_killed(cluster: Cluster, 
     """A monitor outlives the training's recovery, and a helper's bad end in the same output file means nothing."""
     dev = cluster()
     side = "srun --overlap -N1 -n1 --mem=0 --gres=none"
+    fails_in_training = "until grep -qs 'step 3/' slurm-*.out; do sleep 0.1; done; exit 3"
     job = submit(
         dev,
         nodes=3,
         fault={"kind": "stop", "rank": 1, "step": 25},
         command=(
-            f"{side} sleep 3333 & {side} sh -c 'sleep 3; exit 3' & "
+            f'{side} sleep 3333 & {side} sh -c "{fails_in_training}" & '
             'srobust run --robust-checkpoint-dir="$PWD/ck" -N2 -n2'
         ),
     )
     wait_until(lambda: "Exited with exit code 3" in job.output(), 60, "the helper's bad end")
-    assert job.hears("suspect")["ranks"] == [1]
+    assert job.hears("suspect")["ranks"] == [1], job.everything()
     job.hears("resumed")
     assert len(job.told("verdict")) == 1, job.everything()
     assert any(b"sleep\x003333" in command_line(p) for p in dev.processes(int(job.id)))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import mounted_tmpfs
 
 from slurm_robust.supervise.incident import full_disk
 
@@ -18,13 +17,8 @@ from slurm_robust.supervise.incident import full_disk
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A disk of 4 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("needs root, to mount a small file system")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with mounted_tmpfs(tmp_path / "disk", "4m") as disk:
+        yield disk
 
 
 def ask(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import mounted_tmpfs
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
@@ -16,13 +15,8 @@ from slurm_robust import checkpoint
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 3 MiB: the state below fits once, not twice."""
-    where = tmp_path / "disk"
-    where.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(where)]
-    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("needs root, to mount a small file system")
-    yield where
-    subprocess.run(["umount", "-l", str(where)], check=True)
+    with mounted_tmpfs(tmp_path / "disk", "3m") as where:
+        yield where
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])

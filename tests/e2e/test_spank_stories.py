@@ -1,4 +1,4 @@
-"""`sbatch --robust` with a plain srun whose ranks die: srun's end waits for the decision, and the job is not lost."""
+"""The SPANK plugin's stories: untouched scripts with a plain srun under `sbatch --robust`, whose ranks stop or die."""
 
 from __future__ import annotations
 
@@ -15,13 +15,38 @@ Cluster = Callable[..., DevCluster]
 ROBUST = ("--robust", "--robust-checkpoint-dir=ck")
 
 
+def with_plugin(cluster: Cluster, plugstack: Path) -> DevCluster:
+    """A cluster that loads the plugin.
+
+    No node is lost in these stories; Slurm 24.11 takes a node for lost that is three seconds late on a busy machine.
+    """
+    return cluster(slurm_conf_extra=f"PlugStackConfig={plugstack}", slurmd_timeout_s=10)
+
+
+def test_an_untouched_script_lives_through_a_stopped_rank(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
+    """`sbatch --robust train.sbatch` with a plain srun in it: suspected, named, requeued without the node, resumed."""
+    dev = with_plugin(cluster, plugstack)
+    job = submit(dev, command="srun", fault={"kind": "stop", "rank": 1, "step": 30}, sbatch=ROBUST)
+    suspect = job.hears("suspect", 90)["node"]
+    job.hears("claimed")
+    resumed = job.hears("resumed", 90)
+    assert resumed["step"] > 25
+    running = job.job()
+    assert suspect not in running.nodes
+    assert running.restart_count == 1
+    ended = job.ends(120)
+    assert (ended.state, ended.exit_code) == ("COMPLETED", "0:0")
+    assert job.output().count("resumed from step ") >= 1, job.everything()
+    job.assert_clean_slurm()
+
+
 def test_a_job_whose_rank_is_killed_comes_back_and_resumes(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
     """Kill -9 of one rank ends all ranks of a DDP job within a second, and srun with them.
 
     The batch script must not go on before the requeue is asked for: the job is requeued, resumes from its checkpoint
     and ends well.
     """
-    dev = cluster(slurm_conf_extra=f"PlugStackConfig={plugstack}", slurmd_timeout_s=10)
+    dev = with_plugin(cluster, plugstack)
     job = submit(dev, command="set -e\nsrun", fault={"kind": "kill", "rank": 1, "step": 40}, sbatch=ROBUST)
     job.hears("claimed", 90)
     assert job.hears("resumed", 90)["step"] > 35
@@ -34,7 +59,7 @@ def test_a_job_whose_rank_is_killed_comes_back_and_resumes(cluster: Cluster, sub
 
 def test_the_programs_own_error_is_given_to_the_script(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
     """A TypeError is nothing to recover from: srun ends with its own exit code, and the script's next line runs."""
-    dev = cluster(slurm_conf_extra=f"PlugStackConfig={plugstack}", slurmd_timeout_s=10)
+    dev = with_plugin(cluster, plugstack)
     job = submit(
         dev,
         command="trap 'echo srun gave $?' EXIT\nsrun",
