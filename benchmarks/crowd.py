@@ -19,7 +19,7 @@ from slurm_robust.config import Config
 from slurm_robust.supervise.supervisor import LOOK_S
 from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.attempt_state import Present
-from slurm_robust.supervise.watch.suspicion import Level
+from slurm_robust.supervise.watch.suspicion import SilenceLevel
 
 _FAKE = Path(__file__).with_name("fake_agents.py")
 _START_S = 120.0
@@ -70,7 +70,7 @@ async def _run(agents: int, ranks: int, seconds: float) -> Crowd:
                 looked_after_at = time.monotonic()
                 await watch.look_after(nodes, present.fleet.heard_at_s, 7.0)
             _ = present.step  # what the supervisor tells of it
-            if present.assess(config).level is not Level.QUIET:
+            if present.assess(config).level is not SilenceLevel.QUIET:
                 raise RuntimeError("a clean run was suspected; the machine is too busy for this measurement")
             looked_s += time.process_time() - began
             looks += 1

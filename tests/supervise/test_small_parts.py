@@ -21,7 +21,7 @@ from slurm_robust.supervise.incident.incident_folder import Folder
 from slurm_robust.supervise.launch import attempt_settings, options
 from slurm_robust.supervise.launch.srun_command import UsageError
 from slurm_robust.supervise.watch.fleet import Fleet
-from slurm_robust.supervise.watch.suspicion import Level, assess
+from slurm_robust.supervise.watch.suspicion import SilenceLevel, assess
 
 # -- options --------------------------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ def test_what_sbatch_was_given_holds_where_nothing_is_typed() -> None:
 def test_a_wrong_variable_is_passed_over() -> None:
     """It may have been set far away: told, as the plugin does, and the job runs."""
     env = {"SROBUST_MODE": "perhaps", "SROBUST_HANG_TIMEOUT": "soon\n", "SROBUST_LAYOUT": "tp=0"}
-    assert options.read({}, env) == options.OwnOptions()
+    assert options.read({}, env) == options.RunOptions()
     told = options.mistakes({}, env)
     assert [line.split("=")[0] for line in told] == ["SROBUST_MODE", "SROBUST_HANG_TIMEOUT", "SROBUST_LAYOUT"]
     assert "expected on, observe or off" in told[0]
@@ -162,9 +162,9 @@ def test_a_watch_that_comes_after_the_hang_knows_how_long_a_step_takes() -> None
     silent = [info.progress for info in fleet.ranks.values() if info.progress is not None]
     assert fleet.garbled == 0
     assert fleet.steps.p99_s() == pytest.approx(1.0)
-    assert assess(silent, fleet.steps, 152.0, limits).level is Level.QUIET
+    assert assess(silent, fleet.steps, 152.0, limits).level is SilenceLevel.QUIET
     found = assess(silent, fleet.steps, 200.0, limits)
-    assert (found.level, found.ranks) == (Level.SUSPECT, (0, 1))
+    assert (found.level, found.ranks) == (SilenceLevel.SUSPECT, (0, 1))
 
 
 def test_localised_is_when_what_stands_was_concluded() -> None:

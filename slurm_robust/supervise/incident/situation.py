@@ -1,4 +1,4 @@
-"""From what a supervisor knows to what the policy asks for. Pure."""
+"""Translates what the supervisor knows into the situation that the policy judges. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.decide import JobFacts, Situation
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.supervise.launch.srun_command import SrunCommand, named_hosts
+from slurm_robust.supervise.recover.lineage import Lineage
 from slurm_robust.supervise.watch.fleet import Fleet
 
 
 @dataclass(frozen=True)
-class Facts:
+class IncidentFacts:
     """What a decision is made from, beside the verdict.
 
     Attributes:
@@ -23,13 +24,13 @@ class Facts:
         silent_nodes: Those whose agent does not answer.
         dead_nodes: Those that Slurm calls down, or not responding where their agent does not answer either.
         failure: This one, as it is compared with others.
-        earlier: Failures of this lineage since its last new step.
-        older: Those before it that still count against their nodes.
+        lineage: What counts of the training's earlier attempts.
+        fruitless: Attempts in a row without a new step, this one included.
         overdue: The action limit was reached.
         ended: A rank died, or srun ended.
         exit_code: srun's, where it ended by itself.
-        srun_ended: srun has ended, or waits for us to let it; agents may be a moment behind.
-        failed_launches: Launches of the job within the hour that came to nothing, this one included where it did.
+        srun_ended: srun has ended, or waits for us to release it; agents may be a moment behind.
+        failed_launches: Launches of the job within the hour that made no new step, with this one where it made none.
         bad_loss, full_disk, resumes, at_stake: As in `Situation`.
     """
 
@@ -42,15 +43,13 @@ class Facts:
     silent_nodes: Sequence[str]
     dead_nodes: Sequence[str]
     failure: Failure | None
-    earlier: Sequence[Failure]
-    restarts_in_place: int
+    lineage: Lineage
     fruitless: int
     overdue: bool
     ended: bool
     exit_code: int | None
     srun_ended: bool = False
     bad_loss: BadLoss | None = None
-    older: Sequence[Failure] = ()
     full_disk: str = ""
     failed_launches: int = 0
     resumes: bool | None = True
@@ -66,7 +65,7 @@ def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collectio
     return [name for name in nodes if name in lost]
 
 
-def describe(verdict: Verdict, facts: Facts) -> Situation:
+def describe(verdict: Verdict, facts: IncidentFacts) -> Situation:
     """The situation that `policy.decide` judges."""
     used = {r.node for r in facts.fleet.ranks.values()} or set(facts.nodes)
     spares = [n for n in facts.nodes if n not in used and n not in facts.silent_nodes and n not in facts.dead_nodes]
@@ -80,7 +79,7 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         allocation_nodes=tuple(facts.nodes),
         training_node_count=facts.fleet.step_nodes or len(used),
         training_nodes=tuple(sorted(used)),
-        # A watch from outside cannot start the step anew: nothing inside the allocation is a road for it.
+        # A watch from outside cannot relaunch the step, so no road inside the allocation is open to it.
         healthy_spares=tuple(spares) if facts.command is not None else (),
         dead_nodes=tuple(facts.dead_nodes),
         batch_node=job.batch_host,
@@ -89,9 +88,9 @@ def describe(verdict: Verdict, facts: Facts) -> Situation:
         over=facts.ended and (facts.srun_ended or not facts.fleet.alive),
         exit_code=facts.exit_code,
         failure=facts.failure,
-        earlier_failures=tuple(facts.earlier),
-        older_failures=tuple(facts.older),
-        restarts_in_place=facts.restarts_in_place,
+        earlier_failures=tuple(facts.lineage.failures),
+        older_failures=tuple(facts.lineage.older),
+        restarts_in_place=facts.lineage.restarts_in_place,
         fruitless=facts.fruitless,
         fruitless_limit=facts.config.supervise.fruitless_attempts,
         action_limit_reached=facts.overdue,

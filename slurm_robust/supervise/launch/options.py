@@ -35,7 +35,7 @@ VARIABLES = {"mode": "SROBUST_MODE", "hang-timeout": "SROBUST_HANG_TIMEOUT", "la
 
 
 @dataclass(frozen=True)
-class OwnOptions:
+class RunOptions:
     """What was asked of us. `mode` is None where the site's holds; `off` never comes this far."""
 
     mode: Mode | None = None
@@ -57,7 +57,7 @@ class OwnOptions:
         return config
 
 
-def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
+def read(own: Mapping[str, str], env: Mapping[str, str]) -> RunOptions:
     """Check the options, and the variables that stand in for them: of those a wrong one is passed over (`mistakes`).
 
     Raises:
@@ -91,7 +91,7 @@ def _wrong(name: str, env: Mapping[str, str]) -> str:
     return ""
 
 
-def _checked(own: Mapping[str, str]) -> OwnOptions:
+def _checked(own: Mapping[str, str]) -> RunOptions:
     mode_text = own.get("mode", "")
     modes = {"": None, "on": Mode.ACT, "act": Mode.ACT, "observe": Mode.OBSERVE, "off": None}
     if mode_text not in modes:
@@ -108,7 +108,7 @@ def _checked(own: Mapping[str, str]) -> OwnOptions:
         layout, order = parse_layout(own["layout"]) if own.get("layout") else ({}, "")
     except LayoutError as error:
         raise UsageError(f"--robust-layout={own['layout'][:80]}: {error}") from None
-    return OwnOptions(
+    return RunOptions(
         mode=Mode.ACT if "mode" in own and not mode_text else modes[mode_text],
         off=mode_text == "off",
         checkpoint_dir=own.get("checkpoint-dir", ""),

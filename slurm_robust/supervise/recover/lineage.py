@@ -1,30 +1,18 @@
-"""What one training remembers across its attempts and requeues: how far it came, and its failures since then.
+"""What is remembered of one training across its attempts and requeues: how far it came, and its failures since then.
 
-A batch script may hold several `srobust run`, one after the other. The job's Comment speaks of the one that ran last;
-each finds its own memory in the job's folder, by its place among the runs of this attempt of the job. The command line
-would not do: ports, addresses and ids in it often differ each time.
-
-No script and no loop in it gets around the tally: it counts the launches of the whole job that came to nothing.
+Pure; `lineage_store` reads and writes it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-
-import msgspec
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import Failure, FailureCause
-from slurm_robust.supervise.incident.incident_folder import Folder
 
-_FILE = "lineage.json"
-_CALLS_FILE = "calls"
 _MAX_FAILURES = 50
-_MAX_RUNS = 50
 TALLY_S = 3600.0
 
 
@@ -40,14 +28,14 @@ class Lineage:
         start_step: The checkpoint from which its last attempt died before a step of its own, -1 for none.
         failed_starts: How many did so from that checkpoint, one after the other.
         failures: Those since the last new step, oldest first.
-        restarts_in_place: How often the step was started anew on the same nodes since then.
+        restarts_in_place: How often the step was restarted on the same nodes since then.
         older: Error messages from before the last new step: the same one again on the same node is that node's.
         first_step: The step that its first attempt began with, -1 where that is not known.
         in_place: True where a restart in place is known to lose nothing that a requeue would keep, False where the
-            program is known to start again from the beginning then. None while nobody knows.
-        falls: Its steps fell within an attempt: they are counted anew in each epoch, and tell nothing of a restart.
-        counter: By which of its log's counters its steps were known; empty where it tells them by calls, or not at all.
-        epoch: The last epoch that its log told.
+            program is known to start from the beginning again. None while that is not known.
+        falls: Its steps fell within an attempt: they are counted anew in each epoch, and show nothing about a restart.
+        counter: The counter of its log that showed its steps; empty where it reports them by calls, or not at all.
+        epoch: The last epoch in its log.
     """
 
     id: str
@@ -66,7 +54,7 @@ class Lineage:
     epoch: float = 0.0
 
     def until(self, step: int) -> Lineage:
-        """What counts of it for an attempt that came as far as `step`: little, where it came further than before."""
+        """What of it counts for an attempt that reached `step`: little, where that is a new step."""
         if step <= self.reached:
             return self
         worded = [f for f in (*self.older, *self.failures) if f.cause is FailureCause.WORDS]
@@ -87,8 +75,8 @@ class Lineage:
         Args:
             step: How far it came.
             start_step: The checkpoint it started from, -1 for none.
-            failure: What went wrong, None where that cannot be compared.
-            in_place: The step is started anew on the same nodes.
+            failure: The failure, None where it cannot be compared.
+            in_place: The step is restarted on the same nodes.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
@@ -151,13 +139,13 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Memory:
+class LineageMemory:
     """All runs of one batch script.
 
     Attributes:
-        speaks: Key of the run of which the job's Comment speaks.
+        speaks: Key of the run that wrote the job's Comment last.
         runs: What each remembers, by its key.
-        tally: Their launches that came to nothing.
+        tally: Their launches that made no new step.
     """
 
     speaks: str = ""
@@ -165,22 +153,22 @@ class Memory:
     tally: Tally = Tally()
 
     def of(self, key: str, said: Claim, previous: Claim | None) -> Lineage:
-        """What the run of this key has to remember as it starts.
+        """What the run of this key remembers as it starts.
 
         Args:
-            key: See `place`.
-            said: The job's claim, as the Comment has it from whichever run spoke last.
-            previous: That run's own words; None where they are of no attempt that failed.
+            key: See `lineage_store`.
+            said: The job's claim in the Comment, by the run that wrote it last.
+            previous: The same claim; None where it is of no attempt that failed.
         """
         found = self.runs.get(key)
         if previous is not None and self.speaks in ("", key):
             known = found if found is not None and found.id == said.lineage else Lineage(said.lineage)
-            # An attempt that resumed tells an older step than the training has reached.
+            # An attempt that resumed reports an older step than the training has reached.
             reached = max(known.reached, said.step)
-            # Where Slurm ended the attempt before it could speak (a dead node), the Comment knows of no newer incident.
+            # Where Slurm ended an attempt before it wrote its claim (a dead node), the Comment lacks the newer incident.
             incident = max(said.incident, known.incident, key=_opened_at_s)
             return replace(known, reached=reached, fruitless=said.fruitless, incident=incident)
-        # Words of another run are not ours to go on from.
+        # Another run's claim is not this run's memory.
         return found or Lineage(said.lineage if previous is None else secrets.token_hex(6))
 
 
@@ -188,55 +176,3 @@ def _opened_at_s(incident: str) -> int:
     """When an incident was opened, as its name ends (`12-r0-1795227617`); -1 for no name of ours."""
     number = incident.rpartition("-")[2]
     return int(number) if number.isascii() and number.isdecimal() else -1
-
-
-def place(folder: Folder, restart: int, launcher: int) -> int:
-    """Which `srobust run` of this attempt of the job this is, counted from one.
-
-    Each run adds a line to a file of the job, in one write: runs that begin together get different places, a launcher
-    that was killed keeps its own, and a supervisor that is started anew finds the place of its launcher. On a full disk
-    the runs of an attempt may share a place; the tally is then what bounds them.
-
-    Args:
-        folder: The job's.
-        restart: The job's restart count.
-        launcher: Pid of the launcher.
-    """
-    path = folder.path / _CALLS_FILE
-    mine = f"{restart} {launcher} {_started(launcher)}"
-    if mine not in _lines(path):
-        folder.append(_CALLS_FILE, f"{mine}\n")
-    calls = [line for line in _lines(path) if line.startswith(f"{restart} ")]
-    return calls.index(mine) + 1 if mine in calls else len(calls) + 1
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def _started(pid: int) -> str:
-    """When this process was started, in the kernel's own count: pids are used again."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return stat[stat.rindex(")") + 2 :].split()[19]
-    except (OSError, ValueError, IndexError):
-        return "0"
-
-
-def load(folder: Folder) -> Memory:
-    """What the attempts before left in the job's folder; nothing where they left none that can be read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((folder.path / _FILE).read_bytes(), type=Memory)
-    return Memory()
-
-
-def save(folder: Folder, key: str, lineage: Lineage | None, tally: Tally) -> None:
-    """Keep what this run remembers, None for nothing; a full disk only shortens the memory."""
-    runs = {k: v for k, v in load(folder).runs.items() if k != key}
-    if lineage is not None:
-        runs[key] = lineage
-    kept = dict(list(runs.items())[-_MAX_RUNS:])
-    folder.write(_FILE, msgspec.json.encode(Memory(key, kept, tally)))

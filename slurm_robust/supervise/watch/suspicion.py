@@ -18,7 +18,7 @@ PATIENT_PHASES = ("evaluate", "checkpoint", "idle")
 """Announced pauses: only their own limit, or the action limit, counts."""
 
 
-class Level(enum.IntEnum):
+class SilenceLevel(enum.IntEnum):
     """How long the silence has lasted."""
 
     QUIET = 0
@@ -47,7 +47,7 @@ class Assessment:
         limit_s: The limit that was, or will be, crossed.
     """
 
-    level: Level
+    level: SilenceLevel
     ranks: tuple[int, ...] = ()
     silent_s: float = 0.0
     limit_s: float = 0.0
@@ -125,17 +125,17 @@ def assess(ranks: Iterable[RankProgress], steps: StepTimes, now_s: float, config
     ]
     patient_s = max((suspect_s for suspect_s, _ in announced), default=0.0)
     patient_action_s = max((action_s for _, action_s in announced), default=0.0)
-    level, silent, longest, limit = Level.QUIET, [], 0.0, 0.0
+    level, silent, longest, limit = SilenceLevel.QUIET, [], 0.0, 0.0
     for r in everyone:
         suspect_s, action_s = limits(r, steps, config)
         suspect_s, action_s = max(suspect_s, patient_s), max(action_s, patient_action_s)
         silent_s = now_s - r.at_s
         if silent_s > suspect_s:
-            level = max(level, Level.OVERDUE if silent_s > action_s else Level.SUSPECT)
+            level = max(level, SilenceLevel.OVERDUE if silent_s > action_s else SilenceLevel.SUSPECT)
             silent.append(r.rank)
             if silent_s > longest:
                 longest, limit = silent_s, suspect_s
-    if level is Level.QUIET:
+    if level is SilenceLevel.QUIET:
         return Assessment(level, silent_s=max((now_s - r.at_s for r in everyone), default=0.0))
     why = f"no progress for {longest:.1f} s, limit {limit:.1f} s"
     if steps.count >= config.min_steps:

@@ -24,7 +24,9 @@ dist.all_reduce(torch.ones(1))
 def given(words: list[str], path: Path | str, tmp_path: Path, **more: str) -> dict[str, str]:
     """The variables that the ranks of `srobust run WORD…` get, with this PATH."""
     base = {"PATH": str(path), "HOME": str(tmp_path / "home"), **more}
-    return attempt_settings.environment(base, "1.0.1", "abc", attempt_settings.Start(), tmp_path, command=parse(words))
+    return attempt_settings.environment(
+        base, "1.0.1", "abc", attempt_settings.ResumePoint(), tmp_path, command=parse(words)
+    )
 
 
 def python_with_torch(folder: Path, version: str) -> Path:
