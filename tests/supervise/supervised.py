@@ -16,11 +16,11 @@ import msgspec
 from fake_slurm import FakeSlurm
 
 from slurm_robust.claim import STATE_WATCHING, Claim
-from slurm_robust.config import Config, SuperviseConfig
+from slurm_robust.config import Config
+from slurm_robust.model import Mode
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.job import SupervisedJob
-from slurm_robust.supervise.launch.attached_step import AttachedStep
 from slurm_robust.supervise.launch.channel import Channel
 from slurm_robust.supervise.launch.srun_command import parse
 from slurm_robust.supervise.session import Session
@@ -35,6 +35,7 @@ class FakeClock(Clock):
 
     def __init__(self, now_s: float = 1_000_000.0) -> None:
         self.at_s = now_s
+        self.sleeps = 0
         self.on_sleep: Callable[[], None] | None = None
 
     def now_s(self) -> float:
@@ -48,6 +49,8 @@ class FakeClock(Clock):
     async def sleep(self, seconds: float) -> None:
         """It takes no time."""
         self.at_s += seconds
+        self.sleeps += 1
+        assert self.sleeps < 20_000, "what is awaited does not come"
         if self.on_sleep is not None:
             self.on_sleep()
         await asyncio.sleep(0)
@@ -93,7 +96,7 @@ class FakeAgents(Agents):
         """Answer on behalf of every node that is not silent."""
         self.sent.append((kind, fields))
         fleet = self._session.inbox.fleet
-        nodes = {r.node for r in fleet.ranks.values()} | set(NODES)
+        nodes = set(self._session.job.info.nodes)
         for node in sorted(nodes - set(self.silent)):
             if kind == "capture":
                 ranks = [{"rank": r.rank, "processes": self.processes(r.rank)} for r in fleet.alive if r.node == node]
@@ -152,7 +155,7 @@ class World:
     Args:
         folder: For the incident folder.
         command: The words behind `srobust run`; None for `srobust attach`.
-        config: The site's choices.
+        config: The site's choices; by default plans are carried out.
         supervise: Changes of the section `supervise`.
         nodes: Of the allocation.
         job: Changes of Slurm's job.
@@ -170,7 +173,7 @@ class World:
         job: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        config = config or Config()
+        config = config or Config(mode=Mode.ACT)
         section = msgspec.structs.replace(config.supervise, **(supervise or {}))
         config = msgspec.structs.replace(config, supervise=section)
         self.clock = FakeClock()
@@ -252,13 +255,3 @@ class World:
         """The incidents as they were written, oldest first."""
         files = sorted(self.session.folder.path.glob("*/incident.json"))
         return [json.loads(path.read_text()) for path in files]
-
-
-def attached(step: str = "0") -> AttachedStep:
-    """A step whose srun is not known."""
-    return AttachedStep(step)
-
-
-def settings(**changes: Any) -> Config:
-    """A configuration with this section `supervise`."""
-    return Config(supervise=SuperviseConfig(**changes))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.watch.log_steps import Counters
 from slurm_robust.supervise.watch.output import OutputFile, read_exit, tasks
 
@@ -175,7 +175,7 @@ def test_a_bar_is_read_when_it_is_drawn(tmp_path: Path) -> None:
 
 def test_a_text_of_ours_with_several_lines_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Else its second line would stand in the job's output without our mark."""
-    Folder(tmp_path).tell("note", "it failed:\n  step 12\n")
+    IncidentFolder(tmp_path).log_event("note", "it failed:\n  step 12\n")
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
     assert printed.endswith("it failed:; step 12\n")

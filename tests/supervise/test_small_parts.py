@@ -1,121 +1,15 @@
-"""Options, attempts, the fleet's book, the folder, the incident's page: each by itself."""
+"""The fleet's book: what agents have reported."""
 
 from __future__ import annotations
 
 import base64
-import json
-import os
-import shutil
-import subprocess
 import zlib
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from slurm_robust import config
-from slurm_robust.checkpoint import save
-from slurm_robust.model import Conclusion, Mode, Plan, Road, Suspect, Verdict
-from slurm_robust.supervise.incident import incident_page
-from slurm_robust.supervise.incident.incident_folder import Folder
-from slurm_robust.supervise.launch import attempt_settings, options
-from slurm_robust.supervise.launch.srun_command import UsageError
 from slurm_robust.supervise.watch.fleet import Fleet
 from slurm_robust.supervise.watch.suspicion import SilenceLevel, assess
-
-# -- options --------------------------------------------------------------------------------------------------------
-
-
-def test_options_go_over_the_sites_choice() -> None:
-    """What the engineer types wins for this job."""
-    own = options.read({"mode": "on", "hang-timeout": "90", "layout": "tp=2,pp=4"}, {})
-    applied = own.applied(config.Config())
-    assert (applied.mode, applied.supervise.action_limit_s, own.layout) == (Mode.ACT, 90.0, {"tp": 2, "pp": 4})
-    ordered = options.read({"layout": "tp=2,pp=4,order=pp-tp-dp"}, {})
-    assert (ordered.layout, ordered.layout_order) == ({"tp": 2, "pp": 4}, "pp-tp-dp")
-    assert options.read({}, {"SROBUST_CHECKPOINT_DIR": "/ck"}).checkpoint_dir == "/ck"
-
-
-def test_what_sbatch_was_given_holds_where_nothing_is_typed() -> None:
-    """`sbatch --robust=observe --robust-layout=… script`, with `srobust run` in the script; typed there, that holds."""
-    env = {"SROBUST_MODE": "observe", "SROBUST_HANG_TIMEOUT": "90", "SROBUST_LAYOUT": "tp=2,order=pp-tp"}
-    own = options.read({}, env)
-    assert (own.mode, own.off, own.hang_timeout_s) == (Mode.OBSERVE, False, 90.0)
-    assert (own.layout, own.layout_order) == ({"tp": 2}, "pp-tp")
-    typed = options.read({"mode": "", "hang-timeout": "5", "layout": "dp=4"}, env)
-    assert (typed.mode, typed.hang_timeout_s, typed.layout, typed.layout_order) == (Mode.ACT, 5.0, {"dp": 4}, "")
-    assert options.read({}, {"SROBUST_MODE": "off"}).off
-
-
-def test_a_wrong_variable_is_passed_over() -> None:
-    """It may have been set far away: told, as the plugin does, and the job runs."""
-    env = {"SROBUST_MODE": "perhaps", "SROBUST_HANG_TIMEOUT": "soon\n", "SROBUST_LAYOUT": "tp=0"}
-    assert options.read({}, env) == options.RunOptions()
-    told = options.mistakes({}, env)
-    assert [line.split("=")[0] for line in told] == ["SROBUST_MODE", "SROBUST_HANG_TIMEOUT", "SROBUST_LAYOUT"]
-    assert "expected on, observe or off" in told[0]
-    assert all("\n" not in line for line in told)
-    assert len(options.mistakes({"mode": "on"}, env)) == 2
-    assert options.mistakes({}, {"SROBUST_MODE": "on", "SROBUST_LAYOUT": ""}) == []
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"mode": "perhaps"},
-        {"hang-timeout": "soon"},
-        {"hang-timeout": "0"},
-        {"layout": "tp=0"},
-        {"layout": "x=2"},
-        {"layout": "order=tp-pp"},
-        {"spare": ""},
-    ],
-)
-def test_wrong_options_say_what_is_allowed(own: dict[str, str]) -> None:
-    """Names the option."""
-    with pytest.raises(UsageError, match=f"--robust(-{next(iter(own))})?"):
-        options.read(own, {})
-
-
-# -- attempts -------------------------------------------------------------------------------------------------------
-
-
-def test_ranks_are_given_the_checkpoint_and_the_users_variables_stay(tmp_path: Path) -> None:
-    """SROBUST_RESUME_*; flight-recorder settings only where the user has none of his own."""
-    save(tmp_path, 7, {"x": 1})
-    start = attempt_settings.look_up(str(tmp_path))
-    assert start.step == 7
-    env = attempt_settings.environment({"TORCH_FR_BUFFER_SIZE": "5"}, "1.0.1", "abc", start, tmp_path)
-    assert env["SROBUST_RESUME_STEP"] == "7"
-    assert env["SROBUST_RESUME_PATH"].endswith("step-00000007")
-    assert "TORCH_FR_BUFFER_SIZE" not in env
-    assert env["TORCH_INCLUDE_STACK_TRACE"] == "0", "it would need the GIL, which a hung rank may hold"
-
-
-def test_no_checkpoint_folder_says_nothing_and_an_empty_one_says_start_anew(tmp_path: Path) -> None:
-    """Without a folder the program decides; with an empty one every rank is told that there is none."""
-    assert "SROBUST_RESUME_PATH" not in attempt_settings.environment(
-        {}, "a", "b", attempt_settings.look_up(""), tmp_path
-    )
-    assert (
-        attempt_settings.environment({}, "a", "b", attempt_settings.look_up(str(tmp_path)), tmp_path)[
-            "SROBUST_RESUME_PATH"
-        ]
-        == ""
-    )
-
-
-def test_a_relaunch_has_fresh_rendezvous_values() -> None:
-    """The first surviving node, another port for each attempt; an address of the script's own stays."""
-    first = attempt_settings.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.2", ["n3", "n4"])
-    second = attempt_settings.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.3", ["n4", "n5"])
-    assert first["MASTER_PORT"] != second["MASTER_PORT"]
-    assert first["MASTER_ADDR"] == "n3"
-    assert attempt_settings.fresh_rendezvous({"MASTER_ADDR": "10.0.0.7"}, "1.0.2", ["n4"]) == {}
-    assert attempt_settings.fresh_rendezvous({}, "1.0.2", ["n4"]) == {}
-
-
-# -- fleet ----------------------------------------------------------------------------------------------------------
 
 
 def rank(fleet: Fleet, number: int, node: str, pid: int = 100) -> None:
@@ -167,21 +61,6 @@ def test_a_watch_that_comes_after_the_hang_knows_how_long_a_step_takes() -> None
     assert (found.level, found.ranks) == (SilenceLevel.SUSPECT, (0, 1))
 
 
-def test_localised_is_when_what_stands_was_concluded() -> None:
-    """A first look that tells nothing does not count; the same verdict again does not move it."""
-    made = incident_page.Record("1-r0-5", "1", "1.0.1", 5.0)
-    made.judged(Verdict(Conclusion.UNDETERMINED, "all wait"))
-    made.times["localised"] = 1.0
-    culprit = Verdict(Conclusion.CULPRIT, "rank 2", (Suspect("n3", (2,), 0.5, "rank 2"),))
-    made.judged(culprit)
-    assert made.times["localised"] > 1.0
-    made.times["localised"] = 2.0
-    made.judged(replace(culprit, reason="rank 2, surer", corroborated=True))
-    assert made.times["localised"] == 2.0
-    assert made.verdict is not None
-    assert made.verdict.corroborated
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -223,78 +102,3 @@ def test_a_node_that_was_heard_once_and_fell_silent_is_told() -> None:
     fleet.feed({"t": "hb", "n": "n1"}, 10.0)
     assert fleet.silent_nodes(("n1", "n2"), 20.0, 5.0) == ["n1"]
     assert fleet.silent_nodes(("n1", "n2"), 12.0, 5.0) == []
-
-
-# -- folder ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_story_is_on_disk_and_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for people, the same for tools."""
-    Folder(tmp_path / "f").tell("suspected", "silence", ranks=(1,))
-    line = json.loads((tmp_path / "f" / "story.jsonl").read_text())
-    assert (line["kind"], line["text"], line["ranks"]) == ("suspected", "silence", [1])
-    assert "silence" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small disk")
-def test_a_full_disk_is_said_once_and_nothing_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Training goes on; the story is on stderr."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)], check=False)
-    if mounted.returncode != 0:
-        pytest.skip("this machine does not let root mount a tmpfs")
-    try:
-        folder = Folder(disk / "f")
-        folder.write("big", b"x" * 100_000)
-        for _ in range(50):
-            folder.tell("note", "y" * 1000)
-        err = capsys.readouterr().err
-        assert err.count("cannot write") == 1
-        assert err.count("y" * 1000) == 50
-        assert not list(disk.rglob(".big*")), "no half-written file is left"
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file stands where the folder should be."""
-    (tmp_path / "f").write_text("")
-    folder = Folder(tmp_path / "f")
-    folder.tell("note", "hello")
-    assert folder.write("x", "y") is None
-    assert capsys.readouterr().err.count("cannot write") == 1
-
-
-# -- incident -------------------------------------------------------------------------------------------------------
-
-
-def record() -> incident_page.Record:
-    """An incident with everything in it."""
-    made = incident_page.Record("1-r0-5", "1", "1.0.1", 5.0, tree="main  {0-3}")
-    made.stamp("fault", 5.0)
-    made.stamp("suspected", 7.5)
-    made.verdict = Verdict(Conclusion.CULPRIT, "rank 2 is stopped", (Suspect("n3", (2,), 0.95, "stopped"),))
-    made.plan = Plan(Road.SEAT, "requeue without n3", ("n3",))
-    return made
-
-
-def test_an_incident_survives_the_requeue_whole() -> None:
-    """The next attempt's supervisor goes on with the times, the verdict and the plan."""
-    assert incident_page.load(record().to_json().encode()) == record()
-    assert incident_page.load(b"{}") is None
-    assert incident_page.load(b"\xff garbage") is None
-
-
-def test_the_page_says_who_what_when_and_why() -> None:
-    """What the on-call reads at 3 a.m."""
-    page = record().page()
-    for text in ("n3", "rank 2 is stopped", "requeue without n3", "2.5 s", "main  {0-3}"):
-        assert text in page
-
-
-def test_a_stamp_is_set_once() -> None:
-    """The first time counts."""
-    made = record()
-    made.stamp("suspected", 99.0)
-    assert made.times["suspected"] == 7.5
