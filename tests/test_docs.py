@@ -23,11 +23,18 @@ from slurm_robust import checkpoint, config
 from slurm_robust.cli.main import COMMANDS, cli
 from slurm_robust.daemon.api.http import metrics
 from slurm_robust.localize import stillness
-from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE, TIME_KEYS, ActionKind, Road
+from slurm_robust.model import (
+    EXIT_REQUEUE_WANTED,
+    EXIT_STOPPED_FOR_GOOD,
+    EXIT_USAGE,
+    TIME_KEYS,
+    ActionKind,
+    Incident,
+    Road,
+)
 from slurm_robust.nodecheck.catalogue import kernel_patterns
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.stages.command import parser as check_parser
-from slurm_robust.supervise.incident import incident_page
 from slurm_robust.supervise.launch import options
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -304,7 +311,7 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust ckpt", keys_written("cli/commands/ckpt_seal.py", "command", "_seal_all")),
         ("srobust ckpt", set(checkpoint.Report.__struct_fields__) | set(checkpoint.Problem.__struct_fields__)),
         ("srobust stacks", keys_written("cli/commands/stacks.py", "_as_json")),
-        ("incident.json", set(incident_page.Record.__dataclass_fields__)),
+        ("incident.json", set(Incident.__dataclass_fields__)),
         ("Times", {*TIME_KEYS, "accepted"}),
     ],
 )

@@ -165,7 +165,7 @@ class LineageMemory:
             known = found if found is not None and found.id == said.lineage else Lineage(said.lineage)
             # An attempt that resumed reports an older step than the training has reached.
             reached = max(known.reached, said.step)
-            # Where Slurm ended an attempt before it wrote its claim (a dead node), the Comment lacks the newer incident.
+            # Where a dead node ended the attempt before its claim was written, the Comment names an older incident.
             incident = max(said.incident, known.incident, key=_opened_at_s)
             return replace(known, reached=reached, fruitless=said.fruitless, incident=incident)
         # Another run's claim is not this run's memory.
