@@ -88,6 +88,16 @@ class SupervisedJob:
         return self.info.ref
 
     @property
+    def job_id(self) -> int:
+        """Its raw id."""
+        return self.ref.job_id
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes of its allocation."""
+        return self.info.nodes
+
+    @property
     def attempt(self) -> Attempt:
         """This run of it."""
         return Attempt(self.cluster, self.name, self.restart_count, self.info.start_at_s)

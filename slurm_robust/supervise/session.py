@@ -76,7 +76,7 @@ class Session:
     def __post_init__(self) -> None:
         self.inbox = Inbox(self.clock)
         self.agents = Agents(
-            self.job.ref.job_id,
+            self.job.job_id,
             self.settings.tick_s,
             self.inbox.receive,
             lambda text: self.folder.log_event("note", text),

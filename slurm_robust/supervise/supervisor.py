@@ -48,7 +48,7 @@ class Supervisor:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._allocation = Allocation(session.job.info.nodes)
+        self._allocation = Allocation(session.job.nodes)
         self._launches = 0
         self._store = LineageStore(session)
         self._log = IncidentLog(session)
@@ -70,8 +70,8 @@ class Supervisor:
         """
         session = self._session
         sources = AttemptSources(
-            session.job.ref.job_id,
-            session.job.info.nodes,
+            session.job.job_id,
+            session.job.nodes,
             session.output_files,
             session.layout,
             session.layout_order,
@@ -230,12 +230,12 @@ class Supervisor:
         if resume_point.path is not None:
             text = f"step {resume_point.step} is verified: {resume_point.path}"
             folder.log_event("checkpoint", text, step=resume_point.step)
-        heard = self.attempt.fleet.heard_at_s
+        heard = session.inbox.fleet.heard_at_s
         self._begin_attempt(name)
         self.attempt.resume_point = resume_point
-        self.attempt.fleet.heard_at_s.update(heard)  # the agents stay; only their attempt is new
+        session.inbox.fleet.heard_at_s = heard  # the agents stay; only their attempt is new
         dumps = folder.subfolder("fr")  # PyTorch does not create it, and writes no dump without it
-        lineage = session.job.claim.lineage
+        lineage = self._store.lineage.id
         env = attempt_settings.environment(
             session.environment, name, lineage, resume_point, dumps, command=session.command
         )

@@ -36,7 +36,7 @@ def executes(parts: Parts, plan: Plan, failure: Failure | None = HANG) -> Exit |
     async def runs() -> Exit | Relaunch:
         parts.log.open("1.0.1.1", parts.world.clock.at_s, "silence suspected")
         parts.log.set_verdict(VERDICT)
-        parts.log.set_plan(plan)
+        parts.log.update(plan=plan)
         return await parts.executor.execute(ExecutePlan(VERDICT, plan, failure), parts.attempt, parts.start)
 
     return asyncio.run(runs())

@@ -6,17 +6,15 @@ The handler opens the incident, and returns the plan for the supervisor to execu
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from slurm_robust.localize.evidence import RankExit
-from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Conclusion, Mode, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.allocation import Allocation
-from slurm_robust.supervise.incident import full_disk
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
-from slurm_robust.supervise.incident.situation import IncidentFacts, describe, lost_nodes
+from slurm_robust.supervise.incident.situation import SituationReader, first_exit, lost_nodes
 from slurm_robust.supervise.launch import srun_refusal
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
@@ -81,7 +79,7 @@ class IncidentHandler:
             if overdue and not reported:
                 # No action is allowed, and the job will not go on by itself: a person has to know.
                 reported = True
-                log.set_outcome("Alert only: nothing was done.")
+                log.update(outcome="Alert only: nothing was done.")
                 await session.job.report(log.incident, session.config.mode)
             log.save()
             if plan.reason != last_reason:
@@ -129,7 +127,7 @@ class IncidentHandler:
             attempt.exits.clear()  # somebody cancelled the step; srun's end follows
             session.job.withdraw_suspicion()
             return None
-        first = _first_exit(attempt)
+        first = first_exit(attempt)
         assert first is not None
         how = f"signal {first.signal}" if first.signal else f"exit code {first.exit_code}"
         signal = Signal(SignalKind.RANK_EXITED, first.at_s, "srun", how, first.node, first.rank)
@@ -195,7 +193,8 @@ class IncidentHandler:
         """Ask Slurm which nodes are lost: the death of a rank with its node is the node's fault."""
         session, now_s = self._session, self._session.clock.now_s()
         try:
-            nodes = await asyncio.to_thread(session.job.client.nodes)
+            client = session.job.client
+            nodes = await asyncio.to_thread(client.nodes)
             answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
             self._dead_nodes = lost_nodes(self._allocation.nodes, nodes, answering)
         except SlurmError as error:
@@ -221,52 +220,12 @@ class IncidentHandler:
         overdue: bool = False,
         ended: bool = False,
     ) -> Plan:
-        session, allocation = self._session, self._allocation
-        facts = IncidentFacts(
-            config=session.config,
-            job=session.job.info,
-            fleet=attempt.fleet,
-            command=session.command if session.channel is not None else None,
-            environment=session.environment,
-            nodes=allocation.nodes,
-            silent_nodes=allocation.silent_nodes,
-            dead_nodes=self._dead_nodes,
-            failure=investigation.failure,
-            lineage=start.remembered().until(attempt.step),
-            fruitless=start.fruitless,
-            failed_launches=start.failed_launches,
-            resumes=start.resumes(),
-            at_stake=start.at_stake(),
-            overdue=overdue,
-            ended=ended,
-            exit_code=self._program_exit_code(attempt),
-            srun_ended=session.srun_exit_code is not None,
-            bad_loss=await self._losses.bad(attempt),
-            full_disk=await self._full_disk(attempt, investigation),
-        )
-        plan = decide(describe(verdict, facts))
-        self._log.set_plan(plan)
+        bad_loss = await self._losses.bad(attempt)
+        reader = SituationReader(self._session, self._allocation, attempt, start)
+        situation = await reader.read(verdict, investigation.failure, self._dead_nodes, bad_loss)
+        plan = decide(replace(situation, action_limit_reached=overdue, ended=ended, over=ended and situation.over))
+        self._log.update(plan=plan)
         return plan
-
-    async def _full_disk(self, attempt: AttemptState, investigation: Investigation) -> str:
-        """Which disk is full now, where the ranks report that one was; empty where there is room."""
-        session, failure = self._session, investigation.failure
-        if failure is None or failure.signature != DISK_FULL:
-            return ""
-        named = disk_path(attempt.exits.values())
-        command = session.attached.arguments if session.attached is not None else ()
-        if session.command is not None:
-            command = session.command.command
-        return await full_disk.full(named, attempt.resume_point.path, session.checkpoint_dir, command)
-
-    def _program_exit_code(self, attempt: AttemptState) -> int | None:
-        """The program's own exit code: srun's, or that of the first rank that ended while others still run."""
-        if self._session.srun_exit_code is not None:
-            return self._session.srun_exit_code
-        first = _first_exit(attempt)
-        if first is None:
-            return None
-        return 128 + first.signal if first.signal else first.exit_code
 
     async def _conclude(self, attempt: AttemptState, order: ExecutePlan) -> Outcome:
         """Report verdict and plan; returns the plan where it is to be executed."""
@@ -279,7 +238,7 @@ class IncidentHandler:
             session.folder.log_event("note", text, incident=log.incident.id)
             return self._leave_alone(attempt, "The step's srun had ended: nothing was done.")
         if not session.acting:
-            log.set_outcome("Observe mode: nothing was done.")
+            log.update(outcome="Observe mode: nothing was done.")
             log.save()
             await session.job.report(log.incident, Mode.OBSERVE)
             text = f"observe mode: would take {plan.road.value}: {plan.reason}"
@@ -324,7 +283,3 @@ class IncidentHandler:
         quiet_s = session.settings.action_limit_s if quiet_s is None else quiet_s
         attempt.quiet_until_s = session.clock.now_s() + quiet_s
         return Exit(session.srun_exit_code) if session.srun_exit_code is not None else None
-
-
-def _first_exit(attempt: AttemptState) -> RankExit | None:
-    return min(attempt.exits.values(), key=lambda e: e.at_s, default=None)

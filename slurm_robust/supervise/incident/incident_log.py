@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from slurm_robust.model import TIME_KEYS, Incident, Plan, Signal, Verdict
+from slurm_robust.model import TIME_KEYS, Incident, Signal, Verdict
 from slurm_robust.supervise.incident import incident_page
 from slurm_robust.supervise.session import Session
 
@@ -70,7 +70,7 @@ class IncidentLog:
 
     def close(self, outcome: str) -> Incident:
         """Write the outcome down; no incident is open any more."""
-        self._change(outcome=outcome)
+        self.update(outcome=outcome)
         self.save()
         closed, self.current = self.incident, None
         return closed
@@ -83,39 +83,32 @@ class IncidentLog:
         assert self.current is not None
         return self.current
 
-    def _change(self, **changes: Any) -> None:
+    def update(self, **changes: Any) -> None:
+        """Replace the current incident by one with these fields."""
         self.current = replace(self.incident, **changes)
 
     def set_time(self, key: str, at_s: float | None = None) -> None:
         """Set one of the scoreboard's times (`model.TIME_KEYS`), once."""
         assert key in TIME_KEYS, key
         at_s = round(self._session.clock.now_s() if at_s is None else at_s, 3)
-        self._change(times={**self.incident.times, key: self.incident.times.get(key, at_s)})
+        self.update(times={**self.incident.times, key: self.incident.times.get(key, at_s)})
 
     def add_note(self, text: str) -> None:
         """Add a sentence that is worth knowing."""
-        self._change(notes=(*self.incident.notes, text))
+        self.update(notes=(*self.incident.notes, text))
 
     def set_captured(self, tree: str) -> None:
         """Keep the merged stacks of the last capture."""
         self.set_time("captured")
-        self._change(tree=tree)
+        self.update(tree=tree)
 
     def set_verdict(self, verdict: Verdict) -> None:
         """Keep the verdict; `localised` is when the present culprits were first named, so it moves when they change."""
         before = self.incident.verdict
         if before is None or (before.conclusion, _culprits(before)) != (verdict.conclusion, _culprits(verdict)):
-            self._change(times={k: at_s for k, at_s in self.incident.times.items() if k != "localised"})
-        self._change(verdict=verdict)
+            self.update(times={k: at_s for k, at_s in self.incident.times.items() if k != "localised"})
+        self.update(verdict=verdict)
         self.set_time("localised")
-
-    def set_plan(self, plan: Plan) -> None:
-        """Keep the plan."""
-        self._change(plan=plan)
-
-    def set_outcome(self, outcome: str) -> None:
-        """Keep how it ended; the incident stays open."""
-        self._change(outcome=outcome)
 
     def save(self) -> None:
         """Write the incident's page and its twin for tools."""

@@ -1,6 +1,6 @@
-"""The user's own `srun` options: where the command begins, and what a relaunch must change in them. Pure.
+"""The user's own `srun` options: where the command begins, and what a relaunch adds to them. Pure.
 
-Options are read, never rewritten, but for the few that a relaunch adds at the end: srun lets the last one win.
+Options are read, never rewritten. A relaunch adds a few at the end: for srun the last one counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ _LONG_FLAGS = frozenset(
         "verbose",
         "version",
         "whole",
-        # pyxis
         "container-entrypoint",
         "container-entrypoint-log",
         "container-mount-home",
@@ -54,6 +53,7 @@ _LONG_FLAGS = frozenset(
         "no-container-remap-root",
     ]
 )
+"""The last two lines are pyxis' options."""
 _LONG_OPTIONAL = frozenset(
     [
         "bcast",
@@ -71,9 +71,8 @@ _LONG_OPTIONAL = frozenset(
         "x11",
     ]
 )
-"""Long options whose value can only stand behind `=`."""
+"""Long options whose value can only follow `=`."""
 _SHORT_NAMES = {"N": "nodes", "n": "ntasks", "w": "nodelist", "x": "exclude", "r": "relative", "F": "nodefile"}
-OWN_PREFIX = "--robust"
 
 
 class UsageError(Exception):

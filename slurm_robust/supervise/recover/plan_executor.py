@@ -92,7 +92,7 @@ class PlanExecutor:
         if session.attached is not None and ended is not None:
             # Somebody else's srun: it waits for us, and keeps its own exit code.
             code, text = ended, f"no attempt follows; srun ends with its own exit code {ended}"
-        self._log.set_outcome(f"Stopped for good, exit code {code}.")
+        self._log.update(outcome=f"Stopped for good, exit code {code}.")
         incident = self._log.incident
         session.folder.log_event("stopped", f"{text}: {plan.reason}", incident=incident.id)
         self._log.save()

@@ -38,7 +38,8 @@ class AttachedEnd:
             return False
         self._asked_slurm_at = now_s
         with contextlib.suppress(SlurmError):
-            job = await asyncio.to_thread(s.job.client.job, s.job.ref)
+            client = s.job.client
+            job = await asyncio.to_thread(client.job, s.job.ref)
             self._answered_at = s.clock.monotonic_s()
             return job is None or job.state != "RUNNING"
         if s.clock.monotonic_s() - self._answered_at < _GIVE_UP_AFTER_S:
