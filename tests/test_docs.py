@@ -358,13 +358,12 @@ def kinds_told() -> set[str]:
     found: set[str] = set()
     for path in (PACKAGE / "supervise").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            # Agents are told things too, by keyword; a story line has a kind and a text.
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "tell":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "log_event":
                 first = node.args[0] if len(node.args) == 2 else None
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     found.add(first.value)
-            # The wait for a requeue decides first, and tells then.
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Step" and node.args:
+            # The wait for a requeue decides first, and reports then.
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "WaitStep" and node.args:
                 first = node.args[0]
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     found.add(first.value)

@@ -26,7 +26,7 @@ _PROGRESS = [
 _TOTAL = re.compile(r"\s*/\s*(\d+)")
 _EPOCH = re.compile(r"\bepoch['\"]?[\s:=#\[(]+(?P<epoch>\d{1,9}(?:\.\d{1,9})?)", re.IGNORECASE)
 _EPOCHS_BAR = re.compile(r"\s*Epoch[\s:=]+(?P<epoch>\d{1,9})\b[^|]*\|[^|]*\|\s*\d+/\d+\s*\[")
-"""A bar that is drawn anew in each epoch, as Lightning's: epoch × total + number counts the steps of the training."""
+"""A bar that is drawn anew in each epoch, as by Lightning: epoch × total + number is the step of the training."""
 _RECENT = 3
 """So many different numbers that come round again and again are ranks that hang, each at its own step, and say so."""
 _MAX_SERIES = 256
