@@ -363,7 +363,12 @@ def kinds_told() -> set[str]:
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     found.add(first.value)
             # The wait for a requeue decides first, and reports then.
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "WaitStep" and node.args:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "WaitStep"
+                and node.args
+            ):
                 first = node.args[0]
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     found.add(first.value)
