@@ -31,7 +31,7 @@ class Inbox:
         self.fleet = Fleet("")
         self._clock = clock
 
-    def receive(self, message: Mapping[str, Any]) -> None:
+    def receive(self, message: Any) -> None:
         """Take one agent's message."""
         self.fleet.feed(message, self._clock.now_s())
 

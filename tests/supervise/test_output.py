@@ -35,7 +35,7 @@ def test_exits_that_srun_tells_of(line: str, expected: list[tuple[int, int | Non
 @given(st.text(max_size=200))
 def test_no_line_is_an_error(line: str) -> None:
     """Whatever a program prints."""
-    Counters().news(line)
+    Counters().progress(line)
     read_exit(line)
     assert isinstance(tasks(line), list)
 

@@ -92,23 +92,23 @@ class Lineage:
         )
 
     def began(self, first: int, offered: int, *, relaunched: bool) -> tuple[Lineage, bool]:
-        """What is remembered once an attempt has told its first step, and whether it started again from the beginning.
+        """What is remembered once an attempt has reported its first step, and whether it started from the beginning.
 
         Args:
             first: That step.
             offered: The step of the checkpoint that the attempt was given, -1 for none.
-            relaunched: It was started anew in the allocation, without the script.
+            relaunched: It was relaunched in the allocation, without the script.
         """
         if self.first_step < 0 and offered < 0:
             return replace(self, first_step=first), False
         mine = self if self.first_step >= 0 else replace(self, first_step=first)
-        # A checkpoint from beyond all steps that were told is counted in other units than they are.
+        # A checkpoint beyond all reported steps is counted in another unit than they are.
         if self.falls or self.reached <= mine.first_step or offered > self.reached:
             return mine, False
-        # Nobody knows where a program saves; within a tenth of the way it has saved nothing worth the name.
+        # Where a program saves is not known; within a tenth of the way it has saved nothing of value.
         limit = offered - 1 if offered >= 0 else mine.first_step + (self.reached - mine.first_step) // 10
         again = first <= limit
-        # Where the script was run again and that did not help either, a restart in place is no worse.
+        # If the script was run again and that did not help either, a restart in place is no worse.
         return replace(mine, in_place=not (again and relaunched)), again
 
 
@@ -133,7 +133,7 @@ class Tally:
     def after(self, mine: Lineage, step: int, now_s: float) -> Tally:
         """What is counted once a launch of this training has ended badly at `step`."""
         now = self.at(now_s)
-        # A training that nobody has met before has a new step at once: a loop in the script would be one each time.
+        # An unknown training makes a new step at once: a loop in the script would be an unknown training each time.
         new = step > now.step or (step > mine.reached >= 0)
         return Tally(now.since_s or now_s, now.count + (not new), max(now.step, step))
 
@@ -152,24 +152,24 @@ class LineageMemory:
     runs: Mapping[str, Lineage] = field(default_factory=dict)
     tally: Tally = Tally()
 
-    def of(self, key: str, said: Claim, previous: Claim | None) -> Lineage:
+    def of(self, key: str, claim: Claim, previous: Claim | None) -> Lineage:
         """What the run of this key remembers as it starts.
 
         Args:
             key: See `lineage_store`.
-            said: The job's claim in the Comment, by the run that wrote it last.
+            claim: The job's claim in the Comment, by the run that wrote it last.
             previous: The same claim; None where it is of no attempt that failed.
         """
         found = self.runs.get(key)
         if previous is not None and self.speaks in ("", key):
-            known = found if found is not None and found.id == said.lineage else Lineage(said.lineage)
+            known = found if found is not None and found.id == claim.lineage else Lineage(claim.lineage)
             # An attempt that resumed reports an older step than the training has reached.
-            reached = max(known.reached, said.step)
+            reached = max(known.reached, claim.step)
             # Where a dead node ended the attempt before its claim was written, the Comment names an older incident.
-            incident = max(said.incident, known.incident, key=_opened_at_s)
-            return replace(known, reached=reached, fruitless=said.fruitless, incident=incident)
+            incident = max(claim.incident, known.incident, key=_opened_at_s)
+            return replace(known, reached=reached, fruitless=claim.fruitless, incident=incident)
         # Another run's claim is not this run's memory.
-        return found or Lineage(said.lineage if previous is None else secrets.token_hex(6))
+        return found or Lineage(claim.lineage if previous is None else secrets.token_hex(6))
 
 
 def _opened_at_s(incident: str) -> int:

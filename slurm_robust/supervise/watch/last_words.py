@@ -67,15 +67,15 @@ class LastWords:
         self, lines: list[str], tasks: dict[int, list[int]]
     ) -> tuple[dict[int, list[tuple[int, str]]], tuple[str, ...]]:
         """Rank → its lines, numbered; and the lines that name none."""
-        said: dict[int, list[tuple[int, str]]] = {}
+        own: dict[int, list[tuple[int, str]]] = {}
         shared = []
         for item in enumerate(lines):
             ranks = self._ranks_of(item[1], tasks)
             for rank in ranks or ():
-                said.setdefault(rank, []).append(item)
+                own.setdefault(rank, []).append(item)
             if ranks is None:
                 shared.append(item[1])
-        return said, tuple(shared)
+        return own, tuple(shared)
 
     def _split_tasks(
         self, exits: dict[int, RankExit], lines: list[str], labelled: set[int], tasks: dict[int, list[int]]

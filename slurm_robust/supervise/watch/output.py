@@ -163,7 +163,7 @@ class OutputFile:
         return found
 
     def _note_step(self, found: NewOutput, line: str, *, whole: bool = True) -> None:
-        if self._counters.news(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole) is not None:
+        if self._counters.progress(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole) is not None:
             found.step = self._counters.step
 
 

@@ -17,7 +17,7 @@ def rank(fleet: Fleet, number: int, node: str, pid: int = 100) -> None:
     fleet.feed({"t": "rank", "n": node, "rank": number, "pid": pid, "step_id": "0", "world": 2, "at": 1.0}, 1.0)
 
 
-def test_the_book_follows_what_agents_tell() -> None:
+def test_the_fleet_follows_what_agents_report() -> None:
     """Found, progress, gone; the step is the one that all have completed."""
     fleet = Fleet("1.0.1")
     rank(fleet, 0, "n1")
