@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_robust.config import Config
-from slurm_robust.supervise.supervisor import LOOK_S
+from slurm_robust.supervise.clock import Clock
+from slurm_robust.supervise.supervisor import POLL_S
 from slurm_robust.supervise.watch.agents import Agents
-from slurm_robust.supervise.watch.attempt_state import Present
-from slurm_robust.supervise.watch.suspicion import Level
+from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
+from slurm_robust.supervise.watch.suspicion import SilenceLevel
 
 _FAKE = Path(__file__).with_name("fake_agents.py")
 _START_S = 120.0
@@ -47,13 +48,13 @@ class Crowd:
 async def _run(agents: int, ranks: int, seconds: float) -> Crowd:
     config = Config().supervise
     nodes = tuple(f"node{a:04d}" for a in range(agents))
-    present = Present("", nodes, job_id=1, layout={}, paths=(), log_pattern="")
+    attempt = AttemptState("", AttemptSources(1, nodes), Clock())
     taken = 0
 
     def feed(message: dict[str, object]) -> None:
         nonlocal taken
         taken += 1
-        present.fleet.feed(message, time.time())
+        attempt.fleet.feed(message, time.time())
 
     log: list[str] = []
     watch = Agents(1, config.tick_s, feed, log.append)
@@ -63,14 +64,14 @@ async def _run(agents: int, ranks: int, seconds: float) -> Crowd:
         nonlocal looked_s, looks
         looked_after_at = 0.0
         while time.monotonic() < done_at_s:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             began = time.process_time()
-            present.read_outputs()
+            attempt.read_outputs()
             if time.monotonic() - looked_after_at >= 1.0:
                 looked_after_at = time.monotonic()
-                await watch.look_after(nodes, present.fleet.heard_at_s, 7.0)
-            _ = present.step  # what the supervisor tells of it
-            if present.assess(config).level is not Level.QUIET:
+                await watch.look_after(nodes, attempt.fleet.heard_at_s, 7.0)
+            _ = attempt.step  # what the supervisor tells of it
+            if attempt.assess(config).level is not SilenceLevel.QUIET:
                 raise RuntimeError("a clean run was suspected; the machine is too busy for this measurement")
             looked_s += time.process_time() - began
             looks += 1
@@ -78,10 +79,10 @@ async def _run(agents: int, ranks: int, seconds: float) -> Crowd:
     began_cpu_s, deadline = time.process_time(), time.monotonic() + _START_S
     await watch.start(nodes, "")
     try:
-        while len(present.fleet.ranks) < agents * ranks or not present.has_progress:
+        while len(attempt.fleet.ranks) < agents * ranks or not attempt.has_progress:
             if log or time.monotonic() > deadline:
                 raise RuntimeError(f"the agents did not come: {log or 'too slow'}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         start_cpu_s = time.process_time() - began_cpu_s
         await look_until(time.monotonic() + 2.0)  # the backlog of the start
         looked_s, looks, taken_before = 0.0, 0, taken
@@ -90,8 +91,8 @@ async def _run(agents: int, ranks: int, seconds: float) -> Crowd:
         cpu_s, clock_s = time.process_time() - cpu_s, time.monotonic() - clock_s
     finally:
         await watch.stop()
-    if present.fleet.garbled or watch.skipped_lines:
-        raise RuntimeError(f"{present.fleet.garbled} messages and {watch.skipped_lines} lines were not understood")
+    if attempt.fleet.garbled or watch.skipped_lines:
+        raise RuntimeError(f"{attempt.fleet.garbled} messages and {watch.skipped_lines} lines were not understood")
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Crowd(cpu_s / clock_s, start_cpu_s, (taken - taken_before) / clock_s, looked_s / looks * 1000, peak_mib)
 

@@ -22,8 +22,7 @@ from slurm_robust import checkpoint
 from slurm_robust.cli.main import cli
 from slurm_robust.daemon.api.http import metrics
 from slurm_robust.localize.stacks import blocking
-from slurm_robust.model import TIME_KEYS, ActionKind, Road
-from slurm_robust.supervise.incident import incident_page
+from slurm_robust.model import TIME_KEYS, ActionKind, Incident, Road
 
 
 def keys_written(module: str, *functions: str) -> set[str]:
@@ -61,7 +60,7 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust ckpt", keys_written("cli/commands/ckpt_seal.py", "command", "_seal_all")),
         ("srobust ckpt", set(checkpoint.Report.__struct_fields__) | set(checkpoint.Problem.__struct_fields__)),
         ("srobust stacks", keys_written("cli/commands/stacks.py", "_as_json")),
-        ("incident.json", set(incident_page.Record.__dataclass_fields__)),
+        ("incident.json", set(Incident.__dataclass_fields__)),
         ("Times", {*TIME_KEYS, "accepted"}),
     ],
 )
@@ -110,13 +109,17 @@ def kinds_told() -> set[str]:
     found: set[str] = set()
     for path in (PACKAGE / "supervise").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            # Agents are told things too, by keyword; a story line has a kind and a text.
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "tell":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "log_event":
                 first = node.args[0] if len(node.args) == 2 else None
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     found.add(first.value)
-            # The wait for a requeue decides first, and tells then.
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Step" and node.args:
+            # The wait for a requeue decides first, and reports then.
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "WaitStep"
+                and node.args
+            ):
                 first = node.args[0]
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     found.add(first.value)

@@ -13,21 +13,26 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import slurm_robust
 from real.cases import Case
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.claim import STATE_WATCHING, Claim
+from slurm_robust.config import Config
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.model import Conclusion, Verdict
+from slurm_robust.model import Conclusion, Incident, JobRef, Verdict
+from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent import messages, wire
-from slurm_robust.supervise.incident.incident_folder import Folder
-from slurm_robust.supervise.incident.incident_page import Record
-from slurm_robust.supervise.incident.investigation import Investigator, Scene
-from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.job import SupervisedJob
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.agents import Agents
+from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
 from slurm_robust.supervise.watch.watch_step import py_spy_path
 
 ROOT = Path(slurm_robust.__file__).resolve().parents[1]
@@ -68,6 +73,18 @@ class Outcome:
     verdict: Verdict = field(repr=False)
 
 
+class _StageAgents(Agents):
+    """Sends to the agents of a stage."""
+
+    def __init__(self, session: Session, send: Callable[[messages.ToAgent], None]) -> None:
+        super().__init__(session.job.ref.job_id, 0.5, session.inbox.receive, lambda _: None)
+        self._to_all = send
+
+    def send(self, message: messages.ToAgent) -> None:
+        """To all of them."""
+        self._to_all(message)
+
+
 class Stage:
     """Runs one case in a folder of its own.
 
@@ -80,17 +97,20 @@ class Stage:
     def __init__(self, case: Case, folder: Path, *, recorder: bool = False) -> None:
         self.case, self.folder, self.recorder = case, folder, recorder
         self.job = next(_jobs)
-        self.fleet = Fleet("")
-        self.scene = Scene(case.nodes)
         self.ranks: dict[int, asyncio.subprocess.Process] = {}
         self._agents: list[asyncio.subprocess.Process] = []
         self._readers: list[asyncio.Task[None]] = []
-        self._told = 0
-        story = Folder(folder, quiet=True)
-        record = Record("incident", str(self.job), "", time.time())
-        self.inquiry = Investigator(
-            SuperviseConfig(), self._tell, self.fleet, folder=story, record=record, scene=self.scene
-        )
+        self._sent = 0
+        info = Job(JobRef(self.job), "RUNNING", "", os.getuid(), "", nodes=case.nodes)
+        client: Any = None  # no Slurm runs this job
+        job = SupervisedJob(client, "", info, None, Claim(STATE_WATCHING, ""), can_claim=False)
+        session = Session(job, Config(), IncidentFolder(folder, quiet=True))
+        session.agents = _StageAgents(session, self._send)
+        self.attempt = AttemptState("", AttemptSources(self.job, case.nodes), session.clock)
+        self.fleet = self.attempt.fleet
+        log = IncidentLog(session)
+        log.current = Incident("incident", str(self.job), "", time.time())
+        self.investigation = Investigation(session, self.attempt, log)
 
     # -- processes --------------------------------------------------------------------------------------------------
 
@@ -144,9 +164,9 @@ class Stage:
             if message is not None:
                 self.fleet.feed(messages.from_agent(message), time.time())
 
-    def _tell(self, kind: str, **fields: Any) -> None:
-        self._told += 1
-        text = "".join(line + "\n" for line in wire.encode("stage", self._told, {"t": kind, **fields}))
+    def _send(self, message: messages.ToAgent) -> None:
+        self._sent += 1
+        text = "".join(line + "\n" for line in wire.encode("stage", self._sent, messages.encode(message)))
         for agent in self._agents:
             if agent.stdin is not None and not agent.stdin.is_closing():
                 agent.stdin.write(text.encode())
@@ -185,9 +205,9 @@ class Stage:
             await asyncio.sleep(SUSPECTED_AFTER_S)
             for _ in range(CAPTURES):
                 if self.fleet.alive:
-                    await self.inquiry.capture()
+                    await self.investigation.capture()
                 self._note_exits()
-                verdict = self.inquiry.judge()
+                verdict = self.investigation.judge()
                 if verdict.corroborated or not self.fleet.alive:
                     break
                 await asyncio.sleep(EVERY_S)
@@ -212,12 +232,12 @@ class Stage:
         """What srun would say of ranks that ended. Seen at one look, they carry its time: their order is not known."""
         for rank, process in self.ranks.items():
             code = process.returncode
-            if code is None or rank in self.scene.exits:
+            if code is None or rank in self.attempt.exits:
                 continue
             lines = (self.folder / f"rank-{rank}.out").read_text(errors="replace").splitlines()
             died = {"signal": -code} if code < 0 else {"exit_code": code}
             gone_s = self.fleet.ranks[rank].gone_at_s if rank in self.fleet.ranks else 0.0
-            self.scene.exits[rank] = RankExit(
+            self.attempt.exits[rank] = RankExit(
                 rank, self.case.node(rank), gone_s or time.time(), last_lines=tuple(lines[-20:]), **died
             )
 

@@ -16,10 +16,10 @@ from typing import Any
 from real.cases import Case
 from real.stage import CAPTURES, RANK, ROOT, STRIKES_WITHIN_S, Outcome, outcome_of
 from slurm_robust.devcluster.cluster import DevCluster, Spec
-from slurm_robust.model import Conclusion, Verdict
+from slurm_robust.model import Conclusion, Incident, Verdict
 from slurm_robust.slurm.values import expand
 from slurm_robust.supervise.incident.incident_folder import STORY_FILE
-from slurm_robust.supervise.incident.incident_page import Record, load
+from slurm_robust.supervise.incident.incident_page import load
 
 NODES = 8
 SUPERVISE = {
@@ -127,7 +127,7 @@ class SlurmStage:
                 raise TimeoutError(f"{self.case.name}: the fault did not strike; see {self.folder}/job.out")
             await asyncio.sleep(_POLL_S)
 
-    async def _judged(self, struck_s: float) -> Record | None:
+    async def _judged(self, struck_s: float) -> Incident | None:
         """The newest incident, once it is sure, or was looked at often enough, or the job is over."""
         while True:
             state = await self._state()
@@ -140,7 +140,7 @@ class SlurmStage:
                 return record
             await asyncio.sleep(_POLL_S)
 
-    def _record(self) -> Record | None:
+    def _record(self) -> Incident | None:
         found = sorted(self.folder.glob(f"slurm-robust-{self.job}/*/incident.json"), key=lambda p: p.stat().st_mtime)
         return load(found[-1].read_bytes()) if found else None
 

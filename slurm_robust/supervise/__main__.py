@@ -17,7 +17,8 @@ from slurm_robust.supervise import job
 from slurm_robust.supervise.incident import incident_folder
 from slurm_robust.supervise.launch import options, srun_command
 from slurm_robust.supervise.launch.channel import Channel
-from slurm_robust.supervise.launch.supervisor_lock import Sole
+from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
+from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch import output
 
@@ -33,39 +34,39 @@ async def supervise(fd: int, words: list[str]) -> int:
     await channel.open()
     await channel.ready.wait()
     config = own.applied(site.load(own.config))
-    context = await asyncio.to_thread(job.read, connect(config.slurm), job.ref_from_environment(os.environ))
+    supervised = await asyncio.to_thread(job.read, connect(config.slurm), job.ref_from_environment(os.environ))
     files = output.own_output_files()
-    reported = context.output()
+    reported = supervised.output()
     if not files and reported is not None:
         files = [reported]
     where = (
-        Path(own.folder) / f"slurm-robust-{context.name}"
+        Path(own.folder) / f"slurm-robust-{supervised.name}"
         if own.folder
-        else incident_folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
+        else incident_folder.beside(files[0] if files else None, supervised.name, Path(supervised.info.work_dir or "."))
     )
-    story = incident_folder.Folder(where)
-    sole = Sole(context.cluster, context.name)
-    if not sole.claim():
-        # Both would take each other's nodes for spares, and speak with one Comment.
-        story.tell("note", "another srobust run supervises this job: neither acts, both watch and report")
+    folder = incident_folder.IncidentFolder(where)
+    lock = SupervisorLock(supervised.cluster, supervised.name)
+    if not lock.claim():
+        # Both would take each other's nodes for spares, and write to one Comment.
+        folder.log_event("note", "another srobust run supervises this job: neither acts, both watch and report")
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
-        context.can_claim = False
-    supervisor = Supervisor(
-        context,
+        supervised.can_claim = False
+    session = Session(
+        supervised,
         config,
-        story,
-        sole=sole,
+        folder,
         channel=channel,
         command=command,
+        lock=lock,
         checkpoint_dir=own.checkpoint_dir,
         output_files=tuple(files),
         layout=own.layout,
         layout_order=own.layout_order,
     )
     try:
-        return await supervisor.run()
+        return await Supervisor(session).run()
     finally:
-        sole.release()
+        lock.release()
 
 
 def main() -> None:
@@ -75,7 +76,7 @@ def main() -> None:
     except (site.ConfigError, job.NoJobError, SlurmError, srun_command.UsageError) as error:
         sys.stderr.write(f"srobust: not supervised: {error}\n")
         sys.exit(3)
-    # A requeue may follow at once, and finds fewer processes where nothing is tidied up first.
+    # A requeue may follow at once: without cleaning up, this process is gone sooner.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""The job that is supervised: who it is, what Slurm says of it, and its claim."""
+"""The supervised job: its identity, what Slurm reports about it, and its claim."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import asyncio
 import contextlib
 import os
 import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurm_robust import claim
 from slurm_robust.claim import Claim, ClaimError
-from slurm_robust.model import Attempt, JobRef, Mode, Plan, Road, Verdict
+from slurm_robust.model import Attempt, Incident, JobRef, Mode, Road
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.supervise.clock import Clock
 
 _SCRIPT_MAX_BYTES = 1 << 20
-_LAST_WORD_S = 5.0
-"""A Slurm that does not answer must not keep the script's next line waiting."""
+_LAST_CLAIM_S = 5.0
+"""A Slurm that does not answer must not delay the next line of the batch script for longer."""
 
 
 class NoJobError(Exception):
-    """There is no job to supervise; the message says what to type."""
+    """There is no job to supervise; the message contains the command to type."""
 
 
 def ref_from_environment(env: Mapping[str, str]) -> JobRef:
     """The job that this process runs in.
 
     Raises:
-        NoJobError: it runs in none.
+        NoJobError: the process runs outside of any job.
     """
     raw = env.get("SLURM_JOB_ID", "")
     if not raw.isdigit():
@@ -44,9 +44,9 @@ def ref_from_environment(env: Mapping[str, str]) -> JobRef:
 
 
 def batch_script() -> str:
-    """The text of the batch script that this process's launcher was started by; empty where that is none.
+    """The text of the batch script that started this process's launcher; empty where no batch script did.
 
-    slurmd keeps its own copy, which the shell that runs it has on its command line.
+    slurmd keeps a copy of the script; its path is on the command line of the shell that runs it.
     """
     try:
         stat = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
@@ -60,34 +60,47 @@ def batch_script() -> str:
 
 
 @dataclass
-class JobContext:
+class SupervisedJob:
     """A job, as far as its supervisor needs it.
 
     Attributes:
+        info: What Slurm knew of the job when the supervision began.
         previous: The claim that the attempt before left, None on a first run.
-        can_claim: Whether the Comment may be written (the owner's, protocol understood).
-        refused: Why the last claim was not taken, in Slurm's words; empty where it was.
+        claim: This run's claim, as it was written last.
+        can_claim: Whether the Comment may be written (it is the owner's, and its protocol is understood).
+        refused: Why Slurm refused the last claim, in Slurm's words; empty where it did not.
     """
 
     client: SlurmClient
     cluster: str
-    job: Job
+    info: Job
     previous: Claim | None
     claim: Claim
     can_claim: bool = True
     refused: str = ""
-    _saying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    clock: Clock = field(default_factory=Clock)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[bool]] = field(default_factory=set)
 
     @property
     def ref(self) -> JobRef:
         """How Slurm's commands address it."""
-        return self.job.ref
+        return self.info.ref
 
     @property
-    def attempt_id(self) -> Attempt:
+    def job_id(self) -> int:
+        """Its raw id."""
+        return self.ref.job_id
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes of its allocation."""
+        return self.info.nodes
+
+    @property
+    def attempt(self) -> Attempt:
         """This run of it."""
-        return Attempt(self.cluster, self.ref.address, self.job.restart_count, self.job.start_at_s)
+        return Attempt(self.cluster, self.name, self.restart_count, self.info.start_at_s)
 
     @property
     def name(self) -> str:
@@ -95,34 +108,34 @@ class JobContext:
         return self.ref.address
 
     @property
-    def resumed(self) -> bool:
-        """True where an earlier attempt of this job wanted a requeue, or was requeued by anyone."""
-        return self.previous is not None and self.previous.restart < self.job.restart_count
+    def restart_count(self) -> int:
+        """How often Slurm had requeued the job before this run."""
+        return self.info.restart_count
 
     @property
-    def asked(self) -> bool:
-        """True where this very attempt has asked for a requeue already, and nobody has taken that back."""
+    def requeue_requested(self) -> bool:
+        """Whether this very attempt has requested a requeue already, and nobody has withdrawn that."""
         p = self.previous
-        return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.job.restart_count
+        return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.restart_count
 
     def output(self) -> Path | None:
-        """The job's output file, as far as Slurm tells."""
-        return Path(self.job.std_out) if self.job.std_out.startswith("/") and "%" not in self.job.std_out else None
+        """The job's output file, where Slurm knows its path."""
+        return Path(self.info.std_out) if self.info.std_out.startswith("/") and "%" not in self.info.std_out else None
 
-    async def say(self, **changes: object) -> bool:
+    async def write_claim(self, **changes: object) -> bool:
         """Write the claim with these changes; False where Slurm did not take it (training goes on)."""
-        async with self._saying:
-            # Nothing is suspected any more, unless that is what is said.
-            now = {"at_s": round(time.time(), 3), "suspected_at_s": 0.0, **changes}
+        async with self._writing:
+            # Without a suspicion among the changes, an earlier one is withdrawn.
+            now = {"at_s": round(self.clock.now_s(), 3), "suspected_at_s": 0.0, **changes}
             self.claim = replace(self.claim, **now)  # type: ignore[arg-type]
             if not self.can_claim:
                 self.refused = "the Comment is another owner's, or a newer version's"
                 return False
             try:
-                # Read anew each time: the user's words may have changed since.
+                # Read again each time: the user's own part of the Comment may have changed.
                 job = await asyncio.to_thread(self.client.job, self.ref)
-                words = claim.split(job.comment)[0] if job is not None else ""
-                text = claim.render(self.claim, words)
+                users_part = claim.split(job.comment)[0] if job is not None else ""
+                text = claim.render(self.claim, users_part)
                 await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
             except (SlurmError, ClaimError) as error:
                 self.refused = str(error)
@@ -130,52 +143,55 @@ class JobContext:
             self.refused = ""
             return True
 
-    def suspect(self) -> None:
-        """Have it said, without waiting for it, that something seems wrong: the daemon then listens more closely."""
+    def announce_suspicion(self) -> None:
+        """Write, without waiting for it, that something seems wrong: the daemon then polls the job more often."""
         if not self.claim.suspected_at_s:
-            self._soon({"suspected_at_s": round(time.time(), 3)})
+            self._write_soon({"suspected_at_s": round(self.clock.now_s(), 3)})
 
-    def clear(self) -> None:
-        """Take that back."""
+    def withdraw_suspicion(self) -> None:
+        """Write, without waiting for it, that nothing is suspected any more."""
         if self.claim.suspected_at_s:
-            self._soon({})
+            self._write_soon({})
 
-    async def report(self, incident: str, verdict: Verdict, plan: Plan, times: Mapping[str, float], mode: Mode) -> None:
-        """Tell the daemon of a plan that asks nothing of it: its journal is where the admins look.
+    async def report(self, incident: Incident, mode: Mode) -> None:
+        """Report a plan that asks nothing of the daemon: admins read the daemon's journal.
 
-        Where the plan is carried out, this does not wait for Slurm: nothing may hold up the way back. Where it is not,
-        the job may end in a moment, and its last words are waited for.
+        Where the plan is carried out, this does not wait for Slurm: nothing may delay the recovery. Where it is not,
+        the job may end in a moment, so this waits a while until the claim is written.
         """
+        verdict, plan = incident.verdict, incident.plan
+        assert verdict is not None
+        assert plan is not None
         named = {s.node for s in verdict.suspects if s.node}
-        words: dict[str, object] = {
-            "incident": incident,
+        report: dict[str, object] = {
+            "incident": incident.id,
             "road": plan.road.value,
             "mode": mode.value,
             "evict": plan.evict[: claim.MAX_NODES],
-            # There is little room: the same names do not stand in it twice.
+            # The Comment is short: it does not repeat the same names.
             "suspects": () if named == set(plan.evict) else tuple(sorted(named))[: claim.MAX_NODES],
             "conclusion": verdict.conclusion.value,
             "confidence": round(max((s.confidence for s in verdict.suspects), default=0.0), 3),
             "why": plan.reason,
-            "times": dict(times),
-            "suspected_at_s": self.claim.suspected_at_s or round(time.time(), 3),
+            "times": dict(incident.times),
+            "suspected_at_s": self.claim.suspected_at_s or round(self.clock.now_s(), 3),
         }
         if mode is Mode.ACT and plan.road is Road.STOP:
-            # Told with the job's last word, which follows: a report after that would call a job suspected that is over.
-            self.claim = replace(self.claim, **words)  # type: ignore[arg-type]
+            # The job's last claim follows and carries it: a report after that one would call an ended job suspected.
+            self.claim = replace(self.claim, **report)  # type: ignore[arg-type]
         elif mode is Mode.ACT:
-            self._soon(words)
+            self._write_soon(report)
         else:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.say(**words), _LAST_WORD_S)
+                await asyncio.wait_for(self.write_claim(**report), _LAST_CLAIM_S)
 
-    def _soon(self, changes: dict[str, object]) -> None:
-        task = asyncio.get_running_loop().create_task(self.say(**changes))
+    def _write_soon(self, changes: dict[str, object]) -> None:
+        task = asyncio.get_running_loop().create_task(self.write_claim(**changes))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-def read(client: SlurmClient, ref: JobRef) -> JobContext:
+def read(client: SlurmClient, ref: JobRef) -> SupervisedJob:
     """Ask Slurm about the job.
 
     Raises:
@@ -190,7 +206,7 @@ def read(client: SlurmClient, ref: JobRef) -> JobContext:
         previous = claim.parse(job.comment)
     except ClaimError:
         previous, can_claim = None, False  # a newer version's: not ours to overwrite
-    said = previous
+    last = previous
     if previous is not None and previous.state == claim.STATE_DONE and previous.restart == job.restart_count:
         previous = None  # an earlier run of the same script is over: this is another training
     mine = Claim(
@@ -200,8 +216,8 @@ def read(client: SlurmClient, ref: JobRef) -> JobContext:
         incident=previous.incident if previous else "",
         fruitless=previous.fruitless if previous else 0,
         step=previous.step if previous else -1,
-        failed=said.failed if said else 0,
-        failed_since_s=said.failed_since_s if said else 0.0,
+        failed=last.failed if last else 0,
+        failed_since_s=last.failed_since_s if last else 0.0,
     )
     can_claim = can_claim and job.uid == os.getuid()
-    return JobContext(client, client.cluster_name(), job, previous, mine, can_claim)
+    return SupervisedJob(client, client.cluster_name(), job, previous, mine, can_claim)

@@ -4,56 +4,66 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from supervised import World
 
-from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise.incident.incident_folder import Folder
-from slurm_robust.supervise.launch import attached_step
-
-
-def scene(tmp_path: Path, answer: Any, *, agents: bool = False, ended: int | None = None) -> Any:
-    """A supervisor whose Slurm answers so."""
-
-    def job(ref: object) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    return SimpleNamespace(
-        attached=None,
-        ended=ended,
-        present=SimpleNamespace(fleet=SimpleNamespace(alive=True, ranks={0: object()})),
-        agents=SimpleNamespace(running=agents),
-        context=SimpleNamespace(client=SimpleNamespace(job=job), ref=None),
-        folder=Folder(tmp_path, quiet=True),
-    )
+from slurm_robust.supervise.launch.attached_step import AttachedStep
+from slurm_robust.supervise.watch.attached_end import AttachedEnd
 
 
-def comes(supervisor: Any) -> bool:
-    """One look."""
-    return asyncio.run(attached_step.End(supervisor).come())
+class Watch:
+    """A watch beside a job whose rank is there; its agents are not."""
+
+    def __init__(self, folder: Path, attached: AttachedStep | None = None) -> None:
+        self.world = World(folder, attached=attached)
+        self.attempt = self.world.attempt()
+        self.world.finds_ranks(1)
+        self.end = AttachedEnd(self.world.session)
+
+    def reached(self) -> bool:
+        """One poll, two seconds after the last."""
+        self.world.clock.at_s += 2.0
+        return asyncio.run(self.end.reached(self.attempt))
 
 
-def test_it_ends_with_the_job(tmp_path: Path) -> None:
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    """Of all of the job."""
+    return Watch(tmp_path)
+
+
+def test_it_ends_with_the_job(watch: Watch) -> None:
     """Slurm knows it no more, or as anything but running."""
-    assert comes(scene(tmp_path, None))
-    assert comes(scene(tmp_path, SimpleNamespace(state="COMPLETED")))
-    assert not comes(scene(tmp_path, SimpleNamespace(state="RUNNING")))
+    assert not watch.reached()
+    watch.world.slurm.cancel(watch.world.job.ref)
+    assert watch.reached()
+    watch.world.slurm.state.jobs.clear()
+    assert watch.reached()
 
 
 def test_an_srun_that_waits_for_us_is_no_end(tmp_path: Path) -> None:
     """Its step has failed, and the script goes on only when we have decided."""
-    assert not comes(scene(tmp_path, SimpleNamespace(state="COMPLETED"), ended=137))
+    step = AttachedStep("0")
+    step._received = "ended 137\n"
+    watch = Watch(tmp_path, step)
+    watch.world.slurm.cancel(watch.world.job.ref)
+    assert not watch.reached()
 
 
-def test_a_cluster_that_is_gone_is_not_watched_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_gone_is_not_watched_for_ever(watch: Watch) -> None:
     """An outage is waited out; after an hour without anybody's word the watch ends, and says so."""
-    gone = scene(tmp_path, SlurmError("no answer"))
-    assert not comes(gone)
-    monkeypatch.setattr(attached_step, "_GIVE_UP_AFTER_S", 0.0)
-    assert comes(gone)
-    assert "this watch ends" in (tmp_path / "story.jsonl").read_text()
-    assert not comes(scene(tmp_path, SlurmError("no answer"), agents=True))
+    slurm, clock = watch.world.slurm, watch.world.clock
+    slurm.down = True
+    assert not watch.reached()
+    clock.at_s += 3500.0
+    assert not watch.reached()
+    watch.world.agents.present = True
+    clock.at_s += 3600.0
+    assert not watch.reached(), "agents answer"
+    watch.world.agents.present = False
+    clock.at_s += 3500.0
+    assert not watch.reached()
+    clock.at_s += 100.0
+    assert watch.reached()
+    assert "this watch ends" in watch.world.text("note")

@@ -8,7 +8,7 @@ from slurm_robust.claim import Claim
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
-from slurm_robust.supervise.job import JobContext
+from slurm_robust.supervise.job import SupervisedJob
 
 
 class Refusing:
@@ -31,9 +31,9 @@ def test_a_claim_that_is_refused_keeps_slurms_words() -> None:
     """The story can say why; once Slurm takes it, nothing is left of that."""
     slurm = Refusing()
     claim = Claim("watching", "lineage")
-    context = JobContext(slurm, "c", slurm.job(JobRef(5)), None, claim)  # type: ignore[arg-type]
-    assert not asyncio.run(context.say(state="wants"))
-    assert "Access/permission denied" in context.refused
+    job = SupervisedJob(slurm, "c", slurm.job(JobRef(5)), None, claim)  # type: ignore[arg-type]
+    assert not asyncio.run(job.write_claim(state="wants"))
+    assert "Access/permission denied" in job.refused
     slurm.error = None
-    assert asyncio.run(context.say(state="wants"))
-    assert context.refused == ""
+    assert asyncio.run(job.write_claim(state="wants"))
+    assert job.refused == ""

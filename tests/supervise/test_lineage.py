@@ -12,9 +12,9 @@ import pytest
 
 from slurm_robust.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
 from slurm_robust.model import Failure, FailureCause
-from slurm_robust.supervise.incident.incident_folder import Folder
-from slurm_robust.supervise.recover import lineage
-from slurm_robust.supervise.recover.lineage import Lineage, Memory, Tally
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.recover import lineage_store
+from slurm_robust.supervise.recover.lineage import Lineage, LineageMemory, Tally
 
 HANG = Failure("hang at x", ("n1",))
 
@@ -45,43 +45,43 @@ def test_a_requeued_run_goes_on_from_its_own_words() -> None:
     """The Comment is newer than the folder, where it speaks of this run."""
     said = Claim(STATE_WATCHING, "a", restart=1, step=140, fruitless=2, incident="i")
     before = Claim(STATE_WANTS_REQUEUE, "a", restart=0)
-    kept = Memory("k", {"k": Lineage("a", 120, 1, failures=(HANG,))})
+    kept = LineageMemory("k", {"k": Lineage("a", 120, 1, failures=(HANG,))})
     assert kept.of("k", said, before) == Lineage("a", 140, 2, "i", failures=(HANG,))
-    assert Memory().of("k", said, before) == Lineage("a", 140, 2, "i")  # no folder, or another machine's
+    assert LineageMemory().of("k", said, before) == Lineage("a", 140, 2, "i")  # no folder, or another machine's
     assert kept.of("k", Claim(STATE_WATCHING, "new"), None) == kept.runs["k"]  # no Comment that could be written
 
 
 def test_the_preparing_run_does_not_wash_the_training_clean() -> None:
     """A script prepares, then trains. After each requeue the first succeeds, and the second still knows its tries."""
     trained = Lineage("t", 120, fruitless=2, incident="i", failures=(HANG,))
-    kept = Memory("train", {"train": trained})
+    kept = LineageMemory("train", {"train": trained})
     wanted = Claim(STATE_WANTS_REQUEUE, "t", restart=0, step=120, fruitless=2, incident="i")
     said = Claim(STATE_WATCHING, "t", restart=1, step=120, fruitless=2, incident="i")
     prepares = kept.of("prepare", said, wanted)
     assert (prepares.reached, prepares.fruitless, prepares.incident) == (-1, 0, "")
     assert prepares.id != "t"
-    after = Memory("prepare", kept.runs)
+    after = LineageMemory("prepare", kept.runs)
     assert after.of("train", Claim(STATE_WATCHING, "fresh", restart=1), None) == trained
 
 
 def test_a_run_that_is_over_is_forgotten(tmp_path: Path) -> None:
     """Another training may stand in its place in the next attempt; the other runs of the script stay."""
-    folder = Folder(tmp_path)
+    folder = IncidentFolder(tmp_path)
     tally = Tally(5.0, 2, 7)
-    lineage.save(folder, "a", Lineage("1", 5), Tally())
-    lineage.save(folder, "b", Lineage("2", 6), Tally())
-    assert lineage.load(folder) == Memory("b", {"a": Lineage("1", 5), "b": Lineage("2", 6)})
-    lineage.save(folder, "a", None, tally)
-    assert lineage.load(folder) == Memory("a", {"b": Lineage("2", 6)}, tally)
+    lineage_store.save(folder, "a", Lineage("1", 5), Tally())
+    lineage_store.save(folder, "b", Lineage("2", 6), Tally())
+    assert lineage_store.load(folder) == LineageMemory("b", {"a": Lineage("1", 5), "b": Lineage("2", 6)})
+    lineage_store.save(folder, "a", None, tally)
+    assert lineage_store.load(folder) == LineageMemory("a", {"b": Lineage("2", 6)}, tally)
 
 
 def test_a_memory_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     """Half a file, another version's, or nothing."""
-    folder = Folder(tmp_path)
-    assert lineage.load(folder) == Memory()
+    folder = IncidentFolder(tmp_path)
+    assert lineage_store.load(folder) == LineageMemory()
     for content in (b"half a fi", b"[]", b'{"runs": 5}', b'{"id": "abc", "failures": []}'):
         (tmp_path / "lineage.json").write_bytes(content)
-        assert lineage.load(folder) == Memory()
+        assert lineage_store.load(folder) == LineageMemory()
 
 
 def test_an_error_message_is_remembered_beyond_a_new_step() -> None:
@@ -105,16 +105,16 @@ def test_a_launch_that_slurm_refused_is_no_fruitless_attempt() -> None:
 
 def test_each_run_of_an_attempt_has_its_place(tmp_path: Path) -> None:
     """The order of the runs tells them apart, not their words. A supervisor that is started anew has its launcher's."""
-    folder = Folder(tmp_path)
+    folder = IncidentFolder(tmp_path)
     with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
         try:
-            assert lineage.place(folder, 0, first.pid) == 1
-            assert lineage.place(folder, 0, second.pid) == 2
-            assert lineage.place(folder, 0, first.pid) == 1, "the same launcher"
-            assert lineage.place(folder, 1, second.pid) == 1, "the next attempt counts anew"
+            assert lineage_store.place(folder, 0, first.pid) == 1
+            assert lineage_store.place(folder, 0, second.pid) == 2
+            assert lineage_store.place(folder, 0, first.pid) == 1, "the same launcher"
+            assert lineage_store.place(folder, 1, second.pid) == 1, "the next attempt counts anew"
             first.kill()
             first.wait()
-            assert lineage.place(folder, 0, os.getpid()) == 3, "a killed launcher keeps its place"
+            assert lineage_store.place(folder, 0, os.getpid()) == 3, "a killed launcher keeps its place"
         finally:
             first.kill()
             second.kill()
@@ -123,9 +123,9 @@ def test_each_run_of_an_attempt_has_its_place(tmp_path: Path) -> None:
 def test_runs_that_begin_together_have_different_places(tmp_path: Path) -> None:
     """`srobust run … &` many times: no lock is held, and none is needed."""
     source = (
-        "import os, sys, pathlib; from slurm_robust.supervise.recover import lineage; "
-        "from slurm_robust.supervise.incident.incident_folder import Folder; sys.stdin.read(); "
-        "print(lineage.place(Folder(pathlib.Path(sys.argv[1])), 0, os.getpid()))"
+        "import os, sys, pathlib; from slurm_robust.supervise.recover import lineage_store; "
+        "from slurm_robust.supervise.incident.incident_folder import IncidentFolder; sys.stdin.read(); "
+        "print(lineage_store.place(IncidentFolder(pathlib.Path(sys.argv[1])), 0, os.getpid()))"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-c", source, str(tmp_path / "job")]
@@ -142,22 +142,22 @@ def test_runs_that_begin_together_have_different_places(tmp_path: Path) -> None:
 def test_places_are_told_apart_where_nothing_can_be_written(tmp_path: Path) -> None:
     """A full disk: a place is had all the same, and training goes on."""
     (tmp_path / "calls").mkdir()  # no file can be written there
-    assert lineage.place(Folder(tmp_path, quiet=True), 0, os.getpid()) == 1
+    assert lineage_store.place(IncidentFolder(tmp_path, quiet=True), 0, os.getpid()) == 1
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "calls").write_text("0 5 77\n0 6 8")  # the last line was cut off by a full disk
-    assert lineage.place(Folder(tmp_path / "other"), 0, os.getpid()) == 3
+    assert lineage_store.place(IncidentFolder(tmp_path / "other"), 0, os.getpid()) == 3
 
 
 def test_what_was_reached_does_not_fall() -> None:
     """An attempt that resumed at an older step has told that step, and was then requeued by somebody else."""
-    kept = Memory("k", {"k": Lineage("a", reached=120, fruitless=1)})
+    kept = LineageMemory("k", {"k": Lineage("a", reached=120, fruitless=1)})
     said = Claim(STATE_WATCHING, "a", restart=1, step=101, fruitless=1)
     assert kept.of("k", said, Claim(STATE_WATCHING, "a", restart=0)).reached == 120
 
 
 def test_the_incident_of_an_attempt_that_slurm_ended_before_it_spoke_is_gone_on_with() -> None:
     """A node died: the page is written, and Slurm requeued the job before its Comment told of the incident."""
-    kept = Memory("k", {"k": Lineage("a", reached=24, incident="9-r0-1795227700")})
+    kept = LineageMemory("k", {"k": Lineage("a", reached=24, incident="9-r0-1795227700")})
     for before in ("", "9-r0-1795227617"):
         said = Claim(STATE_WATCHING, "a", restart=1, step=24, incident=before)
         assert kept.of("k", said, Claim(STATE_WATCHING, "a", restart=0)).incident == "9-r0-1795227700"

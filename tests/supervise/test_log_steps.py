@@ -31,20 +31,20 @@ from slurm_robust.supervise.watch.log_steps import Counters
 )
 def test_progress_lines_of_the_usual_programs(line: str, step: int | None) -> None:
     """Megatron, Lightning, Hugging Face, DeepSpeed, torchtitan, own loops."""
-    assert Counters().news(line) == step
+    assert Counters().progress(line) == step
 
 
 def test_a_sites_own_pattern_replaces_ours() -> None:
     """With `log_pattern`, nothing else counts."""
     own = re.compile(r"tick (?P<step>\d+)")
-    assert Counters().news("tick 5", own) == 5
-    assert Counters().news("step 9", own) is None
+    assert Counters().progress("tick 5", own) == 5
+    assert Counters().progress("step 9", own) is None
 
 
 def read(*lines: str, own: re.Pattern[str] | None = None) -> list[int | None]:
     """What is news in these lines."""
     counters = Counters()
-    return [counters.news(line, own) for line in lines]
+    return [counters.progress(line, own) for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_a_job_that_hangs_falls_silent_whatever_it_repeats(
     at = [reached + number for number in stuck]
     counters = Counters()
     for number in past:
-        counters.news(f"step {number}")
-    counters.news(f"step {reached - 1}")
+        counters.progress(f"step {number}")
+    counters.progress(f"step {reached - 1}")
     for number in at:
-        counters.news(f"step {number}")
+        counters.progress(f"step {number}")
     again = data.draw(st.lists(st.sampled_from(at), max_size=50))
-    assert [counters.news(f"step {number}") for number in again] == [None] * len(again)
+    assert [counters.progress(f"step {number}") for number in again] == [None] * len(again)
 
 
 @given(st.lists(NUMBERS, max_size=30), st.integers(0, 1000), st.integers(1, 500), st.integers(1, 20))
@@ -113,9 +113,9 @@ def test_a_counter_that_rises_is_life_whatever_was_printed_before(
     """At most its first number is no news: whatever stood in the output before, a training that goes on is seen."""
     counters = Counters()
     for number in past:
-        counters.news(f"step {number}")
+        counters.progress(f"step {number}")
     rising = [first + i * stride for i in range(count + 5)]
-    news = [counters.news(f"step {number}") for number in rising]
+    news = [counters.progress(f"step {number}") for number in rising]
     assert news[4:] == rising[4:]
 
 
@@ -125,14 +125,14 @@ def test_every_epoch_is_life(length: int, epochs: int, total: bool) -> None:
     counters = Counters()
     for _ in range(epochs):
         lines = [f"| {i}/{length} [" if total else f"step {i} loss" for i in range(length)]
-        assert sum(counters.news(line) is not None for line in lines) >= length - 1
+        assert sum(counters.progress(line) is not None for line in lines) >= length - 1
 
 
 def told(*lines: str) -> Counters:
     """After these lines."""
     counters = Counters()
     for line in lines:
-        counters.news(line)
+        counters.progress(line)
     return counters
 
 

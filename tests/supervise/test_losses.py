@@ -5,61 +5,68 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import types
 from pathlib import Path
-from typing import Any
 
 import pytest
+from supervised import World
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import HealthLog
 from slurm_robust.checkpoint.health import health_log, rollback, rollback_log
 from slurm_robust.checkpoint.health.loss_health import HealthLimits
+from slurm_robust.config import Config
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.exit_causes import bad_loss_line
+from slurm_robust.model import Mode
+from slurm_robust.policy.job.bad_loss import BadLoss
+from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.watch import losses as losses_module
-from slurm_robust.supervise.watch.fleet import Fleet
 from slurm_robust.supervise.watch.losses import Losses
 
 
-def supervisor(directory: Path | str, *, acting: bool = True) -> Any:
-    """As much of one as losses need."""
-    fleet = Fleet("1.0.1")
-    fleet.feed({"t": "rank", "n": "n1", "rank": 0, "pid": 7, "step_id": "0", "at": 0.0, "world": 1}, 0.0)
-    return types.SimpleNamespace(
-        checkpoint_dir=str(directory),
-        acting=acting,
-        present=types.SimpleNamespace(fleet=fleet, scene=types.SimpleNamespace(exits={}), step=-1),
-        config=types.SimpleNamespace(checkpoint=types.SimpleNamespace(rollbacks=2)),
-        folder=types.SimpleNamespace(tell=lambda *_, **__: None),
-    )
+class Training:
+    """One rank that reports its loss."""
 
+    def __init__(self, directory: Path | str, folder: Path, *, acting: bool = True) -> None:
+        config = Config(mode=Mode.ACT if acting else Mode.OBSERVE)
+        self.world = World(folder / "story", config=config, checkpoint_dir=str(directory))
+        self.attempt = self.world.attempt()
+        self.world.finds_ranks(1)
+        self.losses = self.new_losses()
 
-async def told(losses: Losses, of: Any, step: int, loss: float | str | None) -> None:
-    """An agent tells it, and it is taken in."""
-    of.present.fleet.feed({"t": "p", "n": "n1", "r": [[0, step, "train", 1.0, step, loss, None, None]]}, 1.0)
-    losses.take()
-    if losses._work is not None:
-        await losses._work
+    def new_losses(self) -> Losses:
+        """Those of another supervisor."""
+        return Losses(self.world.session)
+
+    async def reports(self, step: int, loss: float | str | None) -> None:
+        """An agent reports it, and it is taken."""
+        entry = [0, step, "train", 1.0, step, loss, None, None]
+        self.attempt.fleet.feed(from_agent({"t": "p", "n": "n1", "r": [entry]}), 1.0)
+        self.losses.take(self.attempt)
+        if self.losses._work is not None:
+            await self.losses._work
+
+    async def bad(self) -> BadLoss | None:
+        """What is wrong with the loss."""
+        return await self.losses.bad(self.attempt)
 
 
 def test_progress_makes_a_record_and_a_way_back(tmp_path: Path) -> None:
     """A program that only reports progress: NaN after 250 good steps, and back to a checkpoint from well before."""
-    of = supervisor(tmp_path)
+    of = Training(tmp_path, tmp_path)
 
     async def story() -> None:
-        losses = Losses(of)
         for step in range(1, 251):
-            await told(losses, of, step, 2.0)
+            await of.reports(step, 2.0)
             if step % 50 == 0:
                 checkpoint.save(tmp_path, step, {"x": step})
-        assert await losses.bad() is None
-        await told(losses, of, 251, "nan")
-        found = await losses.bad()
+        assert await of.bad() is None
+        await of.reports(251, "nan")
+        found = await of.bad()
         assert found is not None
         # What was told before the file was read first is not known: one step.
         assert (found.healthy_step, found.before, found.limit) == (150, 0, 2)
-        text, step = await losses.go_back()
+        text, step = await of.losses.go_back()
         assert ("back to step 150" in text, step) == (True, 150)
 
     asyncio.run(story())
@@ -69,24 +76,24 @@ def test_progress_makes_a_record_and_a_way_back(tmp_path: Path) -> None:
 def test_a_programs_own_record_is_left_alone(tmp_path: Path) -> None:
     """It sees every step; ours would be coarser. Also where it begins to write after us."""
     own = HealthLog(tmp_path, HealthLimits(settle_steps=3))
-    of = supervisor(tmp_path)
+    of = Training(tmp_path, tmp_path)
 
-    async def story(losses: Losses) -> None:
+    async def story() -> None:
         for step in range(1, 5):
-            await told(losses, of, step, "nan")
-        assert await losses.bad() is None
+            await of.reports(step, "nan")
+        assert await of.bad() is None
 
     own.observe(1, loss=2.0)
-    asyncio.run(story(Losses(of)))
+    asyncio.run(story())
     (tmp_path / health_log.HEALTH_NAME).unlink()
 
     async def later() -> None:
-        losses = Losses(of)
-        await told(losses, of, 1, 2.0)
-        await told(losses, of, 2, 2.0)
+        of.losses = of.new_losses()
+        await of.reports(1, 2.0)
+        await of.reports(2, 2.0)
         own.write()
-        await told(losses, of, 3, "nan")
-        assert await losses.bad() is None
+        await of.reports(3, "nan")
+        assert await of.bad() is None
 
     asyncio.run(later())
     record, _ = health_log.read(tmp_path)
@@ -98,13 +105,12 @@ def test_a_programs_own_record_is_left_alone(tmp_path: Path) -> None:
 def test_nothing_is_written_where_nobody_wants_it(tmp_path: Path, directory: str, *, acting: bool) -> None:
     """No folder of checkpoints is named, or the site only observes."""
     where = tmp_path / directory if directory else ""
-    of = supervisor(where, acting=acting)
+    of = Training(where, tmp_path, acting=acting)
 
     async def story() -> None:
-        losses = Losses(of)
         for step in range(1, 4):
-            await told(losses, of, step, "nan")
-        assert await losses.bad() is None
+            await of.reports(step, "nan")
+        assert await of.bad() is None
 
     asyncio.run(story())
     assert not list(tmp_path.rglob("*.json"))
@@ -117,12 +123,12 @@ def test_last_words_count(tmp_path: Path) -> None:
         own.observe(step, loss=2.0)
         checkpoint.save(tmp_path, step, {"x": step})
     own.write()
-    of = supervisor(tmp_path)
-    of.present.scene.exits[0] = RankExit(0, "n1", 1.0, 1, None, ("x", "FloatingPointError: loss is nan"))
-    of.present.step = 9
+    of = Training(tmp_path, tmp_path)
+    of.attempt.exits[0] = RankExit(0, "n1", 1.0, 1, 0, ("x", "FloatingPointError: loss is nan"))
 
     async def story() -> None:
-        found = await Losses(of).bad()
+        await of.reports(9, None)
+        found = await of.bad()
         assert found is not None
         assert (found.why, found.healthy_step) == ("FloatingPointError: loss is nan", 6)
 
@@ -131,20 +137,19 @@ def test_last_words_count(tmp_path: Path) -> None:
 
 def test_a_file_system_that_hangs_keeps_no_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of the loss then, and that is said; the same for what cannot be read."""
-    of, released = supervisor(tmp_path), threading.Event()
-    notes: list[str] = []
-    of.folder.tell = lambda kind, text: notes.append(text)
+    of, released = Training(tmp_path, tmp_path), threading.Event()
     HealthLog(tmp_path).observe(1, loss=math.nan)
     (tmp_path / rollback_log.ROLLBACKS_NAME).write_text("{")
 
     async def story() -> None:
-        assert await Losses(of).bad() is None
+        assert await of.bad() is None
         monkeypatch.setattr(losses_module, "_PATIENCE_S", 0.2)
         monkeypatch.setattr(rollback, "due", lambda *_, **__: released.wait(20))
-        assert await Losses(of).bad() is None
+        assert await of.bad() is None
         released.set()
 
     asyncio.run(story())
+    notes = [str(line["text"]) for line in of.world.story]
     assert rollback_log.ROLLBACKS_NAME in notes[0]
     assert "no answer in 0.2 s" in notes[1]
 

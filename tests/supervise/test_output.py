@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.watch.log_steps import Counters
 from slurm_robust.supervise.watch.output import OutputFile, read_exit, tasks
 
@@ -35,7 +35,7 @@ def test_exits_that_srun_tells_of(line: str, expected: list[tuple[int, int | Non
 @given(st.text(max_size=200))
 def test_no_line_is_an_error(line: str) -> None:
     """Whatever a program prints."""
-    Counters().news(line)
+    Counters().progress(line)
     read_exit(line)
     assert isinstance(tasks(line), list)
 
@@ -50,22 +50,22 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
     path = tmp_path / "slurm-1.out"
     path.write_text("step 5\n")
     out = OutputFile(path)
-    assert out.poll().step is None
+    assert out.poll(1.0).step is None
     with path.open("a") as f:
         f.write("step 6\nste")
-    assert out.poll().step == 6
+    assert out.poll(1.0).step == 6
     with path.open("a") as f:
         f.write("p 7\nsrun: error: n1: task 0: Killed\n")
-    found = out.poll()
+    found = out.poll(1.0)
     assert found.step == 7
     assert [e.signal for e in found.exits] == [9]
     path.write_text("step 1\nstep 2\n")
-    assert out.poll().step == 2
+    assert out.poll(1.0).step == 2
 
 
 def test_a_missing_file_says_nothing(tmp_path: Path) -> None:
     """No output file is no error."""
-    assert OutputFile(tmp_path / "none").poll().step is None
+    assert OutputFile(tmp_path / "none").poll(1.0).step is None
 
 
 def test_who_was_cancelled_is_told_by_step_and_a_lost_node_is_no_cancellation(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_who_was_cancelled_is_told_by_step_and_a_lost_node_is_no_cancellation(tm
         "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
         "slurmstepd: error: *** STEP 5.2 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO NODE FAILURE, SEE LOG ***\n"
     )
-    assert out.poll().cancelled == ["5.1", "5"]
+    assert out.poll(1.0).cancelled == ["5.1", "5"]
 
 
 def test_cudas_own_words_are_no_oom_kill(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_cudas_own_words_are_no_oom_kill(tmp_path: Path) -> None:
     path.touch()
     out = OutputFile(path)
     path.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB\n")
-    assert out.poll().oom == []
+    assert out.poll(1.0).oom == []
     with path.open("a") as f:
         f.write("slurmstepd: error: Detected 1 oom_kill event in StepId=5.0. Some of the step tasks\n")
-    assert len(out.poll().oom) == 1
+    assert len(out.poll(1.0).oom) == 1
 
 
 OUR_LINES = (
@@ -136,12 +136,12 @@ def test_what_we_and_slurm_say_is_no_progress(tmp_path: Path, line: str, front: 
     path.touch()
     out = OutputFile(path, re.compile(pattern) if pattern else None)
     grows(path, "step 40 | 40/391 [00:10<05:00, 1.2it/s]\n")
-    assert out.poll().step == 40
+    assert out.poll(1.0).step == 40
     for before in ("", "\r", "\rstep 40 | 40/391 [00:10<05:00, 1.2it/s]"):
         grows(path, f"{before}{front}{line}\n")
-        assert out.poll().step is None, before
+        assert out.poll(1.0).step is None, before
     grows(path, "\rstep 41 | 41/391 [00:11<05:00, 1.2it/s]")
-    assert out.poll().step == 41, "what the program says next counts"
+    assert out.poll(1.0).step == 41, "what the program says next counts"
 
 
 def test_our_own_lines_are_not_the_programs_last_words_and_no_exits(tmp_path: Path) -> None:
@@ -152,10 +152,10 @@ def test_our_own_lines_are_not_the_programs_last_words_and_no_exits(tmp_path: Pa
     quoted = "srun: error: n1: task 0: Killed"
     grows(path, f"loss 2.3srobust: 09:13:41 the watch step ended (exit 1): {quoted}\n")
     grows(path, "srobust: 09:13:42 *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n")
-    found = out.poll()
+    found = out.poll(1.0)
     assert (found.exits, found.cancelled, [line for _, line in out.lines]) == ([], [], ["loss 2.3"])
     grows(path, f"\r| 12/391 [00:10]{quoted}\n")
-    assert [e.task for e in out.poll().exits] == [0], "Slurm's own word counts, also behind a bar"
+    assert [e.task for e in out.poll(1.0).exits] == [0], "Slurm's own word counts, also behind a bar"
 
 
 def test_a_bar_is_read_when_it_is_drawn(tmp_path: Path) -> None:
@@ -164,18 +164,18 @@ def test_a_bar_is_read_when_it_is_drawn(tmp_path: Path) -> None:
     path.touch()
     out = OutputFile(path)
     grows(path, "\r  3%|▎   | 12/391 [00:10<05:00]")
-    assert out.poll().step == 12
+    assert out.poll(1.0).step == 12
     grows(path, "\nsome warning\n")
-    assert out.poll().step is None
+    assert out.poll(1.0).step is None
     grows(path, "step 1")
-    assert out.poll().step is None, "the number may go on"
+    assert out.poll(1.0).step is None, "the number may go on"
     grows(path, "3 loss=2")
-    assert out.poll().step == 13
+    assert out.poll(1.0).step == 13
 
 
 def test_a_text_of_ours_with_several_lines_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Else its second line would stand in the job's output without our mark."""
-    Folder(tmp_path).tell("note", "it failed:\n  step 12\n")
+    IncidentFolder(tmp_path).log_event("note", "it failed:\n  step 12\n")
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
     assert printed.endswith("it failed:; step 12\n")
@@ -189,9 +189,9 @@ def test_no_line_of_ours_is_ever_news(before: str, line: str, front: str) -> Non
         path.touch()
         out = OutputFile(path)
         grows(path, before + front)
-        out.poll()
+        out.poll(1.0)
         grows(path, line + "\n")
-        assert out.poll().step is None
+        assert out.poll(1.0).step is None
 
 
 def test_the_files_of_an_attempt_share_what_was_said(tmp_path: Path) -> None:
@@ -202,6 +202,6 @@ def test_the_files_of_an_attempt_share_what_was_said(tmp_path: Path) -> None:
         path.touch()
     files = [OutputFile(path, counters=counters) for path in (first, copy)]
     grows(first, "step 1\nstep 2\nstep 3\nstep 4\n")
-    assert files[0].poll().step == 4
+    assert files[0].poll(1.0).step == 4
     grows(copy, "2026-01-01 09:00 step 2\n2026-01-01 09:00 step 3\n2026-01-01 09:00 step 4\n")
-    assert files[1].poll().step is None
+    assert files[1].poll(1.0).step is None

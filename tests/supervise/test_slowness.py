@@ -1,22 +1,17 @@
-"""A slow machine is announced when two looks agree, and nothing else is done."""
+"""A slow machine is announced when two judgements agree, and nothing else is done."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from supervised import World
 
-from slurm_robust.config import Config
 from slurm_robust.localize.slow.timings import Timing
 from slurm_robust.localize.slow.timings_file import read_timings
-from slurm_robust.supervise.incident.incident_folder import Folder
-from slurm_robust.supervise.incident.investigation import Scene
 from slurm_robust.supervise.watch import slowness
-from slurm_robust.supervise.watch.fleet import Fleet
 from slurm_robust.supervise.watch.slowness import Slowness
 
 
@@ -24,12 +19,11 @@ class Job:
     """Sixteen ranks on four nodes, and the story of their supervisor."""
 
     def __init__(self, folder: Path) -> None:
-        self.fleet = Fleet("a")
+        self.world = World(folder / "story", layout={"dp": 16})
         self.path = folder / "story"
-        present = SimpleNamespace(fleet=self.fleet, scene=Scene((), {"dp": 16}))
-        self.supervisor = SimpleNamespace(config=Config(), folder=Folder(self.path, quiet=True), present=present)
-        self.looks = Slowness(self.supervisor, 0.0)  # type: ignore[arg-type]
-        self.now_s = 0.0
+        attempt = self.world.attempt(layout={"dp": 16})
+        self.fleet = attempt.fleet
+        self.slowness = Slowness(self.world.session, attempt)
         self.step = 0
 
     def train(self, steps: int, slow: int | None) -> None:
@@ -41,32 +35,31 @@ class Job:
                 self.fleet.timings.add(Timing(rank, step, 1.3, compute, None, f"n{rank // 4}"))
         self.step += steps
 
-    def look(self) -> None:
-        """Let the next look come due, and end."""
-        self.now_s += 100_000.0
+    def judge(self) -> None:
+        """Let the next judgement come due, and end."""
+        self.world.clock.at_s += 100_000.0
 
         async def wait() -> None:
-            self.looks.due(self.now_s)
-            if self.looks._look is not None:
-                await self.looks._look
+            self.slowness.poll()
+            if self.slowness._task is not None:
+                await self.slowness._task
 
         asyncio.run(wait())
-        self.looks._look = None
+        self.slowness._task = None
 
     @property
-    def told(self) -> list[dict[str, object]]:
+    def story(self) -> list[dict[str, object]]:
         """Lines of the story."""
-        path = self.path / "story.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return self.world.story
 
 
-def test_two_looks_that_agree_are_told_once(tmp_path: Path) -> None:
+def test_two_judgements_that_agree_are_reported_once(tmp_path: Path) -> None:
     """The line names the node and says that nothing is done; its file says the same to `localize --timings`."""
     job = Job(tmp_path)
     for _ in range(4):
         job.train(30, slow=6)
-        job.look()
-    (line,) = job.told
+        job.judge()
+    (line,) = job.story
     assert line["kind"] == "slow"
     assert line["nodes"] == ["n1"]
     assert "nothing is done" in str(line["text"])
@@ -76,27 +69,27 @@ def test_two_looks_that_agree_are_told_once(tmp_path: Path) -> None:
     assert (len(read.timings.ranks), len(read.timings.steps)) == (16, 60)
 
 
-def test_one_look_is_not_enough(tmp_path: Path) -> None:
-    """A slowness that is gone at the second look is no news; nor are old steps seen twice."""
+def test_one_judgement_is_not_enough(tmp_path: Path) -> None:
+    """A slowness that is gone at the second judgement is no news; nor are old steps seen twice."""
     job = Job(tmp_path)
     job.train(100, slow=6)
-    job.look()
-    job.look()
+    job.judge()
+    job.judge()
     job.train(100, slow=None)
-    job.look()
-    assert job.told == []
+    job.judge()
+    assert job.story == []
 
 
-def test_few_steps_are_not_looked_at(tmp_path: Path) -> None:
+def test_few_steps_are_not_judged(tmp_path: Path) -> None:
     """No rank tells its times: nothing is begun."""
     job = Job(tmp_path)
-    job.look()
+    job.judge()
     job.train(3, slow=6)
-    job.look()
-    assert job.told == []
+    job.judge()
+    assert job.story == []
 
 
-def test_a_fault_of_ours_is_told_and_ends_the_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_is_reported_and_ends_the_judgements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervision goes on."""
 
     def fails(_: object) -> None:
@@ -107,7 +100,7 @@ def test_a_fault_of_ours_is_told_and_ends_the_looks(tmp_path: Path, monkeypatch:
     job = Job(tmp_path)
     for _ in range(3):
         job.train(30, slow=6)
-        job.look()
-    (line,) = job.told
+        job.judge()
+    (line,) = job.story
     assert line["kind"] == "note"
     assert "broken" in str(line["text"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from slurm_robust.config import SuperviseConfig
-from slurm_robust.supervise.watch.suspicion import Level, RankProgress, StepTimes, assess
+from slurm_robust.supervise.watch.suspicion import RankProgress, SilenceLevel, StepTimes, assess
 
 CONFIG = SuperviseConfig()
 
@@ -22,9 +22,9 @@ def test_suspected_within_three_p99_and_two_seconds() -> None:
     """The target of the design: not before, and not after."""
     steps = steps_of(0.5)
     rank = RankProgress(0, 50, "train", 2000.0)
-    assert assess([rank], steps, 2003.4, CONFIG).level is Level.QUIET
+    assert assess([rank], steps, 2003.4, CONFIG).level is SilenceLevel.QUIET
     found = assess([rank], steps, 2003.6, CONFIG)
-    assert found.level is Level.SUSPECT
+    assert found.level is SilenceLevel.SUSPECT
     assert found.ranks == (0,)
     assert "3.5" in found.why
 
@@ -32,33 +32,33 @@ def test_suspected_within_three_p99_and_two_seconds() -> None:
 def test_overdue_past_the_action_limit() -> None:
     """Then it is acted on, whatever the stacks say."""
     rank = RankProgress(0, 50, "train", 2000.0)
-    assert assess([rank], steps_of(0.5), 2000 + CONFIG.action_limit_s + 1, CONFIG).level is Level.OVERDUE
+    assert assess([rank], steps_of(0.5), 2000 + CONFIG.action_limit_s + 1, CONFIG).level is SilenceLevel.OVERDUE
 
 
 def test_a_young_attempt_has_no_own_p99() -> None:
     """Fewer than `min_steps` steps: only the action limit counts."""
     rank = RankProgress(0, 2, "train", 2000.0)
-    assert assess([rank], steps_of(0.1, 2), 2100.0, CONFIG).level is Level.QUIET
+    assert assess([rank], steps_of(0.1, 2), 2100.0, CONFIG).level is SilenceLevel.QUIET
 
 
 def test_start_up_has_its_own_limit() -> None:
     """Compiling, loading and waiting for peers take their time."""
     rank = RankProgress(0, -1, "startup", 2000.0)
-    assert assess([rank], StepTimes(), 2000 + CONFIG.startup_limit_s - 1, CONFIG).level is Level.QUIET
-    assert assess([rank], StepTimes(), 2000 + CONFIG.startup_limit_s + 1, CONFIG).level is Level.OVERDUE
+    assert assess([rank], StepTimes(), 2000 + CONFIG.startup_limit_s - 1, CONFIG).level is SilenceLevel.QUIET
+    assert assess([rank], StepTimes(), 2000 + CONFIG.startup_limit_s + 1, CONFIG).level is SilenceLevel.OVERDUE
 
 
 def test_an_announced_pause_covers_the_ranks_that_wait_for_it() -> None:
     """Rank 0 evaluates; the others stand in a barrier, in phase train."""
     ranks = [RankProgress(0, 50, "evaluate", 2000.0), RankProgress(1, 50, "train", 2000.0)]
-    assert assess(ranks, steps_of(0.5), 2100.0, CONFIG).level is Level.QUIET
+    assert assess(ranks, steps_of(0.5), 2100.0, CONFIG).level is SilenceLevel.QUIET
 
 
 def test_an_announced_limit_is_the_programs_word() -> None:
     """Beyond `phase(…, timeout_s=60)` something is wrong, long before the site's own limit."""
     ranks = [RankProgress(0, 50, "evaluate", 2000.0, 60.0), RankProgress(1, 50, "train", 2000.0)]
-    assert assess(ranks, steps_of(0.5), 2059.0, CONFIG).level is Level.QUIET
-    assert assess(ranks, steps_of(0.5), 2061.0, CONFIG).level is Level.OVERDUE
+    assert assess(ranks, steps_of(0.5), 2059.0, CONFIG).level is SilenceLevel.QUIET
+    assert assess(ranks, steps_of(0.5), 2061.0, CONFIG).level is SilenceLevel.OVERDUE
 
 
 def test_one_silent_rank_among_moving_ones_is_named() -> None:
@@ -72,7 +72,7 @@ def test_a_long_step_raises_the_limit_for_the_next() -> None:
     steps = steps_of(0.5, 20)
     steps.saw(0, 21, 1010.0 + 30.0)
     rank = RankProgress(0, 21, "train", 2000.0)
-    assert assess([rank], steps, 2060.0, CONFIG).level is Level.QUIET
+    assert assess([rank], steps, 2060.0, CONFIG).level is SilenceLevel.QUIET
 
 
 def test_a_resumed_counter_starts_over() -> None:
@@ -85,14 +85,14 @@ def test_a_resumed_counter_starts_over() -> None:
 
 def test_nobody_reporting_is_quiet() -> None:
     """No rank, no suspicion."""
-    assert assess([], StepTimes(), 5.0, CONFIG).level is Level.QUIET
+    assert assess([], StepTimes(), 5.0, CONFIG).level is SilenceLevel.QUIET
 
 
 def test_a_checkpoint_of_sixteen_thousand_ranks_is_assessed_in_one_look() -> None:
     """Every rank announces the same pause; the work grows with their number, not with its square."""
     ranks = [RankProgress(r, 50, "checkpoint", 2000.0, 600.0) for r in range(16_384)]
     began_s = time.process_time()
-    assert assess(ranks, steps_of(0.5), 2100.0, CONFIG).level is Level.QUIET
+    assert assess(ranks, steps_of(0.5), 2100.0, CONFIG).level is SilenceLevel.QUIET
     assert time.process_time() - began_s < 2.0, "with the square it was most of a minute"
 
 
@@ -102,13 +102,13 @@ def test_log_lines_are_judged_by_their_own_interval() -> None:
     for i in range(8):
         steps.saw(-1, 1000 * i, 200.0 * i)
     line = RankProgress(-1, 7000, "train", 1400.0)
-    assert assess([line], steps, 1400.0 + 500, CONFIG).level is Level.QUIET
-    assert assess([line], steps, 1400.0 + 700, CONFIG).level is Level.SUSPECT
+    assert assess([line], steps, 1400.0 + 500, CONFIG).level is SilenceLevel.QUIET
+    assert assess([line], steps, 1400.0 + 700, CONFIG).level is SilenceLevel.SUSPECT
     slow = StepTimes()
     for i in range(8):
         slow.saw(-1, i, 3000.0 * i)
     late = RankProgress(-1, 7, "train", 21000.0)
-    assert assess([late], slow, 21000.0 + CONFIG.action_limit_s + 60, CONFIG).level is Level.QUIET
+    assert assess([late], slow, 21000.0 + CONFIG.action_limit_s + 60, CONFIG).level is SilenceLevel.QUIET
 
 
 def test_a_first_line_does_not_end_the_patience_of_the_start() -> None:
@@ -116,4 +116,4 @@ def test_a_first_line_does_not_end_the_patience_of_the_start() -> None:
     steps = StepTimes()
     steps.saw(-1, 1, 10.0)
     line = RankProgress(-1, 1, "train", 10.0)
-    assert assess([line], steps, 10.0 + CONFIG.action_limit_s + 60, CONFIG).level is Level.QUIET
+    assert assess([line], steps, 10.0 + CONFIG.action_limit_s + 60, CONFIG).level is SilenceLevel.QUIET

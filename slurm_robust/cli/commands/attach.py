@@ -18,13 +18,14 @@ from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import job
 from slurm_robust.supervise.incident import incident_folder
 from slurm_robust.supervise.launch import options, srun_command
-from slurm_robust.supervise.launch.attached_step import Attached, connection
-from slurm_robust.supervise.launch.supervisor_lock import Sole
+from slurm_robust.supervise.launch.attached_step import AttachedStep, connection
+from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
+from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch.output import own_output_files
 
 
-def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: str | None) -> options.OwnOptions:
+def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: str | None) -> options.RunOptions:
     """The options that `srobust run` has too, under its rules."""
     given = {"checkpoint-dir": checkpoint_dir, "hang-timeout": hang_timeout, "layout": layout}
     if act:
@@ -35,18 +36,20 @@ def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: st
         raise click.UsageError(str(error).replace("--robust-", "--", 1)) from None
 
 
-def _speaker(context: job.JobContext, attached: Attached | None, *, act: bool) -> tuple[Sole | None, bool]:
-    """The lock that allows one supervisor at a time to write the job's claim, and whether this one has it.
+def _speaker(
+    supervised: job.SupervisedJob, attached: AttachedStep | None, *, act: bool
+) -> tuple[SupervisorLock | None, bool]:
+    """What keeps others from speaking for the job, and whether this watch is the one that does.
 
     A step's own watch, which the plugin starts with its srun, also reports to the daemon what it would do, unless an
     acting supervisor writes the claim. A person who only observes writes nothing into the job.
     """
-    acting = Sole(context.cluster, context.name)
+    acting = SupervisorLock(supervised.cluster, supervised.name)
     if attached is None or not (act or attached.launcher):
         return None, act
     if act:
         return acting, acting.claim()
-    observing = Sole(context.cluster, f"{context.name}-observed")
+    observing = SupervisorLock(supervised.cluster, f"{supervised.name}-observed")
     return observing, observing.claim() and not acting.taken
 
 
@@ -106,9 +109,9 @@ def command(
     try:
         config = own.applied(site.load(config_path))
         ref = JobRef.parse(job_id)
-        context = job.read(connect(config.slurm), ref)
-        # Agents distinguish jobs of two clusters on one machine by it, and only a job's own environment has it.
-        os.environ.setdefault("SLURM_CLUSTER_NAME", context.cluster)
+        supervised = job.read(connect(config.slurm), ref)
+        # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
+        os.environ.setdefault("SLURM_CLUSTER_NAME", supervised.cluster)
     except SlurmError as error:
         click.echo(f"srobust attach: {slurm_words(error)}", err=True)
         sys.exit(3)
@@ -117,37 +120,37 @@ def command(
         sys.exit(3)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if context.job.state != "RUNNING":
-        click.echo(f"srobust attach: {not_running(job_id, context.job.state)}", err=True)
+    if supervised.info.state != "RUNNING":
+        click.echo(f"srobust attach: {not_running(job_id, supervised.info.state)}", err=True)
         sys.exit(3)
-    if context.job.hetjob_id:
+    if supervised.info.hetjob_id:
         click.echo(f"srobust attach: job {job_id} is part of a heterogeneous job, which is not supervised", err=True)
         sys.exit(3)
-    attached = Attached(step, launcher or 0, connection(os.environ)) if step is not None else None
-    sole, alone = _speaker(context, attached, act=act)
+    attached = AttachedStep(step, launcher or 0, connection(os.environ)) if step is not None else None
+    lock, alone = _speaker(supervised, attached, act=act)
     if not act or not alone:
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
-        context.can_claim = context.can_claim and alone
-    # srun's own output file is certain; Slurm may only know the pattern of its name.
+        supervised.can_claim = supervised.can_claim and alone
+    # srun's own output tells more than Slurm, which may know the file by its pattern only.
     files = own_output_files(launcher) if launcher else []
-    if not files and (output := context.output()) is not None:
-        files = [output]
-    path = incident_folder.beside(files[0] if files else None, context.name, Path(context.job.work_dir or "."))
-    supervisor = Supervisor(
-        context,
+    if not files and (told := supervised.output()) is not None:
+        files = [told]
+    path = incident_folder.beside(files[0] if files else None, supervised.name, Path(supervised.info.work_dir or "."))
+    session = Session(
+        supervised,
         config,
-        incident_folder.Folder(where / path.name if where else path),
+        incident_folder.IncidentFolder(where / path.name if where else path),
         attached=attached,
         checkpoint_dir=own.checkpoint_dir,
         output_files=tuple(files),
         layout=own.layout,
         layout_order=own.layout_order,
-        sole=sole if act and alone else None,
+        lock=lock if act and alone else None,
     )
     try:
-        asyncio.run(supervisor.run())
+        asyncio.run(Supervisor(session).run())
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        if sole is not None:
-            sole.release()
+        if lock is not None:
+            lock.release()

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from slurm_robust.localize.verdict_text import to_json, to_text
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
-from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.incident.investigation import merge
 from slurm_robust.supervise.watch.live_stacks import LiveCapture, LiveStacksError, live_captures
 
@@ -141,7 +142,7 @@ async def _show(found: AsyncGenerator[LiveCapture, None], *, as_json: bool, save
             if as_json:
                 click.echo(_as_json(look, click.get_current_context().params["job_id"]))
                 continue
-            now = merge(look.archives, look.missing).capture
+            now = merge(look.archives, look.missing, time.time()).capture
             if look.round > 1 and sys.stdout.isatty():
                 click.echo(_REDRAW, nl=False)
             elif look.round > 1:
@@ -161,7 +162,7 @@ async def _judge(
     async with contextlib.aclosing(found):
         async for look in found:
             _keep(look, save)
-            captures.append(merge(look.archives, look.missing).capture)
+            captures.append(merge(look.archives, look.missing, time.time()).capture)
             click.echo(f"round {look.round} of {count}", err=True)
     nodes = {rank.rank: rank.node for capture in captures for rank in capture.ranks}
     verdict = judge_repeated(Evidence(max(nodes, default=-1) + 1, nodes, tuple(captures)))
@@ -175,7 +176,7 @@ async def _judge(
 
 def _keep(look: LiveCapture, save: Path | None) -> None:
     if save is not None:
-        Folder(save.parent, quiet=True).write_archives(save.name, look.round, look.archives)
+        IncidentFolder(save.parent, quiet=True).write_archives(save.name, look.round, look.archives)
 
 
 def _as_json(look: LiveCapture, job: str, **more: object) -> str:

@@ -1,4 +1,4 @@
-"""Is a disk (still) full? Asked once ranks say so: an attempt on a full disk would fail where the last one did."""
+"""Is a disk still full? Checked once ranks report one: an attempt on a full disk would fail like the last one."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from pathlib import Path
 
 _PATIENCE_S = 10.0
 _LEAST_BYTES = 64 << 20
-"""What counts as room where no checkpoint tells how much is needed."""
+"""The least free space, where no checkpoint shows how much is needed."""
 _PROBE_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MAX_FILES = 20000
 _OUTPUT = re.compile(r"out|sav|ckpt|check[-_]?point|result|exper|runs?\b|work", re.IGNORECASE)
-"""In a word of a command that names where the program writes: a full disk of data that it reads is no reason."""
+"""Matches the words of a command that name its output: a full disk that it only reads is no cause."""
 
 
 async def full(named: str, checkpoint: Path | None, checkpoint_dir: str, command: Sequence[str] = ()) -> str:
-    """Which disk cannot take the next checkpoint, and what to do; empty where all can, or nobody can say.
+    """Which disk cannot take the next checkpoint, and what to do; empty where all can, or that is not known.
 
-    Looked at as this node sees them. A file system that hangs must not keep a recovery.
+    The disks are checked from this node. A file system that hangs must not delay a recovery.
 
     Args:
-        named: The path that a rank's last words named, empty for none.
+        named: The path in a rank's last lines, empty for none.
         checkpoint: The newest one: the next will need as much room.
         checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
-        command: The words of the training's command: some name the folder that it writes to.
+        command: The training's command line: some words may name the folder that it writes to.
     """
-    looking = asyncio.to_thread(_full, named, checkpoint, checkpoint_dir, command)
+    checked = asyncio.to_thread(_full, named, checkpoint, checkpoint_dir, command)
     try:
-        return await asyncio.wait_for(looking, _PATIENCE_S)
+        return await asyncio.wait_for(checked, _PATIENCE_S)
     except asyncio.TimeoutError:
         return ""
 
@@ -50,11 +50,11 @@ def _written_to(command: Iterable[str]) -> Iterator[Path]:
 
 def _full(named: str, checkpoint: Path | None, checkpoint_dir: str, command: Sequence[str]) -> str:
     own = Path(checkpoint_dir).absolute()
-    told = [Path(named)] if named.startswith("/") else []
-    # The working folder last: programs write their checkpoints below it where nobody says otherwise.
-    for path in dict.fromkeys((*told, own, *_written_to(command), Path.cwd())):
+    reported = [Path(named)] if named.startswith("/") else []
+    # The working folder last: by default programs write their checkpoints below it.
+    for path in dict.fromkeys((*reported, own, *_written_to(command), Path.cwd())):
         folder, ours, why = path, False, ""
-        with contextlib.suppress(OSError):  # one that may not be looked at, or a mount that is broken
+        with contextlib.suppress(OSError):  # no permission, or a broken mount
             folder = next(p for p in (path, *path.parents) if p.is_dir())
             ours = bool(checkpoint_dir) and folder == own
             why = _no_room(folder, _size(checkpoint) if checkpoint is not None and ours else 0)
@@ -68,11 +68,11 @@ def _no_room(folder: Path, needed_bytes: int) -> str:
     found = os.statvfs(folder)
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     if free < (needed_bytes or min(_LEAST_BYTES, total // 2)):
-        wanted = f", a checkpoint takes {_told(needed_bytes)}" if needed_bytes else ""
-        return f"{_told(free)} of {_told(total)} free{wanted}"
+        wanted = f", a checkpoint takes {_size_text(needed_bytes)}" if needed_bytes else ""
+        return f"{_size_text(free)} of {_size_text(total)} free{wanted}"
     if found.f_files and not found.f_favail:
         return "no inode is free"
-    # A quota does not show in what the file system has left.
+    # A quota does not show in the free space of the file system.
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".srobust-room-") as probe:
             probe.write(bytes(_PROBE_BYTES))
@@ -96,7 +96,7 @@ def _size(path: Path) -> int:
     return total
 
 
-def _told(size_bytes: int) -> str:
+def _size_text(size_bytes: int) -> str:
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:

@@ -1,4 +1,7 @@
-"""The incident folder beside the job's output: story, stacks, report. A full disk is said once; training goes on."""
+"""The incident folder beside the job's output: story, stacks, report.
+
+Where the disk is full, that is reported once, and training goes on.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_robust.supervise.clock import Clock
+
 STORY_FILE = "story.jsonl"
 
 
@@ -21,38 +26,46 @@ def beside(output: Path | None, job: str, work_dir: Path) -> Path:
     return parent / f"slurm-robust-{job}"
 
 
-class Folder:
-    """Writes into the folder, and tells the story on stderr too."""
+class IncidentFolder:
+    """Writes into the folder, and prints the story on stderr too.
 
-    def __init__(self, path: Path, *, quiet: bool = False) -> None:
+    Args:
+        path: The folder.
+        quiet: Print nothing on stderr.
+        clock: For the times of the story.
+    """
+
+    def __init__(self, path: Path, *, quiet: bool = False, clock: Clock | None = None) -> None:
         self.path = path
         self._quiet = quiet
-        self._complained = False
+        self._clock = clock or Clock()
+        self._failure_reported = False
 
     def _failed(self, what: str, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
+        if not self._failure_reported:
+            self._failure_reported = True
             self._print(f"cannot write {what}: {error}; training goes on, the story is on stderr only")
 
     def _print(self, text: str) -> None:
         if not self._quiet:
-            # One line, behind our mark: the job's output is read for its progress, and what is ours must not count.
+            # One line behind our mark: the job's output is read for progress, and our own lines must not count.
             text = "; ".join(filter(None, map(str.strip, text.splitlines())))
+            at = time.strftime("%H:%M:%S", time.localtime(self._clock.now_s()))
             # A job whose own output is full or gone must not end the supervisor.
             with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write(f"srobust: {time.strftime('%H:%M:%S')} {text}\n")
+                sys.stderr.write(f"srobust: {at} {text}\n")
                 sys.stderr.flush()
 
-    def tell(self, kind: str, text: str, **data: Any) -> None:
-        """Add a line to the story. Pages are written before the line that tells of them: who reads it reads them next.
+    def log_event(self, kind: str, text: str, **data: Any) -> None:
+        """Add a line to the story. Write the pages that the line is about first: its readers open them next.
 
         Args:
             kind: A stable word (`suspected`, `captured`, `decided`, …), for tools.
             text: The line, for people.
-            data: What tools want to know besides.
+            data: More facts, for tools.
         """
         self._print(text)
-        line = json.dumps({"at_s": round(time.time(), 3), "kind": kind, "text": text, **data}, default=str)
+        line = json.dumps({"at_s": round(self._clock.now_s(), 3), "kind": kind, "text": text, **data}, default=str)
         self.append(STORY_FILE, line + "\n")
 
     def append(self, name: str, line: str) -> None:
@@ -65,8 +78,8 @@ class Folder:
         except OSError as error:
             self._failed(str(path), error)
 
-    def folder(self, name: str) -> Path:
-        """A folder for others to write into, made where the disk lets us."""
+    def subfolder(self, name: str) -> Path:
+        """A folder for others to write into; made unless the disk refuses."""
         path = self.path / name
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -75,7 +88,7 @@ class Folder:
         return path
 
     def write(self, name: str, content: str | bytes) -> Path | None:
-        """Write a file whole, atomically; None where the disk does not let us."""
+        """Write a whole file atomically; None where the disk refuses."""
         path = self.path / name
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -90,6 +103,6 @@ class Folder:
         return path
 
     def write_archives(self, incident: str, round_number: int, archives: Mapping[str, bytes]) -> None:
-        """Keep one capture: an archive a node."""
+        """Keep one capture: one archive for each node."""
         for node, archive in archives.items():
             self.write(f"{incident}/stacks-{round_number}/{node}.json.gz", gzip.compress(archive, 6))

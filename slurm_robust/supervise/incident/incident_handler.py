@@ -1,332 +1,285 @@
-"""What is done about silence, a dead rank, or an srun that ended badly: evidence, verdict, plan."""
+"""What is done about silence, a dead rank, or an srun that failed: evidence, verdict, plan.
+
+The handler opens the incident, and returns the plan for the supervisor to execute.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from slurm_robust import claim
-from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Conclusion, Mode, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise.incident import full_disk, incident_page
-from slurm_robust.supervise.incident.investigation import SILENT_AGENT_S, Investigator
-from slurm_robust.supervise.incident.situation import Facts, describe, lost_nodes
+from slurm_robust.supervise.allocation import Allocation
+from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.incident.situation import SituationReader, first_exit, lost_nodes
 from slurm_robust.supervise.launch import srun_refusal
-from slurm_robust.supervise.watch.suspicion import Assessment, Level
-
-if TYPE_CHECKING:
-    from slurm_robust.supervise.supervisor import Supervisor
+from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
+from slurm_robust.supervise.recover.attempt_start import AttemptStart
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.losses import Losses
+from slurm_robust.supervise.watch.observer import SILENT_AGENT_S, Observer
+from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion
+from slurm_robust.supervise.watch.suspicion import Assessment, SilenceLevel
 
 _GRACE_S = 1.0
-"""From the first rank's death to the judgement: the others' last words are on their way."""
+"""From the first rank's death to the verdict: the other ranks' last lines are on their way."""
 _PAUSE_S = 0.1
 _EARLY_CAPTURES = 7
-"""Looked at often for the first half minute, in which most hangs are told from pauses; then now and then."""
+"""Captured often for the first half minute, which tells most hangs from pauses; then now and then."""
 _WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STOP, Road.ALERT_ONLY)
-"""What the job does by itself is only reported. The other roads begin with a claim, which the daemon weighs."""
+"""What the job does by itself is only reported. The other roads begin with a claim, which the daemon judges."""
 
 
-class Handling:
-    """The incidents of one supervisor."""
+class IncidentHandler:
+    """Handles the incidents of one supervisor."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._s = supervisor
-        self._dead: list[str] = []
+    def __init__(
+        self, session: Session, allocation: Allocation, log: IncidentLog, losses: Losses, observer: Observer
+    ) -> None:
+        self._session = session
+        self._allocation = allocation
+        self._log = log
+        self._losses = losses
+        self._observer = observer
+        self._dead_nodes: list[str] = []
 
-    def investigator(self, record: incident_page.Record) -> Investigator:
-        """Takes and weighs the captures of this incident."""
-        s = self._s
-        return Investigator(
-            s.config.supervise,
-            s.agents.tell,
-            s.present.fleet,
-            folder=s.folder,
-            record=record,
-            scene=s.present.scene,
-        )
+    # -- what happened ------------------------------------------------------------------------------------------------
 
-    # -- what happened ----------------------------------------------------------------------------------------------
-
-    async def silent(self, found: Assessment) -> int | None:
+    async def silent(self, attempt: AttemptState, start: AttemptStart, assessment: Assessment) -> Outcome:
         """Capture, wait, capture again; act only on a pattern that explains the waiting, or past the limit."""
-        s = self._s
-        record = s.book.open(time.time() - found.silent_s)
-        s.folder.tell("suspected", f"silence suspected: {found.why}", ranks=found.ranks, incident=record.id)
-        record.signals.append(Signal(SignalKind.SILENCE, time.time(), "progress", found.why))
-        inquiry = self.investigator(record)
-        await inquiry.capture()
-        said, reported = "", False
+        session, log, settings = self._session, self._log, self._session.settings
+        now_s = session.clock.now_s()
+        signal = Signal(SignalKind.SILENCE, now_s, "progress", assessment.why)
+        text = f"silence suspected: {assessment.why}"
+        log.open(attempt.name, now_s - assessment.silent_s, text, signal, ranks=assessment.ranks)
+        investigation = Investigation(session, attempt, log)
+        await investigation.capture()
+        last_reason, reported = "", False
         while True:
-            early = inquiry.rounds < _EARLY_CAPTURES
-            pause_s = s.config.supervise.corroborate_after_s if early else s.config.supervise.recapture_s
-            if await self._over(pause_s, found.level):
-                self._drop(record)
+            early = investigation.rounds < _EARLY_CAPTURES
+            pause_s = settings.corroborate_after_s if early else settings.recapture_s
+            if await self._silence_ends(attempt, pause_s, assessment.level):
+                self._drop(attempt)
                 return None
-            await inquiry.capture()
-            await self._look_for_dead_nodes()
-            verdict = inquiry.judge()
-            found = s.present.assess(s.config.supervise)
-            if found.level is Level.QUIET:
-                self._drop(record)
+            await investigation.capture()
+            await self._find_dead_nodes(attempt)
+            verdict = investigation.judge()
+            assessment = attempt.assess(settings)
+            if assessment.level is SilenceLevel.QUIET:
+                self._drop(attempt)
                 return None
-            plan = await self._decide(verdict, inquiry, record, overdue=found.level is Level.OVERDUE, ended=False)
+            overdue = assessment.level is SilenceLevel.OVERDUE
+            plan = await self._decide(attempt, start, investigation, verdict, overdue=overdue)
             if plan.road is not Road.ALERT_ONLY:
-                return await self._carry_out(record, inquiry, verdict, plan)
-            if found.level is Level.OVERDUE and not reported:
-                # Nobody may act, and it will not go on: a person has to know.
+                return await self._conclude(attempt, ExecutePlan(verdict, plan, investigation.failure))
+            if overdue and not reported:
+                # No action is allowed, and the job will not go on by itself: a person has to know.
                 reported = True
-                record.outcome = "Alert only: nothing was done."
-                await s.context.report(record.id, verdict, plan, record.times, s.config.mode)
-            s.book.save(record)
-            if plan.reason != said:
-                said = plan.reason
-                s.folder.tell("waiting", plan.reason, incident=record.id)
+                log.update(outcome="Alert only: nothing was done.")
+                await session.job.report(log.incident, session.config.mode)
+            log.save()
+            if plan.reason != last_reason:
+                last_reason = plan.reason
+                session.folder.log_event("waiting", plan.reason, incident=log.incident.id)
 
-    async def _over(self, pause_s: float, level: Level) -> bool:
-        """Wait; True as soon as the silence is over one way or another.
+    async def _silence_ends(self, attempt: AttemptState, pause_s: float, level: SilenceLevel) -> bool:
+        """Wait for the next capture; True as soon as the silence ends, by progress or by an exit.
 
-        The wait also ends where the silence reaches a higher level than this one: what the action limit asks for must
-        not wait for the next capture.
+        The wait is also over where the silence reaches a higher level than this one: an action at the limit must not
+        wait for the next capture.
         """
-        s = self._s
-        deadline = time.monotonic() + pause_s
-        while time.monotonic() < deadline:
-            await asyncio.sleep(_PAUSE_S)
-            await s.glance()
-            gone = s.channel is not None and s.channel.gone.is_set()
-            gone = gone or (s.attached is not None and s.attached.over)
-            if gone or s.ended is not None or s.present.scene.exits:
+        session, clock = self._session, self._session.clock
+        deadline = clock.monotonic_s() + pause_s
+        while clock.monotonic_s() < deadline:
+            await clock.sleep(_PAUSE_S)
+            await self._observer.poll(attempt)
+            gone = session.launcher_gone or session.attached_srun_gone
+            if gone or session.srun_exit_code is not None or attempt.exits:
                 return True
-            reached = s.present.assess(s.config.supervise).level
-            if reached is Level.QUIET:
+            reached = attempt.assess(session.settings).level
+            if reached is SilenceLevel.QUIET:
                 return True
             if reached > level:
                 return False
         return False
 
-    def _drop(self, record: incident_page.Record) -> None:
-        """The silence ended by itself, or by something worse that is looked at next."""
-        s = self._s
-        record.outcome = "It went on by itself; nothing was done."
-        # The pause is a sample of its own now; the next look at the same pause would tell nothing new.
-        s.present.quiet_until_s = time.time() + s.config.supervise.corroborate_after_s
-        s.book.save(record)
-        if not s.present.scene.exits and s.ended is None:
-            s.folder.tell("cleared", "training moves again; nothing was done", incident=record.id)
-            s.book.came_to_nothing()
-        s.record = None
-        s.context.clear()
+    def _drop(self, attempt: AttemptState) -> None:
+        """The silence ended by itself, or by an exit that is handled next."""
+        session, log = self._session, self._log
+        # The pause is a sample of its own now; another capture of the same pause would show nothing new.
+        attempt.quiet_until_s = session.clock.now_s() + session.settings.corroborate_after_s
+        incident = log.close("It went on by itself; nothing was done.")
+        if not attempt.exits and session.srun_exit_code is None:
+            session.folder.log_event("cleared", "training moves again; nothing was done", incident=incident.id)
+            log.count_idle_suspicion()
+        session.job.withdraw_suspicion()
 
-    async def died(self) -> int | None:
-        """A rank died: hear the others' last words, take their stacks, judge."""
-        s = self._s
-        s.context.suspect()
-        await self._gather_exits()
-        if s.present.cancelled:
-            s.present.scene.exits.clear()  # somebody cancelled the step; srun's end follows
-            s.context.clear()
+    async def rank_died(self, attempt: AttemptState, start: AttemptStart) -> Outcome:
+        """A rank died: read the others' last lines, take their stacks, judge."""
+        session = self._session
+        session.job.announce_suspicion()
+        await self._gather_exits(attempt)
+        if attempt.cancelled:
+            attempt.exits.clear()  # somebody cancelled the step; srun's end follows
+            session.job.withdraw_suspicion()
             return None
-        first = min(s.present.scene.exits.values(), key=lambda e: e.at_s)
-        record = s.book.open(first.at_s)
+        first = first_exit(attempt)
+        assert first is not None
         how = f"signal {first.signal}" if first.signal else f"exit code {first.exit_code}"
-        s.folder.tell("suspected", f"rank {first.rank} on {first.node} ended with {how}", incident=record.id)
-        record.signals.append(Signal(SignalKind.RANK_EXITED, first.at_s, "srun", how, first.node, first.rank))
-        inquiry = self.investigator(record)
-        if s.present.fleet.alive and s.ended is None:
-            await inquiry.capture()
-        await self._look_for_dead_nodes()
-        verdict = inquiry.judge()
-        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
-        return await self._carry_out(record, inquiry, verdict, plan)
+        signal = Signal(SignalKind.RANK_EXITED, first.at_s, "srun", how, first.node, first.rank)
+        self._log.open(attempt.name, first.at_s, f"rank {first.rank} on {first.node} ended with {how}", signal)
+        investigation = Investigation(session, attempt, self._log)
+        if attempt.fleet.alive and session.srun_exit_code is None:
+            await investigation.capture()
+        return await self._judge_end(attempt, start, investigation)
 
-    async def ended(self, code: int) -> int | None:
-        """Srun has ended: well, badly, or because somebody wanted it."""
-        s = self._s
-        if code == 0:
-            if s.record is not None:
-                await s.resumed(s.record, max(s.present.step, s.start.step))
-            step = s.present.step
-            s.folder.tell("finished", f"finished at step {step}" if step >= 0 else "finished", step=step)
-            s.roads.forget()
-            await s.context.say(state=claim.STATE_DONE, step=step, fruitless=0)
-            return 0
-        if refused := await self._refusal(code):
-            s.folder.tell(
-                "refused", f"srun did not start the step: {refused}; exit code {code}, nothing is started anew"
-            )
-            return code
-        s.context.suspect()
-        fault_at_s = s.present.last_sign_s
-        s.present.confirm_exits(ended=True)
-        await self._gather_exits()
-        if s.present.cancelled:
-            s.folder.tell("cancelled", f"the step was cancelled; exit code {code}")
-            return code
-        if not s.present.scene.exits:
-            s.present.whole_exit(code)
-        s.present.add_last_lines()
-        record = s.book.open(fault_at_s)
-        s.folder.tell("suspected", f"the training step ended with exit code {code}", incident=record.id)
-        inquiry = self.investigator(record)
-        await self._look_for_dead_nodes()
-        verdict = inquiry.judge()
-        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=True)
-        return await self._carry_out(record, inquiry, verdict, plan)
+    async def step_failed(self, attempt: AttemptState, start: AttemptStart, code: int) -> Outcome:
+        """Srun has ended with this exit code: by a failure, or because somebody wanted it."""
+        session = self._session
+        if refused := await self._refusal(attempt, code):
+            text = f"srun did not start the step: {refused}; exit code {code}, nothing is started anew"
+            session.folder.log_event("refused", text)
+            return Exit(code)
+        session.job.announce_suspicion()
+        fault_at_s = attempt.last_sign_s
+        attempt.confirm_exits(ended=True)
+        await self._gather_exits(attempt)
+        if attempt.cancelled:
+            session.folder.log_event("cancelled", f"the step was cancelled; exit code {code}")
+            return Exit(code)
+        if not attempt.exits:
+            attempt.add_step_exit(code)
+        attempt.add_last_lines()
+        self._log.open(attempt.name, fault_at_s, f"the training step ended with exit code {code}")
+        return await self._judge_end(attempt, start, Investigation(session, attempt, self._log))
 
-    async def _refusal(self, code: int) -> str:
-        """Srun's words, where it has ended because it does not take its own options."""
-        s = self._s
-        if code != srun_refusal.REFUSED or s.command is None or s.present.fleet.ranks:
+    async def proven(self, attempt: AttemptState, start: AttemptStart, suspicion: ProvenSuspicion) -> Outcome:
+        """Open the incident that quiet captures have proven, capture once more, and judge."""
+        self._log.open(attempt.name, suspicion.fault_at_s, suspicion.text, suspicion.signal)
+        investigation = Investigation(self._session, attempt, self._log)
+        investigation.take_over(suspicion.investigation)
+        await investigation.capture()
+        verdict = investigation.judge()
+        ended = suspicion.finished and verdict.conclusion is Conclusion.USER_CODE
+        plan = await self._decide(attempt, start, investigation, verdict, ended=ended)
+        return await self._conclude(attempt, ExecutePlan(verdict, plan, investigation.failure))
+
+    async def _judge_end(self, attempt: AttemptState, start: AttemptStart, investigation: Investigation) -> Outcome:
+        await self._find_dead_nodes(attempt)
+        verdict = investigation.judge()
+        plan = await self._decide(attempt, start, investigation, verdict, ended=True)
+        return await self._conclude(attempt, ExecutePlan(verdict, plan, investigation.failure))
+
+    async def _refusal(self, attempt: AttemptState, code: int) -> str:
+        """Srun's message, where it has ended because it refuses its own options; else empty."""
+        session = self._session
+        if code != srun_refusal.REFUSED or session.command is None or attempt.fleet.ranks:
             return ""
-        return await srun_refusal.refusal(s.command.options, s.environment)
+        return await srun_refusal.refusal(session.command.options, session.environment)
 
-    async def _gather_exits(self) -> None:
-        s = self._s
-        deadline = time.monotonic() + _GRACE_S
-        while time.monotonic() < deadline and len(s.present.scene.exits) < s.present.fleet.world:
-            await asyncio.sleep(_PAUSE_S)
-            await s.glance()
-        s.present.add_last_lines()
+    async def _gather_exits(self, attempt: AttemptState) -> None:
+        clock = self._session.clock
+        deadline = clock.monotonic_s() + _GRACE_S
+        while clock.monotonic_s() < deadline and len(attempt.exits) < attempt.fleet.world:
+            await clock.sleep(_PAUSE_S)
+            await self._observer.poll(attempt)
+        attempt.add_last_lines()
 
-    # -- deciding and acting ----------------------------------------------------------------------------------------
+    async def _find_dead_nodes(self, attempt: AttemptState) -> None:
+        """Ask Slurm which nodes are lost: the death of a rank with its node is the node's fault."""
+        session, now_s = self._session, self._session.clock.now_s()
+        try:
+            client = session.job.client
+            nodes = await asyncio.to_thread(client.nodes)
+            answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
+            self._dead_nodes = lost_nodes(self._allocation.nodes, nodes, answering)
+        except SlurmError as error:
+            session.folder.log_event("note", f"Slurm could not be asked about the job's nodes: {error}")
+            self._dead_nodes = []
+        # Rebuilt each time: a node that is back is no evidence any more.
+        known = {x.node: x for x in attempt.signals if x.kind is SignalKind.NODE_DOWN}
+        attempt.signals[:] = [x for x in attempt.signals if x.kind is not SignalKind.NODE_DOWN]
+        text = "Slurm calls it down or not responding"
+        for node in self._dead_nodes:
+            signal = known.get(node) or Signal(SignalKind.NODE_DOWN, now_s, "slurm", text, node=node)
+            attempt.signals.append(signal)
 
-    async def proven(
-        self, inquiry: Investigator, record: incident_page.Record, *, finished: bool = False
-    ) -> int | None:
-        """Judge what quiet looks have found, and act where that is enough.
-
-        Args:
-            inquiry: With their captures.
-            record: The incident.
-            finished: Ranks are known to have left with exit code 0; that others wait for them is still to be seen.
-        """
-        verdict = inquiry.judge()
-        ended = finished and verdict.conclusion is Conclusion.USER_CODE
-        plan = await self._decide(verdict, inquiry, record, overdue=False, ended=ended)
-        return await self._carry_out(record, inquiry, verdict, plan)
+    # -- deciding -----------------------------------------------------------------------------------------------------
 
     async def _decide(
-        self, verdict: Verdict, inquiry: Investigator, record: incident_page.Record, *, overdue: bool, ended: bool
+        self,
+        attempt: AttemptState,
+        start: AttemptStart,
+        investigation: Investigation,
+        verdict: Verdict,
+        *,
+        overdue: bool = False,
+        ended: bool = False,
     ) -> Plan:
-        s, known = self._s, self._s.roads.so_far.until(self._s.present.step)
-        facts = Facts(
-            config=s.config,
-            job=s.context.job,
-            fleet=s.present.fleet,
-            command=s.command if s.channel is not None else None,
-            environment=s.environment,
-            nodes=s.nodes,
-            silent_nodes=s.silent_nodes,
-            dead_nodes=self._dead,
-            failure=inquiry.failure,
-            earlier=known.failures,
-            older=known.older,
-            restarts_in_place=known.restarts_in_place,
-            fruitless=s.roads.fruitless_after(s.present.step),
-            failed_launches=s.roads.failed_after(s.present.step),
-            resumes=s.beginning.resumes(),
-            at_stake=s.beginning.at_stake(),
-            overdue=overdue,
-            ended=ended,
-            exit_code=self._own_code(),
-            srun_ended=s.ended is not None,
-            bad_loss=await s.losses.bad(),
-            full_disk=await self._full_disk(inquiry),
-        )
-        record.plan = decide(describe(verdict, facts))
-        return record.plan
+        bad_loss = await self._losses.bad(attempt)
+        reader = SituationReader(self._session, self._allocation, attempt, start)
+        situation = await reader.read(verdict, investigation.failure, self._dead_nodes, bad_loss)
+        plan = decide(replace(situation, action_limit_reached=overdue, ended=ended, over=ended and situation.over))
+        self._log.update(plan=plan)
+        return plan
 
-    async def _full_disk(self, inquiry: Investigator) -> str:
-        """Which disk is full now, where the ranks say that one was; empty where there is room."""
-        s = self._s
-        if inquiry.failure is None or inquiry.failure.signature != DISK_FULL:
-            return ""
-        named = disk_path(s.present.scene.exits.values())
-        command = s.command.command if s.command is not None else s.attached.words if s.attached is not None else ()
-        return await full_disk.full(named, s.start.path, s.checkpoint_dir, command)
+    async def _conclude(self, attempt: AttemptState, order: ExecutePlan) -> Outcome:
+        """Report verdict and plan; returns the plan where it is to be executed."""
+        session, log, plan = self._session, self._log, order.plan
+        self._report_verdict(order.verdict)
+        log.set_time("decided")
+        if session.attached_srun_gone:
+            # The script owns its srun, and has gone on.
+            text = "its srun has ended: there is no step left to recover"
+            session.folder.log_event("note", text, incident=log.incident.id)
+            return self._leave_alone(attempt, "The step's srun had ended: nothing was done.")
+        if not session.acting:
+            log.update(outcome="Observe mode: nothing was done.")
+            log.save()
+            await session.job.report(log.incident, Mode.OBSERVE)
+            text = f"observe mode: would take {plan.road.value}: {plan.reason}"
+            session.folder.log_event("observed", text, incident=log.incident.id)
+            return self._leave_alone(attempt, log.incident.outcome)
+        log.save()
+        session.folder.log_event("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
+        if plan.road in _WITHOUT_THE_DAEMON:
+            await session.job.report(log.incident, Mode.ACT)
+        if plan.road is Road.ALERT_ONLY:
+            return self._leave_alone(attempt, "Alert only: nothing was done.", session.settings.recapture_s)
+        return order
 
-    def _own_code(self) -> int | None:
-        """The program's own exit code: srun's, or that of the first rank that ended while others still run."""
-        if self._s.ended is not None:
-            return self._s.ended
-        first = min(self._s.present.scene.exits.values(), key=lambda e: e.at_s, default=None)
-        if first is None:
-            return None
-        return 128 + first.signal if first.signal else first.exit_code
-
-    async def _dead_nodes(self) -> list[str]:
-        """Nodes of the job that are lost; where Slurm cannot be asked, none."""
-        s = self._s
-        try:
-            nodes = await asyncio.to_thread(s.context.client.nodes)
-        except SlurmError as error:
-            s.folder.tell("note", f"Slurm could not be asked about the job's nodes: {error}")
-            return []
-        return lost_nodes(s.nodes, nodes, s.present.fleet.heard_within(time.time(), SILENT_AGENT_S))
-
-    async def _look_for_dead_nodes(self) -> None:
-        """A rank that died with its node is the node's: what Slurm knows of the nodes is part of the evidence."""
-        scene = self._s.present.scene
-        self._dead = await self._dead_nodes()
-        # Built anew at each look: a node that is back is no evidence any more.
-        told = {x.node: x for x in scene.signals if x.kind is SignalKind.NODE_DOWN}
-        scene.signals[:] = [x for x in scene.signals if x.kind is not SignalKind.NODE_DOWN]
-        text = "Slurm calls it down or not responding"
-        for node in self._dead:
-            found = told.get(node) or Signal(SignalKind.NODE_DOWN, time.time(), "slurm", text, node=node)
-            scene.signals.append(found)
-
-    async def _carry_out(
-        self, record: incident_page.Record, inquiry: Investigator, verdict: Verdict, plan: Plan
-    ) -> int | None:
-        s = self._s
-        told = f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
-        s.folder.tell("verdict", f"{verdict.conclusion.value}: {told}", incident=record.id)
+    def _report_verdict(self, verdict: Verdict) -> None:
+        folder, incident = self._session.folder, self._log.incident.id
+        text = f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
+        folder.log_event("verdict", f"{verdict.conclusion.value}: {text}", incident=incident)
         for suspect in verdict.suspects:
             ranks = ",".join(map(str, suspect.ranks))
             text = f"suspect: rank {ranks} on {suspect.node}, confidence {suspect.confidence:.2f}"
             if suspect.why not in verdict.reason:
                 text += f": {suspect.why}"
-            s.folder.tell(
+            folder.log_event(
                 "suspect",
                 text,
                 node=suspect.node,
                 ranks=suspect.ranks,
                 confidence=suspect.confidence,
                 why=suspect.why,
-                incident=record.id,
+                incident=incident,
             )
-        record.stamp("decided")
-        if s.attached is not None and s.attached.over:
-            # The script owns its srun, and is past it.
-            s.folder.tell("note", "its srun has ended: there is no step left to bring back", incident=record.id)
-            record.outcome = "The step's srun had ended: nothing was done."
-            return self._leave_alone(record, s.config.supervise.action_limit_s)
-        if not s.acting:
-            record.outcome = "Observe mode: nothing was done."
-            s.book.save(record)
-            await s.context.report(record.id, verdict, plan, record.times, Mode.OBSERVE)
-            s.folder.tell("observed", f"observe mode: would take {plan.road.value}: {plan.reason}", incident=record.id)
-            return self._leave_alone(record, s.config.supervise.action_limit_s)
-        s.book.save(record)
-        s.folder.tell("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
-        if plan.road in _WITHOUT_THE_DAEMON:
-            await s.context.report(record.id, verdict, plan, record.times, Mode.ACT)
-        if plan.road is Road.ALERT_ONLY:
-            record.outcome = "Alert only: nothing was done."
-            return self._leave_alone(record, s.config.supervise.recapture_s)
-        return await s.roads.take(record, verdict, plan, inquiry.failure)
 
-    def _leave_alone(self, record: incident_page.Record, quiet_s: float) -> int | None:
-        """Do nothing; what is said of the same silence again would be the same, so not for a while."""
-        s = self._s
-        s.book.save(record)
-        s.book.came_to_nothing()
-        s.record = None
-        # That something is wrong stays said until training moves again: nobody has done anything about it.
-        s.present.scene.exits.clear()
-        s.present.quiet_until_s = time.time() + quiet_s
-        return s.ended
+    def _leave_alone(self, attempt: AttemptState, outcome: str, quiet_s: float | None = None) -> Exit | None:
+        """Do nothing. For a while the same silence is not handled again: the result would be the same.
+
+        The announced suspicion stays until training moves again, since nothing was done about it.
+        """
+        session = self._session
+        self._log.close(outcome)
+        self._log.count_idle_suspicion()
+        attempt.exits.clear()
+        quiet_s = session.settings.action_limit_s if quiet_s is None else quiet_s
+        attempt.quiet_until_s = session.clock.now_s() + quiet_s
+        return Exit(session.srun_exit_code) if session.srun_exit_code is not None else None

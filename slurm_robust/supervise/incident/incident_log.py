@@ -1,78 +1,144 @@
-"""The incidents of one job, as its supervisor writes them down."""
+"""The incidents of one job: the current one, and how each is written down."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Any
 
+from slurm_robust.model import TIME_KEYS, Incident, Signal, Verdict
 from slurm_robust.supervise.incident import incident_page
-
-if TYPE_CHECKING:
-    from slurm_robust.supervise.supervisor import Supervisor
+from slurm_robust.supervise.session import Session
 
 _WINDOW_S = 3600.0
 
 
-class Book:
-    """Opens incidents, and writes their pages."""
+class IncidentLog:
+    """Keeps the current incident, and writes its files.
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._s = supervisor
-        self._idle_at_s: deque[float] = deque(maxlen=supervisor.config.supervise.suspicions_per_hour)
+    Attributes:
+        current: The incident that is open; None where none is. An incident stays open after a relaunch, until the new
+            attempt's first new step.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.current: Incident | None = None
+        self._session = session
+        self._idle_at_s: deque[float] = deque(maxlen=session.settings.suspicions_per_hour)
         self._full = False
 
-    def open(self, fault_at_s: float) -> incident_page.Record:
-        """A new incident; one that is still open failed before its first new step."""
-        s = self._s
-        if s.record is not None:
-            s.record.notes.append("The attempt that followed failed before its first new step.")
-            self.save(s.record)
-        now = time.time()
-        name = f"{s.context.name.replace('+', '_')}-r{s.context.job.restart_count}-{int(now)}"
-        s.record = incident_page.Record(name, s.context.name, s.present.fleet.attempt or s.context.attempt_id.key, now)
-        s.record.stamp("fault", fault_at_s)
-        s.record.stamp("suspected", now)
-        s.context.suspect()
-        return s.record
+    # -- opening and closing ------------------------------------------------------------------------------------------
 
-    def came_to_nothing(self) -> None:
+    def open(self, attempt: str, fault_at_s: float, text: str, signal: Signal | None = None, **data: Any) -> Incident:
+        """Open an incident. One that is still open failed before its first new step.
+
+        Args:
+            attempt: Name of the launch, empty where the step was not launched by us.
+            fault_at_s: When the fault happened, seconds since the epoch.
+            text: The line of the story.
+            signal: What was observed first.
+            data: More facts for the story.
+        """
+        job, folder = self._session.job, self._session.folder
+        if self.current is not None:
+            self.add_note("The attempt that followed failed before its first new step.")
+            self.save()
+        now_s = self._session.clock.now_s()
+        name = f"{job.name.replace('+', '_')}-r{job.restart_count}-{int(now_s)}"
+        self.current = Incident(
+            name, job.name, attempt or job.attempt.key, now_s, signals=() if signal is None else (signal,)
+        )
+        self.set_time("fault", fault_at_s)
+        self.set_time("suspected", now_s)
+        job.announce_suspicion()
+        folder.log_event("suspected", text, incident=name, **data)
+        return self.incident
+
+    def reopen(self, name: str) -> None:
+        """Go on with the incident that the attempt before this one left open, if there is one."""
+        session, found = self._session, None
+        with contextlib.suppress(OSError):
+            found = incident_page.load((session.folder.path / name / "incident.json").read_bytes())
+        # A supervisor before this one may have opened an incident of the attempt that still runs.
+        running = session.channel.running_attempt if session.channel is not None else ""
+        if found is None or "first_new_step" in found.times or found.attempt in (running, session.job.attempt.key):
+            return
+        self.current = found
+        self.set_time("running")
+
+    def close(self, outcome: str) -> Incident:
+        """Write the outcome down; no incident is open any more."""
+        self.update(outcome=outcome)
+        self.save()
+        closed, self.current = self.incident, None
+        return closed
+
+    # -- the current incident -----------------------------------------------------------------------------------------
+
+    @property
+    def incident(self) -> Incident:
+        """The current incident, where one is known to be open."""
+        assert self.current is not None
+        return self.current
+
+    def update(self, **changes: Any) -> None:
+        """Replace the current incident by one with these fields."""
+        self.current = replace(self.incident, **changes)
+
+    def set_time(self, key: str, at_s: float | None = None) -> None:
+        """Set one of the scoreboard's times (`model.TIME_KEYS`), once."""
+        assert key in TIME_KEYS, key
+        at_s = round(self._session.clock.now_s() if at_s is None else at_s, 3)
+        self.update(times={**self.incident.times, key: self.incident.times.get(key, at_s)})
+
+    def add_note(self, text: str) -> None:
+        """Add a sentence that is worth knowing."""
+        self.update(notes=(*self.incident.notes, text))
+
+    def set_captured(self, tree: str) -> None:
+        """Keep the merged stacks of the last capture."""
+        self.set_time("captured")
+        self.update(tree=tree)
+
+    def set_verdict(self, verdict: Verdict) -> None:
+        """Keep the verdict; `localised` is when the present culprits were first named, so it moves when they change."""
+        before = self.incident.verdict
+        if before is None or (before.conclusion, _culprits(before)) != (verdict.conclusion, _culprits(verdict)):
+            self.update(times={k: at_s for k, at_s in self.incident.times.items() if k != "localised"})
+        self.update(verdict=verdict)
+        self.set_time("localised")
+
+    def save(self) -> None:
+        """Write the incident's page and its twin for tools."""
+        incident, folder = self.incident, self._session.folder
+        folder.write(f"{incident.id}/incident.json", incident_page.to_json(incident))
+        folder.write(f"{incident.id}/report.md", incident_page.page(incident))
+
+    # -- suspicions that led to nothing -------------------------------------------------------------------------------
+
+    def count_idle_suspicion(self) -> None:
         """Count a suspicion after which nothing was done."""
-        self._idle_at_s.append(time.time())
+        self._idle_at_s.append(self._session.clock.now_s())
 
     @property
     def full(self) -> bool:
-        """Whether so many suspicions came to nothing that another one would be no news; said once an hour at most."""
+        """Whether so many suspicions led to nothing that another one is ignored; reported once an hour at most."""
         was, self._full = self._full, False
-        if len(self._idle_at_s) == self._idle_at_s.maxlen and time.time() - self._idle_at_s[0] < _WINDOW_S:
+        now_s = self._session.clock.now_s()
+        if len(self._idle_at_s) == self._idle_at_s.maxlen and now_s - self._idle_at_s[0] < _WINDOW_S:
             self._full = True
             if not was:
                 until = time.strftime("%H:%M", time.localtime(self._idle_at_s[0] + _WINDOW_S))
                 text = (
                     f"{len(self._idle_at_s)} suspicions within an hour came to nothing: until {until} silence is "
-                    "looked into at the action limit only. If the program often pauses: announce it with "
+                    "investigated at the action limit only. If the program often pauses: announce it with "
                     "progress.phase(…), or raise supervise.suspicion_floor_s"
                 )
-                self._s.folder.tell("note", text)
+                self._session.folder.log_event("note", text)
         return self._full
 
-    def reopen(self, name: str) -> incident_page.Record | None:
-        """Go on with the incident that the attempt before this one left open."""
-        record = None
-        with contextlib.suppress(OSError):
-            record = incident_page.load((self._s.folder.path / name / "incident.json").read_bytes())
-        if record is None or "first_new_step" in record.times or record.attempt in self._present():
-            return None
-        record.stamp("running")
-        return record
 
-    def _present(self) -> tuple[str, str]:
-        """Names of the attempt that runs, where a supervisor before us has started it."""
-        s = self._s
-        return s.channel.running_attempt if s.channel is not None else "", s.context.attempt_id.key
-
-    def save(self, record: incident_page.Record) -> None:
-        """Write the incident's page and its twin for tools."""
-        self._s.folder.write(f"{record.id}/incident.json", record.to_json())
-        self._s.folder.write(f"{record.id}/report.md", record.page())
+def _culprits(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
+    return sorted((s.node, s.ranks) for s in verdict.suspects)

@@ -1,60 +1,21 @@
-"""From what a supervisor knows to what the policy asks for. Pure."""
+"""Gathers what the policy judges, beside the verdict, into its `Situation`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 
-from slurm_robust.config import Config
+from slurm_robust.localize.evidence import RankExit
+from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Failure, Verdict
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.decide import JobFacts, Situation
-from slurm_robust.slurm.client import Job, Node
-from slurm_robust.supervise.launch.srun_command import SrunCommand, named_hosts
-from slurm_robust.supervise.watch.fleet import Fleet
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a decision is made from, beside the verdict.
-
-    Attributes:
-        nodes: Nodes of the allocation that were not evicted.
-        silent_nodes: Those whose agent does not answer.
-        dead_nodes: Those that Slurm calls down, or not responding where their agent does not answer either.
-        failure: This one, as it is compared with others.
-        earlier: Failures of this lineage since its last new step.
-        older: Those before it that still count against their nodes.
-        overdue: The action limit was reached.
-        ended: A rank died, or srun ended.
-        exit_code: srun's, where it ended by itself.
-        srun_ended: srun has ended, or waits for us to let it; agents may be a moment behind.
-        failed_launches: Launches of the job within the hour that came to nothing, this one included where it did.
-        bad_loss, full_disk, resumes, at_stake: As in `Situation`.
-    """
-
-    config: Config
-    job: Job
-    fleet: Fleet
-    command: SrunCommand | None
-    environment: Mapping[str, str]
-    nodes: Sequence[str]
-    silent_nodes: Sequence[str]
-    dead_nodes: Sequence[str]
-    failure: Failure | None
-    earlier: Sequence[Failure]
-    restarts_in_place: int
-    fruitless: int
-    overdue: bool
-    ended: bool
-    exit_code: int | None
-    srun_ended: bool = False
-    bad_loss: BadLoss | None = None
-    older: Sequence[Failure] = ()
-    full_disk: str = ""
-    failed_launches: int = 0
-    resumes: bool | None = True
-    at_stake: bool = True
+from slurm_robust.slurm.client import Node
+from slurm_robust.supervise.allocation import Allocation
+from slurm_robust.supervise.incident import full_disk
+from slurm_robust.supervise.launch.srun_command import named_hosts
+from slurm_robust.supervise.recover.attempt_start import AttemptStart
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.attempt_state import AttemptState
 
 
 def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collection[str]) -> list[str]:
@@ -66,47 +27,96 @@ def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collectio
     return [name for name in nodes if name in lost]
 
 
-def describe(verdict: Verdict, facts: Facts) -> Situation:
-    """The situation that `policy.decide` judges."""
-    used = {r.node for r in facts.fleet.ranks.values()} or set(facts.nodes)
-    spares = [n for n in facts.nodes if n not in used and n not in facts.silent_nodes and n not in facts.dead_nodes]
-    candidates = {s.node for s in verdict.suspects} | set(facts.dead_nodes)
-    named = set()
-    if facts.command is not None:
-        named = {n for n in candidates if named_hosts(facts.command, facts.environment, [n])}
-    job = facts.job
-    return Situation(
-        verdict=verdict,
-        allocation_nodes=tuple(facts.nodes),
-        training_node_count=facts.fleet.step_nodes or len(used),
-        training_nodes=tuple(sorted(used)),
-        # A watch from outside cannot start the step anew: nothing inside the allocation is a road for it.
-        healthy_spares=tuple(spares) if facts.command is not None else (),
-        dead_nodes=tuple(facts.dead_nodes),
-        batch_node=job.batch_host,
-        excluded_named=frozenset(named),
-        ended=facts.ended,
-        over=facts.ended and (facts.srun_ended or not facts.fleet.alive),
-        exit_code=facts.exit_code,
-        failure=facts.failure,
-        earlier_failures=tuple(facts.earlier),
-        older_failures=tuple(facts.older),
-        restarts_in_place=facts.restarts_in_place,
-        fruitless=facts.fruitless,
-        fruitless_limit=facts.config.supervise.fruitless_attempts,
-        action_limit_reached=facts.overdue,
-        bad_loss=facts.bad_loss,
-        full_disk=facts.full_disk,
-        failed_launches=facts.failed_launches,
-        failed_launches_limit=facts.config.supervise.fruitless_launches_per_hour,
-        resumes=facts.resumes,
-        at_stake=facts.at_stake,
-        job=JobFacts(
-            requeueable=job.requeueable,
-            het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,
-            requeued=job.restart_count > 0,
-            survives_node_failure=bool(facts.environment.get("SLURM_NO_KILL")),
-        ),
-        mode=facts.config.mode,
-        outside=facts.command is None,
-    )
+def first_exit(attempt: AttemptState) -> RankExit | None:
+    """The rank that ended first; None where none did."""
+    return min(attempt.exits.values(), key=lambda e: e.at_s, default=None)
+
+
+class SituationReader:
+    """Describes one attempt to the policy.
+
+    Args:
+        session: The session.
+        allocation: The job's nodes.
+        attempt: The attempt.
+        start: How it started.
+    """
+
+    def __init__(self, session: Session, allocation: Allocation, attempt: AttemptState, start: AttemptStart) -> None:
+        self._session = session
+        self._allocation = allocation
+        self._attempt = attempt
+        self._start = start
+
+    async def read(
+        self, verdict: Verdict, failure: Failure | None, dead_nodes: Sequence[str], bad_loss: BadLoss | None
+    ) -> Situation:
+        """The situation of a silent attempt; `ended` and `action_limit_reached` are the caller's to set.
+
+        Args:
+            verdict: On the evidence.
+            failure: As it is compared with others; None where it cannot be.
+            dead_nodes: Those that Slurm calls down, or not responding where their agent does not answer either.
+            bad_loss: What is wrong with the loss, None where nothing is.
+        """
+        session, attempt, start, nodes = self._session, self._attempt, self._start, self._allocation.nodes
+        job, settings, fleet = session.job.info, session.settings, attempt.fleet
+        command = session.command if session.channel is not None else None
+        used = set(fleet.rank_nodes.values()) or set(nodes)
+        unusable = used.union(self._allocation.silent_nodes, dead_nodes)
+        candidates = {s.node for s in verdict.suspects}.union(dead_nodes)
+        named = {n for n in candidates if command is not None and named_hosts(command, session.environment, [n])}
+        known = start.remembered().until(attempt.step)
+        return Situation(
+            verdict=verdict,
+            allocation_nodes=tuple(nodes),
+            training_node_count=fleet.step_nodes or len(used),
+            training_nodes=tuple(sorted(used)),
+            # A watch from outside cannot relaunch the step, so no road inside the allocation is open to it.
+            healthy_spares=tuple(n for n in nodes if n not in unusable) if command is not None else (),
+            dead_nodes=tuple(dead_nodes),
+            batch_node=job.batch_host,
+            excluded_named=frozenset(named),
+            over=session.srun_exit_code is not None or not fleet.alive,
+            exit_code=self._exit_code(),
+            failure=failure,
+            earlier_failures=known.failures,
+            older_failures=known.older,
+            restarts_in_place=known.restarts_in_place,
+            fruitless=start.fruitless,
+            fruitless_limit=settings.fruitless_attempts,
+            bad_loss=bad_loss,
+            full_disk=await self._full_disk(failure),
+            failed_launches=start.failed_launches,
+            failed_launches_limit=settings.fruitless_launches_per_hour,
+            resumes=start.resumes(),
+            at_stake=start.at_stake(),
+            job=JobFacts(
+                requeueable=job.requeueable,
+                het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,
+                requeued=job.restart_count > 0,
+                survives_node_failure=bool(session.environment.get("SLURM_NO_KILL")),
+            ),
+            mode=session.config.mode,
+            outside=command is None,
+        )
+
+    def _exit_code(self) -> int | None:
+        """The program's own exit code: srun's, or that of the first rank that ended while others still run."""
+        if self._session.srun_exit_code is not None:
+            return self._session.srun_exit_code
+        first = first_exit(self._attempt)
+        if first is None:
+            return None
+        return 128 + first.signal if first.signal else first.exit_code
+
+    async def _full_disk(self, failure: Failure | None) -> str:
+        """Which disk is full now, where the ranks report that one was; empty where there is room."""
+        session, attempt = self._session, self._attempt
+        if failure is None or failure.signature != DISK_FULL:
+            return ""
+        command = session.attached.arguments if session.attached is not None else ()
+        if session.command is not None:
+            command = session.command.command
+        named = disk_path(attempt.exits.values())
+        return await full_disk.full(named, attempt.resume_point.path, session.checkpoint_dir, command)

@@ -1,4 +1,4 @@
-"""What each launch of the training is given: a name, a checkpoint, fresh rendezvous values. Decides; starts nothing."""
+"""The environment of each launch: a name, a checkpoint, fresh rendezvous values. Decides; starts nothing."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ _LAUNCHERS = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?(?:python[\d.]*|torch
 _CHANGES_PYTHON = re.compile(
     r"\bactivate\b|\bmodule\s|\bconda\b|\bmamba\b|\bPATH=|\b(?:apptainer|singularity|docker|podman|enroot)\b"
 )
-"""In a shell's words: behind these, a name may mean another program than it means to us."""
+"""In a shell command: after these, a name may mean another program than it means to us."""
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where an attempt starts from.
+class ResumePoint:
+    """The checkpoint that an attempt is given.
 
     Attributes:
-        path: The checkpoint, None to start anew.
+        path: The checkpoint, None for a start from the beginning.
         step: Its step, -1 for none.
         notes: Why newer checkpoints were passed over, or why none could be looked up.
-        looked: False where no checkpoint folder was named.
+        searched: False where no checkpoint folder was named.
         skipped: Batches that the data loader is to leave out, `3-5,9-9`.
     """
 
     path: Path | None = None
     step: int = -1
     notes: tuple[str, ...] = ()
-    looked: bool = False
+    searched: bool = False
     skipped: str = ""
 
 
-def look_up(directory: str) -> Start:
+def look_up(directory: str) -> ResumePoint:
     """The newest verified checkpoint; a folder that cannot be read is a note, not an error."""
     if not directory:
-        return Start()
+        return ResumePoint()
     try:
         found = latest(directory)
         skipped = str(rollback_log.skipped(rollback_log.read(directory)))
     except CheckpointError as error:
-        return Start(notes=(str(error),))
+        return ResumePoint(notes=(str(error),))
     notes = tuple(f"{path.name} was passed over: {why}" for path, why in found.passed_over)
-    return Start(found.path, found.step, notes, looked=True, skipped=skipped)
+    return ResumePoint(found.path, found.step, notes, searched=True, skipped=skipped)
 
 
-def demote(start: Start, why: str) -> str:
-    """Pass this checkpoint over from now on; a sentence about it."""
+def demote(start: ResumePoint, why: str) -> str:
+    """Have this checkpoint passed over from now on; returns a sentence about it."""
     if start.path is None:
         return ""
     try:
@@ -80,7 +80,7 @@ def environment(
     base: Mapping[str, str],
     attempt: str,
     lineage: str,
-    start: Start,
+    start: ResumePoint,
     dumps: Path,
     *,
     command: SrunCommand | None = None,
@@ -93,11 +93,11 @@ def environment(
         lineage: Name of the training across requeues.
         start: Its checkpoint.
         dumps: Folder for flight-recorder dumps.
-        command: What is launched: it tells which PyTorch the ranks load.
+        command: The launched command, which shows what PyTorch the ranks load.
     """
     # Slurm's own prefix is carried to the ranks whatever `--export` says.
     env = {"SROBUST_ATTEMPT": attempt, "SLURM_SROBUST_ATTEMPT": attempt, "SROBUST_LINEAGE": lineage}
-    if start.looked:
+    if start.searched:
         env["SROBUST_RESUME_PATH"] = str(start.path) if start.path is not None else ""
         env["SROBUST_RESUME_STEP"] = str(start.step)
         env[rollback_log.SKIP_VARIABLE] = start.skipped
@@ -110,7 +110,7 @@ def environment(
         "TORCH_INCLUDE_STACK_TRACE": "0",
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/tmp/srobust-{attempt}-",  # noqa: S108 (a pipe, on the rank's own node)
     }
-    # PyTorch renamed these. Newer versions warn on every rank where the old name is set; older ones know nothing else.
+    # PyTorch renamed these. New versions warn on every rank where an old name is set; old ones know only the old names.
     if not only_new_names(command, base):
         wanted["TORCH_NCCL_TRACE_BUFFER_SIZE"] = _FLIGHT_RECORDER_EVENTS
         wanted["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = stem
@@ -119,9 +119,9 @@ def environment(
 
 
 def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
-    """Whether every PyTorch that this command can load is a new one; False where that cannot be told.
+    """Whether every PyTorch that this command can load is a new one; False where that is not known.
 
-    It is the one of the command's own Python, which is seldom ours, so its files are looked at.
+    The command's own Python decides, which is seldom ours, so this reads the files of that Python.
     """
     if command is None or any(option.startswith("--container") for option in command.options):
         return False
@@ -140,7 +140,7 @@ def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
 
 
 def _programs_of(command: Sequence[str]) -> list[str]:
-    """What may load PyTorch: the command's first word, or what a shell starts; nothing where that cannot be told."""
+    """The programs that may load PyTorch: the first word, or what a shell starts; empty where that is not known."""
     if not command or Path(command[0]).name not in _SHELLS:
         return list(command[:1])
     text = " ".join(command[1:])
@@ -151,7 +151,7 @@ def _programs_of(command: Sequence[str]) -> list[str]:
 
 
 def _python_of(program: Path) -> Path | None:
-    """The Python that a program is, or that its first line names (torchrun, accelerate); None for anything else."""
+    """The program itself where it is a Python, or the Python that its first line names (torchrun); else None."""
     if program.name.startswith("python"):
         # A script of this name (pyenv's) chooses a Python by rules of its own.
         return program if _head(program)[:2] != b"#!" else None
@@ -181,7 +181,7 @@ def _torch_in(folder: Path) -> tuple[int, int] | None:
 def fresh_rendezvous(base: Mapping[str, str], attempt: str, nodes: Sequence[str]) -> dict[str, str]:
     """MASTER_ADDR and MASTER_PORT for a relaunch, where the script set them.
 
-    An address that is none of Slurm's node names (an IP address, an alias) is the script's own knowledge and stays.
+    An address that is no node name of Slurm's (an IP address, an alias) is the script's own choice and stays.
     """
     out: dict[str, str] = {}
     address = base.get("MASTER_ADDR", "")

@@ -31,12 +31,12 @@ NAMES = ("checkpoint-dir", "hang-timeout", "layout", "folder", "config")
 """What may follow `--robust-`."""
 _KNOWN = frozenset({"mode", *NAMES})
 VARIABLES = {"mode": "SROBUST_MODE", "hang-timeout": "SROBUST_HANG_TIMEOUT", "layout": "SROBUST_LAYOUT"}
-"""What stands in for an option that is not typed: the SPANK plugin puts there what sbatch was given."""
+"""Variables that replace options that are not typed: the SPANK plugin sets them from sbatch's options."""
 
 
 @dataclass(frozen=True)
-class OwnOptions:
-    """What was asked of us. `mode` is None where the site's holds; `off` never comes this far."""
+class RunOptions:
+    """The user's options. `mode` is None for the site's mode; with `off` no supervisor is started."""
 
     mode: Mode | None = None
     off: bool = False
@@ -57,11 +57,11 @@ class OwnOptions:
         return config
 
 
-def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
-    """Check the options, and the variables that stand in for them: of those a wrong one is passed over (`mistakes`).
+def read(own: Mapping[str, str], env: Mapping[str, str]) -> RunOptions:
+    """Check the options, and the variables that replace missing ones; a wrong variable is ignored (`mistakes`).
 
     Raises:
-        UsageError: an unknown option, or a value that is not allowed; says what is.
+        UsageError: an unknown option, or a value that is not allowed; the message says what is.
     """
     for name in own:
         if name not in _KNOWN:
@@ -73,7 +73,7 @@ def read(own: Mapping[str, str], env: Mapping[str, str]) -> OwnOptions:
 
 
 def mistakes(own: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
-    """Each variable that would stand in for an option and is not allowed, in words. It may have been set far away."""
+    """A sentence for each variable that is ignored for its wrong value. It may have been set far away."""
     return [f"{why}; passed over" for name in _stand_ins(own, env) if (why := _wrong(name, env))]
 
 
@@ -91,7 +91,7 @@ def _wrong(name: str, env: Mapping[str, str]) -> str:
     return ""
 
 
-def _checked(own: Mapping[str, str]) -> OwnOptions:
+def _checked(own: Mapping[str, str]) -> RunOptions:
     mode_text = own.get("mode", "")
     modes = {"": None, "on": Mode.ACT, "act": Mode.ACT, "observe": Mode.OBSERVE, "off": None}
     if mode_text not in modes:
@@ -108,7 +108,7 @@ def _checked(own: Mapping[str, str]) -> OwnOptions:
         layout, order = parse_layout(own["layout"]) if own.get("layout") else ({}, "")
     except LayoutError as error:
         raise UsageError(f"--robust-layout={own['layout'][:80]}: {error}") from None
-    return OwnOptions(
+    return RunOptions(
         mode=Mode.ACT if "mode" in own and not mode_text else modes[mode_text],
         off=mode_text == "off",
         checkpoint_dir=own.get("checkpoint-dir", ""),

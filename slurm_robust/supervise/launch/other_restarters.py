@@ -1,6 +1,6 @@
-"""Other restarters of the same job, as far as command, environment and batch script show them. Pure.
+"""Finds other programs that restart the same job, by its command, environment and batch script. Pure.
 
-Two restarters do not harm each other's data, but each sees the other's restart as a failure of its own.
+Two restarters do not harm each other's data, but each takes the other's restart for a failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEVERAL_NODES = re.compile(r"(?:^|\s)(?:-H|--hostfile|--force_multi)\b|--num_no
 
 
 def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> list[str]:
-    """A sentence for each other restarter, with what to type so that there is only one.
+    """A sentence for each other restarter, with what to type so that only one remains.
 
     Args:
         command: The program that srun starts, and its arguments.
@@ -66,7 +66,7 @@ def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> l
 
 
 def leaves_the_step(command: Sequence[str]) -> str:
-    """Why a command cannot be watched from here: its ranks would run outside of this step. Empty where it can.
+    """Why a command cannot be watched from here: its ranks would run outside this step. Empty where it can.
 
     DeepSpeed's own launcher starts one process a node over ssh, or by an srun of its own.
     """

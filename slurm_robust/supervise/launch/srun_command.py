@@ -1,6 +1,6 @@
-"""The user's own `srun` options: where the command begins, and what a relaunch must change in them. Pure.
+"""The user's own `srun` options: where the command begins, and what a relaunch adds to them. Pure.
 
-Options are read, never rewritten, but for the few that a relaunch adds at the end: srun lets the last one win.
+Options are read, never rewritten. A relaunch adds a few at the end: for srun the last one counts.
 """
 
 from __future__ import annotations
@@ -11,78 +11,29 @@ from dataclasses import dataclass
 
 _SHORT_FLAGS = frozenset("EHhlOQqsuVvXZ")
 _SHORT_OPTIONAL = frozenset("IKk")
-_LONG_FLAGS = frozenset(
-    [
-        "async",
-        "contiguous",
-        "disable-status",
-        "exact",
-        "external",
-        "help",
-        "hold",
-        "interactive",
-        "label",
-        "multi-prog",
-        "no-allocate",
-        "overcommit",
-        "overlap",
-        "oversubscribe",
-        "preserve-env",
-        "quiet",
-        "quit-on-interrupt",
-        "reboot",
-        "share",
-        "spread-job",
-        "stepmgr",
-        "test-only",
-        "unbuffered",
-        "usage",
-        "use-min-nodes",
-        "verbose",
-        "version",
-        "whole",
-        # pyxis
-        "container-entrypoint",
-        "container-entrypoint-log",
-        "container-mount-home",
-        "container-readonly",
-        "container-remap-root",
-        "container-writable",
-        "no-container-entrypoint",
-        "no-container-entrypoint-log",
-        "no-container-mount-home",
-        "no-container-remap-root",
-    ]
-)
-_LONG_OPTIONAL = frozenset(
-    [
-        "bcast",
-        "compress",
-        "exclusive",
-        "get-user-env",
-        "immediate",
-        "kill-on-bad-exit",
-        "nice",
-        "no-kill",
-        "propagate",
-        "pty",
-        "resv-ports",
-        "send-libs",
-        "x11",
-    ]
-)
-"""Long options whose value can only stand behind `=`."""
+_FLAGS = """
+async contiguous disable-status exact external help hold interactive label multi-prog no-allocate overcommit overlap
+oversubscribe preserve-env quiet quit-on-interrupt reboot share spread-job stepmgr test-only unbuffered usage
+use-min-nodes verbose version whole"""
+_PYXIS_FLAGS = """
+container-entrypoint container-entrypoint-log container-mount-home container-readonly container-remap-root
+container-writable no-container-entrypoint no-container-entrypoint-log no-container-mount-home
+no-container-remap-root"""
+_OPTIONAL = """
+bcast compress exclusive get-user-env immediate kill-on-bad-exit nice no-kill propagate pty resv-ports send-libs x11"""
+_LONG_FLAGS = frozenset((_FLAGS + _PYXIS_FLAGS).split())
+_LONG_OPTIONAL = frozenset(_OPTIONAL.split())
+"""Long options whose value can only follow `=`."""
 _SHORT_NAMES = {"N": "nodes", "n": "ntasks", "w": "nodelist", "x": "exclude", "r": "relative", "F": "nodefile"}
-OWN_PREFIX = "--robust"
 
 
 class UsageError(Exception):
-    """The command line makes no sense; the message says which word, and what was expected."""
+    """The command line cannot be used; the message names the word, and what was expected."""
 
 
 @dataclass(frozen=True)
 class SrunCommand:
-    """A command line of `srobust run`, taken apart.
+    """A parsed command line of `srobust run`.
 
     Attributes:
         options: srun's own, as typed.
@@ -98,7 +49,7 @@ class SrunCommand:
 
 
 def parse(words: Sequence[str]) -> SrunCommand:
-    """Take `[srun options] [--] CMD…` apart as srun itself would (options end at the first word that is none).
+    """Parse `[srun options] [--] CMD…` as srun itself would (options end at the first word that is none).
 
     Raises:
         UsageError: no command, or an option without its value.
@@ -168,8 +119,8 @@ def plain(command: SrunCommand) -> list[str]:
 def first_launch(command: SrunCommand, *, keep_evidence: bool = True) -> list[str]:
     """The argument list of the user's own `srun`.
 
-    With `keep_evidence`, one rank's death does not end the step and wipe the evidence; whoever asks for that must end
-    the step. A value that the user chose stays: whoever writes `-K1` wants the step to end at once.
+    With `keep_evidence`, one rank's death does not end the step and destroy the evidence; the caller must then end the
+    step. A value that the user chose stays: with `-K1` the step ends at once.
     """
     extra = []
     if not keep_evidence:
@@ -182,7 +133,7 @@ def first_launch(command: SrunCommand, *, keep_evidence: bool = True) -> list[st
 
 
 def _exporting(command: SrunCommand) -> list[str]:
-    """The user's options; a list in `--export` is widened by our variables, `NONE` stays what it is."""
+    """The user's options; a list in `--export` is extended by our variables, `NONE` stays unchanged."""
     ours = "SROBUST_ATTEMPT,SROBUST_RESUME_PATH,SROBUST_RESUME_STEP,SROBUST_SKIP_BATCHES,SROBUST_LINEAGE"
     export = command.values.get("export", "ALL")
     if export.upper() in ("NONE", "NIL", "ALL") or "SROBUST_ATTEMPT" in export:
@@ -196,7 +147,7 @@ def relaunch(command: SrunCommand, exclude: Iterable[str], nodes: int | None) ->
     Args:
         command: What the user typed.
         exclude: Nodes that must not be used.
-        nodes: Number of nodes that the training needs, None where only the user's own options know.
+        nodes: Number of nodes that the training needs, None where only the user's own options say.
 
     `--overlap` because a stuck step of the last attempt may still hold the resources.
     """

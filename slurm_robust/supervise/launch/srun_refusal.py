@@ -1,4 +1,4 @@
-"""Did srun refuse its own command line? Then nothing has run, nobody has died, and there is nothing to recover from."""
+"""Did srun refuse its own command line? Then nothing has run, and there is nothing to recover."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PATIENCE_S = 10.0
 
 
 async def refusal(options: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What srun says of options that it does not take; empty where it takes them, or does not answer.
+    """The message of srun about options that it refuses; empty where it accepts them, or does not answer.
 
-    It is asked for its version behind the same options: it reads all of them, and starts nothing. What it said the
-    first time may have gone anywhere: to a terminal, or through a pipe.
+    This runs `srun OPTION… --version`: srun reads all options, and starts nothing. Its first message cannot be read
+    again: it may have gone to a terminal, or through a pipe.
     """
     try:
         srun = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Is this the only supervisor of its job? Two runs side by side share nodes and the job's Comment: then none acts."""
+"""Is this the only supervisor of its job? Two runs at once share nodes and the job's Comment: then none acts."""
 
 from __future__ import annotations
 
@@ -8,31 +8,35 @@ import socket
 import struct
 import time
 
+from slurm_robust.supervise.clock import Clock
+
 _LATE = 8
-"""So many supervisors that came too late are told from none at all."""
+"""With more supervisors than this behind the first one, some count as none."""
 _PEER = struct.Struct("3i")
-"""What the kernel tells of a socket's owner: pid, uid, gid."""
+"""The kernel's description of a socket's owner: pid, uid, gid."""
 _LISTENS_S = 0.5
 
 
-class Sole:
-    """A name of the job on its batch node, and further ones for all who came too late for the first.
+class SupervisorLock:
+    """Holds a name of the job on its batch node; supervisors that came later hold further names.
 
-    The names are those of sockets without a file: the kernel drops them with our process, however that ends, so a job
-    that is cancelled leaves nothing in /tmp.
+    The names are abstract sockets: the kernel drops them with our process, however that ends, so a cancelled job leaves
+    nothing in /tmp.
 
     Args:
         cluster: Name of the cluster; several may share a machine.
         job: The job's name.
+        clock: For the wait on a supervisor that has just started.
     """
 
-    def __init__(self, cluster: str, job: str) -> None:
+    def __init__(self, cluster: str, job: str, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
         self._name = f"\0srobust-{os.getuid()}-{cluster}-{job}"
         self._held: socket.socket | None = None
         self._place = 0
 
     def claim(self) -> bool:
-        """Take the first name; False where another supervisor of the job has it."""
+        """Take the first name; False where another supervisor of the job holds it."""
         for place in range(_LATE + 1):
             held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -41,7 +45,7 @@ class Sole:
             except OSError as error:
                 held.close()
                 if error.errno != errno.EADDRINUSE or not self._taken(place, patience_s=_LISTENS_S):
-                    return True  # nowhere to keep a name: the usual case, one run, must not suffer
+                    return True  # no name can be held: the usual case, a single run, must still work
                 continue
             self._held, self._place = held, place
             return place == 0
@@ -49,12 +53,12 @@ class Sole:
 
     @property
     def taken(self) -> bool:
-        """Whether somebody has the first name; asks only."""
+        """Whether a supervisor holds the first name; takes nothing."""
         return self._taken(0)
 
     @property
     def shared(self) -> bool:
-        """Whether another one lives beside us, who came later."""
+        """Whether another supervisor of the job runs, which came later."""
         return any(self._taken(place) for place in range(1, _LATE + 1) if place != self._place)
 
     def release(self) -> None:
@@ -67,22 +71,22 @@ class Sole:
         return f"{self._name}.{place}"
 
     def _taken(self, place: int, patience_s: float = 0.0) -> bool:
-        """Whether a supervisor of ours has this name. Anybody may take a name; another user's means nothing.
+        """Whether a supervisor of this user holds the name. Anybody may take a name; another user's does not count.
 
         Args:
             place: Which of the names.
-            patience_s: For one that was taken a moment ago, by somebody who does not listen yet.
+            patience_s: How long to wait for an owner that has just taken the name and does not listen yet.
         """
-        deadline = time.monotonic() + patience_s
+        deadline = self._clock.monotonic_s() + patience_s
         while True:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
                 asking.setblocking(False)
                 try:
                     asking.connect(self._at(place))
                 except BlockingIOError:
-                    return True  # so many have asked before that no more fit into its queue
+                    return True  # its queue of connections is full
                 except OSError:
-                    if time.monotonic() >= deadline:
+                    if self._clock.monotonic_s() >= deadline:
                         return False
                     time.sleep(0.01)
                     continue

@@ -1,30 +1,18 @@
-"""What one training remembers across its attempts and requeues: how far it came, and its failures since then.
+"""What is remembered of one training across its attempts and requeues: how far it came, and its failures since then.
 
-A batch script may hold several `srobust run`, one after the other. The job's Comment speaks of the one that ran last;
-each finds its own memory in the job's folder, by its place among the runs of this attempt of the job. The command line
-would not do: ports, addresses and ids in it often differ each time.
-
-No script and no loop in it gets around the tally: it counts the launches of the whole job that came to nothing.
+Pure; `lineage_store` reads and writes it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-
-import msgspec
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import Failure, FailureCause
-from slurm_robust.supervise.incident.incident_folder import Folder
 
-_FILE = "lineage.json"
-_CALLS_FILE = "calls"
 _MAX_FAILURES = 50
-_MAX_RUNS = 50
 TALLY_S = 3600.0
 
 
@@ -40,14 +28,14 @@ class Lineage:
         start_step: The checkpoint from which its last attempt died before a step of its own, -1 for none.
         failed_starts: How many did so from that checkpoint, one after the other.
         failures: Those since the last new step, oldest first.
-        restarts_in_place: How often the step was started anew on the same nodes since then.
+        restarts_in_place: How often the step was restarted on the same nodes since then.
         older: Error messages from before the last new step: the same one again on the same node is that node's.
         first_step: The step that its first attempt began with, -1 where that is not known.
         in_place: True where a restart in place is known to lose nothing that a requeue would keep, False where the
-            program is known to start again from the beginning then. None while nobody knows.
-        falls: Its steps fell within an attempt: they are counted anew in each epoch, and tell nothing of a restart.
-        counter: By which of its log's counters its steps were known; empty where it tells them by calls, or not at all.
-        epoch: The last epoch that its log told.
+            program is known to start from the beginning again. None while that is not known.
+        falls: Its steps fell within an attempt: they are counted anew in each epoch, and show nothing about a restart.
+        counter: The counter of its log that showed its steps; empty where it reports them by calls, or not at all.
+        epoch: The last epoch in its log.
     """
 
     id: str
@@ -66,7 +54,7 @@ class Lineage:
     epoch: float = 0.0
 
     def until(self, step: int) -> Lineage:
-        """What counts of it for an attempt that came as far as `step`: little, where it came further than before."""
+        """What of it counts for an attempt that reached `step`: little, where that is a new step."""
         if step <= self.reached:
             return self
         worded = [f for f in (*self.older, *self.failures) if f.cause is FailureCause.WORDS]
@@ -87,8 +75,8 @@ class Lineage:
         Args:
             step: How far it came.
             start_step: The checkpoint it started from, -1 for none.
-            failure: What went wrong, None where that cannot be compared.
-            in_place: The step is started anew on the same nodes.
+            failure: The failure, None where it cannot be compared.
+            in_place: The step is restarted on the same nodes.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
@@ -104,23 +92,23 @@ class Lineage:
         )
 
     def began(self, first: int, offered: int, *, relaunched: bool) -> tuple[Lineage, bool]:
-        """What is remembered once an attempt has told its first step, and whether it started again from the beginning.
+        """What is remembered once an attempt has reported its first step, and whether it started from the beginning.
 
         Args:
             first: That step.
             offered: The step of the checkpoint that the attempt was given, -1 for none.
-            relaunched: It was started anew in the allocation, without the script.
+            relaunched: It was relaunched in the allocation, without the script.
         """
         if self.first_step < 0 and offered < 0:
             return replace(self, first_step=first), False
         mine = self if self.first_step >= 0 else replace(self, first_step=first)
-        # A checkpoint from beyond all steps that were told is counted in other units than they are.
+        # A checkpoint beyond all reported steps is counted in another unit than they are.
         if self.falls or self.reached <= mine.first_step or offered > self.reached:
             return mine, False
-        # Nobody knows where a program saves; within a tenth of the way it has saved nothing worth the name.
+        # Where a program saves is not known; within a tenth of the way it has saved nothing of value.
         limit = offered - 1 if offered >= 0 else mine.first_step + (self.reached - mine.first_step) // 10
         again = first <= limit
-        # Where the script was run again and that did not help either, a restart in place is no worse.
+        # If the script was run again and that did not help either, a restart in place is no worse.
         return replace(mine, in_place=not (again and relaunched)), again
 
 
@@ -145,98 +133,46 @@ class Tally:
     def after(self, mine: Lineage, step: int, now_s: float) -> Tally:
         """What is counted once a launch of this training has ended badly at `step`."""
         now = self.at(now_s)
-        # A training that nobody has met before has a new step at once: a loop in the script would be one each time.
+        # An unknown training makes a new step at once: a loop in the script would be an unknown training each time.
         new = step > now.step or (step > mine.reached >= 0)
         return Tally(now.since_s or now_s, now.count + (not new), max(now.step, step))
 
 
 @dataclass(frozen=True)
-class Memory:
+class LineageMemory:
     """All runs of one batch script.
 
     Attributes:
-        speaks: Key of the run of which the job's Comment speaks.
+        speaks: Key of the run that wrote the job's Comment last.
         runs: What each remembers, by its key.
-        tally: Their launches that came to nothing.
+        tally: Their launches that made no new step.
     """
 
     speaks: str = ""
     runs: Mapping[str, Lineage] = field(default_factory=dict)
     tally: Tally = Tally()
 
-    def of(self, key: str, said: Claim, previous: Claim | None) -> Lineage:
-        """What the run of this key has to remember as it starts.
+    def of(self, key: str, claim: Claim, previous: Claim | None) -> Lineage:
+        """What the run of this key remembers as it starts.
 
         Args:
-            key: See `place`.
-            said: The job's claim, as the Comment has it from whichever run spoke last.
-            previous: That run's own words; None where they are of no attempt that failed.
+            key: See `lineage_store`.
+            claim: The job's claim in the Comment, by the run that wrote it last.
+            previous: The same claim; None where it is of no attempt that failed.
         """
         found = self.runs.get(key)
         if previous is not None and self.speaks in ("", key):
-            known = found if found is not None and found.id == said.lineage else Lineage(said.lineage)
-            # An attempt that resumed tells an older step than the training has reached.
-            reached = max(known.reached, said.step)
-            # Where Slurm ended the attempt before it could speak (a dead node), the Comment knows of no newer incident.
-            incident = max(said.incident, known.incident, key=_opened_at_s)
-            return replace(known, reached=reached, fruitless=said.fruitless, incident=incident)
-        # Words of another run are not ours to go on from.
-        return found or Lineage(said.lineage if previous is None else secrets.token_hex(6))
+            known = found if found is not None and found.id == claim.lineage else Lineage(claim.lineage)
+            # An attempt that resumed reports an older step than the training has reached.
+            reached = max(known.reached, claim.step)
+            # Where a dead node ended the attempt before its claim was written, the Comment names an older incident.
+            incident = max(claim.incident, known.incident, key=_opened_at_s)
+            return replace(known, reached=reached, fruitless=claim.fruitless, incident=incident)
+        # Another run's claim is not this run's memory.
+        return found or Lineage(claim.lineage if previous is None else secrets.token_hex(6))
 
 
 def _opened_at_s(incident: str) -> int:
     """When an incident was opened, as its name ends (`12-r0-1795227617`); -1 for no name of ours."""
     number = incident.rpartition("-")[2]
     return int(number) if number.isascii() and number.isdecimal() else -1
-
-
-def place(folder: Folder, restart: int, launcher: int) -> int:
-    """Which `srobust run` of this attempt of the job this is, counted from one.
-
-    Each run adds a line to a file of the job, in one write: runs that begin together get different places, a launcher
-    that was killed keeps its own, and a supervisor that is started anew finds the place of its launcher. On a full disk
-    the runs of an attempt may share a place; the tally is then what bounds them.
-
-    Args:
-        folder: The job's.
-        restart: The job's restart count.
-        launcher: Pid of the launcher.
-    """
-    path = folder.path / _CALLS_FILE
-    mine = f"{restart} {launcher} {_started(launcher)}"
-    if mine not in _lines(path):
-        folder.append(_CALLS_FILE, f"{mine}\n")
-    calls = [line for line in _lines(path) if line.startswith(f"{restart} ")]
-    return calls.index(mine) + 1 if mine in calls else len(calls) + 1
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def _started(pid: int) -> str:
-    """When this process was started, in the kernel's own count: pids are used again."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return stat[stat.rindex(")") + 2 :].split()[19]
-    except (OSError, ValueError, IndexError):
-        return "0"
-
-
-def load(folder: Folder) -> Memory:
-    """What the attempts before left in the job's folder; nothing where they left none that can be read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((folder.path / _FILE).read_bytes(), type=Memory)
-    return Memory()
-
-
-def save(folder: Folder, key: str, lineage: Lineage | None, tally: Tally) -> None:
-    """Keep what this run remembers, None for nothing; a full disk only shortens the memory."""
-    runs = {k: v for k, v in load(folder).runs.items() if k != key}
-    if lineage is not None:
-        runs[key] = lineage
-    kept = dict(list(runs.items())[-_MAX_RUNS:])
-    folder.write(_FILE, msgspec.json.encode(Memory(key, kept, tally)))

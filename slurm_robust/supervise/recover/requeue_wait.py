@@ -1,8 +1,8 @@
-"""The wait for a requeue: the claim is written, nothing is left to do but to be ended, and to help ourselves else.
+"""Waits until the requeue ends this job, and requests a plain requeue where the daemon's does not come.
 
 Inside a batch script the launcher becomes a small shell, which runs
-`python -m slurm_robust.supervise.recover.requeue_wait WAIT` (not for people) every few seconds to look at the job.
-In between, one tiny process is all that the requeue has to end.
+`python -m slurm_robust.supervise.recover.requeue_wait WAIT` (not for people) every few seconds to poll the job. In
+between, the requeue finds one small process to end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -24,24 +23,25 @@ from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 from slurm_robust.slurm.factory import connect
-from slurm_robust.supervise.incident.incident_folder import Folder
+from slurm_robust.supervise.clock import Clock
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.recover import waiting_shell
 
-NAP_S = 4.0
-"""Between two looks inside a batch script. A daemon that is well answers in a second, and the requeue follows."""
-_LOOK_S = 0.25
-"""Between two looks where nothing of ours is in the job's way (`srobust attach`)."""
+POLL_IN_SCRIPT_S = 4.0
+"""Between two polls inside a batch script. A healthy daemon answers in a second, and the requeue follows."""
+_POLL_S = 0.25
+"""Between two polls where no process of ours delays the job's end (`srobust attach`)."""
 _COUNTS_S = 6.0
-"""Patience with the daemon is counted in time that Slurm was there: at most this much between two answers of Slurm."""
+"""Waiting for the daemon counts only while Slurm answers: at most this much between two answers of Slurm."""
 _AWAY_S = 86400.0
-"""A slurmctld that is away for this long is not waited for."""
+"""After this long without slurmctld, the wait ends."""
 _FORGOTTEN_S = 10.0
-"""A requeue is begun in a second; a job that runs on this long after it needs another call."""
+"""A requeue begins within a second; a job that still runs this long after it needs another one."""
 ENDED_WITH_JOB = 128 + 15
-"""As a shell says that SIGTERM ended a process."""
+"""The exit code of a shell for a process that SIGTERM ended."""
 
 
-class Phase(str, Enum):
+class WaitPhase(str, Enum):
     """What is waited for."""
 
     ASKED = "asked"
@@ -49,25 +49,25 @@ class Phase(str, Enum):
     ACCEPTED = "accepted"
     """The daemon's requeue."""
     REQUEUED = "requeued"
-    """Our own, plain requeue, which was called."""
+    """Our own, plain requeue, which was requested."""
     PLAIN = "plain"
     """Nothing: a plain requeue is next."""
 
 
 @dataclass(frozen=True)
-class Wait:
-    """All that the wait must know; it travels as JSON.
+class RequeueWait:
+    """The state of the wait; it is passed from process to process as JSON.
 
     Attributes:
-        restart: Of the attempt that waits; with another one, it has been requeued.
+        restart: The restart count of the waiting attempt; another count means that the job was requeued.
         evict: Nodes that a requeue of our own asks Slurm to leave out.
         folder: The incident folder.
         until_s: When the wait of this phase is over, seconds since the epoch.
         answer_timeout_s: How long the daemon's requeue may take once it has accepted.
         requeue_timeout_s: How long to wait to be ended, once a requeue of ours is wanted.
-        heard_at_s: When Slurm was last heard of.
-        called_at_s: When our own requeue was last called.
-        tried: Our own requeue was called, and not heard.
+        heard_at_s: When Slurm answered last.
+        called_at_s: When our own requeue was requested last.
+        tried: Our own requeue was requested, and Slurm did not answer.
     """
 
     ref: JobRef
@@ -76,7 +76,7 @@ class Wait:
     evict: tuple[str, ...]
     folder: str
     slurm: SlurmConfig
-    phase: Phase
+    phase: WaitPhase
     until_s: float
     answer_timeout_s: float
     requeue_timeout_s: float
@@ -86,37 +86,43 @@ class Wait:
 
     @property
     def argv(self) -> list[str]:
-        """The command that looks once; its last argument is the wait."""
+        """The command that polls once; its last argument is the wait."""
         return [sys.executable, "-m", "slurm_robust.supervise.recover.requeue_wait", msgspec.json.encode(self).decode()]
 
 
 @dataclass(frozen=True)
-class Step:
-    """What is next.
+class WaitStep:
+    """The next step of the wait.
 
     Attributes:
         kind, text: A line of the story, empty for none.
         wait: How the wait goes on; None where it is over.
-        requeue: A plain requeue is to be called.
+        requeue: A plain requeue is to be requested.
         code: Exit code for the script, where the wait is over.
     """
 
     kind: str = ""
     text: str = ""
-    wait: Wait | None = None
+    wait: RequeueWait | None = None
     requeue: bool = False
     code: int = EXIT_REQUEUE_WANTED
 
 
-def plainly(evict: Sequence[str]) -> str:
-    """What a requeue of our own means, in words."""
+def plain_requeue_text(evict: Sequence[str]) -> str:
+    """What a plain requeue means, for people."""
     how = f"it asks to leave {','.join(evict)} out" if evict else "no node is named"
     return f"a plain requeue follows (Slurm waits 121 s; {how})"
 
 
 def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
-    wait: Wait, answer: ClaimAnswer | None, now_s: float, *, ending: bool, heard: bool = True, running: bool = True
-) -> Step:
+    wait: RequeueWait,
+    answer: ClaimAnswer | None,
+    now_s: float,
+    *,
+    ending: bool,
+    heard: bool = True,
+    running: bool = True,
+) -> WaitStep:
     """Decide. Pure.
 
     Args:
@@ -124,58 +130,58 @@ def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
         answer: The daemon's answer to this incident, as far as there is one.
         now_s: Seconds since the epoch.
         ending: Slurm ends this run of the job, or has begun another one.
-        heard: Slurm could be asked.
-        running: The job runs, as far as Slurm knows.
+        heard: Slurm answered.
+        running: The job runs, by Slurm's answer.
     """
     if ending:
-        # Only a script that traps SIGTERM comes this far: its trap runs when we have ended.
-        return Step(code=ENDED_WITH_JOB)
+        # Only in a script that traps SIGTERM: its trap runs when we have ended.
+        return WaitStep(code=ENDED_WITH_JOB)
     if not heard and now_s - wait.heard_at_s >= _AWAY_S:
-        return Step("gave-up", f"Slurm could not be asked for {_AWAY_S / 3600:g} h")
+        return WaitStep("gave-up", f"Slurm could not be asked for {_AWAY_S / 3600:g} h")
     if heard:
         uncounted_s = max(0.0, now_s - wait.heard_at_s - _COUNTS_S)
         wait = replace(wait, heard_at_s=now_s, until_s=wait.until_s + uncounted_s)
-    requeued = replace(wait, phase=Phase.REQUEUED, until_s=now_s + wait.requeue_timeout_s, called_at_s=now_s)
+    requeued = replace(wait, phase=WaitPhase.REQUEUED, until_s=now_s + wait.requeue_timeout_s, called_at_s=now_s)
     late = heard and now_s >= wait.until_s
-    if wait.phase is Phase.PLAIN and not (wait.tried and late):
-        return Step(wait=replace(requeued, until_s=wait.until_s) if wait.tried else requeued, requeue=True)
-    if wait.phase is Phase.ASKED and answer is not None and answer.state == "accepted":
-        accepted = replace(wait, phase=Phase.ACCEPTED, until_s=now_s + wait.answer_timeout_s)
-        told = f": {answer.why}" if answer.why else ""
-        return Step("accepted", f"the daemon has accepted, and its requeue is waited for{told}", accepted)
+    if wait.phase is WaitPhase.PLAIN and not (wait.tried and late):
+        return WaitStep(wait=replace(requeued, until_s=wait.until_s) if wait.tried else requeued, requeue=True)
+    if wait.phase is WaitPhase.ASKED and answer is not None and answer.state == "accepted":
+        accepted = replace(wait, phase=WaitPhase.ACCEPTED, until_s=now_s + wait.answer_timeout_s)
+        why = f": {answer.why}" if answer.why else ""
+        return WaitStep("accepted", f"the daemon has accepted, and its requeue is waited for{why}", accepted)
     refused = answer is not None and (
-        wait.phase is Phase.ASKED or (wait.phase is Phase.ACCEPTED and answer.state == "refused")
+        wait.phase is WaitPhase.ASKED or (wait.phase is WaitPhase.ACCEPTED and answer.state == "refused")
     )
     if not late and not refused:
         return _go_on(wait, now_s, runs_on=heard and running)
-    if wait.phase in (Phase.ASKED, Phase.ACCEPTED):
-        said = f"the daemon: {answer.state}: {answer.why}" if refused and answer else "no daemon answered"
-        if wait.phase is Phase.ACCEPTED and not refused:
-            said = f"accepted, but no requeue within {wait.answer_timeout_s:g} s"
-        return Step("unanswered", f"{said}; {plainly(wait.evict)}", requeued, requeue=True)
-    return Step("gave-up", f"nobody came for {wait.requeue_timeout_s:g} s")
+    if wait.phase in (WaitPhase.ASKED, WaitPhase.ACCEPTED):
+        text = f"the daemon: {answer.state}: {answer.why}" if refused and answer else "no daemon answered"
+        if wait.phase is WaitPhase.ACCEPTED and not refused:
+            text = f"accepted, but no requeue within {wait.answer_timeout_s:g} s"
+        return WaitStep("unanswered", f"{text}; {plain_requeue_text(wait.evict)}", requeued, requeue=True)
+    return WaitStep("gave-up", f"no requeue ended the job within {wait.requeue_timeout_s:g} s")
 
 
-def _go_on(wait: Wait, now_s: float, *, runs_on: bool) -> Step:
-    """Nothing new; a requeue that Slurm has forgotten is called again."""
-    if wait.phase is not Phase.REQUEUED or not runs_on or now_s - wait.called_at_s < _FORGOTTEN_S:
-        return Step(wait=wait)
+def _go_on(wait: RequeueWait, now_s: float, *, runs_on: bool) -> WaitStep:
+    """Nothing new; a requeue that Slurm has forgotten is requested again."""
+    if wait.phase is not WaitPhase.REQUEUED or not runs_on or now_s - wait.called_at_s < _FORGOTTEN_S:
+        return WaitStep(wait=wait)
     again = replace(wait, called_at_s=now_s, tried=True)
     if wait.tried:
-        return Step(wait=again, requeue=True)
-    return Step("note", "the job runs on after its requeue; it is called again", again, requeue=True)
+        return WaitStep(wait=again, requeue=True)
+    return WaitStep("note", "the job still runs after its requeue; it is requested again", again, requeue=True)
 
 
 def _answer_of(job: Job, incident: str) -> ClaimAnswer | None:
     try:
         answer = parse_answer(job.admin_comment)
     except ClaimError:
-        return None  # somebody else's words
+        return None  # somebody else's text
     return answer if answer is not None and answer.incident == incident else None
 
 
-def look(wait: Wait, client: SlurmClient, folder: Folder) -> Wait | int:
-    """Look at the job once, and do what is next: how the wait goes on, or the exit code where it is over."""
+def poll(wait: RequeueWait, client: SlurmClient, folder: IncidentFolder, clock: Clock) -> RequeueWait | int:
+    """Poll the job once, and take the next step: returns how the wait goes on, or the exit code where it is over."""
     heard = True
     try:
         job = client.job(wait.ref)
@@ -184,54 +190,54 @@ def look(wait: Wait, client: SlurmClient, folder: Folder) -> Wait | int:
     answer = _answer_of(job, wait.incident) if job is not None else None
     ending = job is not None and (job.completing or job.restart_count != wait.restart)
     running = job is not None and job.state == "RUNNING"
-    step = next_step(wait, answer, time.time(), ending=ending, heard=heard, running=running)
+    step = next_step(wait, answer, clock.now_s(), ending=ending, heard=heard, running=running)
     if step.kind:
-        folder.tell(step.kind, step.text)
+        folder.log_event(step.kind, step.text)
     if step.requeue and step.wait is not None:
         return _requeue(step.wait, client, folder)
     return step.wait if step.wait is not None else step.code
 
 
-def _requeue(wait: Wait, client: SlurmClient, folder: Folder) -> Wait | int:
-    """Call the plain requeue: how the wait goes on, or the exit code where Slurm refuses for good."""
+def _requeue(wait: RequeueWait, client: SlurmClient, folder: IncidentFolder) -> RequeueWait | int:
+    """Request the plain requeue: returns how the wait goes on, or the exit code where Slurm refuses for good."""
     try:
         client.requeue(wait.ref, without=wait.evict)
     except SlurmRefusedError as error:
         try:
             job = client.job(wait.ref)
         except SlurmError:
-            return replace(wait, phase=Phase.PLAIN, tried=True)  # away again: asked anew when it is back
+            return replace(wait, phase=WaitPhase.PLAIN, tried=True)  # requested again when it answers
         if job is not None and (job.completing or job.restart_count > wait.restart):
-            return wait  # it was heard after all
-        folder.tell("gave-up", f"the job could not be requeued: {error}")
+            return wait  # Slurm had received it after all
+        folder.log_event("gave-up", f"the job could not be requeued: {error}")
         return EXIT_REQUEUE_WANTED
     except SlurmError as error:
         # A controller that is away or busy just now must not cost the job.
         if not wait.tried:
-            folder.tell("note", f"the requeue is tried again: {error}")
-        return replace(wait, phase=Phase.PLAIN, tried=True)
+            folder.log_event("note", f"the requeue is tried again: {error}")
+        return replace(wait, phase=WaitPhase.PLAIN, tried=True)
     return wait
 
 
-async def here(wait: Wait, client: SlurmClient, folder: Folder) -> int:
-    """Wait as what we are; returns the exit code where nobody came."""
+async def wait_here(wait: RequeueWait, client: SlurmClient, folder: IncidentFolder, clock: Clock) -> int:
+    """Wait in this process; returns the exit code where no requeue came."""
     while True:
-        found = await asyncio.to_thread(look, wait, client, folder)
-        if isinstance(found, int):
-            return found
-        wait = found
-        await asyncio.sleep(_LOOK_S)
+        polled = await asyncio.to_thread(poll, wait, client, folder, clock)
+        if isinstance(polled, int):
+            return polled
+        wait = polled
+        await clock.sleep(_POLL_S)
 
 
 def main() -> None:
-    """Look once, and say what is next to the shell that waits."""
+    """Poll once, and print the next step for the waiting shell."""
     waiting_shell.die_with_parent(os.getppid())
-    wait = msgspec.json.decode(sys.argv[1], type=Wait)
-    found = look(wait, connect(wait.slurm), Folder(Path(wait.folder)))
+    wait = msgspec.json.decode(sys.argv[1], type=RequeueWait)
+    polled = poll(wait, connect(wait.slurm), IncidentFolder(Path(wait.folder)), Clock())
     print(
-        f"{waiting_shell.EXIT}{found}"
-        if isinstance(found, int)
-        else waiting_shell.NEXT + msgspec.json.encode(found).decode()
+        f"{waiting_shell.EXIT}{polled}"
+        if isinstance(polled, int)
+        else waiting_shell.NEXT + msgspec.json.encode(polled).decode()
     )
 
 

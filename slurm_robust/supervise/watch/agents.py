@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.clock import CLOCK, Clock
@@ -72,12 +71,6 @@ class Agents:
         """Send a message to every agent."""
         for watch in self._steps:
             watch.send(message)
-
-    def tell(self, kind: str, **fields: Any) -> None:
-        """Send a message that is given as on the channel to every agent."""
-        message = messages.to_agent({"t": kind, **fields})
-        assert message is not None, kind
-        self.send(message)
 
     def watch_attempt(self, attempt: str) -> None:
         """Turn all agents to another attempt."""

@@ -1,98 +1,126 @@
-"""What is known of the attempt that runs now. A new attempt gets a new one: timers and exits die with theirs."""
+"""What is known of the current attempt. Each attempt gets a new state: timers and exits end with their attempt."""
 
 from __future__ import annotations
 
 import math
 import re
 import signal
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.supervise.agent.ranks import STEP_MARK
-from slurm_robust.supervise.incident.investigation import Scene
+from slurm_robust.supervise.clock import Clock
+from slurm_robust.supervise.launch.attempt_settings import ResumePoint
 from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
 from slurm_robust.supervise.watch.last_words import LastWords
 from slurm_robust.supervise.watch.log_steps import Counters
 from slurm_robust.supervise.watch.output import OutputFile
 from slurm_robust.supervise.watch.suspicion import Assessment, RankProgress, assess, own_limit_s
-from slurm_robust.supervise.watch.task_exits import Deaths
+from slurm_robust.supervise.watch.task_exits import TaskExits
 
 _LAST_LINES = 120
 _LAST_WORDS_S = 30.0
-"""Lines from so long before the first end count as well: a thousand ranks have a lot of last words."""
+"""Lines from this long before the first exit count too: a thousand ranks print many last lines."""
 _SETTLE_S = 1.2
-"""A look of an agent, and a little: a rank that is started anew in its place (an exec, torchrun) is back by then."""
+"""A little more than an agent's poll: a rank that is restarted in its place (an exec, torchrun) is back by then."""
 
 
-class Present:
-    """One attempt, as its agents and its output files tell it.
+@dataclass(frozen=True)
+class AttemptSources:
+    """Where the state of an attempt is read from.
 
-    Args:
-        attempt: Its name, empty for a job that was not started by us.
-        nodes: Nodes of the allocation.
+    Attributes:
         job_id: The job's raw id, as Slurm's messages name it.
-        paths: The job's output files, read from where they stand now.
+        nodes: Nodes of the allocation.
+        paths: The job's output files, read from their present end on.
+        layout: Parallel sizes that the user gave.
+        layout_order: The order in which they count ranks, empty for Megatron's.
+        log_pattern: The site's pattern of progress lines, empty for none.
         labelled: `srun --label` puts each task's number before its lines.
     """
 
-    def __init__(
-        self,
-        attempt: str,
-        nodes: tuple[str, ...],
-        *,
-        job_id: int,
-        layout: Mapping[str, int],
-        layout_order: str = "",
-        paths: Sequence[Path],
-        log_pattern: str,
-        labelled: bool = False,
-    ) -> None:
-        own = re.compile(log_pattern) if log_pattern else None
-        self.job_id = job_id
-        self.fleet = Fleet(attempt)
-        self._words = LastWords(self.fleet, job_id, labelled=labelled)
-        self.scene = Scene(nodes, layout, layout_order)
-        self._cancelled: set[str] = set()
-        self._deaths = Deaths()
+    job_id: int
+    nodes: tuple[str, ...]
+    paths: tuple[Path, ...] = ()
+    layout: Mapping[str, int] = field(default_factory=dict)
+    layout_order: str = ""
+    log_pattern: str = ""
+    labelled: bool = False
+
+
+class AttemptState:
+    """One attempt, as its agents and its output files show it.
+
+    Args:
+        name: Its name, empty for a job that was not started by us.
+        sources: What it is read from.
+        clock: The session's.
+
+    Attributes:
+        resume_point: The checkpoint that it was given.
+        exits: Rank → its end, for ranks that are known to have ended badly.
+        vanished: Ranks that are gone while srun runs and reports no end of them: finished, or dead.
+        signals: Other facts that were observed.
+        quiet_until_s: No silence is acted on before this time.
+    """
+
+    def __init__(self, name: str, sources: AttemptSources, clock: Clock) -> None:
+        own = re.compile(sources.log_pattern) if sources.log_pattern else None
+        self.name = name
+        self.sources = sources
+        self.fleet = Fleet(name)
+        self.resume_point = ResumePoint()
+        self.exits: dict[int, RankExit] = {}
+        self.vanished: dict[int, RankExit] = {}
+        self.signals: list[Signal] = []
         self.quiet_until_s = 0.0
-        self.began_at_s = time.time()
+        self.began_at_s = clock.now_s()
         self.counters = Counters()
-        self._outputs = [OutputFile(path, own, self.counters) for path in paths]
+        self._clock = clock
+        self._last_words = LastWords(self.fleet, sources.job_id, labelled=sources.labelled)
+        self._cancelled: set[str] = set()
+        self._task_exits = TaskExits()
+        self._outputs = [OutputFile(path, own, self.counters) for path in sources.paths]
         self._log_step: tuple[int, float] | None = None
         self._log_signs = 0
 
+    @property
+    def layout(self) -> Mapping[str, int]:
+        """The parallel sizes, from the user or from a rank; empty where they are not known."""
+        return self.sources.layout or next((r.layout for r in self.fleet.ranks.values() if r.layout), {})
+
     def read_outputs(self) -> None:
-        """Take in the new lines of the job's output files."""
-        now = time.time()
+        """Read the new lines of the job's output files."""
+        now = self._clock.now_s()
         for output in self._outputs:
-            found = output.poll()
+            found = output.poll(now)
             if found.step is not None:
                 if self._log_step is not None and not self.has_progress:
-                    # A pause counts once training has gone on after it. The one line that ended it may be a stray one
-                    # of a job that hangs, and must not raise the limit of its own silence.
+                    # A pause counts as a step time once training has gone on after it: the one line that ended it may
+                    # be a stray line of a hung job, and must not raise the limit of its own silence.
                     self.fleet.steps.saw(-1, self._log_signs, self._log_step[1])
                 self._log_step = (found.step, now)
                 self._log_signs += 1
             self._cancelled.update(found.cancelled)
             for oom in found.oom:
-                self.scene.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
-                self._words.killed_for_memory(oom)
+                self.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
+                self._last_words.killed_for_memory(oom)
             for gone in found.exits:
-                # Slurm's word of an OOM kill names the step; of the tasks that ended beside it, it took those killed.
-                self._deaths.srun_says(gone, now, oom_killed=bool(found.oom) and gone.signal == signal.SIGKILL)
+                # Slurm reports an OOM kill for the step: its tasks that ended with SIGKILL were killed for memory.
+                self._task_exits.add_from_srun(gone, now, oom_killed=bool(found.oom) and gone.signal == signal.SIGKILL)
 
     def confirm_exits(self, *, ended: bool = False) -> None:
-        """Believe the word on a task once no rank of it is there any more.
+        """Take a task's reported end as true once none of its ranks lives.
 
-        Several steps may write into one output file: `task 0` of another one is no rank of ours, which lives on.
+        Several steps may write into one output file: `task 0` of another step is not our rank 0, which lives.
         """
-        now = time.time()
-        self._deaths.agents_say(self.fleet, now)
-        deaths = self._deaths.all(math.inf if ended else now)
+        now = self._clock.now_s()
+        self._task_exits.add_from_agents(self.fleet, now)
+        deaths = self._task_exits.due(math.inf if ended else now)
         tasks: dict[int, list[RankInfo]] = {}
         for info in self.fleet.ranks.values() if deaths else ():
             tasks.setdefault(info.task, []).append(info)
@@ -100,16 +128,16 @@ class Present:
             ranks = tasks.get(task, [])
             if not ended and any(not r.gone_at_s for r in ranks):
                 continue
-            self._deaths.drop(task)
+            self._task_exits.drop(task)
             gone, at_s, oom_killed = death.task, death.at_s, death.oom_killed
-            node = ranks[0].node if ranks else gone.host if gone.host in self.scene.nodes else ""
+            node = ranks[0].node if ranks else gone.host if gone.host in self.sources.nodes else ""
             number = min((r.rank for r in ranks), default=task)
-            self.scene.exits.setdefault(number, RankExit(number, node, at_s, gone.code, gone.signal, (), oom_killed))
+            self.exits.setdefault(number, RankExit(number, node, at_s, gone.code, gone.signal, (), oom_killed))
 
     def note_vanished(self) -> None:
-        """Take note of ranks that the agents miss while others are there."""
-        missing = self.fleet.missing(time.time(), _SETTLE_S)
-        self.scene.vanished = {
+        """Note the ranks that the agents no longer find while other ranks live."""
+        missing = self.fleet.missing(self._clock.now_s(), _SETTLE_S)
+        self.vanished = {
             r.rank: RankExit(r.rank, r.node, r.missed_at_s, 0 if self._finished(r) else None) for r in missing
         }
 
@@ -118,39 +146,41 @@ class Present:
         return end is not None and not end.code and not end.signal
 
     def restarted_inside(self) -> list[int]:
-        """Ranks that something inside the step (torchrun) has started anew; each restart is told once.
+        """Ranks that something inside the step (torchrun) has restarted; each restart is returned once.
 
-        It is no death of the attempt; what the ranks before them said is of no more use.
+        That is no failure of the attempt; the output of the earlier ranks is dropped.
         """
-        fresh = self.fleet.restarted
-        if not fresh or time.time() - max(fresh.values()) < _SETTLE_S:
+        restarted = self.fleet.restarted
+        if not restarted or self._clock.now_s() - max(restarted.values()) < _SETTLE_S:
             return []
         self.fleet.restarted = {}
         for output in self._outputs:
             output.lines.clear()
-        self._words.forget()
-        return sorted(fresh)
+        self._last_words.forget()
+        return sorted(restarted)
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody ended this step or its job: a person, a time limit, a preemption."""
-        # A watch of one step knows its number before an agent has found a rank of it.
+        """Whether this step or its job was ended from outside: by a person, a time limit, a preemption."""
+        # An attached step has its number in its name, before an agent has found a rank of it.
         watched = [self.fleet.attempt.removeprefix(STEP_MARK)] if self.fleet.attempt.startswith(STEP_MARK) else []
-        ours = {f"{self.job_id}.{step}" for step in (*self.fleet.step_ids, *watched)} | {str(self.job_id)}
+        ours = {f"{self.sources.job_id}.{step}" for step in (*self.fleet.step_ids, *watched)} | {
+            str(self.sources.job_id)
+        }
         return bool(self._cancelled & ours)
 
-    def whole_exit(self, code: int) -> None:
-        """Srun ended and said nothing of single tasks: one exit of an unknown rank stands for all."""
+    def add_step_exit(self, code: int) -> None:
+        """Record that srun ended without naming single tasks: one exit of an unknown rank, for the whole step."""
         number = code - 128 if 128 < code < 128 + signal.NSIG else 0
-        self.scene.exits[-1] = RankExit(-1, "", time.time(), None if number else code, number)
+        self.exits[-1] = RankExit(-1, "", self._clock.now_s(), None if number else code, number)
 
     def add_last_lines(self) -> None:
-        """Give the exits the program's last words; may be called again as more come."""
-        since_s = min((e.at_s for e in self.scene.exits.values()), default=math.inf) - _LAST_WORDS_S
+        """Add the program's last lines to the exits; call it again as more lines come."""
+        since_s = min((e.at_s for e in self.exits.values()), default=math.inf) - _LAST_WORDS_S
         kept = [item for output in self._outputs for item in output.lines]
         oldest = len(kept) - _LAST_LINES
         lines = [line for number, (at_s, line) in enumerate(kept) if at_s >= since_s or number >= oldest]
-        self._words.give(self.scene.exits, lines)
+        self._last_words.add_to(self.exits, lines)
 
     @property
     def has_progress(self) -> bool:
@@ -165,37 +195,37 @@ class Present:
         return self._log_step[0] if self._log_step is not None else -1
 
     @property
-    def beginning(self) -> tuple[int, int] | None:
-        """The step that the attempt began with, as it told it, and the one to judge by; None where that is not known.
+    def first_steps(self) -> tuple[int, int] | None:
+        """The first step that the attempt reported, and the step to judge its start by; None where they are not known.
 
         The first number in a log is often no step: a progress bar is drawn at 0 before it jumps to where training goes
-        on. So the second one is judged.
+        on. So the second number is judged.
         """
         if self.has_progress:
             first = min(r.first_step for r in self.fleet.ranks.values() if r.progress is not None)
             return (first, first) if first >= 0 else None
-        told = self.counters.first
-        return None if len(told) < 2 or self.counters.falls else (min(told), told[1])
+        seen = self.counters.first
+        return None if len(seen) < 2 or self.counters.falls else (min(seen), seen[1])
 
     @property
-    def begins(self) -> bool:
-        """Whether one more log line will tell the beginning."""
+    def one_line_short(self) -> bool:
+        """Whether one more log line will show `first_steps`."""
         return not self.has_progress and not self.counters.falls and len(self.counters.first) == 1
 
     @property
     def last_sign_s(self) -> float:
-        """Time of the last sign of progress; the attempt's beginning where there was none."""
+        """Time of the last sign of progress; the start of the attempt where there was none."""
         if self.has_progress:
             return self.fleet.last_sign_s
         return self._log_step[1] if self._log_step is not None else self.began_at_s
 
     @property
     def reports(self) -> bool:
-        """Whether there is any progress to judge by; a job without is judged by its stacks alone."""
+        """Whether the job reports any progress; a job that does not is judged by its stacks alone."""
         return self.has_progress or self._log_step is not None
 
     def own_limit_s(self, config: SuperviseConfig) -> float | None:
-        """The suspicion limit by this attempt's own steps, seconds; None where too few were seen."""
+        """The suspicion limit from this attempt's own step times, seconds; None where too few were seen."""
         return own_limit_s(self.fleet.steps, config) if self.reports else None
 
     def assess(self, config: SuperviseConfig) -> Assessment:
@@ -203,4 +233,4 @@ class Present:
         ranks = [r.progress for r in self.fleet.alive if r.progress is not None]
         if not ranks and self._log_step is not None:
             ranks = [RankProgress(-1, self._log_step[0], "train", self._log_step[1])]
-        return assess(ranks, self.fleet.steps, time.time(), config)
+        return assess(ranks, self.fleet.steps, self._clock.now_s(), config)

@@ -107,10 +107,8 @@ class Fleet:
             messages.Cleaned: self._take_cleaned,
         }
 
-    def feed(self, message: messages.FromAgent | Mapping[str, Any], now_s: float) -> None:
-        """Take one agent's message, decoded or as it arrived; one that makes no sense is counted and skipped."""
-        if not isinstance(message, tuple):
-            message = messages.from_agent(message)
+    def feed(self, message: messages.FromAgent, now_s: float) -> None:
+        """Take one agent's message; one that makes no sense is counted and skipped."""
         if message.node:
             self.heard_at_s[message.node] = now_s
         try:

@@ -1,7 +1,7 @@
-"""Who said what at the end: the last lines of the job's output, given to the ranks that ended.
+"""The last lines of the job's output, assigned to the ranks that ended.
 
-srun tells of tasks. A task of torchrun's stands for several ranks: its table, or the labels of the lines, say which of
-them ended and how.
+srun reports tasks. A task of torchrun's holds several ranks: its table, or the labels of the lines, show which of them
+ended and how.
 """
 
 from __future__ import annotations
@@ -33,67 +33,67 @@ class LastWords:
         self._job_id = job_id
         self._labelled = labelled
         self._split: dict[int, tuple[str, ...]] = {}
-        """Ranks whose end was a task's, with the words that torchrun's table has of them."""
+        """Ranks whose end was a task's, with the text of torchrun's table about them."""
         self._whole: dict[int, tuple[RankExit, set[int]]] = {}
-        """The tasks' ends, by the rank that stood for each, with the ranks that stand there instead."""
+        """The tasks' ends, by the rank that stood for each, with the ranks that replaced it."""
         self._oom: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
-        """What was said belongs to ranks that were started anew."""
+        """Drop what was read: it belongs to ranks that were restarted."""
         self._split.clear()
         self._whole.clear()
 
     def killed_for_memory(self, line: str) -> None:
-        """Take in slurmstepd's word of a kill for memory: a node, where it names one, and a step."""
-        if (told := _OOM_STEP.match(line)) is not None:
-            self._oom.add((told[1] or "", told[2]))
+        """Take slurmstepd's report of a kill for memory: a step, and a node where it names one."""
+        if (report := _OOM_STEP.match(line)) is not None:
+            self._oom.add((report[1] or "", report[2]))
 
-    def give(self, exits: dict[int, RankExit], lines: list[str]) -> None:
+    def add_to(self, exits: dict[int, RankExit], lines: list[str]) -> None:
         """Complete these ends: one for each rank that ended, with its own lines and those that name no rank."""
         tasks = self._tasks()
-        said, shared = self._by_speaker(lines, tasks)
-        self._split_tasks(exits, lines, set(said), tasks)
+        own_lines, shared = self._by_rank(lines, tasks)
+        self._split_tasks(exits, lines, set(own_lines), tasks)
         for rank, e in exits.items():
-            if rank < 0:  # it stands for the whole step, whose words they all are
+            if rank < 0:  # it stands for the whole step, so all lines are its own
                 exits[rank] = replace(e, last_lines=tuple(lines))
                 continue
             members = [rank] if rank in self._split else self._members(rank, tasks)
-            own = tuple(line for _, line in sorted({item for m in members for item in said.get(m, ())}))
+            own = tuple(line for _, line in sorted({item for m in members for item in own_lines.get(m, ())}))
             own += self._split.get(rank, ())
             oom = e.oom_killed or (e.signal == signal.SIGKILL and self._was_killed_for_memory(e.node))
             exits[rank] = replace(e, last_lines=own, shared_lines=shared, oom_killed=oom)
 
-    def _by_speaker(
+    def _by_rank(
         self, lines: list[str], tasks: dict[int, list[int]]
     ) -> tuple[dict[int, list[tuple[int, str]]], tuple[str, ...]]:
         """Rank → its lines, numbered; and the lines that name none."""
-        said: dict[int, list[tuple[int, str]]] = {}
+        own: dict[int, list[tuple[int, str]]] = {}
         shared = []
         for item in enumerate(lines):
-            speakers = self._speakers(item[1], tasks)
-            for rank in speakers or ():
-                said.setdefault(rank, []).append(item)
-            if speakers is None:
+            ranks = self._ranks_of(item[1], tasks)
+            for rank in ranks or ():
+                own.setdefault(rank, []).append(item)
+            if ranks is None:
                 shared.append(item[1])
-        return said, tuple(shared)
+        return own, tuple(shared)
 
     def _split_tasks(
-        self, exits: dict[int, RankExit], lines: list[str], speaking: set[int], tasks: dict[int, list[int]]
+        self, exits: dict[int, RankExit], lines: list[str], labelled: set[int], tasks: dict[int, list[int]]
     ) -> None:
-        self._make_whole(exits)  # more may have been said since
+        self._merge_again(exits)  # more lines may have come since
         tables = {w.rank: w for w in read_tables(lines) if w.rank in self._fleet.ranks}
         for rank, e in list(exits.items()):
             members = self._members(rank, tasks) if rank >= 0 else sorted(tables)
             workers = [tables[r] for r in members if r in tables]
             ended = {w.rank: self._worker_exit(w, e, min(x.at_s for x in workers)) for w in workers}
             if not ended and len(members) > 1 and rank >= 0:
-                ended = {r: replace(e, rank=r) for r in members if r in speaking}
+                ended = {r: replace(e, rank=r) for r in members if r in labelled}
             if ended:
                 self._whole[rank] = exits.pop(rank), set(ended)
                 exits.update(ended)
                 self._split.update({r: tables[r].words if r in tables else () for r in ended})
 
-    def _make_whole(self, exits: dict[int, RankExit]) -> None:
+    def _merge_again(self, exits: dict[int, RankExit]) -> None:
         for rank, (task, instead) in self._whole.items():
             if instead & exits.keys():
                 for number in instead:
@@ -114,14 +114,14 @@ class LastWords:
         return tasks.get(task) or [rank]
 
     def _was_killed_for_memory(self, node: str) -> bool:
-        told = [step for where, step in self._oom if where in ("", node)]
-        if not told:
+        steps = [step for where, step in self._oom if where in ("", node)]
+        if not steps:
             return False
         ours = {f"{self._job_id}.{step}" for step in self._fleet.step_ids}
-        return any(step in ours for step in told)
+        return any(step in ours for step in steps)
 
-    def _speakers(self, line: str, tasks: dict[int, list[int]]) -> list[int] | None:
-        """The ranks whose line this may be; None where it names none."""
+    def _ranks_of(self, line: str, tasks: dict[int, list[int]]) -> list[int] | None:
+        """The ranks that may have printed this line; None where it names none."""
         if (rank := _LABEL.search(line)) is not None:
             return [int(rank[1])]
         task = _TASK_LABEL.match(line) if self._labelled else None

@@ -1,8 +1,7 @@
-"""The numbers in a job's log lines: which of them say that training goes on, and which is the step of the training?
+"""The numbers in a job's log lines: which of them show progress, and which is the step of the training?
 
-Log lines tell more than steps: bars of a data set that is prepared, of a validation, of files that are written. Each
-shape of line and each total (`12/391`) is a counter of its own, and the training's is the one that goes on
-and says most.
+Log lines hold more than steps: bars of a data set that is prepared, of a validation, of files that are written. Each
+shape of line and each total (`12/391`) is a counter of its own; the training's counter is the one with most progress.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ _PROGRESS = [
         r"\|\s*(?P<step>\d+)/\d+\s*\[",  # tqdm bars: Lightning, HF, NeMo
     )
 ]
-"""Shapes of progress lines, most telling first."""
+"""Shapes of progress lines, the clearest first."""
 _TOTAL = re.compile(r"\s*/\s*(\d+)")
 _EPOCH = re.compile(r"\bepoch['\"]?[\s:=#\[(]+(?P<epoch>\d{1,9}(?:\.\d{1,9})?)", re.IGNORECASE)
 _EPOCHS_BAR = re.compile(r"\s*Epoch[\s:=]+(?P<epoch>\d{1,9})\b[^|]*\|[^|]*\|\s*\d+/\d+\s*\[")
-"""A bar that is drawn anew in each epoch, as Lightning's: epoch × total + number counts the steps of the training."""
+"""A bar that is drawn anew in each epoch, as by Lightning: epoch × total + number is the step of the training."""
 _RECENT = 3
-"""So many different numbers that come round again and again are ranks that hang, each at its own step, and say so."""
+"""Up to so many numbers that repeat in turn are ranks that hang at different steps, and print them again."""
 _MAX_SERIES = 256
 
 
 def _reported(line: str, own: re.Pattern[str] | None) -> tuple[str, int, int, int] | None:
-    """The name of a line's counter, its number, its total (0 where it tells none), and where the number ends."""
+    """The name of a line's counter, its number, its total (0 where it has none), and where the number ends."""
     for shape, pattern in enumerate([own] if own is not None else _PROGRESS):
         match = pattern.search(line)
         if match is None:
             continue
         try:
             number, end = int(match["step"]), match.end("step")
-        except (IndexError, TypeError, ValueError):  # a site's pattern without the group, or with words in it
+        except (IndexError, TypeError, ValueError):  # a site's pattern without the group, or whose group is no number
             return None
         total = _TOTAL.match(line, end)
         return (
@@ -53,14 +52,15 @@ def _reported(line: str, own: re.Pattern[str] | None) -> tuple[str, int, int, in
 
 
 class Counters:
-    """Tells a number that goes on from one that is only said again. All output files of an attempt share one.
+    """Tells progress from repeated numbers. All output files of an attempt share one.
 
-    A number is news where it is higher than the one before it and was not said a moment ago. So nothing that a hung
-    job repeats is news: a bar that is drawn again, ranks that hang at different steps and say so in turn, an old
-    number in a warning, a copy of the file. A counter may start again: the fall itself is no news, and what follows is.
+    A number is progress where it is higher than the one before it and was not printed a moment ago. So nothing that a
+    hung job repeats is progress: a bar that is drawn again, ranks that hang at different steps and print them in turn,
+    an old number in a warning, a copy of the file. A counter may restart: the fall itself is no progress, the numbers
+    after it are.
 
     Attributes:
-        count: How often anything was news.
+        count: How many numbers were progress.
     """
 
     def __init__(self) -> None:
@@ -68,11 +68,11 @@ class Counters:
         self._epoch = 0.0
         self._series: dict[str, _Series] = {}
 
-    def news(self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True) -> int | None:
-        """The number that this line of the program says, where that is news.
+    def progress(self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True) -> int | None:
+        """The number in this line of the program, where it is progress; else None.
 
         Args:
-            line: What the program printed, without words of ours or Slurm's.
+            line: A line of the program, without text of ours or Slurm's.
             own: The site's own pattern.
             whole: False for a line that has not ended yet, whose last digits may still be missing.
         """
@@ -86,7 +86,7 @@ class Counters:
         if name not in self._series and len(self._series) >= _MAX_SERIES:
             del self._series[next(iter(self._series))]
         series = self._series.setdefault(name, _Series())
-        if not series.news(self._epoch, number):
+        if not series.advances(self._epoch, number):
             return None
         self.count += 1
         bar = _EPOCHS_BAR.match(line)
@@ -98,10 +98,10 @@ class Counters:
 
     @property
     def main(self) -> str:
-        """Name of the training's counter, empty where none has said anything.
+        """Name of the training's counter, empty where there is none yet.
 
-        A bar that is full is over (a data set is prepared, files are written), and one that counts anew is a
-        validation's or an epoch's: where there are others, it is the one of those that has said most.
+        A full bar has ended (a data set is prepared, files are written), and a bar that restarts belongs to a
+        validation or an epoch. Of the others, where there are any, it is the one with most progress.
         """
         return max(self._series, key=lambda name: self._series[name].rank, default="")
 
@@ -119,13 +119,13 @@ class Counters:
 
     @property
     def epoch(self) -> float:
-        """The epoch in which the training's counter said its last number, 0 where no line tells."""
+        """The epoch of the last number of the training's counter, 0 where no line shows it."""
         series = self._series.get(self.main)
         return series.epoch if series is not None else 0.0
 
     @property
     def falls(self) -> bool:
-        """Whether the training's counter counts anew in each epoch: it does not number the steps of the training."""
+        """Whether the training's counter restarts in each epoch: it does not number the steps of the training."""
         series = self._series.get(self.main)
         return series is not None and series.falls
 
@@ -134,12 +134,12 @@ class _Series:
     """The numbers of one counter.
 
     Attributes:
-        step: The last number that was news.
+        step: The last number that was progress.
         first: The first two different ones.
-        falls: It counted down, or anew.
-        epoch: The one in which it said the last number.
-        count: How often it said news.
-        at: When it last did, in news of all counters.
+        falls: It counted down, or restarted.
+        epoch: The epoch of the last number.
+        count: How many of its numbers were progress.
+        at: `Counters.count` at the last of them.
     """
 
     def __init__(self) -> None:
@@ -156,29 +156,30 @@ class _Series:
         self._fell = False
         self._lowest = 0
 
-    def news(self, epoch: float, number: int) -> bool:
-        said, last = (epoch, number), self._last
-        if said == last:
+    def advances(self, epoch: float, number: int) -> bool:
+        """Whether this number is progress."""
+        new, last = (epoch, number), self._last
+        if new == last:
             return False
         if last is None or number < self._lowest:
             self._lowest = number
-        if last is not None and said < last and number == self._lowest:
-            self._recent.clear()  # it starts again, perhaps after very few numbers
-        fresh = said not in self._recent
-        falls = last is not None and said < last
+        if last is not None and new < last and number == self._lowest:
+            self._recent.clear()  # it restarts, perhaps after very few numbers
+        fresh = new not in self._recent
+        falls = last is not None and new < last
         # Once is an old number; twice in a row is a counter that goes down.
         goes_on = fresh and (not falls or self._fell)
-        self._recent = [*(x for x in self._recent if x != said), said][-_RECENT:]
-        self._last, self._fell = said, falls and fresh
+        self._recent = [*(x for x in self._recent if x != new), new][-_RECENT:]
+        self._last, self._fell = new, falls and fresh
         return goes_on
 
     @property
     def rank(self) -> tuple[bool, bool, int, int]:
-        """The higher, the more it is the training's."""
+        """The counter with the highest one is the training's."""
         return not self._full, not self.falls, self.count, self.at
 
     def note(self, step: int, epoch: float, *, by_epochs: bool, full: bool) -> None:
-        """Remember news, as the step of the whole training where its epoch is known."""
+        """Remember progress, as the step of the whole training where its epoch is known."""
         if len(self.first) < 2 and step not in self.first:
             self.first.append(step)
         self.falls |= by_epochs or step < self._highest // 2

@@ -1,19 +1,17 @@
-"""What the ranks tell of their loss: kept as the training's health, and looked at when an attempt ends."""
+"""The losses that ranks report: kept as the training's health record, which is judged when an attempt ends."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import health_log, rollback
 from slurm_robust.checkpoint.health.health_log import HealthLog
 from slurm_robust.localize.exit_causes import bad_loss_line
 from slurm_robust.policy.job.bad_loss import BadLoss
-
-if TYPE_CHECKING:
-    from slurm_robust.supervise.supervisor import Supervisor
-    from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.fleet import Fleet
 
 _WRITER = "srobust run"
 _PATIENCE_S = 10.0
@@ -22,78 +20,80 @@ _PATIENCE_S = 10.0
 class Losses:
     """The health of one supervised training, across its attempts.
 
-    A program that writes the record itself is left alone with it: it sees every step, we see some.
+    Where the program writes the record itself, this writes nothing: the program sees every step, we see some.
     """
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._s = supervisor
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._log: HealthLog | None = None
         self._taken: tuple[str, int] | None = None
         self._work: asyncio.Task[None] | None = None
-        self._theirs = not supervisor.checkpoint_dir or not supervisor.acting
+        self._theirs = not session.checkpoint_dir or not session.acting
+        """The record is not ours to write."""
         self._found: rollback.RollbackPlan | None = None
 
-    def take(self) -> None:
-        """Take in what was told last; the file is read and written in a thread."""
-        told = None if self._theirs else _told(self._s.present.fleet)
-        if told is None or (self._work is not None and not self._work.done()):
+    def take(self, attempt: AttemptState) -> None:
+        """Take the loss that was reported last; the file is read and written in a thread."""
+        reported = None if self._theirs else _reported(attempt.fleet)
+        if reported is None or (self._work is not None and not self._work.done()):
             return
-        step, loss, grad_norm = told
+        step, loss, grad_norm = reported
         if self._log is None:
             self._work = asyncio.create_task(self._open())
             return
-        if self._taken == (self._s.present.fleet.attempt, step):
+        if self._taken == (attempt.name, step):
             return
-        self._taken = self._s.present.fleet.attempt, step
+        self._taken = attempt.name, step
         self._log.take(step, loss=loss, grad_norm=grad_norm)
         if self._log.due:
             self._work = asyncio.create_task(self._write(self._log))
 
     async def _open(self) -> None:
         def opened() -> HealthLog | None:
-            known, _ = health_log.read(self._s.checkpoint_dir)
+            known, _ = health_log.read(self._session.checkpoint_dir)
             if known is not None and known.writer != _WRITER:
                 return None
-            return HealthLog(self._s.checkpoint_dir, writer=_WRITER)
+            return HealthLog(self._session.checkpoint_dir, writer=_WRITER)
 
         self._log = await asyncio.to_thread(opened)
         self._theirs = self._log is None
 
     async def _write(self, log: HealthLog) -> None:
         def written() -> bool:
-            known, _ = health_log.read(self._s.checkpoint_dir)
+            known, _ = health_log.read(self._session.checkpoint_dir)
             return (known is None or known.writer == _WRITER) and (log.write() or True)
 
         self._theirs = not await asyncio.to_thread(written)
 
-    async def bad(self) -> BadLoss | None:
-        """What is wrong with the loss as it was told last, in the ranks' last words too; None where nothing is.
+    async def bad(self, attempt: AttemptState) -> BadLoss | None:
+        """What is wrong with the last reported loss, also by the ranks' last lines; None where nothing is.
 
-        A file system that hangs, and a fault of ours, must not keep a recovery: then nothing is known of the loss.
+        A file system that hangs, or a fault of ours, must not delay a recovery: then nothing is known of the loss.
         """
         self._found = None
-        if not self._s.checkpoint_dir:
+        if not self._session.checkpoint_dir:
             return None
         try:
-            return await asyncio.wait_for(self._bad(), _PATIENCE_S)
+            return await asyncio.wait_for(self._bad(attempt), _PATIENCE_S)
         except Exception as error:  # noqa: BLE001 (as above)
             why = f"no answer in {_PATIENCE_S:g} s" if isinstance(error, asyncio.TimeoutError) else str(error)
-            self._s.folder.tell("note", f"nobody can say whether the loss is healthy: {why}")
+            self._session.folder.log_event("note", f"whether the loss is healthy is not known: {why}")
             return None
 
-    async def _bad(self) -> BadLoss | None:
-        s = self._s
+    async def _bad(self, attempt: AttemptState) -> BadLoss | None:
+        session = self._session
         if self._work is not None:
             await asyncio.shield(self._work)
         if self._log is not None and not self._theirs:
             await self._write(self._log)
-        ends = s.present.scene.exits.values()
-        told = next((line for e in ends if (line := bad_loss_line((*e.last_lines, *e.shared_lines)))), "")
-        found = self._found = await asyncio.to_thread(rollback.due, s.checkpoint_dir, line=told, step=s.present.step)
+        exits = attempt.exits.values()
+        line = next((line for e in exits if (line := bad_loss_line((*e.last_lines, *e.shared_lines)))), "")
+        found = await asyncio.to_thread(rollback.due, session.checkpoint_dir, line=line, step=attempt.step)
+        self._found = found
         if found is None:
             return None
         healthy = found.to.step if found.to is not None else -1
-        return BadLoss(found.why, healthy, found.before, s.config.checkpoint.rollbacks)
+        return BadLoss(found.why, healthy, found.before, session.config.checkpoint.rollbacks)
 
     async def go_back(self) -> tuple[str, int | None]:
         """Have the next attempts start from before what `bad` found.
@@ -104,14 +104,14 @@ class Losses:
         found = self._found
         assert found is not None
         try:
-            text = await asyncio.to_thread(rollback.go_back, self._s.checkpoint_dir, found)
+            text = await asyncio.to_thread(rollback.go_back, self._session.checkpoint_dir, found)
         except CheckpointError as error:
             return f"training does not go back: {error}", None
         return text, found.to.step if found.to is not None else None
 
 
-def _told(fleet: Fleet) -> tuple[int, float | None, float | None] | None:
-    """Step, loss and gradient norm of the first rank that tells a loss."""
+def _reported(fleet: Fleet) -> tuple[int, float | None, float | None] | None:
+    """Step, loss and gradient norm of the first rank that reports a loss."""
     for number in sorted(fleet.ranks):
         info = fleet.ranks[number]
         if info.progress is not None and info.loss is not None:
@@ -119,9 +119,9 @@ def _told(fleet: Fleet) -> tuple[int, float | None, float | None] | None:
     return None
 
 
-def _number(told: float | str | None) -> float | None:
-    """NaN and infinity come as a text."""
+def _number(value: float | str | None) -> float | None:
+    """NaN and infinity arrive as text."""
     try:
-        return None if told is None else float(told)
+        return None if value is None else float(value)
     except ValueError:
         return None

@@ -1,6 +1,6 @@
-"""What the job's own output files say: progress lines, exits of tasks, the program's last words. Never intercepted.
+"""What the job's own output files contain: progress lines, exits of tasks, the program's last lines. Never intercepted.
 
-Files are read from where they stood when the attempt began; a file that is not there, or is no file, says nothing.
+Files are read from their end at the start of the attempt; what is missing, or is no regular file, is ignored.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,20 +17,20 @@ from slurm_robust.supervise.watch.log_steps import Counters
 
 _CHUNK_BYTES = 1 << 20
 _KEEP_LINES = 4000
-"""Two or three lines a rank, where stack frames are left out: the last words of a thousand ranks."""
+"""Two or three lines for each of a thousand ranks, without stack frames."""
 _LINE_MAX = 2000
 
 _OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: |slurm_robust(?:\.\w+)*: |\{\"at_s\": [\d.]+, \"kind\": ")
-"""Where a line of ours begins: the story, what our other commands say, and `story.jsonl`.
+"""The beginning of a line of ours: the story, messages of our other commands, and `story.jsonl`.
 
-It may stand anywhere in a line: a progress bar ends without a newline, and labels or times may be put before it.
+It may be anywhere in a line: a progress bar ends without a newline, and labels or times may precede it.
 """
 _SLURMS = re.compile(r"(?:srun|slurmstepd\S*): ")
-"""Where a line of Slurm's begins; `Job step 5.0 aborted` is no step of the training."""
+"""The beginning of a line of Slurm's; `Job step 5.0 aborted` is no step of the training."""
 
 _EXIT = re.compile(r"srun: error: (?P<host>[A-Za-z0-9._\[\],-]+): tasks? (?P<tasks>[0-9,\-\[\]]+): (?P<how>.+?)\s*$")
 _OOM = re.compile(r"Detected \d+ oom[-_ ]kill|oom[-_]kill event|srun: error: \S+: tasks? \S+: Out Of Memory")
-"""The kernel's or cgroup's kill for memory, in Slurm's words; CUDA's own error text is another thing."""
+"""Slurm's report of a kill for memory by the kernel or a cgroup. It matches none of CUDA's error texts."""
 _CANCELLED = re.compile(r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON \S+ CANCELLED AT \S+(?P<why>.*)")
 _SIGNALS = {
     "Killed": 9,
@@ -54,7 +53,7 @@ _SIGNALS = {
 
 @dataclass(frozen=True)
 class TaskExit:
-    """A task that srun said ended badly. `code` is None where a signal ended it."""
+    """A task that ended badly, by srun's report. `code` is None where a signal ended it."""
 
     task: int
     host: str
@@ -64,15 +63,15 @@ class TaskExit:
 
 
 @dataclass
-class Findings:
-    """What new lines told."""
+class NewOutput:
+    """What new lines of the output contain."""
 
     step: int | None = None
-    """The training's step, where any counter of the log has gone on: a number that is only said again is no news."""
+    """The training's step, where any counter of the log has gone on: a repeated number is no progress."""
     exits: list[TaskExit] = field(default_factory=list)
     oom: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
-    """Steps (`5.0`) and jobs (`5`) that somebody ended: a person, a time limit, a preemption."""
+    """Steps (`5.0`) and jobs (`5`) that were ended from outside: by a person, a time limit, a preemption."""
 
 
 def tasks(text: str) -> list[int]:
@@ -86,7 +85,7 @@ def tasks(text: str) -> list[int]:
 
 
 def read_exit(line: str) -> list[TaskExit]:
-    """The exits that one line of srun's tells of."""
+    """The exits in one line of srun's."""
     match = _EXIT.search(line)
     if match is None:
         return []
@@ -110,7 +109,7 @@ class OutputFile:
     Args:
         path: The file.
         own_pattern: The site's own pattern of progress lines.
-        counters: What the files of this attempt have said so far.
+        counters: The counters of all files of this attempt.
     """
 
     def __init__(
@@ -121,15 +120,15 @@ class OutputFile:
         self._counters = counters or Counters()
         self._rest = b""
         self.lines: deque[tuple[float, str]] = deque(maxlen=_KEEP_LINES)
-        """The last lines and when they were read; stack frames are left out."""
+        """The last lines and when each was read; stack frames are left out."""
         try:
             self._offset = path.stat().st_size
         except OSError:
             self._offset = 0
 
-    def poll(self) -> Findings:
+    def poll(self, now_s: float) -> NewOutput:
         """Read what is new."""
-        found, now = Findings(), time.time()
+        found = NewOutput()
         try:
             with self.path.open("rb") as f:
                 size = os.fstat(f.fileno()).st_size
@@ -146,11 +145,11 @@ class OutputFile:
         *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
         self._rest = self._rest[-_LINE_MAX:]
         for raw in lines:
-            line = _programs(raw)
+            line = _without_ours(raw)
             if not line.strip():
                 continue
             if not is_frame(line):
-                self.lines.append((now, line))
+                self.lines.append((now_s, line))
             self._note_step(found, line)
             found.exits.extend(read_exit(line))
             gone = _CANCELLED.search(line)
@@ -158,18 +157,18 @@ class OutputFile:
                 found.cancelled.append(gone["id"])
             if _OOM.search(line):
                 found.oom.append(line)
-        # A bar's line ends when the next one is drawn; were it read then only, whatever is printed after a bar that
-        # stands still would seem to move it.
-        self._note_step(found, _programs(self._rest), whole=False)
+        # A bar's line ends only when the next bar is drawn. Read only then, any line that is printed after a hung bar
+        # would count as progress.
+        self._note_step(found, _without_ours(self._rest), whole=False)
         return found
 
-    def _note_step(self, found: Findings, line: str, *, whole: bool = True) -> None:
-        if self._counters.news(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole) is not None:
+    def _note_step(self, found: NewOutput, line: str, *, whole: bool = True) -> None:
+        if self._counters.progress(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole) is not None:
             found.step = self._counters.step
 
 
-def _programs(raw: bytes) -> str:
-    """A line as others than we have written it; ours often hangs on the end of a progress bar."""
+def _without_ours(raw: bytes) -> str:
+    """The part of a line that others have written; ours often follows a progress bar without a newline."""
     return _OURS.split(raw[:_LINE_MAX].decode("utf-8", "replace"), maxsplit=1)[0]
 
 

@@ -1,6 +1,6 @@
-"""Is the job silent for too long? Pure: progress and a clock in, an assessment out.
+"""Is the job silent for too long? Pure: progress and the time in, an assessment out.
 
-Suspicion is cheap and only captures. What it takes to act is decided elsewhere, from the captures.
+A suspicion is cheap: it only leads to captures. Whether to act is decided elsewhere, from the captures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PATIENT_PHASES = ("evaluate", "checkpoint", "idle")
 """Announced pauses: only their own limit, or the action limit, counts."""
 
 
-class Level(enum.IntEnum):
+class SilenceLevel(enum.IntEnum):
     """How long the silence has lasted."""
 
     QUIET = 0
@@ -28,7 +28,7 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True)
 class RankProgress:
-    """The last sign of life of one rank, seconds since the epoch."""
+    """The last report of one rank; `at_s` is in seconds since the epoch."""
 
     rank: int
     step: int
@@ -39,7 +39,7 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What the silence amounts to.
+    """How the silence is judged.
 
     Attributes:
         ranks: Those that are silent beyond the limit.
@@ -47,7 +47,7 @@ class Assessment:
         limit_s: The limit that was, or will be, crossed.
     """
 
-    level: Level
+    level: SilenceLevel
     ranks: tuple[int, ...] = ()
     silent_s: float = 0.0
     limit_s: float = 0.0
@@ -55,7 +55,7 @@ class Assessment:
 
 
 class StepTimes:
-    """This attempt's own step times; dies with the attempt."""
+    """This attempt's own step times; each attempt gets new ones."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, float]] = {}
@@ -64,14 +64,14 @@ class StepTimes:
         self.count = 0
 
     def saw(self, rank: int, step: int, at_s: float) -> None:
-        """Take note that `rank` completed `step` at that time."""
+        """Note that `rank` completed `step` at that time."""
         known = self._last.get(rank)
         if known is None or step < known[0]:
             self._last[rank] = (step, at_s)
             return
         if step > known[0]:
-            # One sample a look, of the mean step in between: a long step stands out, short ones are averaged. Log
-            # lines (rank -1) are judged by their own interval, whatever number of steps lies between them.
+            # One sample for each poll, of the mean step since the last one: a long step shows, short ones are averaged.
+            # Log lines (rank -1) are judged by their own interval, however many steps lie between them.
             steps = step - known[0] if rank >= 0 else 1
             self._samples.append(max(0.0, (at_s - known[1]) / steps))
             self._p99_s = None
@@ -84,7 +84,7 @@ class StepTimes:
 
     def p99_s(self) -> float:
         """The 99th percentile of the recent steps, seconds; 0 where none was seen."""
-        if self._p99_s is None:  # asked for once a rank and look: sorted once
+        if self._p99_s is None:  # used for each rank at each poll: sorted once
             ordered = sorted(self._samples)
             self._p99_s = ordered[min(len(ordered) - 1, int(_QUANTILE * len(ordered)))]
         return self._p99_s
@@ -101,7 +101,7 @@ def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tup
     """(suspicion, action) limits of a rank's silence, seconds."""
     action = config.action_limit_s
     if rank.phase_timeout_s is not None:
-        # A limit that the program announced is the program's word: beyond it something is wrong.
+        # The program announced this limit itself: beyond it something is wrong.
         return rank.phase_timeout_s, rank.phase_timeout_s
     of_lines, own = rank.rank < 0, own_limit_s(steps, config)
     if rank.phase == "startup" or rank.step < 0 or (of_lines and own is None):
@@ -115,8 +115,8 @@ def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tup
 def assess(ranks: Iterable[RankProgress], steps: StepTimes, now_s: float, config: SuperviseConfig) -> Assessment:
     """Judge the silence of a job.
 
-    A rank counts as silent by its own last sign of life and its own phase; ranks that train while another evaluates
-    are waiting for it, and its announcement covers them.
+    A rank counts as silent by its own last report and its own phase; ranks that train while another one evaluates wait
+    for it, and its announcement covers them.
     """
     everyone = list(ranks)
     # The longest of all announced pauses, found first: in a checkpoint every rank announces one.
@@ -125,17 +125,17 @@ def assess(ranks: Iterable[RankProgress], steps: StepTimes, now_s: float, config
     ]
     patient_s = max((suspect_s for suspect_s, _ in announced), default=0.0)
     patient_action_s = max((action_s for _, action_s in announced), default=0.0)
-    level, silent, longest, limit = Level.QUIET, [], 0.0, 0.0
+    level, silent, longest, limit = SilenceLevel.QUIET, [], 0.0, 0.0
     for r in everyone:
         suspect_s, action_s = limits(r, steps, config)
         suspect_s, action_s = max(suspect_s, patient_s), max(action_s, patient_action_s)
         silent_s = now_s - r.at_s
         if silent_s > suspect_s:
-            level = max(level, Level.OVERDUE if silent_s > action_s else Level.SUSPECT)
+            level = max(level, SilenceLevel.OVERDUE if silent_s > action_s else SilenceLevel.SUSPECT)
             silent.append(r.rank)
             if silent_s > longest:
                 longest, limit = silent_s, suspect_s
-    if level is Level.QUIET:
+    if level is SilenceLevel.QUIET:
         return Assessment(level, silent_s=max((now_s - r.at_s for r in everyone), default=0.0))
     why = f"no progress for {longest:.1f} s, limit {limit:.1f} s"
     if steps.count >= config.min_steps:

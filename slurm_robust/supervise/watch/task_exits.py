@@ -1,7 +1,7 @@
-"""Tasks that ended badly, told by srun in the job's output, and by agents where the SPANK plugin writes it down.
+"""Tasks that ended badly, as srun reports them in the job's output, and agents where the SPANK plugin records them.
 
-srun's word comes first: it knows kills for memory, and its lines stand beside the program's own. An agent's is waited
-out for a moment, and taken where srun's does not come (its output goes to a terminal, or through a pipe).
+srun's report is preferred: it knows kills for memory. So an agent's report is held back for a moment, and used where no
+report of srun's follows (its output goes to a terminal, or through a pipe).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ SRUN_FIRST_S = 1.0
 
 
 @dataclass(frozen=True)
-class Death:
-    """A task that ended badly, as it was told."""
+class TaskDeath:
+    """A task that ended badly, as it was reported."""
 
     task: TaskExit
     at_s: float
     oom_killed: bool = False
 
 
-class Deaths:
-    """Each death once, whoever tells it: both sources tell a task's ends in their order, so they are counted."""
+class TaskExits:
+    """Each death once, whoever reports it. Both sources report a task's ends in order, so they are matched by count."""
 
     def __init__(self) -> None:
-        self._told: dict[int, Death] = {}
+        self._due: dict[int, TaskDeath] = {}
         self._held: dict[int, tuple[TaskEnd, float]] = {}
         self._by_srun: Counter[int] = Counter()
         self._by_agents: Counter[int] = Counter()
         self._taken: Counter[int] = Counter()
         self._read: set[tuple[str, int]] = set()
 
-    def srun_says(self, task: TaskExit, now_s: float, *, oom_killed: bool) -> None:
-        """A line of srun's."""
+    def add_from_srun(self, task: TaskExit, now_s: float, *, oom_killed: bool) -> None:
+        """Take a line of srun's."""
         number = task.task
         self._by_srun[number] += 1
         if self._by_srun[number] <= self._taken[number]:
@@ -44,10 +44,10 @@ class Deaths:
         self._taken[number] += 1
         self._held.pop(number, None)
         # Kept in the order of the lines.
-        self._told.setdefault(number, Death(task, now_s + len(self._told) * 1e-6, oom_killed))
+        self._due.setdefault(number, TaskDeath(task, now_s + len(self._due) * 1e-6, oom_killed))
 
-    def agents_say(self, fleet: Fleet, now_s: float) -> None:
-        """What agents have told by now."""
+    def add_from_agents(self, fleet: Fleet, now_s: float) -> None:
+        """Take what agents have reported by now."""
         for key, end in list(fleet.ends.items()):
             if key in self._read:
                 continue
@@ -58,8 +58,8 @@ class Deaths:
             if self._by_agents[end.task] > self._taken[end.task]:
                 self._held[end.task] = end, now_s + SRUN_FIRST_S
 
-    def all(self, now_s: float) -> dict[int, Death]:
-        """Task → its death, for those that are not dropped yet."""
+    def due(self, now_s: float) -> dict[int, TaskDeath]:
+        """Task → its death, for those that are confirmed and not dropped yet."""
         for number, (end, due_s) in list(self._held.items()):
             if now_s < due_s:
                 continue
@@ -67,9 +67,9 @@ class Deaths:
             self._taken[number] += 1
             how = f"Exited with exit code {end.code}" if end.code else f"ended by signal {end.signal}"
             task = TaskExit(number, end.node, None if end.signal else end.code, end.signal, how)
-            self._told.setdefault(number, Death(task, end.at_s))
-        return dict(self._told)
+            self._due.setdefault(number, TaskDeath(task, end.at_s))
+        return dict(self._due)
 
     def drop(self, task: int) -> None:
-        """It is taken in."""
-        self._told.pop(task, None)
+        """The death is dealt with."""
+        self._due.pop(task, None)

@@ -7,35 +7,38 @@ import os
 import socket
 import subprocess
 import sys
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from helpers import wait_until
 
+from slurm_robust.claim import Claim
 from slurm_robust.cli.commands import attach
 from slurm_robust.cli.main import cli
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent.ranks import ProcessFinder, Target
-from slurm_robust.supervise.launch.attached_step import Attached, connection
+from slurm_robust.supervise.job import SupervisedJob
+from slurm_robust.supervise.launch.attached_step import AttachedStep, connection
+from slurm_robust.supervise.session import Session
 
 
 def test_it_is_over_when_its_srun_has_ended() -> None:
     """Seen without asking Slurm, and seen still when the pid is another one's."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        attached = Attached("0", process.pid)
+        attached = AttachedStep("0", process.pid)
         assert not attached.over
         process.communicate(b"\n")
     wait_until(lambda: attached.over, 5, "its end")
-    assert Attached("0", process.pid).over
+    assert AttachedStep("0", process.pid).over
 
 
-def held() -> tuple[socket.socket, Attached]:
+def held() -> tuple[socket.socket, AttachedStep]:
     """An srun's end of the connection, and the step as its watch has it."""
     srun, ours = socket.socketpair()
     environment = {"SROBUST_HOLD": str(ours.detach())}
-    attached = Attached("0", 0, connection(environment))
+    attached = AttachedStep("0", 0, connection(environment))
     assert environment == {}
     return srun, attached
 
@@ -46,14 +49,14 @@ def test_an_srun_that_waits_tells_its_exit_code() -> None:
     with srun:
         assert attached.hold is not None
         assert not os.get_inheritable(attached.hold.fileno())
-        assert attached.ended is None
+        assert attached.exit_code is None
         srun.send(b"ended 1")
-        assert attached.ended is None
+        assert attached.exit_code is None
         srun.send(b"37\n")
-        assert (attached.ended, attached.ended) == (137, 137)
-        attached.let_go()
+        assert (attached.exit_code, attached.exit_code) == (137, 137)
+        attached.release()
         assert srun.recv(1) == b""
-        assert attached.ended == 137
+        assert attached.exit_code == 137
 
 
 def test_an_srun_is_kept_waiting_as_long_as_a_requeue_is_on_its_way() -> None:
@@ -61,12 +64,12 @@ def test_an_srun_is_kept_waiting_as_long_as_a_requeue_is_on_its_way() -> None:
 
     async def requeue() -> None:
         srun, attached = held()
-        attached.stay()
-        attached.stay()
+        attached.keep_waiting()
+        attached.keep_waiting()
         await asyncio.sleep(0)
         assert srun.recv(9) == b"."
         srun.close()
-        attached.let_go()
+        attached.release()
 
     asyncio.run(requeue())
 
@@ -77,15 +80,15 @@ def test_what_is_no_exit_code_is_none(words: bytes) -> None:
     srun, attached = held()
     srun.send(words)
     srun.close()
-    assert attached.ended is None
-    attached.let_go()
+    assert attached.exit_code is None
+    attached.release()
     assert connection({"SROBUST_HOLD": "x"}) is None
     assert connection({}) is None
 
 
 def test_without_a_launcher_it_never_is() -> None:
     """The job's end is then the step's."""
-    assert not Attached("0").over
+    assert not AttachedStep("0").over
 
 
 @pytest.mark.parametrize(("attempt", "found"), [("step:3", True), ("step:4", False), ("step:", False), ("", True)])
@@ -103,10 +106,11 @@ def test_agents_take_ranks_of_that_step_only(attempt: str, found: bool) -> None:
 
 def in_job(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
     """A Slurm that knows this job."""
-    context = SimpleNamespace(cluster="c", name="1", job=job, output=lambda: None, can_claim=True)
+    client: Any = None
+    supervised = SupervisedJob(client, "c", job, None, Claim("watching", "line"))
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "c")
     monkeypatch.setattr(attach, "connect", lambda config: None)
-    monkeypatch.setattr(attach.job, "read", lambda client, ref: context)
+    monkeypatch.setattr(attach.job, "read", lambda client, ref: supervised)
 
 
 def test_a_heterogeneous_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,11 +123,11 @@ def test_a_heterogeneous_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_order_of_a_layout_reaches_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under `srobust run`: sizes without their order are another layout."""
-    given: dict[str, object] = {}
+    given: list[Session] = []
 
     class Watch:
-        def __init__(self, *_: object, **what: object) -> None:
-            given.update(what)
+        def __init__(self, session: Session) -> None:
+            given.append(session)
 
         async def run(self) -> None:
             return None
@@ -132,7 +136,7 @@ def test_the_order_of_a_layout_reaches_the_supervisor(monkeypatch: pytest.Monkey
     monkeypatch.setattr(attach, "Supervisor", Watch)
     done = CliRunner().invoke(cli, ["attach", "--step=0", "--layout=tp=2,pp=2,order=pp-tp", "1"])
     assert done.exit_code == 0, done.output
-    assert (given["layout"], given["layout_order"]) == ({"tp": 2, "pp": 2}, "pp-tp")
+    assert (given[0].layout, given[0].layout_order) == ({"tp": 2, "pp": 2}, "pp-tp")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_robust.checkpoint import save
 from slurm_robust.supervise.launch import attempt_settings
 from slurm_robust.supervise.launch.srun_command import parse
 
@@ -24,7 +25,9 @@ dist.all_reduce(torch.ones(1))
 def given(words: list[str], path: Path | str, tmp_path: Path, **more: str) -> dict[str, str]:
     """The variables that the ranks of `srobust run WORD…` get, with this PATH."""
     base = {"PATH": str(path), "HOME": str(tmp_path / "home"), **more}
-    return attempt_settings.environment(base, "1.0.1", "abc", attempt_settings.Start(), tmp_path, command=parse(words))
+    return attempt_settings.environment(
+        base, "1.0.1", "abc", attempt_settings.ResumePoint(), tmp_path, command=parse(words)
+    )
 
 
 def python_with_torch(folder: Path, version: str) -> Path:
@@ -109,3 +112,38 @@ def test_the_real_pytorch_does_not_warn(tmp_path: Path) -> None:
 
     assert "deprecated" in said(both)
     assert "deprecated" not in said(new)
+
+
+def test_ranks_are_given_the_checkpoint_and_the_users_variables_stay(tmp_path: Path) -> None:
+    """SROBUST_RESUME_*; flight-recorder settings only where the user has none of his own."""
+    save(tmp_path, 7, {"x": 1})
+    start = attempt_settings.look_up(str(tmp_path))
+    assert start.step == 7
+    env = attempt_settings.environment({"TORCH_FR_BUFFER_SIZE": "5"}, "1.0.1", "abc", start, tmp_path)
+    assert env["SROBUST_RESUME_STEP"] == "7"
+    assert env["SROBUST_RESUME_PATH"].endswith("step-00000007")
+    assert "TORCH_FR_BUFFER_SIZE" not in env
+    assert env["TORCH_INCLUDE_STACK_TRACE"] == "0", "it would need the GIL, which a hung rank may hold"
+
+
+def test_no_checkpoint_folder_says_nothing_and_an_empty_one_says_start_anew(tmp_path: Path) -> None:
+    """Without a folder the program decides; with an empty one every rank is told that there is none."""
+    assert "SROBUST_RESUME_PATH" not in attempt_settings.environment(
+        {}, "a", "b", attempt_settings.look_up(""), tmp_path
+    )
+    assert (
+        attempt_settings.environment({}, "a", "b", attempt_settings.look_up(str(tmp_path)), tmp_path)[
+            "SROBUST_RESUME_PATH"
+        ]
+        == ""
+    )
+
+
+def test_a_relaunch_has_fresh_rendezvous_values() -> None:
+    """The first surviving node, another port for each attempt; an address of the script's own stays."""
+    first = attempt_settings.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.2", ["n3", "n4"])
+    second = attempt_settings.fresh_rendezvous({"MASTER_ADDR": "n3", "MASTER_PORT": "29500"}, "1.0.3", ["n4", "n5"])
+    assert first["MASTER_PORT"] != second["MASTER_PORT"]
+    assert first["MASTER_ADDR"] == "n3"
+    assert attempt_settings.fresh_rendezvous({"MASTER_ADDR": "10.0.0.7"}, "1.0.2", ["n4"]) == {}
+    assert attempt_settings.fresh_rendezvous({}, "1.0.2", ["n4"]) == {}

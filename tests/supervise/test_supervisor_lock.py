@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.supervise.launch.supervisor_lock import Sole
+from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def cluster() -> str:
 def another_process(cluster: str) -> Iterator[bool]:
     """A process that has tried to be the job's supervisor; killed at the end, without a chance to tidy up."""
     held = (
-        "import sys; from slurm_robust.supervise.launch.supervisor_lock import Sole; "
-        "s = Sole(sys.argv[1], '5'); print(s.claim(), flush=True); input()"
+        "import sys; from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock; "
+        "s = SupervisorLock(sys.argv[1], '5'); print(s.claim(), flush=True); input()"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
@@ -42,7 +42,7 @@ def another_process(cluster: str) -> Iterator[bool]:
 
 def test_the_second_is_told_and_the_first_learns_of_it(cluster: str) -> None:
     """Neither acts from then on; another job, or the next run of the same job, is not concerned."""
-    first, second, other = Sole(cluster, "5"), Sole(cluster, "5"), Sole(cluster, "6")
+    first, second, other = SupervisorLock(cluster, "5"), SupervisorLock(cluster, "5"), SupervisorLock(cluster, "6")
     assert not first.taken
     assert first.claim()
     assert first.taken
@@ -54,7 +54,7 @@ def test_the_second_is_told_and_the_first_learns_of_it(cluster: str) -> None:
     second.release()
     first.release()
     other.release()
-    third = Sole(cluster, "5")
+    third = SupervisorLock(cluster, "5")
     assert third.claim()
     assert not third.shared
     third.release()
@@ -62,7 +62,7 @@ def test_the_second_is_told_and_the_first_learns_of_it(cluster: str) -> None:
 
 def test_who_came_second_and_ended_disarms_nobody(cluster: str) -> None:
     """A short step in the background: while it lives neither acts, afterwards the long one does."""
-    first = Sole(cluster, "5")
+    first = SupervisorLock(cluster, "5")
     assert first.claim()
     with another_process(cluster) as alone:
         assert not alone
@@ -73,7 +73,7 @@ def test_who_came_second_and_ended_disarms_nobody(cluster: str) -> None:
 
 def test_a_third_knows_of_the_second_that_outlived_the_first(cluster: str) -> None:
     """The name that the second holds stays when the first gives its own up."""
-    first, second, third = Sole(cluster, "5"), Sole(cluster, "5"), Sole(cluster, "5")
+    first, second, third = SupervisorLock(cluster, "5"), SupervisorLock(cluster, "5"), SupervisorLock(cluster, "5")
     assert first.claim()
     assert not second.claim()
     first.release()
@@ -89,7 +89,7 @@ def test_a_killed_supervisor_leaves_nothing_behind(cluster: str) -> None:
     with another_process(cluster) as alone:
         assert alone
     assert list(Path(tempfile.gettempdir()).glob(f"*{cluster}*")) == []
-    after = Sole(cluster, "5")
+    after = SupervisorLock(cluster, "5")
     assert after.claim()
     assert not after.shared
     after.release()
@@ -97,7 +97,7 @@ def test_a_killed_supervisor_leaves_nothing_behind(cluster: str) -> None:
 
 def test_a_name_that_cannot_be_had_keeps_nobody_from_acting(cluster: str) -> None:
     """Somebody has the name and is no supervisor, or there are no sockets: the usual case, one run, must not suffer."""
-    sole = Sole(cluster, "5")
+    sole = SupervisorLock(cluster, "5")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(sole._at(0))
         assert sole.claim()
@@ -107,7 +107,7 @@ def test_a_name_that_cannot_be_had_keeps_nobody_from_acting(cluster: str) -> Non
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can take another user's place")
 def test_another_users_name_means_nothing(cluster: str) -> None:
     """Names of sockets are open to everybody on the node: nobody can keep a stranger's job from acting."""
-    sole = Sole(cluster, "5")
+    sole = SupervisorLock(cluster, "5")
     take = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + sys.argv[1]); "
     with subprocess.Popen(
         [sys.executable, "-c", take + "s.listen(); print(1, flush=True); input()", sole._at(0)[1:]],

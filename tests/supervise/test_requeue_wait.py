@@ -17,16 +17,16 @@ from slurm_robust.claim import ClaimAnswer
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.supervise.recover import waiting_shell
-from slurm_robust.supervise.recover.requeue_wait import ENDED_WITH_JOB, Phase, Wait, next_step
+from slurm_robust.supervise.recover.requeue_wait import ENDED_WITH_JOB, RequeueWait, WaitPhase, next_step
 
-ASKED = Wait(
+ASKED = RequeueWait(
     JobRef(7),
     0,
     "i-1",
     ("n3",),
     "/tmp/x",
     SlurmConfig(),
-    Phase.ASKED,
+    WaitPhase.ASKED,
     until_s=100.0,
     answer_timeout_s=20.0,
     requeue_timeout_s=300.0,
@@ -34,7 +34,7 @@ ASKED = Wait(
 )
 
 
-def heard_until(wait: Wait, now_s: float) -> Wait:
+def heard_until(wait: RequeueWait, now_s: float) -> RequeueWait:
     """Slurm was there all the time, and nothing else came of it."""
     return replace(wait, heard_at_s=now_s)
 
@@ -53,7 +53,7 @@ def test_an_accepted_claim_waits_for_the_requeue() -> None:
         False,
     )
     assert step.wait is not None
-    assert (step.wait.phase, step.wait.until_s) == (Phase.ACCEPTED, 70.0)
+    assert (step.wait.phase, step.wait.until_s) == (WaitPhase.ACCEPTED, 70.0)
     late = next_step(heard_until(step.wait, 69.0), None, 71.0, ending=False)
     assert (late.kind, late.requeue) == ("unanswered", True)
     assert late.wait is not None
@@ -63,7 +63,7 @@ def test_an_accepted_claim_waits_for_the_requeue() -> None:
 
 def test_a_daemon_that_takes_its_yes_back_is_not_waited_for() -> None:
     """Accepted, and then Slurm refused the daemon's requeue: our own follows at once, and its words are told."""
-    wait = replace(ASKED, phase=Phase.ACCEPTED)
+    wait = replace(ASKED, phase=WaitPhase.ACCEPTED)
     assert next_step(wait, ClaimAnswer("accepted", "i-1"), 99.0, ending=False).wait == heard_until(wait, 99.0)
     step = next_step(wait, ClaimAnswer("refused", "i-1", "not requeueable"), 99.0, ending=False)
     assert (step.kind, step.requeue) == ("unanswered", True)
@@ -76,12 +76,12 @@ def test_without_the_daemon_the_job_requeues_itself(answer: ClaimAnswer | None, 
     step = next_step(ASKED, answer, now_s, ending=False)
     assert (step.kind, step.requeue) == ("unanswered", True)
     assert step.wait is not None
-    assert step.wait.phase is Phase.REQUEUED
+    assert step.wait.phase is WaitPhase.REQUEUED
     assert not next_step(step.wait, answer, now_s + 1, ending=False).requeue
 
 
-@pytest.mark.parametrize("phase", [Phase.ASKED, Phase.ACCEPTED, Phase.REQUEUED])
-def test_the_time_that_slurm_is_away_does_not_count(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [WaitPhase.ASKED, WaitPhase.ACCEPTED, WaitPhase.REQUEUED])
+def test_the_time_that_slurm_is_away_does_not_count(phase: WaitPhase) -> None:
     """Hours without a slurmctld, then it is back: the wait goes on where it was. After a day nobody waits any more."""
     wait = replace(ASKED, phase=phase, until_s=110.0, called_at_s=85.0)
     for now_s in (120.0, 7200.0):
@@ -95,13 +95,13 @@ def test_the_time_that_slurm_is_away_does_not_count(phase: Phase) -> None:
 
 def test_an_unheard_requeue_is_called_as_long_as_slurm_is_away() -> None:
     """It may hear the call before it hears the question."""
-    wait = replace(ASKED, phase=Phase.PLAIN, tried=True)
+    wait = replace(ASKED, phase=WaitPhase.PLAIN, tried=True)
     assert next_step(wait, None, 7200.0, ending=False, heard=False).requeue
 
 
 def test_a_requeue_that_slurm_forgot_is_called_again() -> None:
     """A slurmctld that is killed may lose the call: the job runs on, and it is called again, as often as it takes."""
-    called = next_step(replace(ASKED, phase=Phase.PLAIN), None, 91.0, ending=False).wait
+    called = next_step(replace(ASKED, phase=WaitPhase.PLAIN), None, 91.0, ending=False).wait
     assert called is not None
     assert not next_step(called, None, 99.0, ending=False).requeue
     assert not next_step(called, None, 102.0, ending=False, running=False).requeue
@@ -114,8 +114,8 @@ def test_a_requeue_that_slurm_forgot_is_called_again() -> None:
     assert (third.kind, third.requeue) == ("", True)
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_a_job_that_is_being_requeued_is_left_alone(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", list(WaitPhase))
+def test_a_job_that_is_being_requeued_is_left_alone(phase: WaitPhase) -> None:
     """Whatever was waited for: it has come, and nothing more is called."""
     step = next_step(replace(ASKED, phase=phase), None, 1e9, ending=True)
     assert (step.wait, step.requeue, step.code) == (None, False, ENDED_WITH_JOB)
@@ -123,7 +123,7 @@ def test_a_job_that_is_being_requeued_is_left_alone(phase: Phase) -> None:
 
 def test_the_wait_travels_as_text() -> None:
     """From one process into the next."""
-    assert msgspec.json.decode(ASKED.argv[-1], type=Wait) == ASKED
+    assert msgspec.json.decode(ASKED.argv[-1], type=RequeueWait) == ASKED
 
 
 NAP = (

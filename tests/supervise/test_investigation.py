@@ -6,94 +6,107 @@ import asyncio
 import base64
 import json
 import sys
-import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "localize"))
 
 from recorder_dumps import entry, plain  # type: ignore[import-not-found]
+from supervised import FakeAgents, World
 
-from slurm_robust.config import SuperviseConfig
 from slurm_robust.model import Conclusion
-from slurm_robust.supervise.incident.incident_folder import Folder
-from slurm_robust.supervise.incident.incident_page import Record
-from slurm_robust.supervise.incident.investigation import Investigator, Scene
-from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.agent import messages
+from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.incident.investigation import Investigation
 
 ARCHIVE = {"v": 1, "at_s": 1.0, "round": 1, "ranks": [], "stacks": {}}
 NODES = ("n1", "n2", "n3", "n4")
 
 
-class Agents:
+class Nodes(FakeAgents):
     """Four nodes with a rank each; what they do when a capture is asked of them is up to the test."""
 
     def __init__(self, folder: Path, *, slow: str = "", dead: str = "", limit_s: float = 0.2) -> None:
+        world = World(folder, nodes=NODES, supervise={"capture_timeout_s": limit_s})
+        super().__init__(world.session)
+        world.session.agents = self
+        self.world, self.clock = world, world.clock
         self.slow, self.dead = slow, dead
-        self.fleet = Fleet("a")
+        attempt = world.attempt("a")
+        self.fleet = attempt.fleet
         for number, node in enumerate(NODES):
             found = {"t": "rank", "n": node, "rank": number, "pid": 100 + number, "step_id": "0", "world": 4, "at": 1.0}
-            self.fleet.feed(found, time.time() - (100 if node == dead else 0))
+            self.fleet.feed(from_agent(found), self.clock.at_s - (100 if node == dead else 0))
         self.late: list[dict[str, Any]] = []
-        config = msgspec.structs.replace(SuperviseConfig(), capture_timeout_s=limit_s)
-        self.inquiry = Investigator(
-            config, self.asked, self.fleet, folder=Folder(folder), record=Record("i", "5", "a", 1.0), scene=Scene(NODES)
-        )
+        self.answer: Callable[..., None] = self.answers
+        log = IncidentLog(world.session)
 
-    def asked(self, kind: str, **fields: Any) -> None:
+        async def opens() -> None:
+            log.open("a", 1.0, "silence suspected")
+
+        asyncio.run(opens())
+        self.investigation = Investigation(world.session, attempt, log)
+
+    def send(self, message: messages.ToAgent) -> None:
+        """A capture is asked for."""
+        assert isinstance(message, messages.TakeCapture)
+        self.answer(message)
+
+    def answers(self, asked: messages.TakeCapture) -> None:
         """All answer at once, but for the slow and the dead."""
         for node in NODES:
             blob = base64.b64encode(zlib.compress(json.dumps({**ARCHIVE, "node": node}).encode())).decode()
-            message = {"t": "cap", "n": node, "id": fields["id"], "blob": blob}
+            message = {"t": "cap", "n": node, "id": asked.capture_id, "blob": blob}
             if node == self.slow:
                 self.late.append(message)
             elif node != self.dead:
-                self.fleet.feed(message, time.time())
+                self.fleet.feed(from_agent(message), self.clock.at_s)
 
 
 def test_a_node_that_is_slow_is_not_missing(tmp_path: Path) -> None:
     """Its heartbeats come: its ranks are unseen, nothing is held against it, and what comes late is not kept."""
-    agents = Agents(tmp_path / "story", slow="n2")
+    agents = Nodes(tmp_path / "story", slow="n2")
     for _ in range(2):
-        taken = asyncio.run(agents.inquiry.capture())
+        taken = asyncio.run(agents.investigation.capture())
         assert taken.missing_nodes == ()
         assert [(r.rank, r.node) for r in taken.ranks] == [(1, "n2")]
-    verdict = agents.inquiry.judge()
+    verdict = agents.investigation.judge()
     assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
     assert any("too slow" in what for what in verdict.missing)
     for message in agents.late:
-        agents.fleet.feed(message, time.time())
+        agents.fleet.feed(from_agent(message), agents.clock.at_s)
     assert agents.fleet.archives == {}
 
 
 def test_a_slow_node_is_waited_for_while_it_lives(tmp_path: Path) -> None:
     """As long again as a capture may take."""
-    agents = Agents(tmp_path / "story", slow="n2")
+    agents = Nodes(tmp_path / "story", slow="n2")
 
-    async def late() -> None:
-        capture = asyncio.create_task(agents.inquiry.capture())
-        await asyncio.sleep(0.3)
-        agents.fleet.feed(agents.late[0], time.time())
-        assert (await capture).ranks == ()
+    began_s = agents.clock.at_s
 
-    asyncio.run(late())
+    def late() -> None:
+        if agents.late and agents.clock.at_s >= began_s + 0.3:
+            agents.fleet.feed(from_agent(agents.late.pop()), agents.clock.at_s)
+
+    agents.clock.on_sleep = late
+    assert asyncio.run(agents.investigation.capture()).ranks == ()
     assert "too slow" not in (tmp_path / "story" / "story.jsonl").read_text()
 
 
 def test_a_node_whose_agent_is_silent_is_missing_and_holds_nobody_up(tmp_path: Path) -> None:
     """No heartbeat for seven seconds: the others' stacks are enough."""
-    agents = Agents(tmp_path / "story", dead="n3", limit_s=60.0)
-    began = time.monotonic()
-    assert asyncio.run(agents.inquiry.capture()).missing_nodes == ("n3",)
-    assert time.monotonic() - began < 30
+    agents = Nodes(tmp_path / "story", dead="n3", limit_s=60.0)
+    began_s = agents.clock.at_s
+    assert asyncio.run(agents.investigation.capture()).missing_nodes == ("n3",)
+    assert agents.clock.at_s - began_s < 30
 
 
 def test_recorder_dumps_of_a_capture_are_judged_with_the_stacks(tmp_path: Path) -> None:
     """Three ranks wait in a collective that rank 2 never joined: its node is named, whatever the stacks say."""
-    agents = Agents(tmp_path / "story")
+    agents = Nodes(tmp_path / "story")
 
     def dump(rank: int) -> dict[str, Any]:
         joined = rank != 2
@@ -103,21 +116,23 @@ def test_recorder_dumps_of_a_capture_are_judged_with_the_stacks(tmp_path: Path) 
 
     asked: list[tuple[bool, str]] = []
 
-    def answer(kind: str, **fields: Any) -> None:
-        asked.append((fields["recorder"], fields["ras"]))
+    def answer(capture: messages.TakeCapture) -> None:
+        asked.append((capture.with_recorder, capture.ras_node))
         for rank, node in enumerate(NODES):
             recorder = {"error": "garbled"} if rank == 3 else {"dump": dump(rank)}
             told = {**ARCHIVE, "node": node, "ranks": [{"rank": rank, "recorder": recorder}]}
             blob = base64.b64encode(zlib.compress(json.dumps(told).encode())).decode()
-            agents.fleet.feed({"t": "cap", "n": node, "id": fields["id"], "blob": blob}, time.time())
+            agents.fleet.feed(
+                from_agent({"t": "cap", "n": node, "id": capture.capture_id, "blob": blob}), agents.clock.at_s
+            )
 
-    agents.inquiry._tell = answer
+    agents.answer = answer
     for _ in range(2):
-        asyncio.run(agents.inquiry.capture())
-    verdict = agents.inquiry.judge()
+        asyncio.run(agents.investigation.capture())
+    verdict = agents.investigation.judge()
     assert [s.node for s in verdict.suspects] == ["n3"]
     assert "never joined all_reduce 4" in verdict.reason
     told = (tmp_path / "story" / "story.jsonl").read_text()
     assert told.count("garbled") == 1, "what cannot be read is said once"
-    asyncio.run(agents.inquiry.capture(keep=False))
+    asyncio.run(agents.investigation.capture(keep=False))
     assert asked == [(True, "n2"), (True, "n3"), (False, "")], "a quiet look asks neither recorders nor NCCL"

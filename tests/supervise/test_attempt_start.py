@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from supervised import FakeClock, World
+from torchrun_attempt import attempt_of, prints
 
-from slurm_robust.supervise.recover.attempt_start import Beginning, resumes_by_itself
+from slurm_robust.supervise.recover.attempt_start import AttemptStart, resumes_by_itself
 from slurm_robust.supervise.recover.lineage import Lineage
-from slurm_robust.supervise.watch.attempt_state import Present
+from slurm_robust.supervise.recover.lineage_store import LineageStore
 
 
 @pytest.mark.parametrize(
@@ -58,27 +58,21 @@ def test_words_that_say_nothing_of_it(command: str) -> None:
         ("step 10\nstep 11\nstep 10\nstep 12\n", (10, 11)),  # two ranks, one a step behind
     ],
 )
-def test_how_a_log_begins(tmp_path: Path, lines: str, beginning: tuple[int, int] | None) -> None:
+def test_how_a_log_begins(tmp_path: Path, clock: FakeClock, lines: str, beginning: tuple[int, int] | None) -> None:
     """The first number may be none of a step that was done; the second one is judged."""
-    output = tmp_path / "out"
-    output.touch()
-    present = Present("a", ("n1",), job_id=1, layout={}, paths=[output], log_pattern="")
-    output.write_text(lines)
-    present.read_outputs()
-    assert present.beginning == beginning
+    attempt = attempt_of(tmp_path / "out", clock)
+    prints(attempt, lines)
+    assert attempt.first_steps == beginning
 
 
-def attempt(tmp_path: Path, lines: str, known: Lineage) -> Beginning:
-    """An attempt that was given no checkpoint and has told these lines, after others of this lineage."""
-    output = tmp_path / "out"
-    output.touch()
-    present = Present("a", ("n1",), job_id=1, layout={}, paths=[output], log_pattern="")
-    output.write_text(lines)
-    present.read_outputs()
-    world: Any = SimpleNamespace(
-        present=present, roads=SimpleNamespace(lineage=known), start=SimpleNamespace(step=-1, path=None)
-    )
-    return Beginning(world)
+def start_of(folder: Path, lines: str, known: Lineage) -> AttemptStart:
+    """An attempt that was given no checkpoint and has printed these lines, after others of this lineage."""
+    world = World(folder)
+    attempt = attempt_of(folder / "out", world.clock)
+    prints(attempt, lines)
+    store = LineageStore(world.session)
+    store.lineage = known
+    return AttemptStart(world.session, attempt, store)
 
 
 SHARDS = "".join(f"Loading checkpoint shards: | {n}/4 [\r" for n in range(5))
@@ -87,17 +81,19 @@ TRAINS = "".join(f"| {n}/1000 [\r" for n in (0, 501, 502, 503))
 
 def test_an_attempt_that_tells_other_numbers_has_come_further(tmp_path: Path) -> None:
     """The one before died while it loaded its files: their bar was all that it had told."""
-    found = attempt(tmp_path, SHARDS + TRAINS, Lineage("a", reached=4, first_step=0, counter="5/4"))
-    assert (found.remembered(Lineage("a", reached=4, counter="5/4")).reached, found.unsure) == (-1, True)
-    again = found.remembered(Lineage("a", reached=502, counter="5/1000"))
+    found = start_of(tmp_path, SHARDS + TRAINS, Lineage("a", reached=4, counter="5/4"))
+    assert (found.remembered().reached, found.unsure) == (-1, True)
+    found._store.lineage = Lineage("a", reached=502, counter="5/1000")
+    again = found.remembered()
     assert (again.reached, again.counter) == (502, "5/1000")
 
 
 def test_bars_from_before_the_training_are_no_start_from_zero(tmp_path: Path) -> None:
     """Each start loads the same files; the training's own bar decides."""
     known = Lineage("a", reached=500, first_step=0, counter="5/1000")
-    assert attempt(tmp_path, SHARDS, known).unsure
-    begun = attempt(tmp_path, SHARDS + TRAINS, known)
+    assert start_of(tmp_path, SHARDS, known).unsure
+    (tmp_path / "out").unlink()
+    begun = start_of(tmp_path, SHARDS + TRAINS, known)
     assert (begun.first, begun.unsure) == (501, False)
 
 
@@ -110,5 +106,6 @@ def test_attempts_whose_steps_count_anew_are_compared_by_their_epochs(
     """Epoch 6, step 120 is further than epoch 3, step 300."""
     lines = f"epoch {epoch} step {step - 1}\nepoch {epoch} step {step}\n"
     known = Lineage("a", reached=300, counter="1/", falls=True, epoch=3.0)
-    found = attempt(tmp_path, lines, known)
-    assert (found._s.present.step > found.remembered(known).reached) is further
+    found = start_of(tmp_path, lines, known)
+    assert (found._attempt.step > found.remembered().reached) is further
+    assert (found.fruitless == 0) is further

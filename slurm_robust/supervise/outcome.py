@@ -1,0 +1,50 @@
+"""What the parts of the supervisor return to it; the supervisor alone acts on the current attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_robust.model import Failure, Plan, Verdict
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The supervision is over.
+
+    Attributes:
+        code: The exit code for the batch script.
+    """
+
+    code: int
+
+
+@dataclass(frozen=True)
+class ExecutePlan:
+    """The current incident is judged, and its plan is to be carried out.
+
+    Attributes:
+        failure: The failure as it is compared with others; None where it cannot be compared.
+    """
+
+    verdict: Verdict
+    plan: Plan
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
+class Relaunch:
+    """The attempt has ended, and srun is to be started again in the allocation.
+
+    Attributes:
+        argv: srun's arguments.
+        evict: Nodes of the allocation that no attempt may use from now on.
+        nodes_used: How many nodes the training needs; 0 where only the user's own options say.
+    """
+
+    argv: tuple[str, ...]
+    evict: frozenset[str]
+    nodes_used: int
+
+
+Outcome = Exit | ExecutePlan | None
+"""Of an incident: None where nothing is to be done now."""

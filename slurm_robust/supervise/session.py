@@ -1,0 +1,111 @@
+"""What all parts of one run of the supervisor share, and what stays the same for the whole run.
+
+A part is given the session and the few values that it needs besides; no part is given the supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_robust.config import Config, SuperviseConfig
+from slurm_robust.model import Mode
+from slurm_robust.supervise.agent.messages import FromAgent
+from slurm_robust.supervise.clock import Clock
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.job import SupervisedJob
+from slurm_robust.supervise.launch.attached_step import AttachedStep
+from slurm_robust.supervise.launch.channel import Channel
+from slurm_robust.supervise.launch.srun_command import SrunCommand
+from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
+from slurm_robust.supervise.watch.agents import Agents
+from slurm_robust.supervise.watch.fleet import Fleet
+
+
+class Inbox:
+    """Passes the agents' messages to the fleet of the current attempt."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.fleet = Fleet("")
+        self._clock = clock
+
+    def receive(self, message: FromAgent) -> None:
+        """Take one agent's message."""
+        self.fleet.feed(message, self._clock.now_s())
+
+
+@dataclass
+class Session:
+    """One run of the supervisor.
+
+    Attributes:
+        job: The supervised job.
+        config: The site's choices, with the user's options over them.
+        folder: The incident folder.
+        channel: To the launcher; None where somebody else started the training step (`srobust attach`).
+        command: The user's command line; None as above.
+        attached: The one step that is watched, where it is not ours; None for all of the job.
+        lock: Shows whether another run of the job is supervised too.
+        checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
+        output_files: The job's output, for progress lines and last words.
+        layout: Parallel sizes that the user gave.
+        layout_order: The order in which they count ranks, empty for Megatron's.
+        environment: The environment that srun starts from.
+        inbox: Takes the agents' messages.
+        agents: Started on the nodes of the job.
+    """
+
+    job: SupervisedJob
+    config: Config
+    folder: IncidentFolder
+    channel: Channel | None = None
+    command: SrunCommand | None = None
+    attached: AttachedStep | None = None
+    lock: SupervisorLock | None = None
+    checkpoint_dir: str = ""
+    output_files: tuple[Path, ...] = ()
+    layout: Mapping[str, int] = field(default_factory=dict)
+    layout_order: str = ""
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    clock: Clock = field(default_factory=Clock)
+    inbox: Inbox = field(init=False)
+    agents: Agents = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inbox = Inbox(self.clock)
+        self.agents = Agents(
+            self.job.job_id,
+            self.settings.tick_s,
+            self.inbox.receive,
+            lambda text: self.folder.log_event("note", text),
+            clock=self.clock,
+        )
+
+    @property
+    def settings(self) -> SuperviseConfig:
+        """The configuration's section `supervise`."""
+        return self.config.supervise
+
+    @property
+    def acting(self) -> bool:
+        """Whether plans are carried out."""
+        return self.config.mode is Mode.ACT and not (self.lock is not None and self.lock.shared)
+
+    @property
+    def srun_exit_code(self) -> int | None:
+        """The exit code of srun, once it has ended, or once its step has ended and it waits for us; None before."""
+        if self.channel is not None:
+            return self.channel.ended
+        return self.attached.exit_code if self.attached is not None else None
+
+    @property
+    def launcher_gone(self) -> bool:
+        """Whether our launcher has ended; False where there is none."""
+        return self.channel is not None and self.channel.gone.is_set()
+
+    @property
+    def attached_srun_gone(self) -> bool:
+        """Whether the srun of the attached step has ended."""
+        return self.attached is not None and self.attached.over

@@ -1,0 +1,51 @@
+"""The incident folder: the story, whole files, and a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+
+
+def test_the_story_is_on_disk_and_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for people, the same for tools."""
+    IncidentFolder(tmp_path / "f").log_event("suspected", "silence", ranks=(1,))
+    line = json.loads((tmp_path / "f" / "story.jsonl").read_text())
+    assert (line["kind"], line["text"], line["ranks"]) == ("suspected", "silence", [1])
+    assert "silence" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small disk")
+def test_a_full_disk_is_said_once_and_nothing_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Training goes on; the story is on stderr."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this machine does not let root mount a tmpfs")
+    try:
+        folder = IncidentFolder(disk / "f")
+        folder.write("big", b"x" * 100_000)
+        for _ in range(50):
+            folder.log_event("note", "y" * 1000)
+        err = capsys.readouterr().err
+        assert err.count("cannot write") == 1
+        assert err.count("y" * 1000) == 50
+        assert not list(disk.rglob(".big*")), "no half-written file is left"
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file stands where the folder should be."""
+    (tmp_path / "f").write_text("")
+    folder = IncidentFolder(tmp_path / "f")
+    folder.log_event("note", "hello")
+    assert folder.write("x", "y") is None
+    assert capsys.readouterr().err.count("cannot write") == 1

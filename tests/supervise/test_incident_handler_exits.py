@@ -1,0 +1,97 @@
+"""What is done about a dead rank, and about an srun that ended badly, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from handler_parts import Parts
+from supervised import World
+
+from slurm_robust.model import Road, SignalKind
+from slurm_robust.supervise.outcome import ExecutePlan, Exit
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    """A training of two ranks that has made twenty steps, and writes into a file."""
+    output = tmp_path / "slurm-1.out"
+    output.touch()
+    made = Parts(World(tmp_path / "story", command="python train.py"))
+    made.attempt = made.world.attempt(paths=(output,))
+    made.start._attempt = made.attempt
+    made.world.finds_ranks()
+    made.world.trains()
+    return made
+
+
+def prints(parts: Parts, line: str) -> None:
+    """The job's output grows."""
+    with parts.attempt.sources.paths[0].open("a") as f:
+        f.write(line + "\n")
+    parts.attempt.read_outputs()
+
+
+def test_a_rank_that_died_alone_is_judged_with_the_stacks_of_the_others(parts: Parts) -> None:
+    """A second for the others' last lines, one capture of who lives, and a plan."""
+    parts.exit_of(1, signal=9)
+    began_s = parts.world.clock.at_s
+    outcome = asyncio.run(parts.handler.rank_died(parts.attempt, parts.start))
+    assert isinstance(outcome, ExecutePlan)
+    assert parts.world.clock.at_s - began_s == pytest.approx(1.0, abs=0.3)
+    assert parts.world.text("suspected") == "rank 1 on n2 ended with signal 9"
+    assert parts.world.kinds.count("captured") == 1
+    assert [x.kind for x in parts.log.incident.signals] == [SignalKind.RANK_EXITED]
+    assert outcome.plan.road is not Road.ALERT_ONLY
+
+
+def test_a_cancelled_step_is_no_incident(parts: Parts) -> None:
+    """Somebody ended it: its ranks' exits are forgotten, and srun's code is the script's."""
+    parts.exit_of(1, signal=9)
+    prints(parts, "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
+    assert asyncio.run(parts.handler.rank_died(parts.attempt, parts.start)) is None
+    assert (parts.attempt.exits, parts.log.current) == ({}, None)
+    assert parts.world.channel is not None
+    parts.world.channel.ended = 143
+    assert asyncio.run(parts.handler.step_failed(parts.attempt, parts.start, 143)) == Exit(143)
+    assert parts.world.text("cancelled") == "the step was cancelled; exit code 143"
+
+
+def test_a_programs_own_error_is_stopped_with_its_code(parts: Parts) -> None:
+    """An exception on every rank: no node is blamed, and the plan is to stop."""
+    assert parts.world.channel is not None
+    prints(parts, "ValueError: batch size must be positive")
+    for rank in (0, 1):
+        prints(parts, f"srun: error: n{rank + 1}: task {rank}: Exited with exit code 3")
+        parts.world.loses(rank)
+    parts.world.channel.ended = 3
+    outcome = asyncio.run(parts.handler.step_failed(parts.attempt, parts.start, 3))
+    assert isinstance(outcome, ExecutePlan)
+    assert (outcome.plan.road, outcome.plan.exit_code, outcome.plan.evict) == (Road.STOP, 3, ())
+    assert parts.world.text("suspected") == "the training step ended with exit code 3"
+
+
+def test_a_step_of_which_nothing_is_known_is_one_exit(parts: Parts) -> None:
+    """Srun ended and named no task: one exit stands for all of it, and the incident is judged all the same."""
+    assert parts.world.channel is not None
+    parts.world.channel.ended = 137
+    outcome = asyncio.run(parts.handler.step_failed(parts.attempt, parts.start, 137))
+    assert isinstance(outcome, ExecutePlan)
+    assert {rank: e.signal for rank, e in parts.attempt.exits.items()} == {-1: 9}
+
+
+def test_options_that_srun_refuses_are_no_incident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has run: its message goes to the story, and its code to the script."""
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text("#!/bin/sh\necho 'srun: unrecognized option --frob' >&2\nexit 255\n")
+    srun.chmod(0o755)
+    parts = Parts(
+        World(tmp_path / "story", command="--frob=1 python train.py", environment={"PATH": f"{srun.parent}:/bin"})
+    )
+    monkeypatch.setenv("PATH", f"{srun.parent}{os.pathsep}{os.environ['PATH']}")
+    assert asyncio.run(parts.handler.step_failed(parts.attempt, parts.start, 255)) == Exit(255)
+    assert "unrecognized option --frob" in parts.world.text("refused")
+    assert parts.log.current is None

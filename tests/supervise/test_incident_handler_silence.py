@@ -1,0 +1,155 @@
+"""What is done about silence, without a cluster. Only the clock, the agents and Slurm are the test's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handler_parts import Parts
+from supervised import World
+
+from slurm_robust.config import Config
+from slurm_robust.model import Mode, Road, Signal, SignalKind
+from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.launch.attached_step import AttachedStep
+from slurm_robust.supervise.outcome import ExecutePlan, Exit
+from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion
+
+LIMIT_S = 600.0
+
+
+def stopped(rank: int) -> list[dict[str, Any]]:
+    """Rank 1 is stopped."""
+    return [{"pid": 100 + rank, "state": "T" if rank == 1 else "S", "cpu_s": 1.0, "io_bytes": 1}]
+
+
+def silent_for(parts: Parts, seconds: float) -> None:
+    """Twenty steps, and then none."""
+    parts.world.finds_ranks()
+    parts.world.trains()
+    parts.world.clock.at_s += seconds
+
+
+def test_the_action_limit_is_checked_when_it_is_due(tmp_path: Path) -> None:
+    """Not at the next capture, which may be `recapture_s` (here ten minutes) away."""
+    limits = {"action_limit_s": LIMIT_S, "recapture_s": LIMIT_S}
+    parts = Parts(World(tmp_path, command="python train.py", supervise=limits))
+    world = parts.world
+    silent_for(parts, 11.0)
+    last_step_s = world.clock.at_s - 11.0
+    outcome = asyncio.run(parts.silent())
+    assert isinstance(outcome, ExecutePlan)
+    assert outcome.plan.road is not Road.ALERT_ONLY
+    assert world.clock.at_s - last_step_s == pytest.approx(LIMIT_S, abs=1.0)
+    assert parts.log.incident.plan == outcome.plan
+    assert parts.log.incident.signals[0].kind is SignalKind.SILENCE
+
+
+def test_a_stopped_process_is_a_plan_after_two_captures(tmp_path: Path) -> None:
+    """The plan names the node, the incident has its verdict, and nothing was carried out."""
+    parts = Parts(World(tmp_path, command="python train.py"))
+    silent_for(parts, 11.0)
+    parts.world.agents.processes = stopped
+    outcome = asyncio.run(parts.silent())
+    assert isinstance(outcome, ExecutePlan)
+    assert outcome.plan.evict == ("n2",)
+    assert [s.node for s in outcome.verdict.suspects] == ["n2"]
+    assert outcome.failure is not None
+    assert parts.log.incident.verdict == outcome.verdict
+    assert parts.world.kinds.count("captured") == 2
+    assert parts.world.channel is not None
+    assert parts.world.channel.orders == []
+    assert parts.world.slurm.acts == ["update 1"], "the claim announces the suspicion, and that is all"
+
+
+def test_a_silence_that_ends_is_no_news(tmp_path: Path) -> None:
+    """Training moves again between two captures: nothing is decided, the incident closes, the suspicion is counted."""
+    parts = Parts(World(tmp_path, command="python train.py"))
+    world = parts.world
+    silent_for(parts, 11.0)
+    began_s = world.clock.at_s
+    world.clock.on_sleep = lambda: world.steps(20) if world.clock.at_s > began_s + 1 else None
+    assert asyncio.run(parts.silent()) is None
+    assert parts.log.current is None
+    assert world.text("cleared") == "training moves again; nothing was done"
+    assert world.incidents[0]["outcome"] == "It went on by itself; nothing was done."
+    assert parts.attempt.quiet_until_s > world.clock.at_s
+
+
+@pytest.mark.parametrize("ending", ["srun", "rank", "launcher"])
+def test_an_exit_ends_the_silence(tmp_path: Path, ending: str) -> None:
+    """It is handled next; that training moves again is not said."""
+    parts = Parts(World(tmp_path, command="python train.py"))
+    world = parts.world
+    assert world.channel is not None
+    silent_for(parts, 11.0)
+
+    def ends() -> None:
+        assert world.channel is not None
+        if ending == "srun":
+            world.channel.ended = 1
+        elif ending == "rank":
+            parts.exit_of(1, code=3)
+        else:
+            world.channel.gone.set()
+
+    world.clock.on_sleep = ends
+    assert asyncio.run(parts.silent()) is None
+    assert parts.log.current is None
+    assert ("cleared" in world.kinds) is (ending == "launcher")
+
+
+def test_observe_mode_returns_nothing_to_execute(tmp_path: Path) -> None:
+    """The plan is reported to the daemon as one that nobody carries out, and the silence is left alone for long."""
+    parts = Parts(World(tmp_path, command="python train.py", config=Config(mode=Mode.OBSERVE)))
+    silent_for(parts, 11.0)
+    parts.world.agents.processes = stopped
+    assert asyncio.run(parts.silent()) is None
+    assert "observe mode: would take" in parts.world.text("observed")
+    assert (parts.world.job.claim.mode, parts.world.job.claim.suspects) == ("observe", ())
+    assert parts.world.job.claim.evict == ("n2",)
+    limit_s = parts.world.session.settings.action_limit_s
+    assert parts.attempt.quiet_until_s == pytest.approx(parts.world.clock.at_s + limit_s)
+    assert parts.log.current is None
+
+
+def test_a_proven_suspicion_goes_on_with_the_quiet_captures(tmp_path: Path) -> None:
+    """The incident is opened with its signal, one capture is added to theirs, and that is enough for a plan."""
+    parts = Parts(World(tmp_path, command="python train.py"))
+    silent_for(parts, 11.0)
+    world = parts.world
+    world.agents.processes = stopped
+    quiet = Investigation(world.session, parts.attempt)
+
+    async def proven() -> object:
+        await quiet.capture(keep=False)
+        world.clock.at_s += 4.2
+        await quiet.capture(keep=False)
+        world.clock.at_s += 0.1
+        signal = Signal(SignalKind.SILENCE, world.clock.at_s, "stacks", "its stacks do not move")
+        found = ProvenSuspicion(quiet, 77.0, "silence suspected: its stacks do not move", signal)
+        return await parts.handler.proven(parts.attempt, parts.start, found)
+
+    outcome = asyncio.run(proven())
+    assert isinstance(outcome, ExecutePlan)
+    assert outcome.plan.evict == ("n2",)
+    assert parts.log.incident.times["fault"] == 77.0
+    assert [x.source for x in parts.log.incident.signals] == ["stacks"]
+    assert world.kinds.count("captured") == 1
+
+
+def test_an_attached_step_whose_srun_has_ended_is_left_alone(tmp_path: Path) -> None:
+    """The script has gone on: there is no step to recover, whatever the plan says."""
+    step = AttachedStep("0")
+    parts = Parts(World(tmp_path, attached=step))
+    parts.world.finds_ranks()
+    parts.exit_of(1, code=3)
+    step._gone = True
+    assert asyncio.run(parts.handler.rank_died(parts.attempt, parts.start)) is None
+    assert "no step left" in parts.world.text("note")
+    assert parts.attempt.exits == {}
+    step._received = "ended 3\n"
+    parts.exit_of(1, code=3)
+    assert asyncio.run(parts.handler.rank_died(parts.attempt, parts.start)) == Exit(3)

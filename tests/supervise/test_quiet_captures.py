@@ -1,0 +1,260 @@
+"""Quiet captures, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import supervised
+
+from slurm_robust.localize.evidence import Capture
+from slurm_robust.model import Conclusion, JobRef, SignalKind, Verdict
+from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.allocation import Allocation
+from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion, QuietCaptures
+
+
+class Unseen:
+    """An attempt that was launched ten minutes ago, and of which no rank was ever seen."""
+
+    def __init__(self, folder: Path, *, silent: tuple[str, ...] = ()) -> None:
+        self.world = supervised.World(folder, command="python train.py")
+        self.world.job.info = replace(self.world.job.info, ref=JobRef(5))
+        allocation = Allocation(supervised.NODES, silent_nodes=list(silent))
+        self.captures = QuietCaptures(self.world.session, self.world.attempt(), allocation)
+        self.world.clock.at_s += 600
+
+    def poll(self) -> object:
+        """One poll."""
+        return asyncio.run(self.captures.poll())
+
+
+def test_a_step_that_never_gets_a_rank_is_reported_once(tmp_path: Path) -> None:
+    """It may wait for another step, or for an image: nothing is done, and the log says where to look."""
+    unseen = Unseen(tmp_path)
+    for _ in range(3):
+        assert unseen.poll() is None
+    assert str(unseen.world.story).count("no rank has been seen in 10 min") == 1
+    assert "squeue --steps --jobs 5" in unseen.world.text("note")
+
+
+def test_nodes_without_an_agent_are_named_beside_it(tmp_path: Path) -> None:
+    """Then it is no waiting step: the nodes themselves do not answer."""
+    unseen = Unseen(tmp_path, silent=("n2",))
+    unseen.poll()
+    assert "no agent answers on n2" in unseen.world.text("note")
+
+
+def test_a_step_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    """Its exit is another matter."""
+    unseen = Unseen(tmp_path)
+    assert unseen.world.channel is not None
+    unseen.world.channel.ended = 1
+    unseen.poll()
+    assert unseen.world.story == []
+
+
+HANG = Verdict(Conclusion.CULPRIT, "rank 1 on n2 is stopped", corroborated=True)
+UNSURE = Verdict(Conclusion.CULPRIT, "rank 1 on n2 may hang")
+NOTHING = Verdict(Conclusion.UNDETERMINED, "nothing is known")
+
+
+class Captures(Investigation):
+    """Captures that cost nothing, and show what the test says."""
+
+    world: World
+
+    async def capture(self, *, keep: bool = True) -> Capture:
+        """One more."""
+        assert not keep, "nothing is written"
+        self.rounds += 1
+        self.world.captured.append(self.world.now_s)
+        self.captures.append(Capture(self.world.now_s, ()))
+        return self.captures[-1]
+
+    def judge(self) -> Verdict:
+        """A hang is proven by two captures."""
+        verdict = self.world.shows
+        return UNSURE if verdict is HANG and len(self.captures) < 2 else verdict
+
+
+class World:
+    """A job of two ranks, polled each half second of a clock of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.base = supervised.World(folder)
+        self.base.clock.at_s = 1000.0
+        self.shows = NOTHING
+        self.captured: list[float] = []
+        self.proven: list[float] = []
+        self.suspicions: list[ProvenSuspicion] = []
+        self.attempt = self.base.attempt()
+        self.base.finds_ranks()
+        self.quiet = QuietCaptures(self.base.session, self.attempt, Allocation(supervised.NODES), self.investigation)
+
+    def investigation(self, session: Session, attempt: AttemptState) -> Captures:
+        """For the quiet captures."""
+        made = Captures(session, attempt)
+        made.world = self
+        return made
+
+    @property
+    def now_s(self) -> float:
+        """The clock."""
+        return self.base.clock.at_s
+
+    def says(self, step: int, phase: str = "train", rank: int = 0) -> None:
+        """A rank's own report."""
+        entry = [rank, step, phase, self.now_s, 1, None, None, None]
+        self.attempt.fleet.feed(from_agent({"t": "p", "n": "n1", "r": [entry]}), self.now_s)
+
+    def stops(self, pid: int = 101) -> None:
+        """The agent of n2 finds a process of rank 1 stopped."""
+        self.attempt.fleet.feed(from_agent({"t": "state", "n": "n2", "rank": 1, "s": "T", "pid": pid}), self.now_s)
+
+    def passes(self, seconds: float) -> None:
+        """Time passes; what is proven is left alone for long, as in observe mode."""
+        until = self.now_s + seconds
+        while self.now_s < until:
+            self.base.clock.at_s += 0.5
+            if self.attempt.fleet.ranks:
+                self.attempt.note_vanished()
+            found = asyncio.run(self.quiet.poll())
+            if found is not None:
+                self.proven.append(self.now_s)
+                self.suspicions.append(found)
+                self.attempt.quiet_until_s = self.now_s + 1800
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A job that has just been launched."""
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("phase", ["startup", "train", "checkpoint"])
+def test_a_stopped_process_is_acted_on_in_the_first_steps(world: World, phase: str) -> None:
+    """It proves a hang by itself: two captures, four seconds apart, and no hour of `startup_limit_s`."""
+    world.says(-1 if phase == "startup" else 2, phase)
+    world.shows = HANG
+    world.passes(1)
+    world.stops()
+    world.passes(20)
+    assert len(world.proven) == 1
+    assert world.proven[0] - 1000.0 < 12
+
+
+def test_a_stopped_process_in_an_announced_pause_counts_after_the_jobs_own_limit(world: World) -> None:
+    """Its p99 is known, and is no measure of the pause; a stopped process is no pause."""
+    for step in range(10):
+        world.base.clock.at_s += 4.0
+        world.says(step)
+    world.says(9, "evaluate")
+    began, world.shows = world.now_s, HANG
+    world.stops()
+    world.passes(60)
+    assert len(world.proven) == 1
+    assert 14.0 <= world.proven[0] - began < 25.0, "3 × 4 s + 2 s, and two captures"
+
+
+def test_a_stopped_process_that_holds_nobody_up_is_left_alone(world: World) -> None:
+    """Training goes on beside it; and a stopped helper is not the rank itself."""
+    world.shows = HANG
+    world.stops()
+    for step in range(4):
+        world.says(step)
+        world.passes(3)
+    assert world.captured == []
+    world.stops(pid=4711)
+    world.passes(60)
+    assert world.captured == []
+
+
+def test_a_hang_at_the_second_step_is_captured_after_the_quiet_interval(world: World) -> None:
+    """120 s by default; again a minute later where somebody is suspected, and no action before it is proven."""
+    world.passes(5)
+    world.says(2)
+    world.shows = HANG
+    world.passes(300)
+    assert [round(at - 1005.0) for at in world.captured[:2]] == [120, 180]
+    assert [round(at - 1005.0) for at in world.proven] == [180]
+    assert len(world.captured) == 2, "what was seen is reported once; the incident's own capture is the handler's"
+
+
+def test_captures_from_before_a_step_prove_nothing(world: World) -> None:
+    """Steps of three minutes: each capture is judged by itself, and nothing is done."""
+    world.shows = HANG
+    for step in range(4):
+        world.says(step)
+        world.passes(179)
+    assert len(world.captured) == 4
+    assert world.proven == []
+
+
+def test_a_job_that_knows_its_own_step_times_is_not_captured(world: World) -> None:
+    """Its silence is measured by them."""
+    for step in range(10):
+        world.base.clock.at_s += 4.0
+        world.says(step)
+    world.shows = HANG
+    world.passes(600)
+    assert world.captured == []
+
+
+def test_what_a_debugger_holds_is_not_captured_for_ever(world: World) -> None:
+    """Agents cannot tell it from a stop; stacks can. After some captures it is left to the usual pace."""
+    world.says(2)
+    world.stops()
+    world.passes(100)
+    assert len(world.captured) == 4
+
+
+def test_a_job_without_any_progress_is_captured_as_before(world: World) -> None:
+    """Every two minutes; acted on when proven."""
+    world.passes(600)
+    assert [round(at - 1000.0) for at in world.captured] == [120, 240, 360, 480, 600]
+    world.shows = HANG
+    world.passes(120)
+    assert len(world.proven) == 1
+
+
+def test_a_stop_is_captured_at_once_in_a_job_without_any_progress(world: World) -> None:
+    """However often it was captured before."""
+    world.passes(900)
+    world.shows = HANG
+    world.stops()
+    world.passes(10)
+    assert len(world.proven) == 1
+
+
+def test_ranks_that_vanished_are_proven_dead_by_the_others_stacks(world: World) -> None:
+    """Two captures, two seconds apart; the suspicion names the rank, and its exit status is unknown."""
+    world.says(2)
+    world.shows = HANG
+    world.base.loses(1)
+    world.passes(10)
+    assert [round(b - a, 1) for a, b in zip(world.captured, world.captured[1:], strict=False)][:1] == [2.5]
+    (found,) = world.suspicions
+    assert found.signal.kind is SignalKind.RANK_EXITED
+    assert found.text == "rank 1 on n2 is gone (exit status unknown), and the others wait for it"
+    assert not found.finished
+
+
+def test_ranks_that_finished_are_given_more_time(world: World) -> None:
+    """Exit code 0: nobody is at fault, unless the others wait for them long after."""
+    world.says(2)
+    world.shows = Verdict(Conclusion.USER_CODE, "the others wait for a rank that has finished")
+    told = {"t": "exit", "n": "n2", "step_id": "0", "task": 1, "code": 0, "sig": 0, "age_s": 0.1}
+    world.attempt.fleet.feed(from_agent(told), world.now_s)
+    world.base.loses(1)
+    world.passes(12)
+    assert world.suspicions == []
+    world.passes(60)
+    found = world.suspicions[0]
+    assert found.finished
+    assert "exit code 0" in found.text

@@ -1,0 +1,172 @@
+"""A whole incident in one supervisor: launch, hang, plan, relaunch, first new step. The clock is the test's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised import World
+
+from slurm_robust import checkpoint
+from slurm_robust.claim import STATE_DONE, STATE_WANTS_REQUEUE, Claim
+from slurm_robust.config import Config
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Mode
+from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.recover import lineage_store
+from slurm_robust.supervise.recover.lineage import Lineage, Tally
+from slurm_robust.supervise.supervisor import Supervisor
+
+NODES = ("n1", "n2", "n3")
+
+
+def stopped(rank: int) -> list[dict[str, Any]]:
+    """The processes of a rank: rank 1's is stopped."""
+    return [{"pid": 100 + rank, "state": "T" if rank == 1 else "S", "cpu_s": 1.0, "io_bytes": 1}]
+
+
+class Story:
+    """A training on n1 and n2 with the spare n3, whose rank 1 is stopped at step 20 of its first launch.
+
+    Attributes:
+        launches: How many launches were seen.
+    """
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.world = World(folder / "story", command="-N2 python train.py", nodes=NODES, **changes)
+        self.world.agents.processes = stopped
+        self.launches = self.step = 0
+        self.last_step = 24
+        self.world.clock.on_sleep = self.goes_on
+
+    def goes_on(self) -> None:
+        """What the ranks do while the supervisor sleeps."""
+        world, channel = self.world, self.world.channel
+        assert channel is not None
+        if len(channel.launched) > self.launches and channel.ended is None:
+            self.launches = len(channel.launched)
+            world.finds_ranks(nodes=("n1", "n2") if self.launches == 1 else ("n1", "n3"))
+            self.step = 0 if self.launches == 1 else 11
+        if channel.ended is not None or not self.launches:
+            return
+        if self.launches == 1 and self.step >= 20:
+            world.session.inbox.receive(from_agent({"t": "state", "n": "n2", "rank": 1, "s": "T", "pid": 101}))
+            return
+        if self.step >= self.last_step:
+            channel.ended = 0
+            return
+        self.step += 1
+        world.steps(self.step)
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    """It goes back to the checkpoint of step 10."""
+    checkpoint.save(tmp_path / "ck", 10, {"x": 1})
+    return Story(tmp_path, checkpoint_dir=str(tmp_path / "ck"))
+
+
+def test_a_hang_is_relaunched_without_its_node_and_closed_by_the_first_new_step(story: Story) -> None:
+    """The supervisor replaces the attempt; the incident stays open until training is further than before."""
+    world = story.world
+    supervisor = Supervisor(world.session)
+    first = supervisor.attempt
+    assert asyncio.run(supervisor.run()) == 0
+    assert world.channel is not None
+    assert supervisor.attempt is not first
+    (argv, env, name) = world.channel.launched[1]
+    assert "--exclude=n2" in argv
+    assert env["SROBUST_RESUME_STEP"] == "10"
+    assert name.endswith(".2")
+    kinds = [k for k in world.kinds if k not in ("captured", "waiting", "note", "checkpoint")]
+    assert kinds == [
+        "training",
+        "suspected",
+        "verdict",
+        "suspect",
+        "decided",
+        "relaunched",
+        "training",
+        "resumed",
+        "finished",
+    ]
+    (incident,) = world.incidents
+    assert incident["plan"]["road"] == "spare_in_allocation"
+    assert incident["verdict"]["suspects"][0]["node"] == "n2"
+    times = incident["times"]
+    order = ["fault", "suspected", "captured", "localised", "decided", "stopped", "running", "first_new_step"]
+    assert [times[key] for key in order if key in times] == sorted(times[key] for key in order)
+    assert set(order) <= set(times)
+    assert incident["outcome"].startswith("Resumed from step 10 (verified checkpoint)")
+    assert (world.job.claim.state, world.job.claim.incident) == (STATE_DONE, incident["id"])
+
+
+def test_observe_mode_reports_and_does_nothing(tmp_path: Path) -> None:
+    """The same hang: the plan is written, nothing is launched, and the user's srun decides in the end."""
+    story = Story(tmp_path, config=Config(mode=Mode.OBSERVE))
+    world = story.world
+    supervisor = Supervisor(world.session)
+
+    async def watches() -> None:
+        assert world.channel is not None
+        supervisor._launch_first()
+        until_s = world.clock.at_s + 120
+        while world.clock.at_s < until_s:
+            await world.clock.sleep(0.2)
+            assert await supervisor.poll() is None
+        assert len(world.channel.launched) == 1
+        world.channel.ended = 9
+        assert await supervisor.poll() == 9
+
+    asyncio.run(watches())
+    assert "observe mode: would take" in world.text("observed")
+    assert world.incidents[0]["outcome"] == "Observe mode: nothing was done."
+    assert world.kinds.count("suspected") == 2, "the hang once, and the end"
+
+
+def test_a_job_whose_launches_make_no_step_is_not_launched(tmp_path: Path) -> None:
+    """Thirty within an hour: exit 93, and srun is never started."""
+    world = World(tmp_path, command="python train.py")
+    world.job.claim = Claim("watching", "line", failed=30, failed_since_s=world.clock.at_s - 60)
+    supervisor = Supervisor(world.session)
+    assert asyncio.run(supervisor.run()) == EXIT_STOPPED_FOR_GOOD
+    assert world.channel is not None
+    assert world.channel.launched == []
+    assert "30 launches of this job ended badly" in world.text("refused")
+    assert world.job.claim.state == STATE_DONE
+
+
+def test_a_restarted_supervisor_goes_on_with_the_running_attempt(tmp_path: Path) -> None:
+    """The launcher tells it of the attempt and the evicted nodes; nothing is launched."""
+    world = World(tmp_path, command="python train.py", nodes=NODES)
+    assert world.channel is not None
+    world.channel.running_attempt, world.channel.evicted = "1.0.77.3", ("n2",)
+    world.clock.on_sleep = lambda: setattr(world.channel, "ended", 0)
+    supervisor = Supervisor(world.session)
+    assert asyncio.run(supervisor.run()) == 0
+    assert world.channel.launched == []
+    assert supervisor.attempt.name == "1.0.77.3"
+    assert world.kinds == ["note", "finished"]
+
+
+def test_a_restarted_supervisor_waits_for_the_requeue_that_was_requested(tmp_path: Path) -> None:
+    """Its predecessor was killed after the claim: the claim stays, and the launcher becomes the waiting shell."""
+    world = World(tmp_path, command="python train.py")
+    assert world.channel is not None
+    world.channel.running_attempt, world.channel.ended = "1.0.77.1", 137
+    world.job.previous = Claim(STATE_WANTS_REQUEUE, "line", restart=0, incident="i", evict=("n2",))
+    assert asyncio.run(Supervisor(world.session).run()) == 75
+    assert world.channel.orders == ["part", "exit 75"]
+    assert world.job.claim.state != STATE_DONE
+
+
+def test_who_only_watches_writes_no_memory(tmp_path: Path) -> None:
+    """Neither the Comment nor the lineage of the job's own supervisor."""
+    world = World(tmp_path)
+    world.job.can_claim = False
+    lineage_store.save(world.session.folder, "run 1", Lineage("a", 5), Tally())
+    before = (tmp_path / "lineage.json").read_bytes()
+    Supervisor(world.session)
+    assert (tmp_path / "lineage.json").read_bytes() == before
+    assert "update 1" not in world.slurm.acts
