@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slurm_robust.devcluster import conf, daemons, files, machine, members, process, record
-from slurm_robust.devcluster.command import CommandError, RunOptions, run
+from slurm_robust.devcluster.command import CommandError, CommandOptions, run
 from slurm_robust.devcluster.conf import Settings
 from slurm_robust.devcluster.record import ClusterRecord
 from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
@@ -158,7 +158,7 @@ class DevCluster:
             CommandError: it failed, and `check` is set.
             subprocess.TimeoutExpired: it took too long.
         """
-        options = RunOptions(self.env | dict(env or {}), cwd or self.layout.work, timeout_s, user, check, input)
+        options = CommandOptions(self.env | dict(env or {}), cwd or self.layout.work, timeout_s, user, check, input)
         return run(args, options)
 
     def wait_ready(self, nodes: Iterable[str] | None = None, *, timeout_s: float = 30) -> None:

@@ -20,7 +20,7 @@ class CommandError(subprocess.CalledProcessError):
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class CommandOptions:
     """How a command runs.
 
     Attributes:
@@ -40,7 +40,7 @@ class RunOptions:
     stdin: str | None = None
 
 
-def run(args: Sequence[str | os.PathLike[str]], options: RunOptions) -> subprocess.CompletedProcess[str]:
+def run(args: Sequence[str | os.PathLike[str]], options: CommandOptions) -> subprocess.CompletedProcess[str]:
     """Run a command, with its output captured as text.
 
     Raises:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_robust import config
 from slurm_robust.devcluster import conf, files, machine, members, process, record
-from slurm_robust.devcluster.command import RunOptions, run
+from slurm_robust.devcluster.command import CommandOptions, run
 from slurm_robust.devcluster.process import Command
 from slurm_robust.devcluster.record import ClusterRecord
 from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
@@ -186,7 +186,7 @@ def node_states(now: ClusterRecord, timeout_s: float) -> dict[str, str]:
     if not machine.listens(now.settings.ctld_port):
         return {}
     sinfo = ["sinfo", "-h", "-N", "-o", "%N %T"]
-    options = RunOptions(environment(now.layout), now.layout.work, timeout_s, check=False)
+    options = CommandOptions(environment(now.layout), now.layout.work, timeout_s, check=False)
     try:
         shown = run(sinfo, options)
     except subprocess.TimeoutExpired:

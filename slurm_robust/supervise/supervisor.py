@@ -230,10 +230,11 @@ class Supervisor:
         if resume_point.path is not None:
             text = f"step {resume_point.step} is verified: {resume_point.path}"
             folder.log_event("checkpoint", text, step=resume_point.step)
-        heard = session.inbox.fleet.heard_at_s
+        inbox = session.inbox
+        heard = inbox.fleet.heard_at_s
         self._begin_attempt(name)
         self.attempt.resume_point = resume_point
-        session.inbox.fleet.heard_at_s = heard  # the agents stay; only their attempt is new
+        inbox.fleet.heard_at_s = heard  # the agents stay; only their attempt is new
         dumps = folder.subfolder("fr")  # PyTorch does not create it, and writes no dump without it
         lineage = self._store.lineage.id
         env = attempt_settings.environment(

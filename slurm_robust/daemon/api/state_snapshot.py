@@ -174,7 +174,8 @@ def _drained_by(node: Node) -> str:
 
 
 def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
-    readings, held = daemon.context.readings, daemon.context.readings.reservations.get(pool.name)
+    readings = daemon.context.readings
+    held = readings.reservations.get(pool.name)
     return {
         "name": pool.name,
         "partition": pool.kind.partition,
@@ -215,7 +216,7 @@ def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
         "step": claim.step,
         "resume_step": claim.resume_step,
         "fruitless": claim.fruitless,
-        "incident": recovery.row.incident.id if recovery else claim.incident,
+        "incident": recovery.incident.id if recovery else claim.incident,
     }
 
 

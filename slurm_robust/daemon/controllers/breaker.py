@@ -61,7 +61,7 @@ class Breaker:
         )
         return {name: out + left.get(name, 0) + 1 for name in context.readings.nodes}
 
-    def _limit(self, more: frozenset[str], *, planned: bool) -> str:
+    def _limit(self, more: frozenset[str] = frozenset()) -> str:
         context = self.context
         return over_limit(
             self.ledger.drains(),
@@ -70,12 +70,11 @@ class Breaker:
             now_s=context.now_s(),
             reset_at_s=float(context.journal.get(RESET_KEY, "0")),
             more=more,
-            planned=planned,
         )
 
     def allows(self, nodes: frozenset[str]) -> bool:
         """True where these may be taken out of service; where that would be too many, the breaker opens."""
-        if not self.why_open and (why := self._limit(nodes, planned=True)):
+        if not self.why_open and (why := self._limit(nodes)):
             self._open(f"refused to take out {shortened(', '.join(sorted(nodes)), 100)}: {why}")
         return not self.why_open
 
@@ -102,7 +101,7 @@ class Breaker:
                 self.ledger.drain_ended(node.name, context.now_s())
                 context.info("node.back", f"{node.name} is back in service")
         context.journal.put(SEEN_KEY, "1")
-        if not self.why_open and (why := self._limit(frozenset(), planned=False)):
+        if not self.why_open and (why := self._limit()):
             self._open(why)
 
     def _forgotten(self, node: Node, reason: str) -> bool:

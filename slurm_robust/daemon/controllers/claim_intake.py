@@ -230,7 +230,7 @@ class ClaimIntake:
         """Why this claim is refused, as far as that is known without calling Slurm."""
         context = self.context
         if (other := self.recoveries.of_job(job.ref.job_id)) is not None and other.recovery.kind != NODE_LOST:
-            return Refusal(f"a recovery of this job is under way already ({other.row.incident.id})")
+            return Refusal(f"a recovery of this job is under way already ({other.incident.id})")
         usage = usage_of(context.journal, self.recoveries, job, context.now_s(), claim.step)
         if refusal := check_claim(job, claim, usage, context.config):
             return refusal

@@ -11,7 +11,7 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, IncidentRow
 from slurm_robust.daemon.store.node_ledger import Quarantine
-from slurm_robust.model import Action, ActionKind
+from slurm_robust.model import Action, ActionKind, Incident
 from slurm_robust.policy.cluster.node_states import busy_nodes
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, View, forgotten, next_step, shown
@@ -67,6 +67,11 @@ class OpenRecovery:
         ):
             setattr(self, name, (getattr(self, name) or now_s) if on else 0.0)
 
+    @property
+    def incident(self) -> Incident:
+        """What is known of the incident."""
+        return self.row.incident
+
     def called(self, context: DaemonContext) -> frozenset[ActionKind]:
         """Kinds of action that were called at least once, by this daemon or an earlier one."""
         return frozenset(ActionKind(a.kind) for a in context.journal.actions(self.row.key) if a.calls)
@@ -82,14 +87,14 @@ class OpenRecovery:
 
         try:
             answer = parse_answer(job.admin_comment) if job else None
-            answered = answer.state if answer and answer.incident == self.row.incident.id else ""
+            answered = answer.state if answer and answer.incident == self.incident.id else ""
         except ClaimError:
             answered = ""  # AdminComment has a text of somebody else: the job was not answered yet
         try:
             claim = parse(job.comment) if job else None
         except ClaimError:
             claim = None
-        asks = claim is not None and claim.state == STATE_WANTS_REQUEUE and claim.incident == self.row.incident.id
+        asks = claim is not None and claim.state == STATE_WANTS_REQUEUE and claim.incident == self.incident.id
         return View(
             job=job,
             reservations=context.readings.reservations,
@@ -102,7 +107,7 @@ class OpenRecovery:
             alone_s=since(self.alone_since_s),
             pointed_s=since(self.pointed_since_s),
             lost_s=since(self.lost_since_s),
-            age_s=now_s - self.row.incident.opened_at_s,
+            age_s=now_s - self.incident.opened_at_s,
             # Whole seconds: slurmd refuses a credential issued in the second in which the last one was revoked.
             settled=int(now_s) > int(self.ended_at_s)
             and int(now_s) >= int(self.pending_since_s) + context.credential_pause_s,
@@ -186,7 +191,7 @@ class Recoveries:
         context = self.context
         for f in list(self._lingering.values()):
             job = context.readings.jobs.get(f.row.job_id)
-            if context.now_s() > max(f.row.incident.opened_at_s, f.finished_at_s) + LINGER_S:
+            if context.now_s() > max(f.incident.opened_at_s, f.finished_at_s) + LINGER_S:
                 del self._lingering[f.row.key]
                 continue
             seat = (
@@ -271,13 +276,13 @@ class Recoveries:
             waits = row.kind == ActionKind.WAIT_RUNNING.value
             if row.done_at_s is None and (row.calls or waits) and shown(f.recovery, action, view):
                 context.journal.note_result(f.row.key, action, now_s)
-        job, times = view.job, dict(f.row.incident.times)
+        job, times = view.job, dict(f.incident.times)
         if job is not None and job.restart_count > f.recovery.restart and not job.completing:
             times.setdefault("stopped", now_s)
             if job.state == "RUNNING":
                 times.setdefault("running", now_s)
-        if times != f.row.incident.times:
-            f.row = replace(f.row, incident=replace(f.row.incident, times=times))
+        if times != f.incident.times:
+            f.row = replace(f.row, incident=replace(f.incident, times=times))
             context.journal.update_incident(f.row.key, times=times)
 
     def _conclude(self, f: OpenRecovery, step: Step) -> None:
@@ -295,7 +300,7 @@ class Recoveries:
                 journal.close_incident(f.row.key, outcome, reason, now_s)
             self.open.pop(f.row.key, None)
             say = self.context.info if back or outcome in ("ended", "came_back", "went_on") else self.context.alert
-            times = f.row.incident.times
+            times = f.incident.times
             took_s = times.get("running", 0.0) - times.get("accepted", 0.0)
             say("recovery." + outcome, f"{f.row.key}: {reason}{f', {took_s:.1f} s after the decision' if back else ''}")
 

@@ -28,7 +28,7 @@ SLURM_CALLS: Mapping[str, str] = {
     "update_job": "`srobust check --tell-slurm` writes the verdict into the Comment of the job in which it runs",
 }
 """All calls to Slurm of the node checks and their scripts, all in this file; the reading and the counting change
-nothing. tests/nodecheck/test_slurm_calls.py fails for any other."""
+nothing. tests/nodecheck/test_node_script_slurm_calls.py fails for any other."""
 
 EXIT_REFUSE = 20
 """Exit code of the check that tells the scripts to exit 1; no crash of Python or of a shell ends with it."""

@@ -58,12 +58,12 @@ class IncidentLog:
 
     def reopen(self, name: str) -> None:
         """Go on with the incident that the attempt before this one left open, if there is one."""
-        session, found = self._session, None
+        session, job, found = self._session, self._session.job, None
         with contextlib.suppress(OSError):
             found = incident_page.load((session.folder.path / name / "incident.json").read_bytes())
         # A supervisor before this one may have opened an incident of the attempt that still runs.
         running = session.channel.running_attempt if session.channel is not None else ""
-        if found is None or "first_new_step" in found.times or found.attempt in (running, session.job.attempt.key):
+        if found is None or "first_new_step" in found.times or found.attempt in (running, job.attempt.key):
             return
         self.current = found
         self.set_time("running")

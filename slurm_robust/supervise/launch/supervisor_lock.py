@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import struct
-import time
 
 from slurm_robust.supervise.clock import Clock
 
@@ -88,7 +87,7 @@ class SupervisorLock:
                 except OSError:
                     if self._clock.monotonic_s() >= deadline:
                         return False
-                    time.sleep(0.01)
+                    self._clock.pause(0.01)
                     continue
                 peer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
                 return bool(_PEER.unpack(peer)[1] == os.getuid())

@@ -16,11 +16,11 @@ import ctypes
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_robust.model import EXIT_REQUEUE_WANTED
+from slurm_robust.supervise.agent.clock import CLOCK
 
 _NAME = "srobust-waits"
 NEXT = "next "
@@ -135,7 +135,7 @@ def _silence() -> None:
 def _poll_in_python(seconds: float, argv: Sequence[str]) -> int:
     argv, failed = list(argv), 0
     while failed < _MAX_FAILED:
-        time.sleep(seconds)
+        CLOCK.pause(seconds)
         try:
             out = subprocess.PIPE
             done = subprocess.run(

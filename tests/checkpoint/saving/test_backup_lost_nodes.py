@@ -13,7 +13,7 @@ from saving_nodes import NO_DISK, RANKS, Nodes, go_on, load, train
 from worlds_server import in_worlds
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.saving.backup.placement import ParallelLayout, place
+from slurm_robust.checkpoint.saving.backup.placement import PlacementGrid, place
 from slurm_robust.supervise.agent import persisters
 
 
@@ -44,7 +44,7 @@ def test_any_two_nodes_are_lost_at_once(nodes: Nodes, world: int) -> None:
     names = list("abcd"[:world])
     nodes.up(*names)
     (before,) = in_worlds(RANKS + train(" ".join(names), world, "fsdp"))
-    placed = place(ParallelLayout({"ranks": world}, 1), 2)
+    placed = place(PlacementGrid({"ranks": world}, 1), 2)
     assert placed is not None
     assert [tuple(others) for others in before[0]["backups"]] == list(placed.backups)
     for number, pair in enumerate(itertools.combinations(range(world), 2)):
@@ -75,7 +75,7 @@ def test_any_whole_group_is_lost(nodes: Nodes) -> None:
     names = ["a", "b", "c", "d"]
     nodes.up(*names)
     (before,) = in_worlds(RANKS + train(" ".join(names), 4, "fsdp+tp", backups=1))
-    placed = place(ParallelLayout({"tp": 2, "dp": 2}, 1))
+    placed = place(PlacementGrid({"tp": 2, "dp": 2}, 1))
     assert placed is not None
     assert placed.shared == 0
     assert [tuple(others) for others in before[0]["backups"]] == list(placed.backups)

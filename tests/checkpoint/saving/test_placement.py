@@ -10,25 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.checkpoint.saving.backup.placement import ParallelLayout, Placement, lost, place
+from slurm_robust.checkpoint.saving.backup.placement import Placement, PlacementGrid, lost, place
 
 POWERS = st.sampled_from([1, 2, 4, 8])
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> ParallelLayout:
+def layouts(draw: st.DrawFn) -> PlacementGrid:
     """Of up to 64 ranks, with whole nodes."""
     sizes = {"tp": draw(POWERS), "pp": draw(st.integers(1, 8)), "dp": draw(st.integers(1, 8))}
     while sizes["tp"] * sizes["pp"] * sizes["dp"] > 64:
         largest = max(sizes, key=lambda name: sizes[name])
         sizes[largest] = max(1, sizes[largest] // 2)
     order = draw(st.permutations(sorted(sizes)))
-    layout = ParallelLayout({name: sizes[name] for name in order}, 1)
+    layout = PlacementGrid({name: sizes[name] for name in order}, 1)
     whole = [n for n in (1, 2, 4, 8) if layout.world_size % n == 0]
-    return ParallelLayout({name: sizes[name] for name in order}, draw(st.sampled_from(whole)))
+    return PlacementGrid({name: sizes[name] for name in order}, draw(st.sampled_from(whole)))
 
 
-def group_nodes(layout: ParallelLayout) -> list[set[int]]:
+def group_nodes(layout: PlacementGrid) -> list[set[int]]:
     """For each parallel group the nodes that are evicted with it."""
     found: dict[object, set[int]] = {}
     for rank in range(layout.world_size):
@@ -39,7 +39,7 @@ def group_nodes(layout: ParallelLayout) -> list[set[int]]:
 
 def test_byterobusts_example() -> None:
     """TP 2, PP 4, DP 2 on nodes of two: 8 and 9 lie with ranks that share no group with them, in pairs."""
-    layout = ParallelLayout({"tp": 2, "dp": 2, "pp": 4}, 2)
+    layout = PlacementGrid({"tp": 2, "dp": 2, "pp": 4}, 2)
     found = place(layout)
     assert found is not None
     assert found.shared == 0
@@ -49,7 +49,7 @@ def test_byterobusts_example() -> None:
 
 
 @given(layouts())
-def test_any_one_node_may_be_lost(layout: ParallelLayout) -> None:
+def test_any_one_node_may_be_lost(layout: PlacementGrid) -> None:
     """Each rank keeps exactly one other's; nothing is lost with one node."""
     found = place(layout)
     assert (found is None) == (layout.nodes == 1)
@@ -61,7 +61,7 @@ def test_any_one_node_may_be_lost(layout: ParallelLayout) -> None:
 
 
 @given(layouts())
-def test_any_whole_group_may_be_lost_where_nodes_without_a_common_group_are_found(layout: ParallelLayout) -> None:
+def test_any_whole_group_may_be_lost_where_nodes_without_a_common_group_are_found(layout: PlacementGrid) -> None:
     """And with two axes of two nodes or more, tensor groups within nodes, they always are."""
     found = place(layout)
     if found is None:
@@ -77,7 +77,7 @@ def test_any_whole_group_may_be_lost_where_nodes_without_a_common_group_are_foun
 def test_tensor_groups_of_a_node_with_pipelines_and_replicas(tp: int, pp: int, dp: int, order: tuple[str, ...]) -> None:
     """The usual layout: whole groups of every axis may be lost, in either order of pipelines and replicas."""
     sizes = {"pp": pp, "dp": dp}
-    layout = ParallelLayout({"tp": tp, **{name: sizes[name] for name in order}}, tp)
+    layout = PlacementGrid({"tp": tp, **{name: sizes[name] for name in order}}, tp)
     found = place(layout)
     assert found is not None
     assert found.shared == 0
@@ -86,7 +86,7 @@ def test_tensor_groups_of_a_node_with_pipelines_and_replicas(tp: int, pp: int, d
 
 
 @given(layouts())
-def test_of_two_nodes_only_a_pair_that_holds_both_copies_is_fatal(layout: ParallelLayout) -> None:
+def test_of_two_nodes_only_a_pair_that_holds_both_copies_is_fatal(layout: PlacementGrid) -> None:
     """One backup cannot survive all pairs: those of a node and its backup lose, and they are one a node at most."""
     found = place(layout)
     if found is None:
@@ -103,7 +103,7 @@ def test_of_two_nodes_only_a_pair_that_holds_both_copies_is_fatal(layout: Parall
 
 def test_pairs_that_back_each_other_up_halve_the_fatal_ones() -> None:
     """Even sizes: eight nodes, four fatal pairs of 28."""
-    layout = ParallelLayout({"tp": 2, "pp": 4, "dp": 2}, 2)
+    layout = PlacementGrid({"tp": 2, "pp": 4, "dp": 2}, 2)
     found = place(layout)
     assert found is not None
     fatal = [p for p in itertools.combinations(range(layout.nodes), 2) if lost(layout, found.backups, set(p))]
@@ -112,7 +112,7 @@ def test_pairs_that_back_each_other_up_halve_the_fatal_ones() -> None:
 
 def test_with_no_such_node_the_farthest_is_taken() -> None:
     """All nodes are in one data-parallel group: half around the ring, and it says that a group is shared."""
-    layout = ParallelLayout({"tp": 2, "dp": 8}, 2)
+    layout = PlacementGrid({"tp": 2, "dp": 8}, 2)
     found = place(layout)
     assert found is not None
     assert found.shared > 0
@@ -123,7 +123,7 @@ def test_with_no_such_node_the_farthest_is_taken() -> None:
 def test_ranks_may_lie_anywhere(nodes: list[int]) -> None:
     """Uneven nodes, ranks in any order: still no backup on its rank's own node."""
     numbers = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
-    layout = ParallelLayout({"dp": len(nodes)}, node_of=[numbers[node] for node in nodes])
+    layout = PlacementGrid({"dp": len(nodes)}, node_of=[numbers[node] for node in nodes])
     found = place(layout)
     assert (found is None) == (layout.nodes == 1)
     for node in range(layout.nodes if found else 0):
@@ -139,16 +139,16 @@ def factors(number: int, most: int) -> Iterator[tuple[int, ...]]:
             yield from ((first, *rest) for rest in factors(number // first, most - 1))
 
 
-def every_layout() -> Iterator[ParallelLayout]:
+def every_layout() -> Iterator[PlacementGrid]:
     """Up to 64 ranks, up to four axes in any order (tp, pp, dp, cp or ep), 1 to 8 ranks a node; three nodes or more."""
     for ranks in range(3, 65):
         for sizes in factors(ranks, 4):
             for ranks_per_node in (1, 2, 4, 8):
                 if ranks > 2 * ranks_per_node:
-                    yield ParallelLayout({f"axis{number}": size for number, size in enumerate(sizes)}, ranks_per_node)
+                    yield PlacementGrid({f"axis{number}": size for number, size in enumerate(sizes)}, ranks_per_node)
 
 
-def cuts(layout: ParallelLayout) -> bool:
+def cuts(layout: PlacementGrid) -> bool:
     """Whether nodes hold neither whole blocks of ranks nor lie within them, along each axis."""
     a_node, block, found = sum(layout.node(rank) == 0 for rank in range(layout.world_size)), 1, False
     for size in layout.sizes:
@@ -157,7 +157,7 @@ def cuts(layout: ParallelLayout) -> bool:
     return found
 
 
-def partial_groups(layout: ParallelLayout) -> set[int]:
+def partial_groups(layout: PlacementGrid) -> set[int]:
     """The nodes of each group that is not on all of them, as bits."""
     found: Counter[object] = Counter()
     for node, groups in enumerate(layout.groups_by_node()):
@@ -165,7 +165,7 @@ def partial_groups(layout: ParallelLayout) -> set[int]:
     return set(found.values()) - {(1 << layout.nodes) - 1}
 
 
-def holders(layout: ParallelLayout, found: Placement) -> list[tuple[int, ...]]:
+def holders(layout: PlacementGrid, found: Placement) -> list[tuple[int, ...]]:
     """For each rank the nodes that have its checkpoint."""
     return [tuple(layout.node(one) for one in (rank, *others)) for rank, others in enumerate(found.backups)]
 
@@ -182,7 +182,7 @@ def test_with_two_backups_any_two_nodes_and_any_group_may_be_lost() -> None:
     Three nodes of which two may go: that is every pair. A group that is on all nodes is no loss that anything outlives.
     The few whose nodes cut through groups so that each choice of three nodes is in one group are counted.
     """
-    hopeless: set[ParallelLayout] = set()
+    hopeless: set[PlacementGrid] = set()
     for layout in every_layout():
         found = place(layout, 2)
         assert found is not None
@@ -202,7 +202,7 @@ def test_with_two_backups_any_two_nodes_and_any_group_may_be_lost() -> None:
 @pytest.mark.parametrize("axes", [{"tp": 8, "pp": 4, "dp": 2}, {"tp": 4, "pp": 2, "dp": 8}, {"tp": 8, "dp": 6}])
 def test_nothing_is_lost_with_any_pair_or_any_group(axes: dict[str, int]) -> None:
     """The same, loss by loss, as a job would see it."""
-    layout = ParallelLayout(axes, 4)
+    layout = PlacementGrid(axes, 4)
     found = place(layout, 2)
     assert found is not None
     for pair in itertools.combinations(range(layout.nodes), 2):
@@ -213,7 +213,7 @@ def test_nothing_is_lost_with_any_pair_or_any_group(axes: dict[str, int]) -> Non
 
 def test_where_no_three_nodes_outlive_a_group() -> None:
     """Tensor groups of five, four ranks a node: rank 0's node shares a group with any two others. Pairs may be lost."""
-    layout = ParallelLayout({"tp": 5, "dp": 3}, 4)
+    layout = PlacementGrid({"tp": 5, "dp": 3}, 4)
     found = place(layout, 2)
     assert found is not None
     assert any(lost(layout, found.backups, nodes) for nodes in group_nodes(layout) if len(nodes) < layout.nodes)
@@ -223,9 +223,9 @@ def test_where_no_three_nodes_outlive_a_group() -> None:
 
 def test_two_nodes_have_room_for_one_backup() -> None:
     """A second one would lie where a copy is."""
-    layout = ParallelLayout({"dp": 8}, 4)
+    layout = PlacementGrid({"dp": 8}, 4)
     assert place(layout, 2) == place(layout, 1)
-    assert place(ParallelLayout({"dp": 4}, 4), 2) is None
+    assert place(PlacementGrid({"dp": 4}, 4), 2) is None
 
 
 @given(st.lists(st.integers(0, 5), min_size=3, max_size=40), st.sampled_from([1, 2]))
@@ -233,7 +233,7 @@ def test_ranks_may_lie_anywhere_with_two_backups(nodes: list[int], tp: int) -> N
     """Uneven nodes: three different ones for each rank, and not of one group where there is a choice."""
     nodes = nodes[: len(nodes) // tp * tp]
     numbers = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
-    layout = ParallelLayout({"tp": tp, "dp": len(nodes) // tp}, node_of=[numbers[node] for node in nodes])
+    layout = PlacementGrid({"tp": tp, "dp": len(nodes) // tp}, node_of=[numbers[node] for node in nodes])
     found = place(layout, 2)
     if layout.nodes < 3:
         assert found == place(layout)
@@ -249,7 +249,7 @@ def test_ranks_may_lie_anywhere_with_two_backups(nodes: list[int], tp: int) -> N
 
 def test_thousands_of_ranks_are_placed_in_a_moment() -> None:
     """Every rank does it at the start; each node keeps 16."""
-    layout = ParallelLayout({"tp": 8, "pp": 8, "dp": 64}, 8)
+    layout = PlacementGrid({"tp": 8, "pp": 8, "dp": 64}, 8)
     found = place(layout, 2)
     assert found is not None
     each = Counter(node for _, *others in holders(layout, found) for node in others)
@@ -259,8 +259,8 @@ def test_thousands_of_ranks_are_placed_in_a_moment() -> None:
 def test_what_is_no_layout_is_refused() -> None:
     """Sizes below one."""
     with pytest.raises(ValueError, match="no layout"):
-        ParallelLayout({"tp": 0}, 1)
+        PlacementGrid({"tp": 0}, 1)
     with pytest.raises(ValueError, match="no layout"):
-        ParallelLayout({"tp": 1}, 0)
+        PlacementGrid({"tp": 1}, 0)
     with pytest.raises(ValueError, match="are 4 ranks, and there are 3"):
-        ParallelLayout({"tp": 2, "dp": 2}, node_of=(0, 0, 1))
+        PlacementGrid({"tp": 2, "dp": 2}, node_of=(0, 0, 1))

@@ -31,7 +31,7 @@ class Placement(NamedTuple):
     shared: int
 
 
-class ParallelLayout:
+class PlacementGrid:
     """A regular layout of ranks.
 
     Args:
@@ -104,7 +104,7 @@ class ParallelLayout:
         return found
 
 
-def place(layout: ParallelLayout, copies: int = 1) -> Placement | None:
+def place(layout: PlacementGrid, copies: int = 1) -> Placement | None:
     """Choose backups; None if there is one node only, and one for each rank if there are two.
 
     With two, any two nodes may be lost, and any whole group that is not on all nodes: no rank's copies go together. The
@@ -126,7 +126,7 @@ def place(layout: ParallelLayout, copies: int = 1) -> Placement | None:
     return Placement(tuple(backups), first.shared)
 
 
-def _first(layout: ParallelLayout) -> Placement | None:
+def _first(layout: PlacementGrid) -> Placement | None:
     """One backup for each rank.
 
     Every rank's lies the same way along each axis: half around it, or not at all. Of those ways the one is
@@ -151,13 +151,13 @@ def _first(layout: ParallelLayout) -> Placement | None:
     return Placement(tuple((other,) for other in best[1]), best[2])
 
 
-def _shifted(layout: ParallelLayout, rank: int, shift: Sequence[int]) -> int:
+def _shifted(layout: PlacementGrid, rank: int, shift: Sequence[int]) -> int:
     own = layout.coordinates(rank)
     return layout.rank([(place + by) % size for place, by, size in zip(own, shift, layout.sizes, strict=True)])
 
 
 def _judged(
-    layout: ParallelLayout, backup: tuple[int, ...], pairs: set[tuple[int, int]], by_node: list[set[_Group]]
+    layout: PlacementGrid, backup: tuple[int, ...], pairs: set[tuple[int, int]], by_node: list[set[_Group]]
 ) -> tuple[tuple[float, ...], tuple[int, ...], int]:
     shared = [len(by_node[here] & by_node[there]) for here, there in pairs]
     distance = min(min((here - there) % layout.nodes, (there - here) % layout.nodes) for here, there in pairs)
@@ -165,7 +165,7 @@ def _judged(
     return (max(shared), sum(shared) / len(shared), fatal, -distance), backup, max(shared)
 
 
-def lost(layout: ParallelLayout, backups: Sequence[Sequence[int]], nodes: set[int]) -> list[int]:
+def lost(layout: PlacementGrid, backups: Sequence[Sequence[int]], nodes: set[int]) -> list[int]:
     """Ranks that lose all copies if these nodes are lost."""
     return [
         rank for rank, others in enumerate(backups) if all(layout.node(holder) in nodes for holder in (rank, *others))

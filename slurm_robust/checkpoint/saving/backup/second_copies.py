@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 
 class RankGrid(Protocol):
-    """The part of `placement.ParallelLayout` that is needed here."""
+    """The part of `placement.PlacementGrid` that is needed here."""
 
     world_size: int
     nodes: int

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch.distributed.tensor import DTensor
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.backup.placement import ParallelLayout, place
+from slurm_robust.checkpoint.saving.backup.placement import PlacementGrid, place
 from slurm_robust.checkpoint.saving.rank.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
 from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup, SavePlan
@@ -95,7 +95,7 @@ def backups(nodes: list[RankNode], options: BackupOptions, groups: Mapping[str, 
     numbers: dict[str, int] = {}
     node_of = [numbers.setdefault(one.node, len(numbers)) for one in nodes]
     try:
-        placed = place(ParallelLayout(options.layout or groups, node_of=node_of), copies)
+        placed = place(PlacementGrid(options.layout or groups, node_of=node_of), copies)
     except ValueError as error:
         remedy = "BackupOptions(layout=...) names sizes whose product is the number of ranks"
         raise CheckpointError(str(error), remedy) from None
