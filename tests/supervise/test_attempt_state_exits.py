@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from supervised import FakeClock
-from torchrun_attempt import attempt_of, loses, prints
+from torchrun_attempt import attempt_of, finds, loses, prints, with_ranks
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.supervise.agent.messages import from_agent
@@ -18,6 +18,30 @@ def test_another_steps_exit_is_not_ours(attempt: AttemptState) -> None:
     """`task 0` of a side step failed; our task 0 lives: nothing is concluded."""
     prints(attempt, "srun: error: n1: task 0: Exited with exit code 3")
     assert attempt.exits == {}
+
+
+def test_another_steps_exit_is_not_ours_while_our_ranks_are_still_to_be_found(tmp_path: Path, clock: FakeClock) -> None:
+    """A side step fails in the second in which ours begins: agents have not found our task 0, which lives."""
+    early = attempt_of(tmp_path / "slurm-5.out", clock)
+    prints(early, "srun: error: n1: task 0: Exited with exit code 3")
+    clock.at_s += 300.0  # an image is loaded, or srun waits for what the side step holds
+    early.confirm_exits()
+    assert early.exits == {}
+    with_ranks(early)
+    early.confirm_exits()
+    assert early.exits == {}
+
+
+def test_a_task_that_died_before_it_was_found_is_believed_dead(tmp_path: Path, clock: FakeClock) -> None:
+    """Agents have found its neighbour, and not the task itself for ten seconds; those of the neighbour wait for it."""
+    early = attempt_of(tmp_path / "slurm-5.out", clock)
+    for rank in (0, 1):
+        finds(early, rank)
+    prints(early, "srun: error: n2: task 1: Exited with exit code 1")
+    assert early.exits == {}
+    clock.at_s += 11.0
+    early.confirm_exits()
+    assert [(e.rank, e.node, e.exit_code) for e in early.exits.values()] == [(1, "n2", 1)]
 
 
 def test_an_exit_is_believed_once_the_ranks_are_gone_and_blamed_on_the_tasks_node(attempt: AttemptState) -> None:

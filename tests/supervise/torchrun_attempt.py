@@ -20,9 +20,14 @@ def attempt_of(path: Path, clock: FakeClock, name: str = "5.0.9.1", **sources: A
 def with_ranks(attempt: AttemptState) -> AttemptState:
     """The same, once its agents have found all ranks."""
     for rank in range(4):
-        found = {"t": "rank", "n": f"n{rank // 2 + 1}", "rank": rank, "pid": 100 + rank, "task": rank // 2}
-        attempt.fleet.feed(from_agent({**found, "step_id": "0", "world": 4, "nodes": 2, "at": 1.0}), 1.0)
+        finds(attempt, rank)
     return attempt
+
+
+def finds(attempt: AttemptState, rank: int) -> None:
+    """An agent has found this rank."""
+    found = {"t": "rank", "n": f"n{rank // 2 + 1}", "rank": rank, "pid": 100 + rank, "task": rank // 2}
+    attempt.fleet.feed(from_agent({**found, "step_id": "0", "world": 4, "nodes": 2, "at": 1.0}), 1.0)
 
 
 def prints(attempt: AttemptState, line: str) -> None:

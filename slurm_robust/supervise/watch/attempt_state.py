@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from slurm_robust.supervise.watch.task_exits import TaskExits
 _LAST_LINES = 120
 _LAST_WORDS_S = 30.0
 """Lines from this long before the first exit count too: a thousand ranks print many last lines."""
+_FOUND_WITHIN_S = 10.0
+"""From the first rank that agents find to the last, with room for a busy node."""
 _SETTLE_S = 1.2
 """A little more than an agent's poll: a rank that is restarted in its place (an exec, torchrun) is back by then."""
 
@@ -126,13 +128,18 @@ class AttemptState:
             tasks.setdefault(info.task, []).append(info)
         for task, death in deaths.items():
             ranks = tasks.get(task, [])
-            if not ended and any(not r.gone_at_s for r in ranks):
+            if not ended and (any(not r.gone_at_s for r in ranks) or self._may_be_found(ranks, death.at_s)):
                 continue
             self._task_exits.drop(task)
             gone, at_s, oom_killed = death.task, death.at_s, death.oom_killed
             node = ranks[0].node if ranks else gone.host if gone.host in self.sources.nodes else ""
             number = min((r.rank for r in ranks), default=task)
             self.exits.setdefault(number, RankExit(number, node, at_s, gone.code, gone.signal, (), oom_killed))
+
+    def _may_be_found(self, ranks: Sequence[RankInfo], reported_at_s: float) -> bool:
+        """Whether the task may live all the same: agents find ranks one by one, and none before the step begins."""
+        early = not self.fleet.ranks or self._clock.now_s() - reported_at_s < _FOUND_WITHIN_S
+        return not ranks and not self.fleet.complete and early
 
     def note_vanished(self) -> None:
         """Note the ranks that the agents no longer find while other ranks live."""
