@@ -65,7 +65,7 @@ class SuperviseConfig(_Section, frozen=True):
     suspicions_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12
     """After so many that came to nothing, a job's silence is examined at the action limit only."""
     action_limit_s: Positive = 1800.0
-    """Silence after which the job is acted on without a pattern that explains it."""
+    """After this long a silence the job is acted on, whatever the stacks show."""
     startup_limit_s: Positive = 3600.0
     """The same, before the first step."""
     recapture_s: Positive = 60.0

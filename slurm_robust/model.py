@@ -1,4 +1,4 @@
-"""The six nouns and the claim: frozen values, standard library only, nothing of the package imported.
+"""The six nouns: frozen values, standard library only, nothing of the package imported.
 
 `Signal → Incident → Verdict → Plan → Action → Attempt`: data goes this way and no other. Every time is
 seconds since the epoch (`…_at_s`) and every duration is seconds (`…_s`).
@@ -20,7 +20,7 @@ EXIT_USAGE = 64
 """`srobust run`: wrong arguments (sysexits' EX_USAGE)."""
 
 REASON_PREFIX = "srobust:"
-"""Drain reasons, reservations and comments of ours begin with this; everything else belongs to a person."""
+"""Every drain reason of ours begins with this; any other reason belongs to a person."""
 
 
 def job_tag(job_id: int) -> str:

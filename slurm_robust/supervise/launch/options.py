@@ -19,7 +19,7 @@ usage: srobust run [srun options] [--robust[=on|observe|off]] [--robust-…=…]
 
   --robust=MODE                 on: act; observe: watch and report only; off: plain srun (default: the site's)
   --robust-checkpoint-dir=DIR   look up the latest verified checkpoint here, and give every rank the same
-  --robust-hang-timeout=SECONDS silence after which the job is acted on without a pattern that explains it
+  --robust-hang-timeout=SECONDS act after this long a silence, whatever the stacks show
   --robust-layout=tp=2,pp=4     parallel sizes, for the localisation (and order=tp-pp-dp)
   --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
   --robust-config=FILE          robust.yaml to use
