@@ -42,7 +42,7 @@ class Bindings:
         self._parts = {name: id(value) for name, value in state.items()}
         self._census = _census(state)
         self._tensors: dict[str, tuple[list[_Holder], torch.Tensor]] = {}
-        self._values: dict[str, tuple[Mapping[str, Any], str] | None] = {}
+        self._values: dict[str, tuple[Mapping[str, Any], str]] = {}
         self.complete = self._bind(state, flat)
 
     def _bind(self, state: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
@@ -91,9 +91,7 @@ class Bindings:
                 if isinstance(now, DTensor) and now.placements != getattr(was, "placements", None):
                     return None
             found[name] = now
-        for name, place in self._values.items():
-            assert place is not None
-            found[name] = place[0][place[1]]
+        found.update((name, group[key]) for name, (group, key) in self._values.items())
         found.update(collect(_small(state), self._rank, rng=self._rng))
         return found
 

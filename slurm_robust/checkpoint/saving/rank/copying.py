@@ -72,79 +72,6 @@ def _can_be_cut(target: torch.Tensor, source: torch.Tensor) -> bool:
     return plain and target.shape == source.shape and target.is_contiguous() and source.is_contiguous()
 
 
-class _Queue:
-    """Distributes units, many at first and few at the end, and waits until all are copied."""
-
-    def __init__(self, waiting: list[Pairs], threads: int) -> None:
-        self._waiting, self._threads = waiting, threads
-        self._most = max(_LEAST_UNITS, len(waiting) // _LEAST_TURNS)
-        self._at = self._taken = 0
-        self._left: list[Pairs] = []
-        """Units that another thread could not copy."""
-        self._changed = threading.Condition()
-        self.error: BaseException | None = None
-
-    @property
-    def half(self) -> bool:
-        """Whether half of the units are taken."""
-        return 2 * self._at >= len(self._waiting)
-
-    def copy(self, took: Callable[[], None] = lambda: None) -> None:
-        """Copy until nothing is left to be taken; `took` is called before each part.
-
-        Raises:
-            RuntimeError: torch cannot copy one.
-        """
-        while (pairs := self._take()) is not None:
-            try:
-                took()
-                here(*pairs)
-            finally:
-                self._through()
-
-    def help(self) -> None:
-        """The same on another thread; units that it cannot copy are left to the first thread.
-
-        In a forked process, for example, torch's thread pool may not exist yet for a new thread.
-        """
-        while (pairs := self._take()) is not None:
-            try:
-                here(*pairs)
-            except BaseException:  # noqa: BLE001 (raised where the first thread fails at it, too)
-                self._left.append(pairs)
-                self._through()
-                return
-            self._through()
-
-    def _through(self) -> None:
-        with self._changed:
-            self._taken -= 1
-            self._changed.notify_all()
-
-    def _take(self) -> Pairs | None:
-        with self._changed:
-            left = len(self._waiting) - self._at
-            if not left or self.error is not None:
-                return None
-            count = max(1, min(self._most, left // (2 * self._threads)))
-            taken = self._waiting[self._at : self._at + count]
-            self._at += count
-            self._taken += 1
-        return [one for pair in taken for one in pair[0]], [one for pair in taken for one in pair[1]]
-
-    def wait(self) -> None:
-        """Wait for units that other threads have taken, and copy those that they could not; none are left to take.
-
-        Raises:
-            RuntimeError: torch cannot copy one.
-        """
-        with self._changed:
-            while self._taken:
-                self._changed.wait()
-        for pairs in self._left:
-            here(*pairs)
-
-
 def here(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
     """Copy tensors by this thread alone; `out` may be on any device.
 
@@ -167,11 +94,23 @@ class ThreadedCopy:
 
     def __init__(self, into: list[torch.Tensor], out: list[torch.Tensor], threads: int) -> None:
         with torch.no_grad():
-            self._queue = _Queue(units(into, out), threads + 1)
+            self._waiting = units(into, out)
+        self._threads = threads + 1
+        self._most = max(_LEAST_UNITS, len(self._waiting) // _LEAST_TURNS)
+        self._at = self._taken = 0
+        self._left: list[Pairs] = []
+        """Units that another thread could not copy."""
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
         with contextlib.suppress(RuntimeError):  # a limit on processes: then `wait` copies everything
             for _ in range(threads):
                 # threading.Thread.start waits until the thread runs, which may be long on a busy node.
-                _thread.start_new_thread(self._queue.help, ())
+                _thread.start_new_thread(self._help, ())
+
+    @property
+    def half(self) -> bool:
+        """Whether about half of it is copied."""
+        return 2 * self._at >= len(self._waiting)
 
     def wait(self, took: Callable[[], None] = lambda: None) -> None:
         """Return when all of it is copied; `took` is called before each part that this thread copies.
@@ -180,16 +119,50 @@ class ThreadedCopy:
             RuntimeError: torch cannot copy a part of it; others may be copied.
         """
         try:
-            self._queue.copy(took)
-            self._queue.wait()
+            while (pairs := self._take()) is not None:
+                try:
+                    took()
+                    here(*pairs)
+                finally:
+                    self._through()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._taken)
+            for pairs in self._left:
+                here(*pairs)
         except BaseException as error:  # for example by a signal handler: no thread begins another part
-            self._queue.error = error
+            self._error = error
             raise
 
-    @property
-    def half(self) -> bool:
-        """Whether about half of it is copied."""
-        return self._queue.half
+    def _help(self) -> None:
+        """Copy on another thread; units that it cannot copy are left to the first thread.
+
+        In a forked process, for example, torch's thread pool may not exist yet for a new thread.
+        """
+        while (pairs := self._take()) is not None:
+            try:
+                here(*pairs)
+            except BaseException:  # noqa: BLE001 (raised where the first thread fails at it, too)
+                self._left.append(pairs)
+                self._through()
+                return
+            self._through()
+
+    def _through(self) -> None:
+        with self._changed:
+            self._taken -= 1
+            self._changed.notify_all()
+
+    def _take(self) -> Pairs | None:
+        """The next units, many at first and few at the end."""
+        with self._changed:
+            left = len(self._waiting) - self._at
+            if not left or self._error is not None:
+                return None
+            count = max(1, min(self._most, left // (2 * self._threads)))
+            taken = self._waiting[self._at : self._at + count]
+            self._at += count
+            self._taken += 1
+        return [one for pair in taken for one in pair[0]], [one for pair in taken for one in pair[1]]
 
 
 def copy(

@@ -39,29 +39,18 @@ class SafeLoadPlanner(DefaultLoadPlanner):
         super().load_bytes(read_item, admitted)
 
 
-class CheckpointSource:
-    """The bytes of a checkpoint.
-
-    Attributes:
-        metadata: DCP's `.metadata`.
-    """
-
-    metadata: bytes
-
-    def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Pass every wanted piece to the sink. Raises OSError if one cannot be read."""
-        raise NotImplementedError
-
-
-class FileSource(CheckpointSource):
-    """A folder."""
+class FileSource:
+    """The bytes of a checkpoint in a folder; `metadata` is DCP's `.metadata`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.metadata = (folder / ".metadata").read_bytes()
 
     def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Read them one by one; a bad sector raises an error, where a mapping would raise SIGBUS."""
+        """Pass every wanted piece to the sink, one by one. Raises OSError if one cannot be read.
+
+        A mapping would turn a bad sector into SIGBUS.
+        """
         for piece, items in wanted.items():
             view = memoryview(bytearray(piece.length))
             got = 0
@@ -74,7 +63,7 @@ class FileSource(CheckpointSource):
             sink.give(view, items)
 
 
-class MemorySource(CheckpointSource):
+class MemorySource:
     """Copies in memory, here or on other nodes; files that are not on this node are sent by their owner.
 
     Args:
@@ -90,7 +79,7 @@ class MemorySource(CheckpointSource):
         self.metadata, self.here, self.owners, self.ranks = metadata, here, owners, ranks
 
     def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Read pieces on this node, then exchange the others one at a time, to bound the memory."""
+        """Pass every wanted piece to the sink: those on this node, then the others one by one, to bound the memory."""
         away = {piece for piece in wanted if piece.file not in self.here}
         failure: Exception | None = None
         try:
@@ -135,6 +124,9 @@ class MemorySource(CheckpointSource):
 
     def _bytes(self, piece: FilePiece) -> memoryview:
         return self.here[piece.file][piece.at : piece.at + piece.length]
+
+
+CheckpointSource = FileSource | MemorySource
 
 
 class TensorSink:

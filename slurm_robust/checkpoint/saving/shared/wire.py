@@ -15,8 +15,6 @@ from typing import Any
 
 import msgspec
 
-from slurm_robust.checkpoint.saving.shared import messages
-
 MOST_BYTES = 64 << 10
 _CREDENTIALS = struct.Struct("3i")
 
@@ -60,7 +58,7 @@ def same_user(sock: socket.socket) -> bool:
 
 def send(sock: socket.socket, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
     """Send one message. Raises OSError if the connection is closed."""
-    socket.send_fds(sock, [messages.encode(message)], list(fds), socket.MSG_NOSIGNAL)
+    socket.send_fds(sock, [msgspec.json.encode(message)], list(fds), socket.MSG_NOSIGNAL)
 
 
 def receive(sock: socket.socket, kind: Any) -> tuple[Any, list[int]] | None:
@@ -77,4 +75,4 @@ def receive(sock: socket.socket, kind: Any) -> tuple[Any, list[int]] | None:
             with contextlib.suppress(OSError):
                 os.close(fd)
         return None
-    return messages.decode(data, kind), fds
+    return msgspec.json.decode(data, type=kind), fds
