@@ -49,10 +49,6 @@ class HealthRecord(msgspec.Struct, kw_only=True):
         """(healthy, unhealthy or unknown, why) of a sealed checkpoint."""
         return judge(self.trend, entry.step, entry.created_at_s, self.limits)
 
-    def skip(self, step: int) -> Skip | None:
-        """As `loss_health.skip`."""
-        return skip(self.trend, step, self.limits)
-
 
 def read(directory: str | Path) -> tuple[HealthRecord | None, str]:
     """The record of a folder of checkpoints, or why there is none."""
@@ -84,7 +80,7 @@ def latest_healthy(
         state, why = (UNKNOWN, entry.problem) if entry.problem else record.of(entry)
         if state == HEALTHY:
             found = Found(path=entry.path, step=entry.step, passed_over=tuple(passed_over))
-            return found, record.skip(entry.step)
+            return found, skip(record.trend, entry.step, record.limits)
         passed_over.append((entry.path, why if entry.problem else f"{state}: {why}"))
     return Found(passed_over=tuple(passed_over)), None
 

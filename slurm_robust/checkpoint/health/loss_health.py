@@ -183,15 +183,12 @@ def skip(trend: Trend, step: int, limits: HealthLimits) -> Skip | None:
     Begins one step before the first bad one: a batch affects the loss of the next step, too. Overlapping spells of
     several attempts count as one. None if no bad spell after `step` is known.
     """
-    spells = sorted((spell for spell in (*trend.before, *trend.spells) if spell.last_step > step), key=_first_step)
+    spells = [spell for spell in (*trend.before, *trend.spells) if spell.last_step > step]
     if not spells:
         return None
+    spells.sort(key=lambda spell: spell.first_step)
     last = spells[0].last_step
     for spell in spells:
         if spell.first_step <= last + limits.settle_steps:
             last = max(last, spell.last_step)
     return Skip(max(spells[0].first_step - 1, step + 1), last)
-
-
-def _first_step(spell: Spell) -> int:
-    return spell.first_step

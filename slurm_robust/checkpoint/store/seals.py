@@ -182,6 +182,23 @@ def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()
     )
 
 
+def read_back(folder: Path, name: str, meant: str) -> FileSeal:
+    """Digest a file that was just written, and describe it.
+
+    Raises:
+        CheckpointError: its digest is not the `meant` one.
+        OSError: it cannot be read.
+    """
+    parts: list[str] = []
+    found = files.digest(folder / name, None, parts)
+    if found != meant:
+        raise CheckpointError(
+            f"{folder / name}: the bytes read back differ from those written: xxh3-128 {found}, expected {meant}",
+            "Memory, disk controller or file system is faulty: srobust check",
+        )
+    return describe(folder, name, meant, tuple(parts))
+
+
 def seal(
     path: str | Path,
     step: int | None = None,

@@ -16,7 +16,7 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files, structure
-from slurm_robust.checkpoint.store.checkpoint_files import contents, require
+from slurm_robust.checkpoint.store.checkpoint_files import contents, part_path, require
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, digested, step_of, write
 
 WAIT_S = 120.0
@@ -59,7 +59,7 @@ def shares(sizes: Mapping[str, int], nodes: int) -> list[list[str]]:
 def forget(path: Path, node: int) -> None:
     """Remove this node's note of an earlier save to the same folder; call it before the ranks' last barrier."""
     with contextlib.suppress(OSError):
-        _note(path, node).unlink()
+        part_path(path, node).unlink()
 
 
 def contribute(path: Path, node: int, nodes: int) -> None:
@@ -72,7 +72,7 @@ def contribute(path: Path, node: int, nodes: int) -> None:
     require(path)
     if path.is_dir():
         sizes = _sizes(path)
-        files.write_atomic(_note(path, node), msgspec.json.encode(_part(path, sizes, node, nodes)), durable=False)
+        files.write_atomic(part_path(path, node), msgspec.json.encode(_part(path, sizes, node, nodes)), durable=False)
 
 
 def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: float = WAIT_S) -> Seal:
@@ -135,7 +135,7 @@ def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> N
     while True:
         with contextlib.suppress(FileNotFoundError):
             try:
-                part = msgspec.json.decode(_note(path, node).read_bytes(), type=NodePart)
+                part = msgspec.json.decode(part_path(path, node).read_bytes(), type=NodePart)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 return None
             return part if part.sizes == sizes and _as_it_lies(path, part) else None
@@ -155,7 +155,3 @@ def _as_it_lies(path: Path, part: NodePart) -> bool:
 
 def _sizes(path: Path) -> dict[str, int]:
     return {name: (path / name).stat().st_size for name in contents(path)}
-
-
-def _note(path: Path, node: int) -> Path:
-    return path / f"part-{node:05d}.json"
