@@ -97,11 +97,7 @@ def _chunks(fqn: str, tensor: Any, found: dict[_Place, _Shape], *, whole: bool) 
 
 
 def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[FileProblem]:
-    """Pieces that reach beyond their file, or are not what they should be there.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Pieces that reach beyond their file, or are not what they should be there."""
     if name not in tree.names:
         return [(name, f"missing: {len(pieces)} pieces lie in it, {pieces[0][2]} among them")]
     size_bytes = tree.size_bytes(name)
@@ -135,15 +131,9 @@ Shards = dict[str, list[tuple[int, int, str]]]
 
 
 def pieces(shard: Path, file: IO[bytes], read: dict[Path, Shards]) -> Iterator[tuple[int, int, str, IO[bytes]]]:
-    """(offset, length, name, the bytes) of every piece of an open shard, by the metadata beside it.
+    """(offset, length, name, the bytes) of every piece of the open shard `file`, by the metadata beside it.
 
-    Args:
-        shard: Where it is.
-        file: The same, open.
-        read: Metadata that was read before, by folder; takes this one's. Thousands of shards have one.
-
-    Raises:
-        OSError: it cannot be read.
+    `read` takes the metadata, by folder: thousands of shards have one. Raises OSError if it cannot be read.
     """
     if shard.parent not in read:
         read[shard.parent] = _shards(shard.parent / METADATA)

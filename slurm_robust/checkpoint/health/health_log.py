@@ -108,13 +108,8 @@ def worth_keeping(directory: str | Path, there: Sequence[Entry]) -> dict[Path, s
 class HealthLog:
     """Records each step, on one rank; writes at intervals, and at once when a loss becomes bad.
 
-    Never raises: a failed write is repeated later. While the loss is bad it writes each second, else less often.
-
-    Args:
-        directory: The folder of checkpoints.
-        limits: What is in range.
-        write_every_s: Between two writes while the loss is good.
-        writer: Who writes it, if not the program itself.
+    Never raises: a failed write is repeated later. While the loss is bad it writes each second, else each
+    `write_every_s`. `writer` is who writes it, if not the program itself.
     """
 
     def __init__(

@@ -148,14 +148,7 @@ def _bad(trend: Trend, point: Point, limits: HealthLimits) -> str:
 
 
 def judge(trend: Trend, step: int, written_at_s: float, limits: HealthLimits) -> tuple[str, str]:
-    """(healthy, unhealthy or unknown, why) of a checkpoint.
-
-    Args:
-        trend: What is known.
-        step: The last step that the checkpoint includes.
-        written_at_s: When it was written, seconds since the epoch.
-        limits: What is in range.
-    """
+    """(healthy, unhealthy or unknown, why) of a checkpoint of that step, written then (seconds since the epoch)."""
     if trend.began_step < 0 or step < trend.began_step - 1:
         return UNKNOWN, "no loss is recorded for it"
     if any(step >= turn.step and written_at_s < turn.at_s for turn in trend.turns):

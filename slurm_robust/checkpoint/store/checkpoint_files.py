@@ -102,12 +102,7 @@ def written_at_s(path: Path, names: Iterable[str]) -> float:
 
 
 def _check_link(path: Path, link: Path) -> None:
-    """Check that a link points to a file in the folder.
-
-    Raises:
-        CheckpointError: it is broken, or points elsewhere.
-        OSError: it is circular, or cannot be read.
-    """
+    """Check that a link points to a file in the folder; CheckpointError if not, OSError if it is circular."""
     try:
         link.stat()
     except FileNotFoundError:

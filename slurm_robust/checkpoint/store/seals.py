@@ -87,11 +87,7 @@ def step_in_name(path: Path) -> int | None:
 
 
 def step_of(path: Path, given: int | None, in_content: int | None) -> int:
-    """The given step, else the one in the content, else the one in the name.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """The given step, else the one in the content, else the one in the name. CheckpointError if there is none."""
     for step in (given, in_content, step_in_name(path)):
         if step is not None and 0 <= step <= _MOST:
             return step

@@ -41,12 +41,7 @@ class NodePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shares(sizes: Mapping[str, int], nodes: int) -> list[list[str]]:
-    """Which node digests which files: the same result on every node, about as many bytes for each.
-
-    Args:
-        sizes: Bytes of each file.
-        nodes: Their number.
-    """
+    """Which node digests which files, by their bytes: the same result on every node, about as many bytes for each."""
     found: list[list[str]] = [[] for _ in range(nodes)]
     taken = [0] * nodes
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -76,13 +71,9 @@ def contribute(path: Path, node: int, nodes: int) -> None:
 
 
 def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: float = WAIT_S) -> Seal:
-    """Node 0: seal the folder at `path`, which is complete, with what the others digested.
+    """Node 0: seal the folder at `path`, which is complete, with what all `nodes` digested, including this one.
 
-    Args:
-        path: The checkpoint, a folder.
-        nodes: How many nodes share, including this one.
-        step: As `seals.seal`.
-        wait_s: How long to wait for notes; then their files are digested here.
+    It waits `wait_s` for their notes; then it digests their files here. `step` as for `seals.seal`.
 
     Raises:
         CheckpointError: as `seals.seal`.

@@ -92,12 +92,7 @@ def _made_for(path: Path) -> list[str]:
 
 
 def _point(directory: Path, name: str, path: Path) -> None:
-    """Rewrite one atomically.
-
-    Raises:
-        CheckpointError: it cannot name this checkpoint.
-        OSError: it cannot be written.
-    """
+    """Rewrite one atomically; CheckpointError if it cannot name this checkpoint, OSError if it cannot be written."""
     if name == LIGHTNING:
         _link(directory, path)
         return

@@ -146,11 +146,7 @@ def _reached(point: str) -> None:
 
 
 def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
-    """Write, flush, rename, read back and compare this rank's file, and leave a note of it for rank 0.
-
-    Raises:
-        CheckpointError: any of that failed; no note is left.
-    """
+    """Write, flush, rename, read back and compare this rank's file, and then leave a note of it for rank 0."""
     import torch  # noqa: PLC0415 (as above)
 
     # Named after the rank: the next save overwrites what a killed one left.
@@ -203,11 +199,7 @@ def _read_part(folder: Path, rank: int) -> FileSeal:
 
 
 def _seal_parts(folder: Path, step: int, world_size: int, program: str) -> None:
-    """Rank 0: seal the parts of all ranks, then remove files that are not in the seal.
-
-    Raises:
-        CheckpointError: a rank left no part, or the seal cannot be written.
-    """
+    """Rank 0: seal the parts of all ranks, then remove files that are not in the seal."""
     parts = [_read_part(folder, rank) for rank in range(world_size)]
     try:
         _reached("about to seal")

@@ -214,11 +214,7 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _verify(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.VerificationReport:
-    """The report of one; that it cannot be read is one of its problems.
-
-    Raises:
-        CheckpointError: it does not exist, or numpy is missing.
-    """
+    """The report of one; that it cannot be read is one of its problems, that it does not exist an error."""
     try:
         return checkpoint.verify(path, values=values, on_bytes=on_bytes)
     except OSError as error:

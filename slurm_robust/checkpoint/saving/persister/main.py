@@ -39,11 +39,9 @@ _PR_SET_NAME = 15
 
 
 class Persister:
-    """All images of this node.
+    """All images of this node; ranks connect to `listening`.
 
-    Args:
-        listening: Where ranks connect.
-        lifeline: A pipe whose other end the agent holds; None for a persister that ends with its last rank.
+    `lifeline` is a pipe whose other end the agent holds; None for a persister that ends with its last rank.
     """
 
     def __init__(self, listening: socket.socket, lifeline: int | None) -> None:

@@ -30,11 +30,8 @@ class _Holder(NamedTuple):
 class Bindings:
     """The holders of all tensors of a state, and of its other values.
 
-    Args:
-        state: The argument of `save`.
-        flat: The same, collected and flattened.
-        rank: This rank.
-        rng: Whether random generators belong to it.
+    `state` is the argument of `save`, `flat` the same, collected and flattened; with `rng`, random generators belong to
+    it.
     """
 
     def __init__(self, state: Mapping[str, Any], flat: Mapping[str, Any], rank: int, *, rng: bool) -> None:

@@ -73,23 +73,16 @@ def _can_be_cut(target: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 def here(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
-    """Copy tensors by this thread alone; `out` may be on any device.
-
-    Raises:
-        RuntimeError: torch cannot copy one of them.
-    """
+    """Copy tensors by this thread alone; `out` may be on any device. Raises RuntimeError if torch cannot copy one."""
     if into:
         with torch.no_grad():
             torch._foreach_copy_(into, out)
 
 
 class ThreadedCopy:
-    """A copy by other threads, while this one does something else; in `wait` this thread copies, too.
+    """A copy by so many other threads, while this one does something else; in `wait` this thread copies, too.
 
-    Args:
-        into: Targets.
-        out: Sources, in the same order; they must not change before `wait` returns.
-        threads: The number of other threads.
+    The sources, `out`, must not change before `wait` returns.
     """
 
     def __init__(self, into: list[torch.Tensor], out: list[torch.Tensor], threads: int) -> None:
@@ -168,16 +161,10 @@ class ThreadedCopy:
 def copy(
     into: list[torch.Tensor], out: list[torch.Tensor], threads: int, half: Callable[[], None] = lambda: None
 ) -> None:
-    """Copy tensors on the CPU, and return when all of it is done.
+    """Copy tensors on the CPU by at most so many threads, including this one, and return when all of it is done.
 
-    Args:
-        into: Targets.
-        out: Sources, in the same order.
-        threads: The most that copy, including this one.
-        half: Called once, when about half of it is copied.
-
-    Raises:
-        RuntimeError: torch cannot copy one of them; others may be copied.
+    `half` is called once, when about half of it is copied. Raises RuntimeError if torch cannot copy one of them; others
+    may be copied.
     """
     if threads == 1 or sum(source.nbytes for source in out) < _LEAST_BYTES:
         middle = len(into) // 2

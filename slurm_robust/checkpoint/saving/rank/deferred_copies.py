@@ -71,12 +71,7 @@ class DeferredCopies:
         self._going = start(into, out)
 
     def finish(self) -> None:
-        """Wait for its end.
-
-        Raises:
-            CheckpointError: a tensor was changed meanwhile.
-            RuntimeError: a part of it could not be copied.
-        """
+        """Wait for its end. CheckpointError if a tensor was changed meanwhile, RuntimeError if one was not copied."""
         for going in self._going:
             going.wait()
         changed = sum(source._version != was for source, was in zip(self._sources, self._versions, strict=True))

@@ -12,12 +12,8 @@ from typing import Any
 class TerminationSignals:
     """Records signals; the handler does nothing else, since it may interrupt anything.
 
-    Args:
-        signals: Their numbers.
-        within_s: From the signal to the end: Slurm's KillWait, less a margin.
-
-    Raises:
-        ValueError: this is not the main thread, or a signal cannot be caught.
+    `within_s` is the time from the signal to the end: Slurm's KillWait, less a margin. Raises ValueError if this is not
+    the main thread, or a signal cannot be caught.
     """
 
     def __init__(self, signals: Iterable[int], within_s: float) -> None:

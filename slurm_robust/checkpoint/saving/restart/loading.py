@@ -142,11 +142,7 @@ class TensorSink:
                     self._kinds[MetadataIndex(name, chunk.offsets)] = kind
 
     def give(self, piece: memoryview, items: list[ReadItem]) -> None:
-        """Copy a piece, or parts of it, directly into the tensors in use.
-
-        Raises:
-            ValueError: its shape is not the planned one.
-        """
+        """Copy a piece, or parts of it, directly into the tensors in use. ValueError if its shape is not as planned."""
         whole: torch.Tensor | None = None
         for item in items:
             if item.type == LoadItemType.BYTE_IO:
@@ -192,9 +188,7 @@ def _understood(metadata: bytes) -> Metadata:
 class StateLoad:
     """A load in two steps: `plan` on each rank, then `read` on all ranks together.
 
-    Args:
-        collected: The current state; its tensors are overwritten in place.
-        source: The checkpoint.
+    The tensors of the current state, `collected`, are overwritten in place.
     """
 
     def __init__(self, collected: dict[str, Any], source: CheckpointSource) -> None:
@@ -203,11 +197,7 @@ class StateLoad:
         self._sink: TensorSink | None = None
 
     def plan(self) -> None:
-        """Determine the pieces that this rank needs.
-
-        Raises:
-            RuntimeError, ValueError: the state does not fit the checkpoint.
-        """
+        """Determine the pieces that this rank needs; RuntimeError or ValueError if state and checkpoint do not fit."""
         metadata, planner = _understood(self.source.metadata), SafeLoadPlanner()
         planner.set_up_planner(self.collected, metadata, True)
         plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
@@ -218,11 +208,7 @@ class StateLoad:
         self._sink = TensorSink(planner, metadata)
 
     def read(self) -> None:
-        """Read the pieces.
-
-        Raises:
-            OSError, RuntimeError, ValueError: tensors may be partly overwritten.
-        """
+        """Read the pieces. After an OSError, RuntimeError or ValueError tensors may be partly overwritten."""
         assert self._sink is not None
         with torch.no_grad():
             self.source.read(dict(sorted(self._wanted.items())), self._sink)

@@ -32,11 +32,7 @@ def listener(name: str) -> socket.socket:
 
 
 def connect(name: str, timeout_s: float) -> socket.socket | None:
-    """Connect to an abstract name; None if nobody listens there, or another user does.
-
-    Raises:
-        OSError: no socket can be created.
-    """
+    """Connect to an abstract name; None if nobody, or another user, listens. Raises OSError if there is no socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(timeout_s)
     try:
