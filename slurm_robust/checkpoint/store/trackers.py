@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -113,8 +112,7 @@ def _link(directory: Path, path: Path) -> None:
             f"Give the path itself (ckpt_path={str(path)!r}), or move it away",
         )
     temporary = directory / f".{LIGHTNING}.{os.getpid()}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
+    temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
     temporary.replace(link)
     files.sync_folder(directory)

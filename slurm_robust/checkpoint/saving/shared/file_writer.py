@@ -197,7 +197,10 @@ def half_written(folder: Path) -> frozenset[tuple[str, int, int]]:
 
 
 def retain(directory: Path, keep: int) -> str:
-    """Remove sealed checkpoints beyond the newest `keep`, 0 for none, and unfinished old saves; why that failed."""
+    """Remove sealed checkpoints beyond the newest `keep` (0: remove nothing) and unfinished old saves; why that failed.
+
+    The newest checkpoint stays sealed either way.
+    """
     try:
         if keep:
             prune(directory, keep, deep=False)

@@ -35,15 +35,12 @@ def connect(name: str, timeout_s: float) -> socket.socket | None:
     """Connect to an abstract name; None if nobody, or another user, listens. Raises OSError if there is no socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(timeout_s)
-    try:
+    with contextlib.suppress(OSError):
         sock.connect(f"\0{name}")
-    except OSError:
-        sock.close()
-        return None
-    if not same_user(sock):
-        sock.close()
-        return None
-    return sock
+        if same_user(sock):
+            return sock
+    sock.close()
+    return None
 
 
 def same_user(sock: socket.socket) -> bool:
