@@ -6,9 +6,9 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import msgspec
@@ -56,10 +56,10 @@ def errors_reported() -> Iterator[None]:
     """Print errors as one line on stderr; exit 1 for a bad checkpoint, 3 for one that cannot be read or written."""
     try:
         yield
-    except CheckpointError as error:
-        fail(str(error), EXIT_COULD_NOT_TELL if isinstance(error.__cause__, OSError) else EXIT_NOT_VERIFIED)
-    except OSError as error:
-        fail(str(error), EXIT_COULD_NOT_TELL)
+    except (CheckpointError, OSError) as error:
+        print_line(f"srobust ckpt: {error}", err=True)
+        unread = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+        sys.exit(EXIT_COULD_NOT_TELL if unread else EXIT_NOT_VERIFIED)
 
 
 def is_one_checkpoint(directory: Path) -> bool:
@@ -77,12 +77,6 @@ def where_to_look(directory: Path) -> str:
     return f"srobust ckpt list {directory}"
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """Print one line on stderr, and exit."""
-    print_line(f"srobust ckpt: {message}", err=True)
-    sys.exit(code)
-
-
 def print_line(line: str, *, err: bool = False) -> None:
     """Print one line for people; control characters in names are escaped."""
     click.echo(plain(line), err=err)
@@ -95,7 +89,12 @@ def print_path(path: Path) -> None:
 
 def print_json(value: Any) -> None:
     """Print one object, for tools; bytes of names that are not UTF-8 are escaped, since JSON cannot contain them."""
-    click.echo(msgspec.json.encode(_text(msgspec.to_builtins(value))).decode())
+    click.echo(msgspec.json.encode(_text(msgspec.to_builtins(value, enc_hook=os.fspath))).decode())
+
+
+def reasons(found: Iterable[tuple[Path, str]]) -> list[dict[str, Any]]:
+    """A list of paths and why, for `print_json`."""
+    return [{"path": path, "why": why} for path, why in found]
 
 
 def _text(value: Any) -> Any:
@@ -120,7 +119,7 @@ def print_table(found: list[checkpoint.Entry]) -> None:
     table.add_column("PATH", overflow="fold")
     for entry in found:
         written = _when(entry.created_at_s) if entry.sealed else "-"
-        taken = size(entry.size_bytes) if entry.sealed else "-"
+        taken = _size(entry.size_bytes) if entry.sealed else "-"
         state = plain(entry.problem) or "sealed, unchanged"
         table.add_row(str(entry.step), taken, written, state, plain(entry.path))
     # A pipe has no width: do not wrap lines.
@@ -135,7 +134,7 @@ def _when(at_s: float) -> str:
         return "?"
 
 
-def size(size_bytes: float) -> str:
+def _size(size_bytes: float) -> str:
     """`3.4 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024:
@@ -144,11 +143,7 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TiB"
 
 
-def bytes_of(sealed: checkpoint.Seal) -> int:
-    """The total size of its files."""
-    return sum(file.size_bytes for file in sealed.files)
-
-
-def count(files: int) -> str:
-    """`3 files`."""
-    return f"{files} file{'' if files == 1 else 's'}"
+def extent(sealed: checkpoint.Seal) -> str:
+    """`3 files, 3.4 GiB`."""
+    count = len(sealed.files)
+    return f"{count} file{'' if count == 1 else 's'}, {_size(sum(file.size_bytes for file in sealed.files))}"

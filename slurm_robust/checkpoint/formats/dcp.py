@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from slurm_robust.checkpoint.formats import inert, safetensors, torchfile
-from slurm_robust.checkpoint.formats.region import Region
 from slurm_robust.checkpoint.formats.tree import FileProblem, FormatReport, Tree
 from slurm_robust.checkpoint.store import files
 from slurm_robust.checkpoint.store.checkpoint_files import unsafe
@@ -98,11 +97,7 @@ def _chunks(fqn: str, tensor: Any, found: dict[_Place, _Shape], *, whole: bool) 
 
 
 def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[FileProblem]:
-    """Pieces that reach beyond their file, or are not what they should be there.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Pieces that reach beyond their file, or are not what they should be there."""
     if name not in tree.names:
         return [(name, f"missing: {len(pieces)} pieces lie in it, {pieces[0][2]} among them")]
     size_bytes = tree.size_bytes(name)
@@ -119,7 +114,7 @@ def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[FileProblem]:
 
 def _piece(file: IO[bytes], start: int, length: int, sizes: _Shape) -> str:
     """What is wrong with one; what is no tensor may be of any kind, a tensor is a file of torch.save or safetensors."""
-    content = torchfile.read(io.BufferedReader(Region(file, start, length)), whole=True)
+    content = torchfile.read(io.BufferedReader(_Region(file, start, length)), whole=True)
     if content is None:
         # Written as safetensors, all tensors lie behind one header, and each is told to begin at that.
         left_bytes = os.fstat(file.fileno()).st_size - start
@@ -136,20 +131,14 @@ Shards = dict[str, list[tuple[int, int, str]]]
 
 
 def pieces(shard: Path, file: IO[bytes], read: dict[Path, Shards]) -> Iterator[tuple[int, int, str, IO[bytes]]]:
-    """(offset, length, name, the bytes) of every piece of an open shard, by the metadata beside it.
+    """(offset, length, name, the bytes) of every piece of the open shard `file`, by the metadata beside it.
 
-    Args:
-        shard: Where it is.
-        file: The same, open.
-        read: Metadata that was read before, by folder; takes this one's. Thousands of shards have one.
-
-    Raises:
-        OSError: it cannot be read.
+    `read` takes the metadata, by folder: thousands of shards have one. Raises OSError if it cannot be read.
     """
     if shard.parent not in read:
         read[shard.parent] = _shards(shard.parent / METADATA)
     for start, length, name in read[shard.parent].get(shard.name, []):
-        yield start, length, name, io.BufferedReader(Region(file, start, length))
+        yield start, length, name, io.BufferedReader(_Region(file, start, length))
 
 
 def _shards(metadata: Path) -> Shards:
@@ -174,3 +163,34 @@ def _numbers(value: Any) -> tuple[int, ...] | None:
     if isinstance(value, (tuple, list)) and all(isinstance(n, int) and n >= 0 for n in value):
         return tuple(value)
     return None
+
+
+class _Region(io.RawIOBase):
+    """A part of an open file, a piece of a `.distcp`, as a file of its own."""
+
+    def __init__(self, file: IO[bytes], start: int, size_bytes: int) -> None:
+        super().__init__()
+        self._fd, self._start, self._size, self._at = file.fileno(), start, size_bytes, 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As a file does."""
+        at = offset + (0 if whence == os.SEEK_SET else self._at if whence == os.SEEK_CUR else self._size)
+        if at < 0:
+            raise ValueError(f"offset {at}")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Any) -> int:
+        """As a file does."""
+        view = memoryview(buffer)[: max(0, self._size - self._at)]
+        got = os.preadv(self._fd, [view], self._start + self._at) if len(view) else 0
+        self._at += got
+        return got

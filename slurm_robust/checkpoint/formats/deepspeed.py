@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 
 from slurm_robust.checkpoint.formats import inert
-from slurm_robust.checkpoint.formats.tree import FormatReport, Tree, gaps, of_other_steps
+from slurm_robust.checkpoint.formats.tree import FileProblem, FormatReport, Tree, gaps, of_other_steps
 
 NAME = "DeepSpeed"
 TRACKER = "latest"
@@ -15,12 +15,14 @@ _ZERO = re.compile(r"(?:(?:bf16|fp16)_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_(opt
 _LAYER = re.compile(r"layer_(\d{2,})-model_(\d{2,})-model_states\.pt\Z")
 
 _EXPERT = re.compile(r"layer_(\d+)_expert_(\d+)_mp_rank_(\d{2,})_model_states\.pt\Z")
+_Zero = dict[tuple[str, int], dict[int, str]]
+"""Kind (model, optim) and model-parallel rank → data-parallel rank → its shard."""
 
 
 def recognise(tree: Tree) -> FormatReport | None:
     """A tag's folder."""
     models = {int(m[1]): name for name in tree.files if (m := _MODEL.match(name))}
-    zero: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+    zero: _Zero = defaultdict(dict)
     layers: dict[int, set[int]] = defaultdict(set)
     for name in tree.files:
         if match := _ZERO.match(name):
@@ -54,29 +56,26 @@ def recognise(tree: Tree) -> FormatReport | None:
     return report
 
 
-def _first(zero: dict[tuple[str, int], dict[int, str]]) -> str:
+def _missing(name: str, found: set[int], count: int) -> list[FileProblem]:
+    """The files of a numbered series that are not there; `name` has `{}` for the number."""
+    return [(name.format(n), "missing") for n in gaps(found, min(count, 1 << 16))]
+
+
+def _first(zero: _Zero) -> str:
     kind = "model" if any(kind == "model" for kind, _ in zero) else "optim"
     shards = next(files for (found, _), files in sorted(zero.items()) if found == kind)
     return shards[min(shards)]
 
 
-def _models(
-    report: FormatReport, models: dict[int, str], zero: dict[tuple[str, int], dict[int, str]], model: int | None
-) -> None:
+def _models(report: FormatReport, models: dict[int, str], zero: _Zero, model: int | None) -> None:
     """Every model-parallel rank's states; under ZeRO 3 they lie in shards."""
-    in_shards = any(kind == "model" for kind, _ in zero)
-    if not in_shards:
+    if not any(kind == "model" for kind, _ in zero):
         # A pipeline writes one file a rank, too; how many, the highest shard or file tells.
         count = max({*models, *(rank for _, rank in zero)}, default=-1) + 1
-        count = max(count, model or 0)
-        report.problems += [
-            (f"mp_rank_{n:02d}_model_states.pt", "missing") for n in gaps(set(models), min(count, 1 << 16))
-        ]
+        report.problems += _missing("mp_rank_{:02d}_model_states.pt", set(models), max(count, model or 0))
 
 
-def _shards(
-    report: FormatReport, zero: dict[tuple[str, int], dict[int, str]], data: int | None, model: int | None
-) -> None:
+def _shards(report: FormatReport, zero: _Zero, data: int | None, model: int | None) -> None:
     """One shard for each data-parallel rank, of each model-parallel one."""
     if not zero:
         return
@@ -91,15 +90,13 @@ def _shards(
             found = zero.get((kind, rank), {})
             shape = next(iter(found.values()), _any(zero, kind))
             prefix = shape.partition("zero_pp_rank_")[0]
-            report.problems += [
-                (f"{prefix}zero_pp_rank_{n}_mp_rank_{rank:02d}_{kind}_states.pt", "missing")
-                for n in gaps(set(found), count)
-            ][:100]
+            name = f"{prefix}zero_pp_rank_{{}}_mp_rank_{rank:02d}_{kind}_states.pt"
+            report.problems += _missing(name, set(found), count)[:100]
     if widest > count:
         report.problems.append(("", f"shards of {widest} data-parallel ranks are there, it was written by {count}"))
 
 
-def _any(zero: dict[tuple[str, int], dict[int, str]], kind: str) -> str:
+def _any(zero: _Zero, kind: str) -> str:
     return next(name for (found, _), shards in zero.items() if found == kind for name in shards.values())
 
 
@@ -111,10 +108,8 @@ def _experts(report: FormatReport, tree: Tree) -> None:
             found[int(match[1]), int(match[3])].add(int(match[2]))
     count = max((max(experts) for experts in found.values()), default=-1) + 1
     for (layer, rank), experts in sorted(found.items()):
-        report.problems += [
-            (f"layer_{layer}_expert_{n}_mp_rank_{rank:02d}_model_states.pt", "missing")
-            for n in gaps(experts, min(count, 1 << 16))
-        ][:100]
+        name = f"layer_{layer}_expert_{{}}_mp_rank_{rank:02d}_model_states.pt"
+        report.problems += _missing(name, experts, count)[:100]
 
 
 def recognise_tracker(tree: Tree) -> FormatReport | None:

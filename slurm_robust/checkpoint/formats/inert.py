@@ -93,11 +93,7 @@ class _Reader(pickle._Unpickler):
         self._husks: dict[str, type[Husk]] = {}
 
     def find_class(self, module: str, name: str) -> type[Husk]:
-        """A husk by that name; nothing is imported.
-
-        Raises:
-            pickle.UnpicklingError: it is a well-known name but for one letter.
-        """
+        """A husk by that name; nothing is imported. Raises UnpicklingError for a well-known name but for one letter."""
         path = f"{module}.{name}"
         if path not in self._husks:
             if known := names.meant(path):

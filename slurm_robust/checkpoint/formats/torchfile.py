@@ -89,11 +89,7 @@ def is_zip(file: IO[bytes]) -> bool:
 
 
 def read_zip(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> TorchfileContent:
-    """Directory, pickle and tensors' bounds of a zip, and with `whole` the CRC of every record.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Directory, pickle, tensors' bounds and, if `whole`, each record's CRC. Raises OSError if it cannot be read."""
     record = ""
     content = TorchfileContent()
     try:
@@ -129,11 +125,7 @@ def _stored(file: IO[bytes], offset: int, size_bytes: int) -> bytes:
 
 
 def _data_offset(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
-    """Where a record's bytes begin, from the header before them, as torch finds them.
-
-    Raises:
-        ValueError: that header is not there, or speaks of another record.
-    """
+    """Where a record's bytes begin, from the header before them, as torch finds them; ValueError if that is wrong."""
     if not 0 <= entry.header_offset < 1 << 62:
         raise ValueError(f"no header at byte {entry.header_offset}")
     packed = entry.compress_type != zipfile.ZIP_STORED
@@ -154,12 +146,7 @@ def _data_offset(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
 def _compare(
     file: IO[bytes], archive: zipfile.ZipFile, entry: zipfile.ZipInfo, offset: int, on_bytes: OnBytes | None
 ) -> None:
-    """Compare a record with its CRC.
-
-    Raises:
-        ValueError: it does not fit, or the file ends before the record does.
-        zipfile.BadZipFile, zlib.error, NotImplementedError: the same, for what is compressed.
-    """
+    """Compare a record with its CRC; ValueError (zipfile's or zlib's, if it is compressed) if it does not fit."""
     if entry.compress_type != zipfile.ZIP_STORED:
         with archive.open(entry) as packed:
             while got := packed.read(_CHUNK_BYTES):

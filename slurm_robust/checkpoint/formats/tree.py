@@ -35,20 +35,20 @@ class FormatReport(msgspec.Struct, kw_only=True):
 
 
 class Tree:
-    """A folder, or the single file `path.name` in it.
+    """A folder.
 
     Attributes:
         folder: Where it is.
         names: Every file below it, relative, with `/`.
         files: Those that lie in it directly.
-        name: What it is called, or what the single file is.
+        name: What it is called.
     """
 
-    def __init__(self, folder: Path, names: list[str], name: str = "") -> None:
+    def __init__(self, folder: Path, names: list[str]) -> None:
         self.folder = folder
         self.names = frozenset(names)
         self.files = frozenset(name for name in names if "/" not in name)
-        self.name = name or folder.name
+        self.name = folder.name
         self._contents: dict[str, Any] = {}
 
     def folders(self) -> frozenset[str]:
@@ -87,12 +87,8 @@ class Tree:
     def saved(self, name: str, *, keep: bool = True) -> Any:
         """What a `torch.save` file holds, as husks; None where it is not there, or cannot be understood.
 
-        Args:
-            name: The file.
-            keep: Remember it for the next who asks; thousands of ranks' would take too much.
-
-        Raises:
-            OSError: it cannot be read.
+        If `keep`, it is remembered for the next who asks; thousands of ranks' would take too much. Raises OSError if it
+        cannot be read.
         """
         if name in self._contents:
             return self._contents[name]
@@ -109,14 +105,8 @@ class Tree:
 def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None) -> list[FileProblem]:
     """Files that say themselves that they are of another step: a save over an older one that did not finish.
 
-    Args:
-        tree: Where they are.
-        names: The files, of `torch.save`.
-        key: What they call it: `iteration`, `global_steps`.
-        step: What the first of them says; nothing is compared where that is None.
-
-    Raises:
-        OSError: one cannot be read.
+    `key` is what the files, `names`, call it (`iteration`, `global_steps`), `step` what the first of them says; nothing
+    is compared where that is None. Raises OSError if one cannot be read.
     """
     wrong: list[FileProblem] = []
     for name in names if step is not None else ():

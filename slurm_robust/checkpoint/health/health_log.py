@@ -49,10 +49,6 @@ class HealthRecord(msgspec.Struct, kw_only=True):
         """(healthy, unhealthy or unknown, why) of a sealed checkpoint."""
         return judge(self.trend, entry.step, entry.created_at_s, self.limits)
 
-    def skip(self, step: int) -> Skip | None:
-        """As `loss_health.skip`."""
-        return skip(self.trend, step, self.limits)
-
 
 def read(directory: str | Path) -> tuple[HealthRecord | None, str]:
     """The record of a folder of checkpoints, or why there is none."""
@@ -84,7 +80,7 @@ def latest_healthy(
         state, why = (UNKNOWN, entry.problem) if entry.problem else record.of(entry)
         if state == HEALTHY:
             found = Found(path=entry.path, step=entry.step, passed_over=tuple(passed_over))
-            return found, record.skip(entry.step)
+            return found, skip(record.trend, entry.step, record.limits)
         passed_over.append((entry.path, why if entry.problem else f"{state}: {why}"))
     return Found(passed_over=tuple(passed_over)), None
 
@@ -112,13 +108,8 @@ def worth_keeping(directory: str | Path, there: Sequence[Entry]) -> dict[Path, s
 class HealthLog:
     """Records each step, on one rank; writes at intervals, and at once when a loss becomes bad.
 
-    Never raises: a failed write is repeated later. While the loss is bad it writes each second, else less often.
-
-    Args:
-        directory: The folder of checkpoints.
-        limits: What is in range.
-        write_every_s: Between two writes while the loss is good.
-        writer: Who writes it, if not the program itself.
+    Never raises: a failed write is repeated later. While the loss is bad it writes each second, else each
+    `write_every_s`. `writer` is who writes it, if not the program itself.
     """
 
     def __init__(

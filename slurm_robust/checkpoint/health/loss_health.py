@@ -148,14 +148,7 @@ def _bad(trend: Trend, point: Point, limits: HealthLimits) -> str:
 
 
 def judge(trend: Trend, step: int, written_at_s: float, limits: HealthLimits) -> tuple[str, str]:
-    """(healthy, unhealthy or unknown, why) of a checkpoint.
-
-    Args:
-        trend: What is known.
-        step: The last step that the checkpoint includes.
-        written_at_s: When it was written, seconds since the epoch.
-        limits: What is in range.
-    """
+    """(healthy, unhealthy or unknown, why) of a checkpoint of that step, written then (seconds since the epoch)."""
     if trend.began_step < 0 or step < trend.began_step - 1:
         return UNKNOWN, "no loss is recorded for it"
     if any(step >= turn.step and written_at_s < turn.at_s for turn in trend.turns):
@@ -183,15 +176,12 @@ def skip(trend: Trend, step: int, limits: HealthLimits) -> Skip | None:
     Begins one step before the first bad one: a batch affects the loss of the next step, too. Overlapping spells of
     several attempts count as one. None if no bad spell after `step` is known.
     """
-    spells = sorted((spell for spell in (*trend.before, *trend.spells) if spell.last_step > step), key=_first_step)
+    spells = [spell for spell in (*trend.before, *trend.spells) if spell.last_step > step]
     if not spells:
         return None
+    spells.sort(key=lambda spell: spell.first_step)
     last = spells[0].last_step
     for spell in spells:
         if spell.first_step <= last + limits.settle_steps:
             last = max(last, spell.last_step)
     return Skip(max(spells[0].first_step - 1, step + 1), last)
-
-
-def _first_step(spell: Spell) -> int:
-    return spell.first_step

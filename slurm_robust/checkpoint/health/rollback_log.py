@@ -83,8 +83,7 @@ def given_up(rollbacks: Iterable[Rollback], step: int, written_at_s: float) -> s
 class Skipped:
     """Batches to skip. A batch has the number of the step that would read it if none were skipped.
 
-    Args:
-        ranges: First and last batch of each range.
+    `ranges` are the first and last batch of each range.
     """
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:

@@ -25,11 +25,7 @@ def resume_path(directory: str | Path) -> str | None:
 
 
 def resume_tag(directory: str | Path) -> str | None:
-    """The same as the name of the folder in `directory`, which is DeepSpeed's `tag`.
-
-    Raises:
-        CheckpointError: as `resume_from_env`.
-    """
+    """As `resume_path`, but the name of the folder in `directory`, which is DeepSpeed's `tag`."""
     found = resume_from_env(directory).path
     return None if found is None else found.name
 

@@ -36,10 +36,6 @@ class SealOnSave:
 
 
 def trainer_callback(sealer: Sealer | None = None) -> Any:
-    """For `Trainer(callbacks=[…])`.
-
-    Raises:
-        ImportError: transformers is not installed.
-    """
+    """For `Trainer(callbacks=[…])`. Raises ImportError if transformers is not installed."""
     base = importlib.import_module("transformers").TrainerCallback
     return type("SealOnSave", (SealOnSave, base), {})(sealer)

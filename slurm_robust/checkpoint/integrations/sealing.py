@@ -43,10 +43,7 @@ class Sealer:
     def seal(self, path: str | Path, step: int | None = None, *, nodes: int = 1) -> None:
         """Seal the checkpoint at `path`, which is complete; called by one rank.
 
-        Args:
-            path: The checkpoint.
-            step: As `checkpoint.seal`.
-            nodes: How many nodes digest it together, each by `saved`.
+        `step` as for `checkpoint.seal`; `nodes` digest it together, each by `saved`.
         """
         self._do(lambda: _seal(Path(path), step, nodes))
 

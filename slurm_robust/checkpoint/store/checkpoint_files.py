@@ -16,12 +16,18 @@ OWN_FILES = re.compile(
     r"(seal|demoted|verified)\.json\Z|part-\d+\.json\Z|\..*\.tmp\Z|.*\.(seal|demoted|verified)\.json\Z"
 )
 """Names of our own files, which are never sealed."""
+CHECK_DISK = "Check free space, quota and permissions (df -h, lfs quota); the previous checkpoint is untouched"
 NOT_TEXT = "a name that is not UTF-8: neither a seal nor JSON can contain it"
 
 
 def beside(path: Path, name: str) -> Path:
     """The path of `name` (`seal.json`, …) for the checkpoint at `path`: in the folder, or beside the file."""
     return path / name if path.is_dir() else path.with_name(f"{path.name}.{name}")
+
+
+def part_path(folder: Path, number: int) -> Path:
+    """The note that a rank, or a node, leaves of its share until the checkpoint is sealed."""
+    return folder / f"part-{number:05d}.json"
 
 
 def base(path: Path) -> Path:
@@ -96,12 +102,7 @@ def written_at_s(path: Path, names: Iterable[str]) -> float:
 
 
 def _check_link(path: Path, link: Path) -> None:
-    """Check that a link points to a file in the folder.
-
-    Raises:
-        CheckpointError: it is broken, or points elsewhere.
-        OSError: it is circular, or cannot be read.
-    """
+    """Check that a link points to a file in the folder; CheckpointError if not, OSError if it is circular."""
     try:
         link.stat()
     except FileNotFoundError:

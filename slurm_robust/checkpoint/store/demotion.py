@@ -21,11 +21,7 @@ class Demotion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def demote(path: str | Path, why: str) -> None:
-    """Make `latest` skip the checkpoint at `path` until it is sealed again.
-
-    Raises:
-        CheckpointError: the marker cannot be written.
-    """
+    """Make `latest` skip this checkpoint until it is sealed again. Raises CheckpointError if that cannot be written."""
     path = Path(path)
     try:
         seal = _seal_digest(path)

@@ -28,13 +28,8 @@ PART_BYTES = 64 << 20
 def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] | None = None) -> str:
     """The xxh3-128 digest of a file (or of an open descriptor, from its start), 32 hexadecimal digits.
 
-    Args:
-        path: The file.
-        on_bytes: Called for every piece read.
-        parts: Receives the xxh3-64 digest of every `PART_BYTES`, 16 digits each; none for a file of one part.
-
-    Raises:
-        OSError: it cannot be read.
+    `on_bytes` is called for every piece read. `parts` receives the xxh3-64 digest of every `PART_BYTES`, 16 digits
+    each; none for a file of one part. Raises OSError if it cannot be read.
     """
     import xxhash  # noqa: PLC0415 (the lookup at a restart seldom needs it)
 
@@ -69,11 +64,7 @@ def digest(path: Path | int, on_bytes: OnBytes | None = None, parts: list[str] |
 
 @contextlib.contextmanager
 def named(path: Path | int) -> Iterator[None]:
-    """Add the file's name to errors raised within: for a bad sector the kernel does not give it.
-
-    Raises:
-        OSError: with the file's name.
-    """
+    """Add the file's name to an OSError raised within: for a bad sector the kernel does not give it."""
     try:
         yield
     except OSError as error:
@@ -117,13 +108,8 @@ def sync_folder(folder: Path) -> None:
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a small file so that a reader, and a crash, see the old one or the complete new one.
 
-    Args:
-        path: The file.
-        data: Its new content.
-        durable: False if it may be lost in a power cut: nothing is flushed to the disk.
-
-    Raises:
-        OSError: it cannot be written; the old one is intact.
+    If not `durable`, it may be lost in a power cut: nothing is flushed to the disk. Raises OSError if it cannot be
+    written; the old one is intact.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

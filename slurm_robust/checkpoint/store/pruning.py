@@ -114,11 +114,7 @@ def _choose(
 def _remove_all(
     directory: Path, doomed: list[Path], kept: list[Path], before: dict[Path, _FileStates]
 ) -> dict[Path, str]:
-    """Remove them one by one; which were not removed, and why.
-
-    Raises:
-        CheckpointError: one cannot be removed; the others are.
-    """
+    """Remove them one by one; which were not removed, and why. CheckpointError, at the end, if removing one failed."""
     stayed: dict[Path, str] = {}
     failures: list[CheckpointError] = []
     for path in doomed:
@@ -144,11 +140,7 @@ def _collected(failures: list[CheckpointError]) -> Iterator[None]:
 
 
 def _pointed(directory: Path) -> dict[Path, str]:
-    """Target of each of the frameworks' trackers → the reason to keep it.
-
-    Raises:
-        CheckpointError: one cannot be read.
-    """
+    """Target of each of the frameworks' trackers → the reason to keep it; CheckpointError if one cannot be read."""
     try:
         pin = f"points at it: srobust ckpt latest {directory} --pin"
         return {tracker.target: f"{tracker.name} {pin}" for tracker in trackers(directory) if tracker.target}
@@ -225,11 +217,7 @@ def _written_at_s(path: Path) -> float:
 
 
 def _remove(path: Path, before: _FileStates) -> str:
-    """Hide it by one rename, then remove it: a lookup never sees half of it. Why it was not removed, or nothing.
-
-    Raises:
-        CheckpointError: it cannot be removed.
-    """
+    """Hide it by one rename, then remove it: a lookup never sees half of it. Why it was not removed, or nothing."""
     doomed = path.with_name(f"{_DOOMED_PREFIX}{path.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         if path.is_dir():

@@ -87,11 +87,7 @@ def step_in_name(path: Path) -> int | None:
 
 
 def step_of(path: Path, given: int | None, in_content: int | None) -> int:
-    """The given step, else the one in the content, else the one in the name.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """The given step, else the one in the content, else the one in the name. CheckpointError if there is none."""
     for step in (given, in_content, step_in_name(path)):
         if step is not None and 0 <= step <= _MOST:
             return step
@@ -180,6 +176,23 @@ def describe(folder: Path, name: str, xxh3_128: str, parts: tuple[str, ...] = ()
         inode=stat.st_ino,
         parts=parts,
     )
+
+
+def read_back(folder: Path, name: str, meant: str) -> FileSeal:
+    """Digest a file that was just written, and describe it.
+
+    Raises:
+        CheckpointError: its digest is not the `meant` one.
+        OSError: it cannot be read.
+    """
+    parts: list[str] = []
+    found = files.digest(folder / name, None, parts)
+    if found != meant:
+        raise CheckpointError(
+            f"{folder / name}: the bytes read back differ from those written: xxh3-128 {found}, expected {meant}",
+            "Memory, disk controller or file system is faulty: srobust check",
+        )
+    return describe(folder, name, meant, tuple(parts))
 
 
 def seal(

@@ -16,7 +16,7 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files, structure
-from slurm_robust.checkpoint.store.checkpoint_files import contents, require
+from slurm_robust.checkpoint.store.checkpoint_files import contents, part_path, require
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, digested, step_of, write
 
 WAIT_S = 120.0
@@ -41,12 +41,7 @@ class NodePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shares(sizes: Mapping[str, int], nodes: int) -> list[list[str]]:
-    """Which node digests which files: the same result on every node, about as many bytes for each.
-
-    Args:
-        sizes: Bytes of each file.
-        nodes: Their number.
-    """
+    """Which node digests which files, by their bytes: the same result on every node, about as many bytes for each."""
     found: list[list[str]] = [[] for _ in range(nodes)]
     taken = [0] * nodes
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -59,7 +54,7 @@ def shares(sizes: Mapping[str, int], nodes: int) -> list[list[str]]:
 def forget(path: Path, node: int) -> None:
     """Remove this node's note of an earlier save to the same folder; call it before the ranks' last barrier."""
     with contextlib.suppress(OSError):
-        _note(path, node).unlink()
+        part_path(path, node).unlink()
 
 
 def contribute(path: Path, node: int, nodes: int) -> None:
@@ -72,17 +67,13 @@ def contribute(path: Path, node: int, nodes: int) -> None:
     require(path)
     if path.is_dir():
         sizes = _sizes(path)
-        files.write_atomic(_note(path, node), msgspec.json.encode(_part(path, sizes, node, nodes)), durable=False)
+        files.write_atomic(part_path(path, node), msgspec.json.encode(_part(path, sizes, node, nodes)), durable=False)
 
 
 def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: float = WAIT_S) -> Seal:
-    """Node 0: seal the folder at `path`, which is complete, with what the others digested.
+    """Node 0: seal the folder at `path`, which is complete, with what all `nodes` digested, including this one.
 
-    Args:
-        path: The checkpoint, a folder.
-        nodes: How many nodes share, including this one.
-        step: As `seals.seal`.
-        wait_s: How long to wait for notes; then their files are digested here.
+    It waits `wait_s` for their notes; then it digests their files here. `step` as for `seals.seal`.
 
     Raises:
         CheckpointError: as `seals.seal`.
@@ -135,7 +126,7 @@ def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> N
     while True:
         with contextlib.suppress(FileNotFoundError):
             try:
-                part = msgspec.json.decode(_note(path, node).read_bytes(), type=NodePart)
+                part = msgspec.json.decode(part_path(path, node).read_bytes(), type=NodePart)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 return None
             return part if part.sizes == sizes and _as_it_lies(path, part) else None
@@ -155,7 +146,3 @@ def _as_it_lies(path: Path, part: NodePart) -> bool:
 
 def _sizes(path: Path) -> dict[str, int]:
     return {name: (path / name).stat().st_size for name in contents(path)}
-
-
-def _note(path: Path, node: int) -> Path:
-    return path / f"part-{node:05d}.json"

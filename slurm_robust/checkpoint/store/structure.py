@@ -73,16 +73,10 @@ def inspect(
     kinds: Mapping[str, str] | None = None,
     on_bytes: OnBytes | None = None,
 ) -> StructureReport:
-    """Check every file of `names`, and whether they belong together.
+    """Check every file of the checkpoint, `names`, relative to `folder`, and whether they belong together.
 
-    Files of unknown formats pass unless they are empty or begin with a hole.
-
-    Args:
-        folder: What the names are relative to.
-        names: Every file of the checkpoint.
-        known: Files that were checked before and have not changed: only whether they belong together is checked.
-        kinds: Their formats, if that is checked for the first time.
-        on_bytes: Called for every piece read.
+    Files of unknown formats pass unless they are empty or begin with a hole. Of `known` files, which were checked
+    before and have not changed, only the latter is checked; `kinds` are their formats if that is done the first time.
 
     Raises:
         OSError: a file cannot be read.
@@ -122,11 +116,7 @@ def inspect_file(path: Path) -> tuple[str, str]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether there is a checkpoint at `path` itself, and not a folder of several.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Whether there is a checkpoint at `path` itself, and not a folder of several. OSError if it cannot be read."""
     if not path.is_dir() or beside(path, SEAL_NAME).exists():
         return True
     with os.scandir(path) as listing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -92,12 +91,7 @@ def _made_for(path: Path) -> list[str]:
 
 
 def _point(directory: Path, name: str, path: Path) -> None:
-    """Rewrite one atomically.
-
-    Raises:
-        CheckpointError: it cannot name this checkpoint.
-        OSError: it cannot be written.
-    """
+    """Rewrite one atomically; CheckpointError if it cannot name this checkpoint, OSError if it cannot be written."""
     if name == LIGHTNING:
         _link(directory, path)
         return
@@ -118,8 +112,7 @@ def _link(directory: Path, path: Path) -> None:
             f"Give the path itself (ckpt_path={str(path)!r}), or move it away",
         )
     temporary = directory / f".{LIGHTNING}.{os.getpid()}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
+    temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
     temporary.replace(link)
     files.sync_folder(directory)

@@ -16,9 +16,8 @@ import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files, seals
+from slurm_robust.checkpoint.store.checkpoint_files import CHECK_DISK, part_path
 from slurm_robust.checkpoint.store.seals import FileSeal
-
-_SHOW = "Check free space, quota and permissions (df -h, lfs quota); the previous checkpoint is untouched"
 
 
 def folder_name(step: int) -> str:
@@ -146,16 +145,8 @@ def _reached(point: str) -> None:
     """Named points of a save; tests replace it to kill the process there."""
 
 
-def _part_path(folder: Path, rank: int) -> Path:
-    return folder / f"part-{rank:05d}.json"
-
-
 def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
-    """Write, flush, rename, read back and compare this rank's file, and leave a note of it for rank 0.
-
-    Raises:
-        CheckpointError: any of that failed; no note is left.
-    """
+    """Write, flush, rename, read back and compare this rank's file, and then leave a note of it for rank 0."""
     import torch  # noqa: PLC0415 (as above)
 
     # Named after the rank: the next save overwrites what a killed one left.
@@ -164,7 +155,7 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.sync_folder(folder.parent)
-        _part_path(folder, rank).unlink(missing_ok=True)  # of an earlier save of this step that was never sealed
+        part_path(folder, rank).unlink(missing_ok=True)  # of an earlier save of this step that was never sealed
         _reached("folder made")
         name = _free_name(folder, rank)
         where = folder / name
@@ -178,21 +169,14 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
         temporary.replace(where)
         files.sync_folder(folder)
         _reached("file renamed")
-        parts: list[str] = []
-        meant, found = digesting.hasher.hexdigest(), files.digest(where, None, parts)
-        if found != meant:
-            raise CheckpointError(
-                f"{where}: the bytes read back differ from those written: xxh3-128 {found}, expected {meant}",
-                "Memory, disk controller or file system is faulty: srobust check",
-            )
-        part = seals.describe(folder, name, meant, tuple(parts))
-        files.write_atomic(_part_path(folder, rank), msgspec.json.encode(part))
+        part = seals.read_back(folder, name, digesting.hasher.hexdigest())
+        files.write_atomic(part_path(folder, rank), msgspec.json.encode(part))
         _reached("part noted")
     except (OSError, RuntimeError) as error:  # torch turns a failed write into a RuntimeError
         with contextlib.suppress(OSError):
             temporary.unlink()
         reason = error.__context__ if isinstance(error.__context__, OSError) else error
-        raise CheckpointError(f"{where}: cannot be written: {reason}", _SHOW) from error
+        raise CheckpointError(f"{where}: cannot be written: {reason}", CHECK_DISK) from error
     return part
 
 
@@ -207,26 +191,22 @@ def _free_name(folder: Path, rank: int) -> str:
 
 def _read_part(folder: Path, rank: int) -> FileSeal:
     try:
-        return msgspec.json.decode(_part_path(folder, rank).read_bytes(), type=FileSeal)
+        return msgspec.json.decode(part_path(folder, rank).read_bytes(), type=FileSeal)
     except FileNotFoundError:
         raise CheckpointError(f"{folder}: rank {rank} wrote no part", f"See the messages of rank {rank}") from None
     except (OSError, msgspec.MsgspecError) as error:
-        raise CheckpointError(f"{_part_path(folder, rank)}: cannot be read: {error}", _SHOW) from error
+        raise CheckpointError(f"{part_path(folder, rank)}: cannot be read: {error}", CHECK_DISK) from error
 
 
 def _seal_parts(folder: Path, step: int, world_size: int, program: str) -> None:
-    """Rank 0: seal the parts of all ranks, then remove files that are not in the seal.
-
-    Raises:
-        CheckpointError: a rank left no part, or the seal cannot be written.
-    """
+    """Rank 0: seal the parts of all ranks, then remove files that are not in the seal."""
     parts = [_read_part(folder, rank) for rank in range(world_size)]
     try:
         _reached("about to seal")
         seals.write(folder, step, world_size, tuple(parts), program)
         _reached("sealed")
     except OSError as error:
-        raise CheckpointError(f"{folder}: cannot be sealed: {error}", _SHOW) from error
+        raise CheckpointError(f"{folder}: cannot be sealed: {error}", CHECK_DISK) from error
     sealed = {part.name for part in parts}
     with contextlib.suppress(OSError):  # it is sealed; remaining files only cost space
         for path in folder.iterdir():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -14,21 +13,7 @@ from slurm_robust import checkpoint
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store.files import OnBytes
 from slurm_robust.checkpoint.store.structure import UNDETERMINED, is_checkpoint
-from slurm_robust.cli.ckpt_output import (
-    EXIT_COULD_NOT_TELL,
-    EXIT_NOT_VERIFIED,
-    EXITS,
-    JSON,
-    PATH,
-    errors_reported,
-    is_one_checkpoint,
-    print_json,
-    print_line,
-    print_path,
-    print_table,
-    progress_bar,
-    where_to_look,
-)
+from slurm_robust.cli import ckpt_output as out
 from slurm_robust.cli.commands import ckpt_seal
 from slurm_robust.cli.teaching import lesson
 
@@ -42,7 +27,7 @@ _UNREAD = "cannot be read:"
 _DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
 
-@click.group(epilog=lesson([ckpt_seal.ONE, ckpt_seal.ALL, _VERIFY, _LATEST, _LIST, _PRUNE], EXITS))
+@click.group(epilog=lesson([ckpt_seal.ONE, ckpt_seal.ALL, _VERIFY, _LATEST, _LIST, _PRUNE], out.EXITS))
 def command() -> None:
     """Seal, verify and choose checkpoints, outside of any job.
 
@@ -54,10 +39,10 @@ def command() -> None:
 command.add_command(ckpt_seal.command, "seal")
 
 
-@command.command(epilog=lesson([_VERIFY], EXITS))
-@PATH
+@command.command(epilog=lesson([_VERIFY], out.EXITS))
+@out.PATH
 @click.option("--values", is_flag=True, help="Search the tensors for NaN and Inf, too.")
-@JSON
+@out.JSON
 def verify(path: Path, values: bool, as_json: bool) -> None:
     """Read every byte of a checkpoint and compare it with its seal.
 
@@ -66,7 +51,7 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
     Trainer. For a folder of checkpoints all of them and the framework's tracker are verified; `step` is then that of
     the newest that is sealed and verified.
     """
-    with errors_reported(), progress_bar(path, "verifying") as on_bytes:
+    with out.errors_reported(), out.progress_bar(path, "verifying") as on_bytes:
         report = _verify_all(path, values, on_bytes)
     # A known problem counts, even if other files cannot be read.
     unread = not report.verified and all(problem.what.startswith(_UNREAD) for problem in report.problems)
@@ -75,7 +60,7 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
     )
     strange = report.verified and not report.sealed and not report.formats
     if as_json:
-        print_json(report)
+        out.print_json(report)
     else:
         how = (
             "every byte matches its seal"
@@ -88,15 +73,15 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
         if strange:
             how = "could not tell: unknown format and no seal; if you know that it is complete: "
             how += f"srobust ckpt seal {shlex.quote(report.path)}"
-        print_line(f"{report.path}{formats}: " + (how if report.verified else wrong))
+        out.print_line(f"{report.path}{formats}: " + (how if report.verified else wrong))
         for problem in report.problems:
-            print_line(f"  {problem.file or '(checkpoint)'}: {problem.what}")
+            out.print_line(f"  {problem.file or '(checkpoint)'}: {problem.what}")
     if unknown or strange:
-        sys.exit(EXIT_COULD_NOT_TELL)
-    sys.exit(0 if report.verified else EXIT_NOT_VERIFIED)
+        sys.exit(out.EXIT_COULD_NOT_TELL)
+    sys.exit(0 if report.verified else out.EXIT_NOT_VERIFIED)
 
 
-@command.command(epilog=lesson([_LATEST], EXITS))
+@command.command(epilog=lesson([_LATEST], out.EXITS))
 @_DIRECTORY
 @click.option("--deep", is_flag=True, help="Read back every byte that was not read since it was sealed.")
 @click.option("--unsealed", is_flag=True, help="Accept one without a seal if its structure is intact.")
@@ -104,7 +89,7 @@ def verify(path: Path, values: bool, as_json: bool) -> None:
 @click.option(
     "--healthy", is_flag=True, help="Only one with good loss and gradient norm, up to it and for a while after."
 )
-@JSON
+@out.JSON
 def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: bool, as_json: bool) -> None:
     """Print the newest checkpoint to resume from, and why newer ones were skipped.
 
@@ -114,7 +99,7 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
     """
     if healthy and unsealed:
         raise click.UsageError("--healthy chooses among sealed checkpoints: remove --unsealed")
-    with errors_reported(), progress_bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
+    with out.errors_reported(), out.progress_bar(directory, "reading", quiet=not (deep or unsealed)) as on_bytes:
         skip = None
         if healthy:
             found, skip = checkpoint.latest_healthy(directory, deep=deep, on_bytes=on_bytes)
@@ -123,82 +108,73 @@ def latest(directory: Path, *, deep: bool, unsealed: bool, pin: bool, healthy: b
         pinned = checkpoint.pin(directory, found.path) if pin and found.path else []
         trackers = checkpoint.trackers(directory)
     if as_json:
-        print_json(
+        out.print_json(
             {
-                "path": str(found.path) if found.path else None,
+                "path": found.path,
                 "step": found.step,
                 "sealed": found.sealed,
                 "pinned": pinned,
-                "passed_over": [{"path": str(path), "why": why} for path, why in found.passed_over],
+                "passed_over": out.reasons(found.passed_over),
                 "skip": skip,
             }
         )
     else:
         for path, why in found.passed_over:
-            print_line(f"skipped {path}: {why}", err=True)
+            out.print_line(f"skipped {path}: {why}", err=True)
         for tracker in trackers:
             if tracker.problem or (found.path and tracker.target != found.path):
                 what = tracker.problem or f"points at {tracker.target}, not at this one"
-                print_line(f"{directory / tracker.name}: {what}; --pin makes it point at this one", err=True)
+                out.print_line(f"{directory / tracker.name}: {what}; --pin makes it point at this one", err=True)
         if found.path and not found.sealed:
-            print_line("no seal: only its structure was checked", err=True)
+            out.print_line("no seal: only its structure was checked", err=True)
         if skip is not None:
-            print_line(f"skip the batches of steps {skip.first_step} to {skip.last_step}", err=True)
+            out.print_line(f"skip the batches of steps {skip.first_step} to {skip.last_step}", err=True)
         if found.path:
-            print_path(found.path)
+            out.print_path(found.path)
         else:
-            print_line(f"{directory}: no checkpoint to resume from; {where_to_look(directory)}", err=True)
-    sys.exit(0 if found.path else EXIT_NOT_VERIFIED)
+            out.print_line(f"{directory}: no checkpoint to resume from; {out.where_to_look(directory)}", err=True)
+    sys.exit(0 if found.path else out.EXIT_NOT_VERIFIED)
 
 
-@command.command("list", epilog=lesson([_LIST], EXITS))
+@command.command("list", epilog=lesson([_LIST], out.EXITS))
 @_DIRECTORY
-@JSON
+@out.JSON
 def list_(directory: Path, as_json: bool) -> None:
     """List the checkpoints of a folder, newest first."""
-    with errors_reported():
+    with out.errors_reported():
         found = checkpoint.entries(directory)
     if as_json:
-        print_json({"directory": str(directory), "checkpoints": [_entry(entry) for entry in found]})
+        out.print_json({"directory": directory, "checkpoints": found})
         return
     if not found:
-        print_line(
-            f"{directory}: no checkpoints"
-            + ("" if not is_one_checkpoint(directory) else f"; {where_to_look(directory)}")
-        )
+        where = f"; {out.where_to_look(directory)}" if out.is_one_checkpoint(directory) else ""
+        out.print_line(f"{directory}: no checkpoints{where}")
         return
-    print_table(found)
+    out.print_table(found)
 
 
-@command.command(epilog=lesson([_PRUNE], EXITS))
+@command.command(epilog=lesson([_PRUNE], out.EXITS))
 @_DIRECTORY
 @click.option("--keep", type=click.IntRange(min=1), required=True, help="Verified checkpoints to keep.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, remove nothing.")
-@JSON
+@out.JSON
 def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
     """Keep the newest N verified checkpoints and remove what is older.
 
     With fewer verified ones than N nothing is removed. Checkpoints that may still be being written, and the target of
     the framework's tracker, are kept.
     """
-    with errors_reported(), progress_bar(directory, "reading") as on_bytes:
+    with out.errors_reported(), out.progress_bar(directory, "reading") as on_bytes:
         done = checkpoint.prune(directory, keep, dry_run=dry_run, on_bytes=on_bytes)
     if as_json:
-        print_json(
-            {
-                "kept": [str(path) for path in done.kept],
-                "removed": [str(path) for path in done.removed],
-                "left": [{"path": str(path), "why": why} for path, why in done.left],
-                "dry_run": dry_run,
-            }
-        )
+        out.print_json({"kept": done.kept, "removed": done.removed, "left": out.reasons(done.left), "dry_run": dry_run})
         return
     for path in done.kept:
-        print_line(f"kept     {path}")
+        out.print_line(f"kept     {path}")
     for path, why in done.left:
-        print_line(f"left     {path}: {why}")
+        out.print_line(f"left     {path}: {why}")
     for path in done.removed:
-        print_line(f"{'would remove' if dry_run else 'removed '} {path}")
+        out.print_line(f"{'would remove' if dry_run else 'removed '} {path}")
 
 
 def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.VerificationReport:
@@ -238,11 +214,7 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _verify(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.VerificationReport:
-    """The report of one; that it cannot be read is one of its problems.
-
-    Raises:
-        CheckpointError: it does not exist, or numpy is missing.
-    """
+    """The report of one; that it cannot be read is one of its problems, that it does not exist an error."""
     try:
         return checkpoint.verify(path, values=values, on_bytes=on_bytes)
     except OSError as error:
@@ -253,14 +225,3 @@ def _verify(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.Ve
         what = error.what
     problem = checkpoint.Problem("", f"{_UNREAD} {what}")
     return checkpoint.VerificationReport(path=str(path), verified=False, sealed=False, step=-1, problems=(problem,))
-
-
-def _entry(entry: checkpoint.Entry) -> dict[str, Any]:
-    return {
-        "path": str(entry.path),
-        "step": entry.step,
-        "sealed": entry.sealed,
-        "problem": entry.problem,
-        "size_bytes": entry.size_bytes,
-        "created_at_s": entry.created_at_s,
-    }

@@ -10,28 +10,15 @@ import click
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME, beside
 from slurm_robust.checkpoint.store.seal_folder import SETTLED_S
-from slurm_robust.cli.ckpt_output import (
-    EXIT_NOT_VERIFIED,
-    EXITS,
-    JSON,
-    PATH,
-    bytes_of,
-    count,
-    errors_reported,
-    is_one_checkpoint,
-    print_json,
-    print_line,
-    progress_bar,
-    size,
-)
+from slurm_robust.cli import ckpt_output as out
 from slurm_robust.cli.teaching import lesson
 
 ONE = ("srobust ckpt seal ckpt/step-100", "seal what your own code wrote")
 ALL = ("srobust ckpt seal ckpt --all", "all that are complete and not sealed yet; for cron")
 
 
-@click.command(epilog=lesson([ONE, ALL], EXITS))
-@PATH
+@click.command(epilog=lesson([ONE, ALL], out.EXITS))
+@out.PATH
 @click.option(
     "--step", type=click.IntRange(min=0), help="Its step, if neither its content nor its name has it (iter_0000100)."
 )
@@ -46,7 +33,7 @@ ALL = ("srobust ckpt seal ckpt --all", "all that are complete and not sealed yet
     show_default=True,
     help="With --all: skip what was modified in the last so many seconds.",
 )
-@JSON
+@out.JSON
 def command(path: Path, *, step: int | None, unchecked: bool, all_: bool, settled_s: float, as_json: bool) -> None:
     """Seal an existing checkpoint, after checking its structure.
 
@@ -58,35 +45,35 @@ def command(path: Path, *, step: int | None, unchecked: bool, all_: bool, settle
             raise click.UsageError("--all takes neither --step nor --unchecked")
         _seal_all(path, settled_s, as_json)
         return
-    with errors_reported(), progress_bar(path, "sealing") as on_bytes:
+    with out.errors_reported(), out.progress_bar(path, "sealing") as on_bytes:
         new = checkpoint.seal(path, step, unchecked=unchecked, on_bytes=on_bytes)
     if as_json:
-        print_json({"path": str(path), "step": new.step, "files": len(new.files), "seal": str(beside(path, SEAL_NAME))})
+        out.print_json({"path": path, "step": new.step, "files": len(new.files), "seal": beside(path, SEAL_NAME)})
     else:
-        print_line(f"{path}: sealed, step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+        out.print_line(f"{path}: sealed, step {new.step}, {out.extent(new)}")
 
 
 def _seal_all(directory: Path, settled_s: float, as_json: bool) -> None:
-    with errors_reported(), progress_bar(directory, "sealing") as on_bytes:
+    with out.errors_reported(), out.progress_bar(directory, "sealing") as on_bytes:
         done = checkpoint.seal_all(directory, settled_s=settled_s, on_bytes=on_bytes)
     if as_json:
-        print_json(
+        out.print_json(
             {
                 "directory": str(directory),
-                "sealed": [{"path": str(path), "step": new.step, "files": len(new.files)} for path, new in done.sealed],
-                "waiting": [{"path": str(path), "why": why} for path, why in done.waiting],
-                "refused": [{"path": str(path), "why": why} for path, why in done.refused],
+                "sealed": [{"path": path, "step": new.step, "files": len(new.files)} for path, new in done.sealed],
+                "waiting": out.reasons(done.waiting),
+                "refused": out.reasons(done.refused),
             }
         )
     else:
         for path, new in done.sealed:
-            print_line(f"sealed   {path}: step {new.step}, {count(len(new.files))}, {size(bytes_of(new))}")
+            out.print_line(f"sealed   {path}: step {new.step}, {out.extent(new)}")
         for word, left in (("waiting ", done.waiting), ("refused ", done.refused)):
             for path, why in left:
-                print_line(f"{word} {path}: {why}")
+                out.print_line(f"{word} {path}: {why}")
         if not (done.sealed or done.waiting or done.refused):
-            print_line(
+            out.print_line(
                 f"{directory}: no checkpoint without a seal"
-                + ("; without --all, this folder itself" if is_one_checkpoint(directory) else "")
+                + ("; without --all, this folder itself" if out.is_one_checkpoint(directory) else "")
             )
-    sys.exit(EXIT_NOT_VERIFIED if done.refused else 0)
+    sys.exit(out.EXIT_NOT_VERIFIED if done.refused else 0)

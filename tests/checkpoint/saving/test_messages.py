@@ -51,16 +51,16 @@ BYTES = [
 @pytest.mark.parametrize(("kind", "message", "as_json"), BYTES, ids=lambda one: type(one).__name__)
 def test_a_message_on_the_wire(kind: object, message: msgspec.Struct, as_json: dict[str, object]) -> None:
     """One JSON object each."""
-    data = messages.encode(message)
+    data = msgspec.json.encode(message)
     assert msgspec.json.decode(data) == as_json
-    assert messages.decode(data, kind) == message
+    assert msgspec.json.decode(data, type=kind) == message
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"t":"other"}', b'{"t":"room","of":"x"}'])
 def test_anything_else_is_no_message(data: bytes) -> None:
     """A ValueError, for which a connection is closed."""
     with pytest.raises(ValueError, match=r"."):
-        messages.decode(data, messages.FromRank)
+        msgspec.json.decode(data, type=messages.FromRank)
 
 
 def test_every_request_has_a_reply_class_of_its_own() -> None:

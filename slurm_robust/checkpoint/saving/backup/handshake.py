@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import msgspec
 
-from slurm_robust.checkpoint.saving.shared import messages
 from slurm_robust.checkpoint.saving.shared.messages import CallerRun
 
 _MAGIC = b"srobbak1"
@@ -37,7 +36,7 @@ def _proof(secret: bytes, role: bytes, node: str, nonces: bytes) -> bytes:
 
 def send(sock: socket.socket, message: msgspec.Struct) -> None:
     """Send one message. Raises OSError if the connection is closed."""
-    text = messages.encode(message)
+    text = msgspec.json.encode(message)
     sock.sendall(_LENGTH.pack(len(text)) + text)
 
 
@@ -47,7 +46,7 @@ def receive(sock: socket.socket, kind: type[_Message]) -> _Message:
     if length > MOST_BYTES:
         raise HandshakeError(f"a message of {length} bytes")
     try:
-        return messages.decode(exactly(sock, length), kind)
+        return msgspec.json.decode(exactly(sock, length), type=kind)
     except ValueError as error:
         raise HandshakeError(str(error)) from None
 

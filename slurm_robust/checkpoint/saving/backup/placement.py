@@ -105,15 +105,11 @@ class PlacementGrid:
 
 
 def place(layout: PlacementGrid, copies: int = 1) -> Placement | None:
-    """Choose backups; None if there is one node only, and one for each rank if there are two.
+    """Choose backups, 1 or 2 `copies`; None if there is one node only, and one for each rank if there are two.
 
     With two, any two nodes may be lost, and any whole group that is not on all nodes: no rank's copies go together. The
     one exception are nodes that cut through groups in such a way that any three nodes of a rank's choice are in one
     of its groups (tensor groups of five, four ranks a node); there the second backup lies where the fewest groups are.
-
-    Args:
-        layout: Of the ranks.
-        copies: Backups of each rank, 1 or 2.
     """
     first = _first(layout)
     if first is None or copies < 2 or layout.nodes <= 2:

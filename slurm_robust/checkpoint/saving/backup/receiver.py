@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -15,7 +14,7 @@ import xxhash
 from slurm_robust.checkpoint.saving.backup import handshake
 from slurm_robust.checkpoint.saving.backup.sender import CHUNK_BYTES, CONNECT_S, SILENCE_S
 from slurm_robust.checkpoint.saving.shared import file_writer
-from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, ImageSizes
+from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription
 from slurm_robust.checkpoint.saving.shared.messages import CopyEnd, CopyOffer, CopyReply, OfferReply
 
 
@@ -55,15 +54,6 @@ def addresses() -> list[str]:
             elif one.family == socket.AF_INET6 and not one.address.lower().startswith("fe80"):
                 found.append((3 if one.address == "::1" else 1, one.address))
     return [address for _, address in sorted(found)]
-
-
-class _Offered(NamedTuple):
-    """A copy that a caller is about to send, and the image that it comes from."""
-
-    copy: CopyOffer
-    sizes: ImageSizes
-    text: bytes
-    described: ImageDescription
 
 
 class BackupReceiver:
@@ -123,7 +113,6 @@ class BackupReceiver:
             described = msgspec.json.decode(text, type=ImageDescription)
         except ValueError as error:
             raise handshake.HandshakeError(str(error)) from None
-        offered = _Offered(copy, ImageSizes(*copy.sizes), text, described)
         key = described.directory, described.rank
         backup = self._image_of(key)
         if backup is None or not backup.lock.acquire(timeout=CONNECT_S):
@@ -136,14 +125,14 @@ class BackupReceiver:
             reserved_bytes = os.fstat(backup.image.fd).st_size
             static_bytes = len(text) + described.metadata_bytes
             if (
-                offered.sizes.total_bytes > reserved_bytes
-                or not 0 <= described.file_bytes <= offered.sizes.slot_bytes
-                or static_bytes > offered.sizes.static_bytes
+                copy.sizes.total_bytes > reserved_bytes
+                or not 0 <= described.file_bytes <= copy.sizes.slot_bytes
+                or static_bytes > copy.sizes.static_bytes
             ):
-                refusal = f"{reserved_bytes} bytes are reserved here, and {offered.sizes.total_bytes} are needed"
+                refusal = f"{reserved_bytes} bytes are reserved here, and {copy.sizes.total_bytes} are needed"
                 handshake.send(sock, OfferReply(no=refusal))
                 return
-            slot = self._fill(sock, backup, offered)
+            slot = self._fill(sock, backup, copy, described)
             if slot is not None:
                 file_writer.reached("backup whole")
                 backup.image.commit(slot, copy.number, copy.note)
@@ -153,16 +142,18 @@ class BackupReceiver:
         finally:
             backup.lock.release()
 
-    def _fill(self, sock: socket.socket, backup: BackupImage, offered: _Offered) -> int | None:
+    def _fill(
+        self, sock: socket.socket, backup: BackupImage, copy: CopyOffer, described: ImageDescription
+    ) -> int | None:
         """Receive the bytes; the slot that has them, None if they are not the bytes that were sent."""
-        image, described = backup.image, offered.described
-        same = image.described() is not None and image.static[0] == offered.text and image.sizes == offered.sizes
+        image, text = backup.image, copy.description.encode()
+        same = image.described() is not None and image.static[0] == text and image.sizes == copy.sizes
         handshake.send(sock, OfferReply(static=not same))
         if not same:
             metadata = handshake.exactly(sock, described.metadata_bytes)
             if metadata and xxhash.xxh3_128_hexdigest(metadata) != described.digest:
                 raise handshake.HandshakeError("its metadata changed on the way")
-            image.describe(offered.sizes, described, metadata)
+            image.describe(copy.sizes, described, metadata)
         slot = backup.next_slot()
         image.begin(slot)
         into, hasher = image.slot(slot), xxhash.xxh3_128()
@@ -178,5 +169,5 @@ class BackupReceiver:
         if end.digest != hasher.hexdigest():
             handshake.send(sock, CopyReply(no="its bytes changed on the way"))
             return None
-        image.finish(slot, offered.copy.number, hasher.digest())
+        image.finish(slot, copy.number, hasher.digest())
         return slot

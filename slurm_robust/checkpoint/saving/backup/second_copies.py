@@ -68,15 +68,11 @@ class _Masks:
 
 
 def spread(grid: RankGrid, first: Sequence[int]) -> SecondCopies:
-    """Choose a third node for each rank; there must be three nodes or more.
+    """Choose a third node for each rank; `first` is the node of its first backup. There must be three nodes or more.
 
     The first backup stays where it is, unless it leaves no node for a second one while another node would. Then each
     node keeps about as many as any other; then the second lies where it has no group in common with the other two, or
     at least with the rank's own; then between them, by the nodes' numbers around a ring.
-
-    Args:
-        grid: The layout.
-        first: Rank → the node of its first backup.
     """
     masks, nodes = _Masks(grid), grid.nodes
     classes: dict[tuple[int, int], list[int]] = {}

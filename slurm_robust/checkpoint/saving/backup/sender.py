@@ -36,11 +36,7 @@ class Peer(NamedTuple):
 
 
 class Throttle:
-    """A rate that several senders share.
-
-    Args:
-        bytes_per_s: 0 for no limit.
-    """
+    """A rate that several senders share; 0 for no limit."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self.bytes_per_s = bytes_per_s
@@ -60,8 +56,7 @@ class Throttle:
 def connect(peer: Peer, for_s: float = _SUCCESSOR_S) -> tuple[socket.socket, str]:
     """Connect to the first of its addresses where it authenticates itself; the connection, and that address.
 
-    Raises:
-        OSError: it answers at none of them within `for_s`.
+    Raises OSError if it answers at none of them within `for_s`.
     """
     failure: OSError = ConnectionRefusedError("it has no address")
     until_s = time.monotonic() + max(for_s, CONNECT_S)
@@ -132,14 +127,10 @@ def send_copy(sock: socket.socket, image: Image, copy: Copy, throttle: Throttle)
 
 
 class Sender:
-    """The thread that sends one rank's newest copy whenever there is a newer one.
+    """The thread that sends one rank's newest copy to `peer` whenever there is a newer one.
 
-    Args:
-        image: The rank's.
-        peer: The node that keeps the backup.
-        throttle: Of this node.
-        notify: Called with (step, message) when sending begins to fail, and when it works again.
-        backup: Which of the rank's backups this is, 0 or 1.
+    `notify` is called with (step, message) when sending begins to fail, and when it works again. `backup` is which of
+    the rank's backups this is, 0 or 1.
     """
 
     def __init__(

@@ -21,9 +21,7 @@ _Key = tuple[str, int]
 class BackupService:
     """Answers those requests of a node's ranks that concern other nodes.
 
-    Args:
-        sealer: The persister.
-        own: The writers of this node's own ranks; the persister's.
+    `sealer` is the persister, `own` has the writers of this node's own ranks, the persister's.
     """
 
     def __init__(self, sealer: SaveSealer, own: dict[_Key, ImageWriter]) -> None:

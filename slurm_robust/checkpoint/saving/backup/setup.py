@@ -115,12 +115,7 @@ def arrange(
 ) -> BackupSetup:
     """Reserve memory for this rank's copies and for backups on its node, and start sending; all ranks call it.
 
-    Args:
-        link: To this node's persister.
-        plan: This rank's share.
-        ranks: All ranks that save together.
-        options: What was asked for.
-        groups: The parallel groups if `options` does not name them.
+    `groups` are the parallel groups if `options` does not name them.
 
     Raises:
         CheckpointError: memory is short, or a persister does not answer; the same on all ranks.

@@ -36,11 +36,8 @@ class SaveSealer(Protocol):
 class ImageWriter:
     """One rank's image, and the thread that writes it.
 
-    Args:
-        sealer: The persister.
-        fd: Of the image.
-        backup: The image, if it is the backup of a rank of another node: written only on request.
-        turn: Which of that rank's backups it is, 0 or 1.
+    `sealer` is the persister. `backup` is the image, if it is the backup of a rank of another node, which is written
+    only on request; `turn` is which of that rank's backups it is, 0 or 1.
     """
 
     def __init__(self, sealer: SaveSealer, fd: int, *, backup: Image | None = None, turn: int = 0) -> None:

@@ -39,11 +39,9 @@ _PR_SET_NAME = 15
 
 
 class Persister:
-    """All images of this node.
+    """All images of this node; ranks connect to `listening`.
 
-    Args:
-        listening: Where ranks connect.
-        lifeline: A pipe whose other end the agent holds; None for a persister that ends with its last rank.
+    `lifeline` is a pipe whose other end the agent holds; None for a persister that ends with its last rank.
     """
 
     def __init__(self, listening: socket.socket, lifeline: int | None) -> None:
@@ -78,7 +76,8 @@ class Persister:
         failure = warning = ""
         try:
             self._wait_and_seal(writer, description, folder, note)
-            warning = self._prune(description)
+            with self._pruning:  # one save at a time
+                warning = file_writer.retain(Path(description.directory), description.keep)
         except CheckpointError as error:
             failure = str(error)
         except Exception as error:  # noqa: BLE001 (a fault of ours costs this save only)
@@ -92,18 +91,6 @@ class Persister:
                 self._open_seals -= 1
             writer.wake.set()
             self.wake()
-
-    def _prune(self, description: ImageDescription) -> str:
-        """Remove old checkpoints, one save at a time; why that failed. The new checkpoint stays sealed either way."""
-        if not description.keep:
-            return ""
-        with self._pruning:
-            try:
-                file_writer.retain(Path(description.directory), description.keep)
-            except CheckpointError as error:
-                return f"old checkpoints are not removed: {error}"
-            file_writer.reached("pruned")
-        return ""
 
     @staticmethod
     def _wait_and_seal(writer: ImageWriter, description: ImageDescription, folder: Path, note: Note) -> None:

@@ -30,11 +30,8 @@ class _Holder(NamedTuple):
 class Bindings:
     """The holders of all tensors of a state, and of its other values.
 
-    Args:
-        state: The argument of `save`.
-        flat: The same, collected and flattened.
-        rank: This rank.
-        rng: Whether random generators belong to it.
+    `state` is the argument of `save`, `flat` the same, collected and flattened; with `rng`, random generators belong to
+    it.
     """
 
     def __init__(self, state: Mapping[str, Any], flat: Mapping[str, Any], rank: int, *, rng: bool) -> None:
@@ -42,7 +39,7 @@ class Bindings:
         self._parts = {name: id(value) for name, value in state.items()}
         self._census = _census(state)
         self._tensors: dict[str, tuple[list[_Holder], torch.Tensor]] = {}
-        self._values: dict[str, tuple[Mapping[str, Any], str] | None] = {}
+        self._values: dict[str, tuple[Mapping[str, Any], str]] = {}
         self.complete = self._bind(state, flat)
 
     def _bind(self, state: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
@@ -91,9 +88,7 @@ class Bindings:
                 if isinstance(now, DTensor) and now.placements != getattr(was, "placements", None):
                     return None
             found[name] = now
-        for name, place in self._values.items():
-            assert place is not None
-            found[name] = place[0][place[1]]
+        found.update((name, group[key]) for name, (group, key) in self._values.items())
         found.update(collect(_small(state), self._rank, rng=self._rng))
         return found
 

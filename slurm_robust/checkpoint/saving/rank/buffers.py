@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,13 +14,14 @@ from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.rank import copying, deferred_copies, gpu_copies
 from slurm_robust.checkpoint.saving.rank.copying import Pairs
 from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
-from slurm_robust.checkpoint.saving.rank.save_plan import SavePlan
+from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup, SavePlan
 from slurm_robust.checkpoint.saving.shared.file_layout import FileLayout, views
 from slurm_robust.checkpoint.saving.shared.file_writer import reached
 from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note, sizes
 from slurm_robust.checkpoint.saving.shared.messages import AllocateImage, ImageRefused, PersisterReply
 
 _POLL_S = 0.005
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID")
 
 
@@ -109,6 +111,39 @@ class Buffers:
         while self.busy():
             self.ensure_alive()
             time.sleep(_POLL_S)
+
+    def wait(
+        self, ranks: RankGroup, receive: Callable[[float], None], until_s: float = math.inf, *, written: bool = False
+    ) -> str:
+        """Wait until no rank's next buffer is in use, and all newest copies are kept on other nodes; all ranks call it.
+
+        Meanwhile each replaces its own persister if that has died.
+
+        Args:
+            ranks: All ranks that save together.
+            receive: Reads the persister's notifications, and waits at most so long for the first.
+            until_s: CLOCK_MONOTONIC; the first rank to reach it ends the wait for all.
+            written: Wait until all copies are written, too.
+
+        Returns:
+            Why this rank's buffers cannot be waited for; empty if they can.
+        """
+
+        def pending() -> bool:
+            return bool(self.image.due()) or not self.safe() if written else self.busy()
+
+        waits, failure, pause_s = pending(), "", _FIRST_PAUSE_S
+        while True:
+            waiting, late = ranks.maximum(int(waits), int(time.monotonic() > until_s))
+            if late or not waiting:
+                return failure
+            receive(pause_s)
+            try:
+                self.ensure_alive()  # even if only other ranks wait: they may be sending to this node
+                waits, failure = pending(), ""
+            except CheckpointError as error:
+                waits, failure = False, str(error)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def ensure_alive(self) -> None:
         """Give the image to a new persister if the old one is gone. Raises CheckpointError if none can be started."""

@@ -18,12 +18,11 @@ from torch.utils.hooks import RemovableHandle
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health.health_log import HealthLog
 from slurm_robust.checkpoint.saving.backup import setup
-from slurm_robust.checkpoint.saving.rank import buffer_sync, deferred_copies
+from slurm_robust.checkpoint.saving.rank import deferred_copies, synchronous
 from slurm_robust.checkpoint.saving.rank.bindings import Bindings
 from slurm_robust.checkpoint.saving.rank.buffers import Buffers, Retention
 from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
 from slurm_robust.checkpoint.saving.rank.save_plan import FlatState, RankGroup, SavePlan, agree
-from slurm_robust.checkpoint.saving.rank.synchronous import SynchronousWriter
 from slurm_robust.checkpoint.saving.rank.termination import TerminationSignals
 from slurm_robust.checkpoint.saving.rank.training_state import collect_untouched
 from slurm_robust.checkpoint.saving.restart.choose import Resume, resume
@@ -157,7 +156,7 @@ class Checkpointer:
             self._health.write()  # pruning after this save depends on it
         if self._buffers is not None and (self.overlap == "wait" or last):
             # No rank may overwrite its older copy while another rank's newer one is on one node only.
-            buffer_sync.wait(self._buffers, self.ranks, self._receive)
+            self._buffers.wait(self.ranks, self._receive)
         contents = self._ready(state)
         if self._buffers is not None and self.overlap == "skip" and not last:
             (busy,) = self.ranks.maximum(int(self._buffers.busy()))
@@ -267,7 +266,9 @@ class Checkpointer:
     def _write(self, note: Note, contents: list[torch.Tensor | bytes]) -> bool:
         """Write in the step."""
         assert self._plan is not None
-        failure = SynchronousWriter(self.directory, self.ranks, self.keep, self._log).write(self._plan, note, contents)
+        failure, warning = synchronous.write(self.directory, self.ranks, self._plan, note, contents, keep=self.keep)
+        if warning:
+            self._log(warning)
         if failure:
             self._failed(note.step, failure)
             return False
@@ -285,7 +286,7 @@ class Checkpointer:
         self._finish_copy()
         if self._buffers is not None:
             until_s = time.monotonic() + timeout_s
-            failure = buffer_sync.wait(self._buffers, self.ranks, self._receive, until_s, written=True)
+            failure = self._buffers.wait(self.ranks, self._receive, until_s, written=True)
             if failure:
                 self._log(f"the last copy may not be written: {failure}")
             self._receive()

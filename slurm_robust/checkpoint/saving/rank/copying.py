@@ -72,38 +72,62 @@ def _can_be_cut(target: torch.Tensor, source: torch.Tensor) -> bool:
     return plain and target.shape == source.shape and target.is_contiguous() and source.is_contiguous()
 
 
-class _Queue:
-    """Distributes units, many at first and few at the end, and waits until all are copied."""
+def here(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+    """Copy tensors by this thread alone; `out` may be on any device. Raises RuntimeError if torch cannot copy one."""
+    if into:
+        with torch.no_grad():
+            torch._foreach_copy_(into, out)
 
-    def __init__(self, waiting: list[Pairs], threads: int) -> None:
-        self._waiting, self._threads = waiting, threads
-        self._most = max(_LEAST_UNITS, len(waiting) // _LEAST_TURNS)
+
+class ThreadedCopy:
+    """A copy by so many other threads, while this one does something else; in `wait` this thread copies, too.
+
+    The sources, `out`, must not change before `wait` returns.
+    """
+
+    def __init__(self, into: list[torch.Tensor], out: list[torch.Tensor], threads: int) -> None:
+        with torch.no_grad():
+            self._waiting = units(into, out)
+        self._threads = threads + 1
+        self._most = max(_LEAST_UNITS, len(self._waiting) // _LEAST_TURNS)
         self._at = self._taken = 0
         self._left: list[Pairs] = []
         """Units that another thread could not copy."""
         self._changed = threading.Condition()
-        self.error: BaseException | None = None
+        self._error: BaseException | None = None
+        with contextlib.suppress(RuntimeError):  # a limit on processes: then `wait` copies everything
+            for _ in range(threads):
+                # threading.Thread.start waits until the thread runs, which may be long on a busy node.
+                _thread.start_new_thread(self._help, ())
 
     @property
     def half(self) -> bool:
-        """Whether half of the units are taken."""
+        """Whether about half of it is copied."""
         return 2 * self._at >= len(self._waiting)
 
-    def copy(self, took: Callable[[], None] = lambda: None) -> None:
-        """Copy until nothing is left to be taken; `took` is called before each part.
+    def wait(self, took: Callable[[], None] = lambda: None) -> None:
+        """Return when all of it is copied; `took` is called before each part that this thread copies.
 
         Raises:
-            RuntimeError: torch cannot copy one.
+            RuntimeError: torch cannot copy a part of it; others may be copied.
         """
-        while (pairs := self._take()) is not None:
-            try:
-                took()
+        try:
+            while (pairs := self._take()) is not None:
+                try:
+                    took()
+                    here(*pairs)
+                finally:
+                    self._through()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._taken)
+            for pairs in self._left:
                 here(*pairs)
-            finally:
-                self._through()
+        except BaseException as error:  # for example by a signal handler: no thread begins another part
+            self._error = error
+            raise
 
-    def help(self) -> None:
-        """The same on another thread; units that it cannot copy are left to the first thread.
+    def _help(self) -> None:
+        """Copy on another thread; units that it cannot copy are left to the first thread.
 
         In a forked process, for example, torch's thread pool may not exist yet for a new thread.
         """
@@ -122,9 +146,10 @@ class _Queue:
             self._changed.notify_all()
 
     def _take(self) -> Pairs | None:
+        """The next units, many at first and few at the end."""
         with self._changed:
             left = len(self._waiting) - self._at
-            if not left or self.error is not None:
+            if not left or self._error is not None:
                 return None
             count = max(1, min(self._most, left // (2 * self._threads)))
             taken = self._waiting[self._at : self._at + count]
@@ -132,79 +157,14 @@ class _Queue:
             self._taken += 1
         return [one for pair in taken for one in pair[0]], [one for pair in taken for one in pair[1]]
 
-    def wait(self) -> None:
-        """Wait for units that other threads have taken, and copy those that they could not; none are left to take.
-
-        Raises:
-            RuntimeError: torch cannot copy one.
-        """
-        with self._changed:
-            while self._taken:
-                self._changed.wait()
-        for pairs in self._left:
-            here(*pairs)
-
-
-def here(into: list[torch.Tensor], out: list[torch.Tensor]) -> None:
-    """Copy tensors by this thread alone; `out` may be on any device.
-
-    Raises:
-        RuntimeError: torch cannot copy one of them.
-    """
-    if into:
-        with torch.no_grad():
-            torch._foreach_copy_(into, out)
-
-
-class ThreadedCopy:
-    """A copy by other threads, while this one does something else; in `wait` this thread copies, too.
-
-    Args:
-        into: Targets.
-        out: Sources, in the same order; they must not change before `wait` returns.
-        threads: The number of other threads.
-    """
-
-    def __init__(self, into: list[torch.Tensor], out: list[torch.Tensor], threads: int) -> None:
-        with torch.no_grad():
-            self._queue = _Queue(units(into, out), threads + 1)
-        with contextlib.suppress(RuntimeError):  # a limit on processes: then `wait` copies everything
-            for _ in range(threads):
-                # threading.Thread.start waits until the thread runs, which may be long on a busy node.
-                _thread.start_new_thread(self._queue.help, ())
-
-    def wait(self, took: Callable[[], None] = lambda: None) -> None:
-        """Return when all of it is copied; `took` is called before each part that this thread copies.
-
-        Raises:
-            RuntimeError: torch cannot copy a part of it; others may be copied.
-        """
-        try:
-            self._queue.copy(took)
-            self._queue.wait()
-        except BaseException as error:  # for example by a signal handler: no thread begins another part
-            self._queue.error = error
-            raise
-
-    @property
-    def half(self) -> bool:
-        """Whether about half of it is copied."""
-        return self._queue.half
-
 
 def copy(
     into: list[torch.Tensor], out: list[torch.Tensor], threads: int, half: Callable[[], None] = lambda: None
 ) -> None:
-    """Copy tensors on the CPU, and return when all of it is done.
+    """Copy tensors on the CPU by at most so many threads, including this one, and return when all of it is done.
 
-    Args:
-        into: Targets.
-        out: Sources, in the same order.
-        threads: The most that copy, including this one.
-        half: Called once, when about half of it is copied.
-
-    Raises:
-        RuntimeError: torch cannot copy one of them; others may be copied.
+    `half` is called once, when about half of it is copied. Raises RuntimeError if torch cannot copy one of them; others
+    may be copied.
     """
     if threads == 1 or sum(source.nbytes for source in out) < _LEAST_BYTES:
         middle = len(into) // 2

@@ -8,7 +8,7 @@ the program keeps itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -17,6 +17,7 @@ from slurm_robust.checkpoint.saving.rank import copying, gpu_copies
 from slurm_robust.checkpoint.saving.rank.bindings import local_tensor
 from slurm_robust.checkpoint.saving.rank.copying import Pairs
 
+_RunningCopy = gpu_copies.GpuCopy | copying.ThreadedCopy
 _REMEDY = "CopyOptions(until_update=False) copies everything in the step"
 
 
@@ -38,14 +39,7 @@ def _storage(tensor: torch.Tensor) -> int:
     return local_tensor(tensor).untyped_storage().data_ptr()
 
 
-class RunningCopy(Protocol):
-    """A running copy."""
-
-    def wait(self) -> None:
-        """Wait until it has ended. Raises RuntimeError if a part of it could not be copied."""
-
-
-def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[RunningCopy]:
+def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[_RunningCopy]:
     """Start copies; what cannot be copied beside the training is copied before this returns.
 
     Raises:
@@ -56,7 +50,7 @@ def start(into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> list[Run
         targets, sources = by_device.setdefault(source.device, ([], []))
         targets.append(target)
         sources.append(source)
-    going: list[RunningCopy] = []
+    going: list[_RunningCopy] = []
     # GPUs first: they copy while this thread starts the rest.
     for device, pairs in sorted(by_device.items(), key=lambda one: one[0].type != "cuda"):
         if device.type == "cuda":
@@ -77,12 +71,7 @@ class DeferredCopies:
         self._going = start(into, out)
 
     def finish(self) -> None:
-        """Wait for its end.
-
-        Raises:
-            CheckpointError: a tensor was changed meanwhile.
-            RuntimeError: a part of it could not be copied.
-        """
+        """Wait for its end. CheckpointError if a tensor was changed meanwhile, RuntimeError if one was not copied."""
         for going in self._going:
             going.wait()
         changed = sum(source._version != was for source, was in zip(self._sources, self._versions, strict=True))

@@ -18,10 +18,7 @@ _PORTABLE = 1
 class GpuCopy:
     """A running copy; it is ordered after the work that is on the training's stream so far.
 
-    Args:
-        device: Of the tensors.
-        into: Targets on the CPU; contiguous, of the types of `out`.
-        out: Sources, in the same order.
+    The targets, `into`, are on the CPU, contiguous, and of the types of `out`.
     """
 
     def __init__(self, device: torch.device, into: list[torch.Tensor], out: list[torch.Tensor]) -> None:

@@ -130,29 +130,17 @@ class PersisterLink:
         raise ConnectionResetError("it has ended")
 
     def held_image(self) -> int | None:
-        """The descriptor of the image that the persister holds for this rank; None if it holds none.
-
-        Raises:
-            CheckpointError: no persister answers.
-        """
+        """The descriptor of the image that the persister holds for this rank, or None; CheckpointError as `ask`."""
         _, fds = self.ask(messages.AskHeldImage(), messages.HeldImage)
         return fds[0] if fds else None
 
     def image(self, of: int, *, backup: bool) -> int | None:
-        """The descriptor of an image that is on this node; None if there is none.
-
-        Raises:
-            CheckpointError: no persister answers.
-        """
+        """The descriptor of an image that is on this node, or None; CheckpointError as `ask`."""
         _, fds = self.ask(messages.AskImage(of=of, backup=backup), messages.ImageIs)
         return fds[0] if fds else None
 
     def adopt(self, fd: int) -> None:
-        """Give a new persister the image of this rank, and repeat the requests that the one before it was sent.
-
-        Raises:
-            CheckpointError: no persister answers.
-        """
+        """Give a new persister the image of this rank, and repeat earlier requests; CheckpointError as `ask`."""
         self.ask(messages.AdoptImage(), messages.ImageAdopted, (fd,))
         for request, reply in self.replayed:
             self.ask(request, reply)

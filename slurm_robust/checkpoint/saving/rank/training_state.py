@@ -69,9 +69,6 @@ def collect_untouched(state: Mapping[str, Any], rank: int, *, rng: bool) -> dict
 
     To create its tensors, torch makes such an optimizer take a step without gradients. That changes no weight, but it
     would count: Adam's first step would be corrected as its second.
-
-    Raises:
-        CheckpointError: as `collect`.
     """
     new = [value for value in state.values() if isinstance(value, torch.optim.Optimizer) and not value.state]
     found = collect(state, rank, rng=rng)
@@ -120,11 +117,7 @@ def packed(content: Any) -> bytes:
 
 
 def unpacked(content: bytes) -> Any:
-    """The reverse.
-
-    Raises:
-        CheckpointError: it holds something that can only be loaded by running code from the file.
-    """
+    """The reverse. Raises CheckpointError if it holds what can only be loaded by running code from the file."""
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:

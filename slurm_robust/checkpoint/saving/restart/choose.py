@@ -71,20 +71,14 @@ def resume(
         choice = _best(holdings, found, directory, ranks, notes)
         if choice is not None:
             notes.append(copy_choice.description(choice))
-            missing = load(state, _source(holdings, choice, ranks), ranks, rng=rng)
+            notes += load(state, _source(holdings, choice, ranks), ranks, rng=rng)
             _order_writes(holdings, choice, directory, ranks)
-            source = "+".join(choice.places)
-            return Resume(
-                choice.note.step,
-                source,
-                directory / choice.note.folder,
-                (*notes, *_not_restored(missing)),
-                choice.note.save_id,
-            )
+            path, source = directory / choice.note.folder, "+".join(choice.places)
+            return Resume(choice.note.step, source, path, tuple(notes), choice.note.save_id)
         while found.path is not None:
             if _verified(found.path, ranks, notes):
-                missing = load(state, loading.FileSource(found.path), ranks, rng=rng)
-                return Resume(found.step, "files", found.path, (*notes, *_not_restored(missing)))
+                notes += load(state, loading.FileSource(found.path), ranks, rng=rng)
+                return Resume(found.step, "files", found.path, tuple(notes))
             found = _newest_files(directory, ranks, notes, anew=True)
         return Resume(notes=tuple(notes))
     finally:
@@ -94,7 +88,7 @@ def resume(
 def load(
     state: MutableMapping[str, Any], source: loading.CheckpointSource, ranks: RankGroup, *, rng: bool
 ) -> list[str]:
-    """Load into all objects of `state`; names of those that the checkpoint has no state for on this rank.
+    """Load into all objects of `state`; a note of those that the checkpoint has no state for on this rank.
 
     Raises:
         CheckpointError: the checkpoint does not fit the state, or cannot be read; the same on all ranks.
@@ -120,7 +114,7 @@ def load(
                 f"the checkpoint does not fit the state: rank {rank}: {why}",
                 "Load it into the model that wrote it; the number of ranks and their layout may differ",
             )
-    return missing
+    return [f"not restored, because a different number of ranks wrote it: {', '.join(missing)}"] if missing else []
 
 
 # -- memory ------------------------------------------------------------------------------------------------------
@@ -232,9 +226,3 @@ def _verified(path: Path, ranks: RankGroup, notes: list[str]) -> bool:
     if failure := ranks.broadcast(failure):
         raise CheckpointError(failure)
     return False
-
-
-def _not_restored(missing: list[str]) -> list[str]:
-    if not missing:
-        return []
-    return [f"not restored, because a different number of ranks wrote it: {', '.join(missing)}"]

@@ -63,10 +63,7 @@ class Choice(NamedTuple):
 def choose(shares: Iterable[Share], wrong: Collection[Share] = (), refused: Collection[str] = ()) -> Choice | None:
     """The newest save of which every rank's share and DCP's `.metadata` exist; None if there is none.
 
-    Args:
-        shares: All copies of all nodes.
-        wrong: Damaged ones among them.
-        refused: Ids of saves that must not be used.
+    `shares` are all copies of all nodes, `wrong` the damaged ones among them, `refused` ids of saves not to use.
     """
     saves: dict[tuple[str, str, int], dict[int, list[Share]]] = {}
     for share in shares:

@@ -29,11 +29,8 @@ _Key = tuple[int, bool]
 class HeldImages:
     """All shares that the nodes of a run hold; every rank makes one.
 
-    Args:
-        directory: Where checkpoints are written.
-        link: To this node's persister; None for none.
-        ranks: All ranks that load.
-        local: The folder of these checkpoints on this node's own disk; empty for none.
+    `link` is to this node's persister, None for none; `local` the folder of these checkpoints on this node's own disk,
+    empty for none.
     """
 
     def __init__(self, directory: Path, link: PersisterLink | None, ranks: RankGroup, local: str) -> None:

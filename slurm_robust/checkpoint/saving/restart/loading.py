@@ -39,29 +39,18 @@ class SafeLoadPlanner(DefaultLoadPlanner):
         super().load_bytes(read_item, admitted)
 
 
-class CheckpointSource:
-    """The bytes of a checkpoint.
-
-    Attributes:
-        metadata: DCP's `.metadata`.
-    """
-
-    metadata: bytes
-
-    def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Pass every wanted piece to the sink. Raises OSError if one cannot be read."""
-        raise NotImplementedError
-
-
-class FileSource(CheckpointSource):
-    """A folder."""
+class FileSource:
+    """The bytes of a checkpoint in a folder; `metadata` is DCP's `.metadata`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.metadata = (folder / ".metadata").read_bytes()
 
     def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Read them one by one; a bad sector raises an error, where a mapping would raise SIGBUS."""
+        """Pass every wanted piece to the sink, one by one. Raises OSError if one cannot be read.
+
+        A mapping would turn a bad sector into SIGBUS.
+        """
         for piece, items in wanted.items():
             view = memoryview(bytearray(piece.length))
             got = 0
@@ -74,7 +63,7 @@ class FileSource(CheckpointSource):
             sink.give(view, items)
 
 
-class MemorySource(CheckpointSource):
+class MemorySource:
     """Copies in memory, here or on other nodes; files that are not on this node are sent by their owner.
 
     Args:
@@ -90,7 +79,7 @@ class MemorySource(CheckpointSource):
         self.metadata, self.here, self.owners, self.ranks = metadata, here, owners, ranks
 
     def read(self, wanted: Mapping[FilePiece, list[ReadItem]], sink: TensorSink) -> None:
-        """Read pieces on this node, then exchange the others one at a time, to bound the memory."""
+        """Pass every wanted piece to the sink: those on this node, then the others one by one, to bound the memory."""
         away = {piece for piece in wanted if piece.file not in self.here}
         failure: Exception | None = None
         try:
@@ -137,6 +126,9 @@ class MemorySource(CheckpointSource):
         return self.here[piece.file][piece.at : piece.at + piece.length]
 
 
+CheckpointSource = FileSource | MemorySource
+
+
 class TensorSink:
     """Copies pieces into the tensors and values of the state."""
 
@@ -150,11 +142,7 @@ class TensorSink:
                     self._kinds[MetadataIndex(name, chunk.offsets)] = kind
 
     def give(self, piece: memoryview, items: list[ReadItem]) -> None:
-        """Copy a piece, or parts of it, directly into the tensors in use.
-
-        Raises:
-            ValueError: its shape is not the planned one.
-        """
+        """Copy a piece, or parts of it, directly into the tensors in use. ValueError if its shape is not as planned."""
         whole: torch.Tensor | None = None
         for item in items:
             if item.type == LoadItemType.BYTE_IO:
@@ -200,9 +188,7 @@ def _understood(metadata: bytes) -> Metadata:
 class StateLoad:
     """A load in two steps: `plan` on each rank, then `read` on all ranks together.
 
-    Args:
-        collected: The current state; its tensors are overwritten in place.
-        source: The checkpoint.
+    The tensors of the current state, `collected`, are overwritten in place.
     """
 
     def __init__(self, collected: dict[str, Any], source: CheckpointSource) -> None:
@@ -211,11 +197,7 @@ class StateLoad:
         self._sink: TensorSink | None = None
 
     def plan(self) -> None:
-        """Determine the pieces that this rank needs.
-
-        Raises:
-            RuntimeError, ValueError: the state does not fit the checkpoint.
-        """
+        """Determine the pieces that this rank needs; RuntimeError or ValueError if state and checkpoint do not fit."""
         metadata, planner = _understood(self.source.metadata), SafeLoadPlanner()
         planner.set_up_planner(self.collected, metadata, True)
         plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
@@ -226,11 +208,7 @@ class StateLoad:
         self._sink = TensorSink(planner, metadata)
 
     def read(self) -> None:
-        """Read the pieces.
-
-        Raises:
-            OSError, RuntimeError, ValueError: tensors may be partly overwritten.
-        """
+        """Read the pieces. After an OSError, RuntimeError or ValueError tensors may be partly overwritten."""
         assert self._sink is not None
         with torch.no_grad():
             self.source.read(dict(sorted(self._wanted.items())), self._sink)

@@ -96,11 +96,9 @@ def pickled_value(value: object) -> bytes:
 
 
 def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> FileLayout:
-    """Lay out the items of a final plan, one after the other.
+    """Lay out the items of this rank's final plan, one after the other.
 
-    Args:
-        items: Of this rank's plan.
-        pickles: Of the values among them, by name; space for twice their size is reserved.
+    `pickles` are those of the values among them, by name; space for twice their size is reserved.
     """
     frames: dict[tuple[torch.dtype, tuple[int, ...]], file_pieces.PieceFrame] = {}
     places: list[FileItem] = []

@@ -33,12 +33,9 @@ class PieceFrame(NamedTuple):
 
 
 def frame_tensor(pickled: bytes, data_bytes: int, *, zip64: bool = False) -> PieceFrame:
-    """The frame of a tensor.
+    """The frame of a tensor whose storage, `0` in the pickle that torch makes, has so many bytes.
 
-    Args:
-        pickled: The pickle that names storage `0`, as torch makes it.
-        data_bytes: Of its storage.
-        zip64: Use 64-bit fields even if the size does not need them.
+    `zip64` uses 64-bit fields even if the size does not need them.
     """
     return _frame({OBJECT: pickled, **_MARKS}, TENSOR, data_bytes, zip64=zip64)
 

@@ -14,7 +14,7 @@ import xxhash
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
 from slurm_robust.checkpoint.store import files, seals
-from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME
+from slurm_robust.checkpoint.store.checkpoint_files import CHECK_DISK, SEAL_NAME, part_path
 from slurm_robust.checkpoint.store.pruning import prune
 from slurm_robust.checkpoint.store.seals import FileSeal
 
@@ -26,7 +26,6 @@ ANOTHER_S = 3.0
 """If a file does not grow for so long, no process is writing it."""
 WRITERS = ("", ".backup1", ".backup2")
 """The nodes that may write a rank's file: its own, and its backups; suffixes of incomplete files."""
-_LOOK = "Check free space, quota and permissions (df -h, lfs quota); the previous checkpoint is untouched"
 
 
 class RankPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +73,6 @@ def folder_name(step: int, run: str, again: int) -> str:
     return f"step-{step:08d}-{run}{'x' * again}"
 
 
-def _part_path(folder: Path, rank: int) -> Path:
-    return folder / f"part-{rank:05d}.json"
-
-
 def write_file(folder: Path, name: str, content: Iterable[memoryview], writer: str = WRITERS[0]) -> FileSeal:
     """Write a file, flush it, read it back and compare.
 
@@ -101,19 +96,15 @@ def write_file(folder: Path, name: str, content: Iterable[memoryview], writer: s
         temporary.replace(where)
         files.sync_folder(folder)
         reached("file renamed")
-        parts: list[str] = []
-        meant, found = hasher.hexdigest(), files.digest(where, None, parts)
-        if found != meant:
+        try:
+            return seals.read_back(folder, name, hasher.hexdigest())
+        except CheckpointError:
             where.unlink(missing_ok=True)
-            raise CheckpointError(
-                f"{where}: the bytes read back differ from those written: xxh3-128 {found}, expected {meant}",
-                "Memory, disk controller or file system is faulty: srobust check",
-            )
-        return seals.describe(folder, name, meant, tuple(parts))
+            raise
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise CheckpointError(f"{where}: cannot be written: {error}", _LOOK) from error
+        raise CheckpointError(f"{where}: cannot be written: {error}", CHECK_DISK) from error
 
 
 def _write_all(fd: int, chunk: memoryview) -> None:
@@ -125,9 +116,9 @@ def note_part(folder: Path, part: RankPart) -> None:
     """Write the part, for the rank that seals. Raises CheckpointError if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files.write_atomic(_part_path(folder, part.rank), msgspec.json.encode(part))
+        files.write_atomic(part_path(folder, part.rank), msgspec.json.encode(part))
     except OSError as error:
-        raise CheckpointError(f"{_part_path(folder, part.rank)}: cannot be written: {error}", _LOOK) from error
+        raise CheckpointError(f"{part_path(folder, part.rank)}: cannot be written: {error}", CHECK_DISK) from error
     reached("part noted")
 
 
@@ -142,7 +133,7 @@ def written_by_another(
             if seals.read(folder) is not None:
                 return True
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            part = msgspec.json.decode(_part_path(folder, description.rank).read_bytes(), type=RankPart)
+            part = msgspec.json.decode(part_path(folder, description.rank).read_bytes(), type=RankPart)
             if part.save_id == save_id:
                 return True
         now = [_size_bytes(temporary) for temporary in temporaries]
@@ -173,7 +164,7 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
         if SEAL_NAME in there:
             return  # by another node that has rank 0's share
         for rank in range(world_size):
-            path = _part_path(folder, rank)
+            path = part_path(folder, rank)
             part = msgspec.json.decode(path.read_bytes(), type=RankPart) if path.name in there else None
             if part is None or part.save_id != save_id:
                 missing.append(rank)
@@ -187,10 +178,10 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
     except (OSError, msgspec.MsgspecError) as error:
         if (folder / SEAL_NAME).exists():
             return  # another process was faster, and has removed the parts
-        raise CheckpointError(f"{folder}: cannot be sealed: {error}", _LOOK) from error
+        raise CheckpointError(f"{folder}: cannot be sealed: {error}", CHECK_DISK) from error
     with contextlib.suppress(OSError):  # it is sealed
         for rank in range(world_size):
-            _part_path(folder, rank).unlink(missing_ok=True)
+            part_path(folder, rank).unlink(missing_ok=True)
     reached("cleaned up")
 
 
@@ -205,24 +196,22 @@ def half_written(folder: Path) -> frozenset[tuple[str, int, int]]:
     return frozenset(found)
 
 
-def retain(directory: Path, keep: int, unfinished_after_s: float = 3600.0) -> None:
-    """Remove sealed checkpoints beyond the newest `keep` that are complete, and unfinished old saves.
+def retain(directory: Path, keep: int) -> str:
+    """Remove sealed checkpoints beyond the newest `keep` (0: remove nothing) and unfinished old saves; why that failed.
 
-    Raises:
-        CheckpointError: one of them cannot be removed.
+    The newest checkpoint stays sealed either way.
     """
-    prune(directory, keep, unfinished_after_s=unfinished_after_s, deep=False)
+    try:
+        if keep:
+            prune(directory, keep, deep=False)
+            reached("pruned")
+    except CheckpointError as error:
+        return f"old checkpoints are not removed: {error}"
+    return ""
 
 
 def seal_when_complete(folder: Path, save_id: str, step: int, world_size: int, give_up: Callable[[], bool]) -> None:
-    """Wait for all parts, then seal.
-
-    Args:
-        folder: The checkpoint.
-        save_id: Of the save.
-        step: Of it.
-        world_size: Ranks whose parts must exist.
-        give_up: Called between two polls.
+    """Wait for all ranks' parts, then seal; `give_up` is called between two polls.
 
     Raises:
         CheckpointError: parts are missing, or the seal cannot be written.

@@ -40,8 +40,7 @@ MOST_BACKUPS = 2
 class Note(msgspec.Struct, frozen=True):
     """Describes the copy in a slot; `save_id` is the same on all ranks of one save, and unique to it.
 
-    Attributes:
-        tiers: Where it is to be written, out of `tiers.TIERS`.
+    It is to be written to `tiers`, out of `tiers.TIERS`.
     """
 
     save_id: str
@@ -222,10 +221,7 @@ class Image:
     def finish(self, slot: int, number: int, digest: bytes = b"") -> None:
         """Mark copy `number` as processed by the persister: the slot may be overwritten.
 
-        Args:
-            slot: Its slot.
-            number: Of the copy.
-            digest: xxh3-128 of the written bytes; empty if writing failed.
+        `digest` is the xxh3-128 of the written bytes; empty if writing failed.
         """
         _DONE.pack_into(self.view, _DONE_AT + slot * _DONE.size, number, int(bool(digest)), digest)
 

@@ -71,11 +71,7 @@ def write(description: ImageDescription, image: Image, slot: int, note: Note) ->
 
 
 def _retain(where: Path, rank: int, keep: int) -> None:
-    """Remove folders older than the newest that this rank needs; 0 keeps all.
-
-    Raises:
-        CheckpointError: one cannot be removed.
-    """
+    """Remove folders older than the newest that this rank needs; 0 keeps all. CheckpointError if one cannot be."""
     if not keep:
         return
     mine = sorted(

@@ -37,14 +37,9 @@ def refusal(
     what: str = "the two checkpoint buffers take",
     spare_share: float = SPARE_SHARE,
 ) -> str:
-    """Why `needed_bytes` do not fit, as a sentence; empty if they fit.
+    """Why `needed_bytes` do not fit, as a sentence about `whose` (`rank 3`) `what`; empty if they fit.
 
-    Args:
-        needed_bytes: To be reserved now.
-        limits: All limits that apply.
-        whose: For the sentence: `rank 3`.
-        what: For the sentence: what needs the memory.
-        spare_share: Share of each limit to keep free.
+    `spare_share` of each limit is kept free.
     """
     for limit in limits:
         spare = spare_bytes(limit.limit_bytes, spare_share)
@@ -59,11 +54,7 @@ def refusal(
 
 
 def memory(total_bytes: int, whose: str, what: str) -> int:
-    """Reserve shared memory; its descriptor. Its pages are accounted to this process.
-
-    Raises:
-        CheckpointError: it does not fit.
-    """
+    """Reserve shared memory, accounted to this process; its descriptor. Raises CheckpointError if it does not fit."""
     if refused := refusal(total_bytes, limits(), whose, what):
         raise CheckpointError(refused)
     fd = os.memfd_create("srobust-checkpoint", os.MFD_CLOEXEC)

@@ -8,11 +8,9 @@ sent to the rank unasked. Between persisters: `CallerRun` in the handshake, then
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 import msgspec
 
-from slurm_robust.checkpoint.saving.shared.image import Note
+from slurm_robust.checkpoint.saving.shared.image import ImageSizes, Note
 
 PROTOCOL = 3
 """Version of messages and images. It is part of the socket's name, so versions that differ never meet."""
@@ -241,11 +239,11 @@ class CopyOffer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         description: The `ImageDescription` of its image, as JSON text.
-        sizes: The `ImageSizes` of its image.
+        sizes: Of its image.
     """
 
     description: str
-    sizes: tuple[int, int]
+    sizes: ImageSizes
     number: int
     note: Note
 
@@ -269,21 +267,3 @@ class CopyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     no: str = ""
     kept: bool = False
-
-
-_Message = TypeVar("_Message")
-
-
-def encode(message: msgspec.Struct) -> bytes:
-    """One message as bytes."""
-    return msgspec.json.encode(message)
-
-
-def decode(data: bytes, kind: type[_Message] | Any) -> _Message:
-    """One message of this class, or of a union such as `FromRank`.
-
-    Raises:
-        ValueError: the bytes are no such message.
-    """
-    message: _Message = msgspec.json.decode(data, type=kind)
-    return message

@@ -11,9 +11,8 @@ TIERS = (MEMORY, LOCAL, SHARED)
 class TierSchedule:
     """Intervals in steps. All ranks that see the same steps decide alike.
 
-    Args:
-        every: Tier → steps between two saves to it; 1, every save, for tiers that are not named.
-        local: Whether there is a tier on the node's own disk.
+    `every` has, for a tier, the steps between two saves to it; 1, every save, for tiers that are not named. `local` is
+    whether there is a tier on the node's own disk.
 
     Raises:
         ValueError: an unknown tier, an interval below 1, or one for a missing tier.

@@ -15,8 +15,6 @@ from typing import Any
 
 import msgspec
 
-from slurm_robust.checkpoint.saving.shared import messages
-
 MOST_BYTES = 64 << 10
 _CREDENTIALS = struct.Struct("3i")
 
@@ -34,22 +32,15 @@ def listener(name: str) -> socket.socket:
 
 
 def connect(name: str, timeout_s: float) -> socket.socket | None:
-    """Connect to an abstract name; None if nobody listens there, or another user does.
-
-    Raises:
-        OSError: no socket can be created.
-    """
+    """Connect to an abstract name; None if nobody, or another user, listens. Raises OSError if there is no socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(timeout_s)
-    try:
+    with contextlib.suppress(OSError):
         sock.connect(f"\0{name}")
-    except OSError:
-        sock.close()
-        return None
-    if not same_user(sock):
-        sock.close()
-        return None
-    return sock
+        if same_user(sock):
+            return sock
+    sock.close()
+    return None
 
 
 def same_user(sock: socket.socket) -> bool:
@@ -60,7 +51,7 @@ def same_user(sock: socket.socket) -> bool:
 
 def send(sock: socket.socket, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
     """Send one message. Raises OSError if the connection is closed."""
-    socket.send_fds(sock, [messages.encode(message)], list(fds), socket.MSG_NOSIGNAL)
+    socket.send_fds(sock, [msgspec.json.encode(message)], list(fds), socket.MSG_NOSIGNAL)
 
 
 def receive(sock: socket.socket, kind: Any) -> tuple[Any, list[int]] | None:
@@ -77,4 +68,4 @@ def receive(sock: socket.socket, kind: Any) -> tuple[Any, list[int]] | None:
             with contextlib.suppress(OSError):
                 os.close(fd)
         return None
-    return messages.decode(data, kind), fds
+    return msgspec.json.decode(data, type=kind), fds
