@@ -13,11 +13,10 @@ from slurm_robust.cli.teaching import lesson
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.evidence_folder import Saved, read_folder
 from slurm_robust.localize.layout import LayoutError, fit, parse
-from slurm_robust.localize.recorder.dump import RecorderDumpError
-from slurm_robust.localize.recorder.dump_folder import read_dumps
+from slurm_robust.localize.recorder.dump import RecorderDumpError, read_dumps
+from slurm_robust.localize.slow.judge import judge_slowness, weigh, with_timings
 from slurm_robust.localize.slow.rounds import judge_repeated
 from slurm_robust.localize.slow.timings_file import TimingsError, read_timings
-from slurm_robust.localize.slow.with_hang import judge_slowness, weigh, with_timings
 from slurm_robust.localize.stacks.archive import ArchiveError
 from slurm_robust.localize.stacks.flame_graph import render_svg
 from slurm_robust.localize.stacks.merge import render_tree, tree_json

@@ -39,14 +39,8 @@ _REDRAW = "\x1b[H\x1b[J"
     epilog=lesson(
         [
             ("srobust stacks 1234", "the merged stacks of job 1234, now"),
-            (
-                "srobust stacks 1234 --every 5",
-                "again every five seconds, redrawn, with the ranks that move and that stand still",
-            ),
-            (
-                "srobust stacks 1234 --save stacks",
-                "and keep the archives, for: srobust localize --stacks stacks",
-            ),
+            ("srobust stacks 1234 --every 5", "again every five seconds, redrawn, with who moves and who stands still"),
+            ("srobust stacks 1234 --save stacks", "and keep the archives, for: srobust localize --stacks stacks"),
             ("srobust stacks 1234 --rounds 5", "a slow job: which ranks do the others wait for?"),
         ],
         [

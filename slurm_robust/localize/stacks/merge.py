@@ -7,8 +7,7 @@ from typing import Any
 
 from slurm_robust.localize import ranks as rank_sets
 from slurm_robust.localize.evidence import Capture, CapturedProcess, StackFrame
-from slurm_robust.localize.stacks.frames import labels, main_thread, own_frames
-from slurm_robust.localize.stacks.identity_cache import by_identity
+from slurm_robust.localize.stacks.frames import by_identity, labels, main_thread, own_frames
 from slurm_robust.localize.stacks.known_names import WaitsOn
 from slurm_robust.localize.stacks.place import place_of
 from slurm_robust.localize.stacks.process_tree import ProcessRole, rank_process, role_of

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from slurm_robust.localize.evidence import StackFrame
-from slurm_robust.localize.stacks.frames import label, own_frames, short_file, short_function
-from slurm_robust.localize.stacks.identity_cache import by_identity
+from slurm_robust.localize.stacks.frames import by_identity, label, own_frames, short_file, short_function
 from slurm_robust.localize.stacks.known_names import (
     LOOSE,
     PRIMITIVES,

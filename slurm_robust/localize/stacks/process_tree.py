@@ -8,8 +8,7 @@ import re
 from functools import lru_cache
 
 from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, RankCapture, StackFrame
-from slurm_robust.localize.stacks.frames import main_thread, own_frames, short_file, short_function
-from slurm_robust.localize.stacks.identity_cache import by_identity
+from slurm_robust.localize.stacks.frames import by_identity, main_thread, own_frames, short_file, short_function
 from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
 from slurm_robust.localize.stacks.place import StackPlace, place_of, waits_on
 
