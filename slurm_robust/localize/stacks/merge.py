@@ -33,7 +33,7 @@ def _stack(process: CapturedProcess) -> _Labels:
 @by_identity
 def _labels(frames: tuple[StackFrame, ...], _: str) -> _Labels:
     own = own_frames(frames)
-    shown, found = labels(own), place_of(frames)
+    shown, found = labels(own), place_of(frames, "")
     if not found.waits_for_peers and found.wait is not WaitsOn.LOCK:
         return shown, shown
     # Who waits goes round in a loop: the line in the call that waits, and what that calls, are chance.
@@ -64,10 +64,9 @@ def _folded(capture: Capture) -> _Stacks:
         for process in rank.processes:
             role = role_of(process, training)
             key = (id(process.threads), process.state, process.error)
-            stack = seen.get(key)
-            if stack is None:
-                stack = seen[key] = _stack(process)
-            shown, comparable = stack
+            if key not in seen:
+                seen[key] = _stack(process)
+            shown, comparable = seen[key]
             found.setdefault(role, {}).setdefault(comparable, set()).add(rank.rank)
             exact.setdefault((role, comparable), set()).add(shown)
     # Where all stand at the same line, that line is shown.
