@@ -107,11 +107,7 @@ class _PlainUnpickler(pickle._Unpickler):
 
 
 def read_dump(body: bytes, rank: int) -> RankDump:
-    """Read a dump, a pickle or JSON.
-
-    Args:
-        body: The whole file.
-        rank: Whose dump it is, as its file name says: the dump itself does not.
+    """Read a dump, a pickle or JSON; `rank` is whose it is, as its file name says: the dump itself does not.
 
     Raises:
         DumpError: not a dump, or one that would run something.
@@ -166,15 +162,14 @@ def _decode(plain: Any, rank: int) -> RankDump:
 
 
 def _group(name: str, fields: Mapping[str, Any]) -> ProcessGroup:
+    desc = str(fields.get("desc", ""))
     if "ranges" in fields:
         # As the node's agent writes it; all ranks of a large job list the same group.
-        return ProcessGroup(
-            name, str(fields.get("desc", "")), _spread(tuple((int(a), int(b), int(c)) for a, b, c in fields["ranges"]))
-        )
+        return ProcessGroup(name, desc, _spread(tuple((int(a), int(b), int(c)) for a, b, c in fields["ranges"])))
     ranks = fields["ranks"]
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
-    return ProcessGroup(name, str(fields.get("desc", "")), tuple(int(r) for r in ranks))
+    return ProcessGroup(name, desc, tuple(int(r) for r in ranks))
 
 
 @lru_cache(maxsize=4096)
@@ -229,8 +224,7 @@ def read_dumps(folder: Path) -> SavedDumps:
     dumps: dict[int, RankDump] = {}
     problems: list[str] = []
     for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))[:MAX_FILES]:
-        match = _RANK.search(path.name)
-        if match is None:
+        if (match := _RANK.search(path.name)) is None:
             continue
         rank = int(match[1])
         try:

@@ -145,8 +145,7 @@ def _left_early(left: list[RankExit], failed: list[tuple[RankExit, ExitCause]]) 
     lost = [e for e, f in failed if f.cause is Cause.PEER_LOST]
     if not left or not lost or len(left) >= len(lost):
         return None
-    who = name(e.rank for e in left)
-    reason = f"{who} ended with exit code 0, and {name(e.rank for e in lost)} lost a peer"
+    reason = f"{name(e.rank for e in left)} ended with exit code 0, and {name(e.rank for e in lost)} lost a peer"
     return Verdict(Conclusion.USER_CODE, f"{reason}: {_LEFT_EARLY}")
 
 
@@ -154,10 +153,8 @@ def _no_root(failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
     if any(f.cause is Cause.PEER_LOST for _, f in failed):
         # All that is known are victims: whoever was lost must show in the captures before.
         return None
-    detail = failed[0][1].detail
-    who = name(e.rank for e, _ in failed)
-    reason = f"{who} ended from outside ({detail}): the job was cancelled, preempted or out of time"
-    return Verdict(Conclusion.NONE, reason)
+    what = f"{name(e.rank for e, _ in failed)} ended from outside ({failed[0][1].detail})"
+    return Verdict(Conclusion.NONE, f"{what}: the job was cancelled, preempted or out of time")
 
 
 def _by_message(

@@ -26,10 +26,7 @@ CONFIDENCE_BESIDE = 0.1
 
 def wait_graph(capture: Capture, groups: Groups) -> WaitGraph:
     """The graph of one capture."""
-    scopes: dict[int, Scope | None] = {}
-    for rank in capture.ranks:
-        if rank_place(rank).waits_for_peers:
-            scopes[rank.rank] = _scope(rank)
+    scopes = {rank.rank: _scope(rank) for rank in capture.ranks if rank_place(rank).waits_for_peers}
     return WaitGraph(scopes, (r.rank for r in capture.ranks), groups)
 
 
@@ -78,13 +75,11 @@ def _only_sink(capture: Capture, groups: Groups) -> WaitSink | None:
     sinks = graph.sinks()
     ranks = tuple(sorted(rank for sink in sinks for rank in sink.ranks))
     node_of = {r.rank: r.node for r in capture.ranks}
-    if len({frozenset(node_of.get(rank, "") for rank in sink.ranks) for sink in sinks}) != 1:
+    ends = {frozenset(node_of.get(rank, "") for rank in sink.ranks) for sink in sinks}
+    if len(ends) != 1 or set(graph.unknown) & set(ranks):
         return None
-    if set(graph.unknown) & set(ranks):
-        return None
-    return WaitSink(
-        ranks, sinks[0].group if len(sinks) == 1 else None, frozenset().union(*(sink.waiters for sink in sinks))
-    )
+    group = sinks[0].group if len(sinks) == 1 else None
+    return WaitSink(ranks, group, frozenset().union(*(sink.waiters for sink in sinks)))
 
 
 def _named(capture: Capture, sink: WaitSink, groups: Groups) -> Verdict | None:

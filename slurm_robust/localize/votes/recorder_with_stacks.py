@@ -72,13 +72,7 @@ def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
 
 
 def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -> Verdict:
-    """The recorder's verdict with what the stacks know.
-
-    Args:
-        recorded: A verdict of `judge_dumps`.
-        stacks: What the votes on stacks say, None where they say nothing.
-        evidence: With the captures.
-    """
+    """A recorder's verdict with what the votes on stacks say (None where they say nothing)."""
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
@@ -191,7 +185,5 @@ def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCap
     elif rank is not None:
         where = rank_place(rank)
         details.append(f"its stack waits at {where.label}" if where.waits_for_peers else blocking(rank).what)
-    detail = "; ".join(filter(None, details))
-    return replace(
-        suspect, confidence=round(min(confidence, MAX_CONFIDENCE), 3), infrastructure=infrastructure, detail=detail
-    )
+    surer = round(min(confidence, MAX_CONFIDENCE), 3)
+    return replace(suspect, confidence=surer, infrastructure=infrastructure, detail="; ".join(filter(None, details)))
