@@ -111,16 +111,11 @@ def _laid_out(evidence: Evidence, text: str, *, given: bool) -> Evidence:
     """The evidence with the layout. One that does not fit is kept: the verdict says why it is not used."""
     try:
         sizes, order = parse(text)
+        # The layout gives the number of ranks; that some left no files is evidence.
+        whole = fit(sizes, order, 0).world_size if not given and "dp" in sizes else 0
     except LayoutError as error:
         raise click.UsageError(str(error)) from None
-    if not given and "dp" in sizes:
-        try:
-            whole = fit(sizes, order, 0).world_size
-        except LayoutError as error:
-            raise click.UsageError(str(error)) from None
-        # The layout gives the number of ranks; that some left no files is evidence.
-        evidence = replace(evidence, world_size=max(evidence.world_size, whole))
-    return replace(evidence, layout=sizes, layout_order=order)
+    return replace(evidence, world_size=max(evidence.world_size, whole), layout=sizes, layout_order=order)
 
 
 def _draw(evidence: Evidence, path: Path, title: str) -> None:

@@ -14,8 +14,6 @@ from slurm_robust.localize.stacks.process_tree import ProcessRole, rank_process,
 from slurm_robust.model import StackClass
 
 _STATES = {"T": "stopped", "t": "held by a debugger", "D": "uninterruptible (D)", "Z": "zombie", "X": "dead"}
-
-
 _Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 

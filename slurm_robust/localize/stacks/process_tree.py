@@ -41,6 +41,13 @@ def rank_process(rank: RankCapture) -> CapturedProcess | None:
     return next(with_stack, rank.processes[0] if rank.processes else None)
 
 
+def rank_frames(rank: RankCapture) -> tuple[StackFrame, ...] | None:
+    """The main thread's frames of the training process; None where they are not there."""
+    process = rank_process(rank)
+    thread = main_thread(process.threads) if process is not None else None
+    return thread.frames if thread is not None else None
+
+
 def role_of(process: CapturedProcess, training: CapturedProcess | None) -> ProcessRole:
     """What a process is for; `training` is the tree's `rank_process`."""
     if training is not None and process.pid == training.pid:

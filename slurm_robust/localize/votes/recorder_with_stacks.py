@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
 from slurm_robust.localize.stacks.blocking import blocking
-from slurm_robust.localize.stacks.frames import main_thread, own_frames, short_function
+from slurm_robust.localize.stacks.frames import own_frames, short_function
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import Motion, RankMotion, stillness
 from slurm_robust.localize.stacks.place import slow_around
-from slurm_robust.localize.stacks.process_tree import rank_place, rank_process, stopped
+from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process, stopped
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
 from slurm_robust.localize.votes.nccl_ras import judge_ras
 from slurm_robust.localize.votes.outside_collective import judge_outside
@@ -150,8 +150,7 @@ def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
 
     A program that calls a barrier lets all wait until somebody's work is done, mostly rank 0's.
     """
-    stacks = [main_thread(p.threads) for p in map(rank_process, peers) if p is not None]
-    frames = [thread.frames for thread in stacks if thread is not None]
+    frames = [found for found in map(rank_frames, peers) if found is not None]
     around = [bool(slow_around(found, "")) or _in_barrier(found) for found in frames]
     return sum(around) > len(around) / 2
 
