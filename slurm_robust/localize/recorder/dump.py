@@ -110,7 +110,7 @@ def read_dump(body: bytes, rank: int) -> RankDump:
     """Read a dump, a pickle or JSON; `rank` is whose it is, as its file name says: the dump itself does not.
 
     Raises:
-        DumpError: not a dump, or one that would run something.
+        RecorderDumpError: not a dump, or one that would run something.
     """
     if len(body) > MAX_DUMP_BYTES:
         raise RecorderDumpError(f"more bytes than a dump can have ({MAX_DUMP_BYTES})")
@@ -217,7 +217,7 @@ def read_dumps(folder: Path) -> SavedDumps:
     The rank is the number that a file's name ends with (`nccl_trace_rank_12`, `_dump_12`, `12.json`).
 
     Raises:
-        DumpError: no such folder, or nothing usable in it.
+        RecorderDumpError: no such folder, or nothing usable in it.
     """
     if not folder.is_dir():
         raise RecorderDumpError(f"{folder}: no such folder")

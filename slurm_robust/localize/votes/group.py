@@ -15,7 +15,7 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.frames import own_frames
 from slurm_robust.localize.stacks.motion import BUSY_SHARE, moving
 from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process
-from slurm_robust.localize.votes.group_scopes import Scope, scope_of
+from slurm_robust.localize.votes.group_scopes import scope_of
 from slurm_robust.localize.votes.wait_graph import WaitGraph, WaitSink
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import shortened
@@ -63,10 +63,8 @@ def odd_ranks(capture: Capture, groups: Groups) -> OddRanks | None:
 
 def wait_graph(capture: Capture, groups: Groups) -> WaitGraph:
     """The graph of one capture."""
-    scopes: dict[int, Scope | None] = {}
-    for rank in capture.ranks:
-        if rank_place(rank).waits_for_peers:
-            scopes[rank.rank] = scope_of(own_frames(rank_frames(rank) or ()))
+    waiting = [rank for rank in capture.ranks if rank_place(rank).waits_for_peers]
+    scopes = {rank.rank: scope_of(own_frames(rank_frames(rank) or ())) for rank in waiting}
     return WaitGraph(scopes, (r.rank for r in capture.ranks), groups)
 
 
