@@ -10,9 +10,9 @@ _MAX_RANKS = 10_000_000
 
 
 def fold(ranks: Iterable[int]) -> str:
-    """`[5, 0, 1, 2]` → `0-2,5`; nothing → an empty text."""
+    """`[5, 0, 1, 2]` → `0-2,5`; nothing → an empty text. Rank -1, which stands for none in particular, is left out."""
     runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
+    for rank in sorted({rank for rank in ranks if rank >= 0}):
         if runs and rank == runs[-1][1] + 1:
             runs[-1][1] = rank
         else:
