@@ -39,8 +39,7 @@ MAX_UNPACKED_BYTES = 256 * 2**20
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 Word = Annotated[str, msgspec.Meta(max_length=512)]
-_AS_READ = ("pid", "ppid", "state", "command", "io_bytes", "wchan", "os_threads")
-"""Fields of a process that are the same in an archive and in a capture."""
+_PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads")
 RankNumber = Annotated[int, msgspec.Meta(ge=0, lt=10_000_000)]
 
 
@@ -186,15 +185,15 @@ def _frames(text: bytes) -> tuple[StackFrame, ...]:
 
 def _rank(raw: _Rank, node: str, stacks: dict[str, tuple[CapturedThread, ...]]) -> RankCapture:
     processes = []
-    for process in raw.processes:
+    for p in raw.processes:
         threads: tuple[CapturedThread, ...] = ()
-        error = process.error
-        if process.stack is not None:
-            threads = stacks.get(process.stack, ())
+        error = p.error
+        if p.stack is not None:
+            threads = stacks.get(p.stack, ())
             error = error if threads else error or "its stack is missing from the archive"
-        cpu_s = process.cpu_s if math.isfinite(process.cpu_s) else -1.0
-        read = {name: getattr(process, name) for name in _AS_READ}
-        processes.append(CapturedProcess(**read, cpu_s=cpu_s, threads=threads, error=error))
+        cpu_s = p.cpu_s if math.isfinite(p.cpu_s) else -1.0
+        read = (p.pid, p.ppid, p.state, p.command, cpu_s, p.io_bytes, p.wchan, threads, error, p.os_threads)
+        processes.append(CapturedProcess(*read))
     progress = None
     if raw.progress is not None and math.isfinite(raw.progress.age_s):
         progress = Progress(raw.progress.step, raw.progress.phase, raw.progress.age_s)
@@ -209,7 +208,7 @@ def encode(archive: NodeArchive) -> bytes:
         processes = []
         for process in rank.processes:
             key = keys.setdefault(process.threads, f"s{len(keys)}") if process.threads else None
-            entry = {name: getattr(process, name) for name in (*_AS_READ, "cpu_s", "error")}
+            entry = {name: getattr(process, name) for name in _PROCESS_FIELDS}
             processes.append({**entry, "stack": key})
         progress = None if rank.progress is None else asdict(rank.progress)
         ranks.append({"rank": rank.rank, "progress": progress, "processes": processes})
