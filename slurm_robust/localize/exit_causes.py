@@ -111,6 +111,7 @@ _BY_PATTERN = (
     (Cause.PEER_LOST, _PEER, "peer lost"),
     (Cause.DISK_FULL, _DISK_FULL, "disk full"),
 )
+_INTERRUPTIONS = {"KeyboardInterrupt": "SIGINT", "SignalException": "SIGTERM"}
 _TORCHRUN = ("ChildFailedError",)
 """torchrun's own end, which only says that a worker failed."""
 _LABEL = re.compile(r"^\s*(?:\d+: )?(?:\[?rank ?\d+\]?:)?\s*")
@@ -270,10 +271,8 @@ def _from_line(line: str) -> ExitCause | None:
         if match := pattern.search(line):
             return ExitCause(cause, text, signature or shape(line[match.start() :]).lower())
     raised = _EXCEPTION.match(line)
-    if raised and raised[1] in ("KeyboardInterrupt", "SignalException"):
-        return ExitCause(
-            Cause.ENDED_FROM_OUTSIDE, raised[1], "SIGINT" if raised[1] == "KeyboardInterrupt" else "SIGTERM"
-        )
+    if raised and raised[1] in _INTERRUPTIONS:
+        return ExitCause(Cause.ENDED_FROM_OUTSIDE, raised[1], _INTERRUPTIONS[raised[1]])
     if raised and raised[1] in _USER_EXCEPTIONS:
         return ExitCause(Cause.USER_CODE, text, shape(line))
     return None

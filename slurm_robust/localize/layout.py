@@ -29,11 +29,7 @@ _BY_DESC = {
     "DATA_PARALLEL_GROUP_WITH_CP": "dp",
     "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
     "MODEL_PARALLEL_GROUP": "tp-pp",
-    "mesh_tp": "tp",
-    "mesh_cp": "cp",
-    "mesh_ep": "ep",
-    "mesh_dp": "dp",
-    "mesh_pp": "pp",
+    **{f"mesh_{kind}": kind for kind in WORDS},
 }
 """What Megatron and PyTorch's device meshes call their process groups; of two of one kind the first counts."""
 _SIZE = re.compile(r"(tp|cp|ep|etp|dp|pp)=([1-9]\d{0,5})")
@@ -222,8 +218,7 @@ def known_groups(evidence: Evidence) -> tuple[Groups, str]:
 
     Process groups in flight-recorder dumps are what the program itself made; sizes are what a person gave.
     """
-    recorded = _recorded(evidence)
-    if recorded:
+    if recorded := _recorded(evidence):
         return recorded, ""
     if not evidence.layout:
         return Groups(()), ""

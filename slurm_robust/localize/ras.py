@@ -8,8 +8,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
+
+_Shape = TypeVar("_Shape", bound=msgspec.Struct)
 
 
 class RasError(ValueError):
@@ -22,10 +25,7 @@ def read(body: bytes) -> RasView:
     Raises:
         RasError: not of that shape.
     """
-    try:
-        answer = msgspec.json.decode(body, type=_Kept)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RasError(f"not an answer of NCCL RAS: {str(error)[:160]}") from None
+    answer = _decoded(body, _Kept)
     return read_text(answer.text, answer.at_s) if answer.text else read_json(bytes(answer.json), answer.at_s)
 
 
@@ -106,22 +106,21 @@ def read_json(body: bytes, at_s: float) -> RasView:
     Raises:
         RasError: not of that shape.
     """
+    known = _decoded(body, _Answer).communicators
+    silent = tuple((CommunicatorMember(*who[:3]), c.size, who[3]) for c in known for who in c.missing)
+    return RasView(at_s, silent, tuple(_lag(c, o) for c in known for o in c.operations))
+
+
+def _decoded(body: bytes, kind: type[_Shape]) -> _Shape:
     try:
-        answer = msgspec.json.decode(body, type=_Answer)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RasError(f"not an answer of NCCL RAS: {str(error)[:160]}") from None
-    silent = tuple(
-        (CommunicatorMember(rank, host, pid), c.size, dead)
-        for c in answer.communicators
-        for rank, host, pid, dead in c.missing
-    )
-    lags = tuple(_lag(c, o) for c in answer.communicators for o in c.operations)
-    return RasView(at_s, silent, lags)
 
 
 def _lag(c: _Communicator, o: _Operation) -> Lag:
     behind = tuple((CommunicatorMember(rank, host, pid), count) for rank, host, pid, count in o.behind)
-    ahead = tuple(CommunicatorMember(rank, host, pid) for rank, host, pid in o.ahead)
+    ahead = tuple(CommunicatorMember(*who) for who in o.ahead)
     return Lag(c.hash, c.size, o.name, o.most, behind, len(behind) == o.behind_count, ahead)
 
 
@@ -143,8 +142,7 @@ def read_text(text: str, at_s: float) -> RasView:
         if line.strip() in ("INCOMPLETE", "DEAD", "TIMEOUT"):
             section, heading = line.strip(), None
         elif found := _COMMUNICATOR.match(line):
-            communicator, section = found[1], found[2]
-            heading = None
+            communicator, section, heading = found[1], found[2], None
         elif (found := _PROCESS.match(line)) and section in ("INCOMPLETE", "DEAD"):
             who = CommunicatorMember(-1, found[2], int(found[1]))
             silent[who] = silent.get(who, False) or section == "DEAD"

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorder_dumps import WORLD, entry, plain
 
-from slurm_robust.localize.recorder.dump import MAX_DUMP_BYTES, RecorderDumpError, read_dump
-from slurm_robust.localize.recorder.dump_folder import read_dumps
+from slurm_robust.localize.recorder.dump import MAX_DUMP_BYTES, RecorderDumpError, read_dump, read_dumps
 
 FOUR = {WORLD: [0, 1, 2, 3]}
 DUMP = plain([entry(9, 5), entry(8, 3, "send 0->2"), entry(7, 4, state="completed")], {0: (5, 4)}, FOUR)

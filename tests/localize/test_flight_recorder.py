@@ -18,8 +18,7 @@ from recorder_dumps import TENSOR, WORLD, dump, entry, plain
 from slurm_robust.cli.commands.localize import command
 from slurm_robust.localize.evidence import RankCapture
 from slurm_robust.localize.judge import judge
-from slurm_robust.localize.recorder.dump import RankDump
-from slurm_robust.localize.recorder.dump_folder import read_dumps
+from slurm_robust.localize.recorder.dump import RankDump, read_dumps
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
 from slurm_robust.model import Conclusion, Verdict
 

@@ -13,11 +13,10 @@ from slurm_robust.cli.teaching import lesson
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.evidence_folder import Saved, read_folder
 from slurm_robust.localize.layout import LayoutError, fit, parse
-from slurm_robust.localize.recorder.dump import RecorderDumpError
-from slurm_robust.localize.recorder.dump_folder import read_dumps
+from slurm_robust.localize.recorder.dump import RecorderDumpError, read_dumps
+from slurm_robust.localize.slow.judge import judge_slowness, weigh, with_timings
 from slurm_robust.localize.slow.rounds import judge_repeated
 from slurm_robust.localize.slow.timings_file import TimingsError, read_timings
-from slurm_robust.localize.slow.with_hang import judge_slowness, weigh, with_timings
 from slurm_robust.localize.stacks.archive import ArchiveError
 from slurm_robust.localize.stacks.flame_graph import render_svg
 from slurm_robust.localize.stacks.merge import render_tree, tree_json
@@ -112,16 +111,11 @@ def _laid_out(evidence: Evidence, text: str, *, given: bool) -> Evidence:
     """The evidence with the layout. One that does not fit is kept: the verdict says why it is not used."""
     try:
         sizes, order = parse(text)
+        # The layout gives the number of ranks; that some left no files is evidence.
+        whole = fit(sizes, order, 0).world_size if not given and "dp" in sizes else 0
     except LayoutError as error:
         raise click.UsageError(str(error)) from None
-    if not given and "dp" in sizes:
-        try:
-            whole = fit(sizes, order, 0).world_size
-        except LayoutError as error:
-            raise click.UsageError(str(error)) from None
-        # The layout gives the number of ranks; that some left no files is evidence.
-        evidence = replace(evidence, world_size=max(evidence.world_size, whole))
-    return replace(evidence, layout=sizes, layout_order=order)
+    return replace(evidence, world_size=max(evidence.world_size, whole), layout=sizes, layout_order=order)
 
 
 def _draw(evidence: Evidence, path: Path, title: str) -> None:

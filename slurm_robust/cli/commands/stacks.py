@@ -39,14 +39,8 @@ _REDRAW = "\x1b[H\x1b[J"
     epilog=lesson(
         [
             ("srobust stacks 1234", "the merged stacks of job 1234, now"),
-            (
-                "srobust stacks 1234 --every 5",
-                "again every five seconds, redrawn, with the ranks that move and that stand still",
-            ),
-            (
-                "srobust stacks 1234 --save stacks",
-                "and keep the archives, for: srobust localize --stacks stacks",
-            ),
+            ("srobust stacks 1234 --every 5", "again every five seconds, redrawn, with who moves and who stands still"),
+            ("srobust stacks 1234 --save stacks", "and keep the archives, for: srobust localize --stacks stacks"),
             ("srobust stacks 1234 --rounds 5", "a slow job: which ranks do the others wait for?"),
         ],
         [
@@ -101,11 +95,8 @@ def command(
         job = client.job(ref)
         # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
         os.environ.setdefault("SLURM_CLUSTER_NAME", client.cluster_name())
-    except SlurmError as error:
-        click.echo(f"srobust stacks: {slurm_words(error)}", err=True)
-        sys.exit(3)
-    except site.ConfigError as error:
-        click.echo(f"srobust stacks: {error}", err=True)
+    except (SlurmError, site.ConfigError) as error:
+        click.echo(f"srobust stacks: {slurm_words(error) if isinstance(error, SlurmError) else error}", err=True)
         sys.exit(3)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
@@ -143,11 +134,8 @@ async def _show(found: AsyncGenerator[LiveCapture, None], *, as_json: bool, save
                 click.echo(_as_json(look, click.get_current_context().params["job_id"]))
                 continue
             now = merge(look.archives, look.missing, time.time()).capture
-            if look.round > 1 and sys.stdout.isatty():
-                click.echo(_REDRAW, nl=False)
-            elif look.round > 1:
-                click.echo()
             if look.round > 1:
+                click.echo(_REDRAW if sys.stdout.isatty() else "\n", nl=False)
                 click.echo(motion_line(before, now, look.round))
             click.echo(_fitting(render_tree(now)))
             before = now

@@ -123,9 +123,7 @@ class _Board:
         if rank in self.entered[op.group, op.seq]:
             return True
         counters = self._counters.get((op.group, rank))
-        if counters is not None:
-            return counters[0] >= op.seq
-        return None
+        return None if counters is None else counters[0] >= op.seq
 
     def completed(self, rank: int, op: Operation) -> bool:
         """Is the operation known to be complete on this member's device?"""
@@ -140,11 +138,9 @@ def align(dumps: Iterable[RankDump]) -> Alignment:
     waiters: dict[tuple[str, int], list[int]] = defaultdict(list)
     for dump in board.dumps.values():
         for op in _heads(dump.pending):
-            if op.group not in board.groups:
-                continue
-            if op.p2p:
+            if op.group in board.groups and op.p2p:
                 _pair(board, dump.rank, op, found)
-            else:
+            elif op.group in board.groups:
                 waiters[op.group, op.seq].append(dump.rank)
     for (name, seq), ranks in waiters.items():
         _collective(board, board.groups[name], seq, tuple(ranks), found)
@@ -172,15 +168,16 @@ def _collective(board: _Board, group: ProcessGroup, seq: int, waiters: tuple[int
     entered = board.entered[group.name, seq]
     op = entered[waiters[0]]
     seen = _members(board, group, op)
-    if seen.absent or seen.undumped:
-        found.holds.append(Hold(op, waiters, seen.absent, seen.undumped))
-    if seen.absent or op.name.lower() in _ONE_SIDED:
+    absent, undumped, done = tuple(seen["absent"]), tuple(seen["undumped"]), tuple(seen["done"])
+    if absent or undumped:
+        found.holds.append(Hold(op, waiters, absent, undumped))
+    if absent or op.name.lower() in _ONE_SIDED:
         return
-    if seen.done:
+    if done:
         # What one has completed all have joined, those without a dump too.
         for rank in waiters:
-            found.stuck.setdefault(rank, (entered[rank], seen.done))
-    elif not seen.undumped and not seen.unknown:
+            found.stuck.setdefault(rank, (entered[rank], done))
+    elif not undumped and not seen["unknown"]:
         behind = tuple(rank for rank in group.ranks if not _is_first(board, rank, op))
         if behind:
             found.holds.append(Hold(op, waiters, behind=behind))
@@ -189,28 +186,19 @@ def _collective(board: _Board, group: ProcessGroup, seq: int, waiters: tuple[int
             _began(entered, found.unstarted)
 
 
-@dataclass
-class _Seen:
+def _members(board: _Board, group: ProcessGroup, op: Operation) -> dict[str, list[int]]:
     """Members of a group, by what is known of them and one of its operations; the others have it pending."""
-
-    absent: tuple[int, ...]
-    undumped: tuple[int, ...]
-    done: tuple[int, ...]
-    unknown: tuple[int, ...]
-
-
-def _members(board: _Board, group: ProcessGroup, op: Operation) -> _Seen:
-    absent, undumped, done, unknown = [], [], [], []
+    seen: dict[str, list[int]] = defaultdict(list)
     for rank in group.ranks:
         if rank not in board.dumps:
-            undumped.append(rank)
+            seen["undumped"].append(rank)
         elif (joined := board.joined(rank, op)) is None:
-            unknown.append(rank)
+            seen["unknown"].append(rank)
         elif not joined:
-            absent.append(rank)
+            seen["absent"].append(rank)
         elif board.completed(rank, op):
-            done.append(rank)
-    return _Seen(tuple(absent), tuple(undumped), tuple(done), tuple(unknown))
+            seen["done"].append(rank)
+    return seen
 
 
 def _began(entered: Mapping[int, Operation], found: dict[int, tuple[Operation, tuple[int, ...]]]) -> None:
@@ -243,9 +231,8 @@ def _pair(board: _Board, me: int, op: Operation, found: _Found) -> None:
     elif answer is not peer.pending[0]:
         found.holds.append(Hold(op, (me,), behind=(op.peer,)))
     elif me < op.peer and op is board.dumps[me].pending[0]:
-        ends = {me: op, op.peer: answer}
         found.closed.append((ProcessGroup("", f"the pair in {board.groups[op.group].desc}", (me, op.peer)), op))
-        _began(ends, found.unstarted)
+        _began({me: op, op.peer: answer}, found.unstarted)
 
 
 def _mismatches(board: _Board) -> tuple[Mismatch, ...]:
@@ -256,8 +243,7 @@ def _mismatches(board: _Board) -> tuple[Mismatch, ...]:
             compared = "" if op.name.lower() in _ANY_SHAPE | _ONE_SIDED else f" {op.shape}"
             kinds[op.name + compared].append(rank)
         if len(kinds) > 1 and name in board.groups:
-            ordered = sorted(
-                ((what, tuple(sorted(who))) for what, who in kinds.items()), key=lambda k: (-len(k[1]), k[0])
-            )
+            entries = ((what, tuple(sorted(who))) for what, who in kinds.items())
+            ordered = sorted(entries, key=lambda entry: (-len(entry[1]), entry[0]))
             found.append(Mismatch(board.groups[name], seq, tuple(ordered)))
     return tuple(sorted(found, key=lambda m: (m.group.name, m.seq)))

@@ -13,11 +13,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 MAX_DUMP_BYTES = 256 << 20
 """A ring of 20,000 entries with stacks is some 40 MB."""
 MAX_RANKS = 10_000_000
+MAX_FILES = 131072
+_RANK = re.compile(r"(?:^|[^0-9])(\d{1,7})(?:\.(?:json|pkl|pickle|pt))?$")
 _PEER = re.compile(r"(?:send|recv|isend|irecv) ?(\d+)(?:->|<-)(\d+)")
 
 
@@ -104,14 +107,10 @@ class _PlainUnpickler(pickle._Unpickler):
 
 
 def read_dump(body: bytes, rank: int) -> RankDump:
-    """Read a dump, a pickle or JSON.
-
-    Args:
-        body: The whole file.
-        rank: Whose dump it is, as its file name says: the dump itself does not.
+    """Read a dump, a pickle or JSON; `rank` is whose it is, as its file name says: the dump itself does not.
 
     Raises:
-        DumpError: not a dump, or one that would run something.
+        RecorderDumpError: not a dump, or one that would run something.
     """
     if len(body) > MAX_DUMP_BYTES:
         raise RecorderDumpError(f"more bytes than a dump can have ({MAX_DUMP_BYTES})")
@@ -163,15 +162,14 @@ def _decode(plain: Any, rank: int) -> RankDump:
 
 
 def _group(name: str, fields: Mapping[str, Any]) -> ProcessGroup:
+    desc = str(fields.get("desc", ""))
     if "ranges" in fields:
         # As the node's agent writes it; all ranks of a large job list the same group.
-        return ProcessGroup(
-            name, str(fields.get("desc", "")), _spread(tuple((int(a), int(b), int(c)) for a, b, c in fields["ranges"]))
-        )
+        return ProcessGroup(name, desc, _spread(tuple((int(a), int(b), int(c)) for a, b, c in fields["ranges"])))
     ranks = fields["ranks"]
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
-    return ProcessGroup(name, str(fields.get("desc", "")), tuple(int(r) for r in ranks))
+    return ProcessGroup(name, desc, tuple(int(r) for r in ranks))
 
 
 @lru_cache(maxsize=4096)
@@ -203,3 +201,43 @@ def _op(entry: Mapping[str, Any], group: ProcessGroup | None) -> Operation:
         created_at_s=float(entry.get("time_created_ns") or 0) / 1e9,
         backend=backend if name != backend else "",
     )
+
+
+@dataclass(frozen=True)
+class SavedDumps:
+    """A folder's dumps by rank, and a sentence for each file that could not be used."""
+
+    dumps: Mapping[int, RankDump]
+    problems: tuple[str, ...] = ()
+
+
+def read_dumps(folder: Path) -> SavedDumps:
+    """Read all dumps of one incident.
+
+    The rank is the number that a file's name ends with (`nccl_trace_rank_12`, `_dump_12`, `12.json`).
+
+    Raises:
+        RecorderDumpError: no such folder, or nothing usable in it.
+    """
+    if not folder.is_dir():
+        raise RecorderDumpError(f"{folder}: no such folder")
+    dumps: dict[int, RankDump] = {}
+    problems: list[str] = []
+    for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))[:MAX_FILES]:
+        if (match := _RANK.search(path.name)) is None:
+            continue
+        rank = int(match[1])
+        try:
+            with path.open("rb") as stream:
+                found = read_dump(stream.read(MAX_DUMP_BYTES + 1), rank)
+        except (RecorderDumpError, OSError) as error:
+            problems.append(f"{path}: {error}")
+            continue
+        if rank in dumps:
+            problems.append(f"{path}: another dump of rank {rank}; the one that goes on longer is used")
+            found = max(found, dumps[rank], key=lambda d: d.last_at_s)
+        dumps[rank] = found
+    if not dumps:
+        why = problems[0] if problems else "no file whose name ends with a rank"
+        raise RecorderDumpError(f"{folder}: no flight-recorder dump: {why}")
+    return SavedDumps(dumps, tuple(problems))

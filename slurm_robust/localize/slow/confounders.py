@@ -33,11 +33,7 @@ def contradicted(outlier: Outlier, role: Comparison) -> bool:
 def follows_data(case: Case, outlier: Outlier, role: Comparison, *, noisy: bool) -> bool:
     """Whether the rest of the replica, on other nodes, is as slow: what they share is data.
 
-    Args:
-        case: What is judged.
-        outlier: Who stands out.
-        role: Excess over the role.
-        noisy: Replicas differ from step to step by far more than twins do: by their data.
+    `noisy`: replicas differ from step to step by far more than twins do: by their data.
     """
     peers, members = case.peers, list(outlier.members)
     if not peers.known or outlier.by == "twins":

@@ -14,8 +14,7 @@ from slurm_robust.localize.evidence import Capture, Evidence, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import Groups, known_groups
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.stacks.frames import main_thread
-from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
+from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
 
@@ -114,17 +113,10 @@ def _has_gone_on(before: Capture, after: Capture) -> bool:
     ]
     if steps:
         return any(now > was for was, now in steps)
-    stood = _stacks(before)
-    now_at = _stacks(after)
-    outside = {rank.rank for rank in before.ranks if not rank_place(rank).waits_for_peers}
-    return any(rank in now_at and now_at[rank] != at for rank, at in stood.items() if rank not in outside)
+    stood, now_at = _stacks(before), _stacks(after)
+    inside = {rank.rank for rank in before.ranks if rank_place(rank).waits_for_peers}
+    return any(stood[rank] != now_at[rank] for rank in inside & stood.keys() & now_at.keys())
 
 
 def _stacks(capture: Capture) -> dict[int, tuple[StackFrame, ...]]:
-    found = {}
-    for rank in capture.ranks:
-        process = rank_process(rank)
-        thread = main_thread(process.threads) if process is not None else None
-        if thread is not None:
-            found[rank.rank] = thread.frames
-    return found
+    return {rank.rank: frames for rank in capture.ranks if (frames := rank_frames(rank)) is not None}

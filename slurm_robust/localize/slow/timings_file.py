@@ -10,11 +10,14 @@ import csv
 import gzip
 import io
 import json
+import math
 import zlib
-from collections.abc import Iterator, Mapping
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_robust.localize.layout import LayoutError, parse
 from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing, usable
@@ -25,6 +28,7 @@ MAX_RANK = 10_000_000
 MAX_STEP = 1 << 53
 COLUMNS = ("total_s", "compute_s", "communication_s")
 _NODE_CHARS = 64
+_Number = TypeVar("_Number", int, float)
 _ODD = {
     "again": "rank {rank} reports step {step} a second time; the later report counts",
     "back": "rank {rank} goes back to step {step}; the steps are put in order",
@@ -50,11 +54,11 @@ class _Problems:
 
     path: Path
     _first: dict[str, str] = field(default_factory=dict)
-    _count: dict[str, int] = field(default_factory=dict)
+    _count: Counter[str] = field(default_factory=Counter)
 
     def add(self, line: int, kind: str, text: str = "") -> None:
         self._first.setdefault(kind, f"{self.path}: line {line}: {text or kind}")
-        self._count[kind] = self._count.get(kind, 0) + 1
+        self._count[kind] += 1
 
     def sentences(self) -> tuple[str, ...]:
         more = ((self._count[kind] - 1, text) for kind, text in self._first.items())
@@ -71,9 +75,7 @@ def read_timings(path: Path) -> Read:
     Raises:
         TimingsError: no such file, too large, or no timing in it.
     """
-    text = _text(path)
-    problems = _Problems(path)
-    collector = Collector()
+    text, problems, collector = _text(path), _Problems(path), Collector()
     layout: dict[str, int] = {}
     order = ""
     lines = _json_lines if text.lstrip()[:1] in ("{", "[") else _csv_lines
@@ -85,10 +87,8 @@ def read_timings(path: Path) -> Read:
                 problems.add(number, "layout", str(error))
             continue
         for timing in found:
-            odd = collector.add(timing)
-            if odd:
-                seconds = _ODD[odd].format(rank=timing.rank, step=timing.step, node=timing.node)
-                problems.add(number, odd, seconds)
+            if odd := collector.add(timing):
+                problems.add(number, odd, _ODD[odd].format(rank=timing.rank, step=timing.step, node=timing.node))
     if not len(collector):
         why = next(iter(problems.sentences()), "")
         raise TimingsError(f"{path}: no timing in it" + (f": {why.removeprefix(f'{path}: ')}" if why else ""))
@@ -170,14 +170,7 @@ def _timing(rank: int, node: str, step: int, values: Mapping[str, Any]) -> Timin
     seconds = {name: usable(value) for name, value in values.items()}
     if all(value is None for value in seconds.values()):
         raise _BadLineError(f"none of {', '.join(COLUMNS)} is a duration in seconds; left out")
-    return Timing(
-        rank,
-        step,
-        seconds.get("total_s"),
-        seconds.get("compute_s"),
-        seconds.get("communication_s"),
-        node,
-    )
+    return Timing(rank, step, node=node, **seconds)
 
 
 # -- CSV ------------------------------------------------------------------------------------------------------------
@@ -227,21 +220,38 @@ def _of_row(header: list[str], row: list[str], *, cut: bool) -> Timing:
     if len(row) < len(header):
         raise _BadLineError("cut off in its middle; left out" if cut else "fewer columns than the header; left out")
     raw = dict(zip(header, row, strict=False))
-    whole = {name: _number(raw[name]) for name in ("rank", "step")}
+    whole = {name: _number(int, raw[name]) for name in ("rank", "step")}
     rank, step = _whole(whole, "rank", MAX_RANK), _whole(whole, "step", MAX_STEP)
-    values = {name: _float(raw[name]) for name in COLUMNS if name in raw}
+    values = {name: _number(float, raw[name]) for name in COLUMNS if name in raw}
     return _timing(rank, raw.get("node", "").strip()[:_NODE_CHARS], step, values)
 
 
-def _number(text: str) -> int | None:
+def _number(kind: Callable[[str], _Number], text: str) -> _Number | None:
     try:
-        return int(text)
+        return kind(text)
     except ValueError:
         return None
 
 
-def _float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+# -- written -----------------------------------------------------------------------------------------------------------
+
+
+def packed(timings: StepTimings) -> bytes:
+    """JSON lines, one for the layout and one for each rank, gzipped."""
+    lines = []
+    if timings.layout:
+        order = f",order={timings.layout_order}" if timings.layout_order else ""
+        sizes = ",".join(f"{kind}={size}" for kind, size in timings.layout.items())
+        lines.append(json.dumps({"layout": sizes + order}))
+    for at, rank in enumerate(timings.ranks):
+        fields = {"rank": rank, "node": timings.nodes.get(rank, ""), "steps": timings.steps}
+        kinds = zip(COLUMNS, (timings.total, timings.compute, timings.communication), strict=True)
+        fields.update((name, _column(rows, at)) for name, rows in kinds)
+        lines.append(json.dumps({key: value for key, value in fields.items() if value is not None}))
+    return gzip.compress(("\n".join(lines) + "\n").encode(), 6, mtime=0)
+
+
+def _column(rows: Sequence[array[float]], at: int) -> list[float | None] | None:
+    """One rank's values; None where there is none of this kind."""
+    values = [row[at] if math.isfinite(row[at]) else None for row in rows]
+    return values if any(value is not None for value in values) else None

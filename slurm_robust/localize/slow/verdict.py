@@ -139,6 +139,5 @@ def _first_rank(suspect: Suspect) -> Suspect:
     if suspect.ranks != (0,):
         return suspect
     what = "; ".join(filter(None, (suspect.detail, "rank 0 often has work of its own (logs, metrics, checkpoints)")))
-    return replace(
-        suspect, confidence=min(suspect.confidence, CONFIDENCE_FIRST_RANK), infrastructure=False, detail=what
-    )
+    confidence = min(suspect.confidence, CONFIDENCE_FIRST_RANK)
+    return replace(suspect, confidence=confidence, infrastructure=False, detail=what)

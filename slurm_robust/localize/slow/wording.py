@@ -24,18 +24,13 @@ def why(case: Case, node: str, here: Sequence[int], outlier: Outlier) -> str:
     ranks = [case.ranks[at] for at in here]
     if node and len(here) == case.nodes.count(node) > 1:
         who = f"node {node}: its {len(here)} ranks compute"
-    elif node:
-        who = f"{name(ranks)} on {node} compute{'s' if len(ranks) == 1 else ''}"
     else:
-        who = f"{name(ranks)} compute{'s' if len(ranks) == 1 else ''}"
+        who = f"{name(ranks)}{f' on {node}' if node else ''} compute{'s' if len(ranks) == 1 else ''}"
     more = f", since step {case.steps[outlier.first]}" if outlier.first else ""
     if outlier.how == "bursts":
         more = "; other ranks hardly ever do"
-    return f"{who} {percent(outlier.share)} longer than {_peers(case, here[0], outlier)} in {_steps(outlier)}{more}"
-
-
-def _steps(outlier: Outlier) -> str:
-    return f"{outlier.hits} of {outlier.steps} steps"
+    peers, steps = _peers(case, here[0], outlier), f"{outlier.hits} of {outlier.steps} steps"
+    return f"{who} {percent(outlier.share)} longer than {peers} in {steps}{more}"
 
 
 def _peers(case: Case, at: int, outlier: Outlier) -> str:
@@ -95,9 +90,8 @@ def nobody(case: Case) -> str:
             f"{heads}: the slowest rank is {percent(lost)} above the median, a different rank each time "
             f"({len(slowest)} of them): the imbalance moves, as with sequence lengths or pauses of the program"
         )
-    return (
-        f"{heads}: the slowest rank is {percent(lost)} above the median, but not slower than ranks with the same work"
-    )
+    slowest_is = f"the slowest rank is {percent(lost)} above the median"
+    return f"{heads}: {slowest_is}, but not slower than ranks with the same work"
 
 
 def _slowest(case: Case) -> Places:

@@ -22,7 +22,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Annotated
 
@@ -39,6 +39,7 @@ MAX_UNPACKED_BYTES = 256 * 2**20
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 Word = Annotated[str, msgspec.Meta(max_length=512)]
+_PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads")
 RankNumber = Annotated[int, msgspec.Meta(ge=0, lt=10_000_000)]
 
 
@@ -184,27 +185,15 @@ def _frames(text: bytes) -> tuple[StackFrame, ...]:
 
 def _rank(raw: _Rank, node: str, stacks: dict[str, tuple[CapturedThread, ...]]) -> RankCapture:
     processes = []
-    for process in raw.processes:
+    for p in raw.processes:
         threads: tuple[CapturedThread, ...] = ()
-        error = process.error
-        if process.stack is not None:
-            threads = stacks.get(process.stack, ())
+        error = p.error
+        if p.stack is not None:
+            threads = stacks.get(p.stack, ())
             error = error if threads else error or "its stack is missing from the archive"
-        cpu_s = process.cpu_s if math.isfinite(process.cpu_s) else -1.0
-        processes.append(
-            CapturedProcess(
-                process.pid,
-                process.ppid,
-                process.state,
-                process.command,
-                cpu_s,
-                process.io_bytes,
-                process.wchan,
-                threads,
-                error,
-                process.os_threads,
-            )
-        )
+        cpu_s = p.cpu_s if math.isfinite(p.cpu_s) else -1.0
+        read = (p.pid, p.ppid, p.state, p.command, cpu_s, p.io_bytes, p.wchan, threads, error, p.os_threads)
+        processes.append(CapturedProcess(*read))
     progress = None
     if raw.progress is not None and math.isfinite(raw.progress.age_s):
         progress = Progress(raw.progress.step, raw.progress.phase, raw.progress.age_s)
@@ -221,28 +210,16 @@ def encode(archive: NodeArchive) -> bytes:
             key = keys.setdefault(process.threads, f"s{len(keys)}") if process.threads else None
             entry = {name: getattr(process, name) for name in _PROCESS_FIELDS}
             processes.append({**entry, "stack": key})
-        progress = None
-        if rank.progress is not None:
-            progress = {"step": rank.progress.step, "phase": rank.progress.phase, "age_s": rank.progress.age_s}
+        progress = None if rank.progress is None else asdict(rank.progress)
         ranks.append({"rank": rank.rank, "progress": progress, "processes": processes})
-    stacks = {key: [_as_json(thread) for thread in threads] for threads, key in keys.items()}
+    stacks = {key: list(map(_as_json, threads)) for threads, key in keys.items()}
     body = {"v": VERSION, "node": archive.node, "at_s": archive.at_s, "round": archive.round}
     # No time stamp in the header: the same evidence gives the same bytes.
     return gzip.compress(json.dumps({**body, "ranks": ranks, "stacks": stacks}).encode(), mtime=0)
 
 
-_PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads")
-
-
 def _as_json(thread: CapturedThread) -> dict[str, object]:
-    return {
-        "name": thread.name,
-        "main": thread.main,
-        "os_thread_id": thread.os_thread_id,
-        "active": thread.active,
-        "owns_gil": thread.owns_gil,
-        "frames": [[frame.function, frame.file, frame.line] for frame in thread.frames],
-    }
+    return vars(thread) | {"frames": [[frame.function, frame.file, frame.line] for frame in thread.frames]}
 
 
 def captures(archives: Iterable[NodeArchive]) -> tuple[tuple[Capture, ...], tuple[str, ...]]:

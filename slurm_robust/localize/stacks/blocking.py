@@ -43,8 +43,6 @@ LIKELY = Patience(3, 20.0)
 """A timer, or native code: longer than the usual cap of retries with back-off (20 s)."""
 SLOW = Patience(3, 120.0)
 """Storage, network, D state: what the kernel itself calls a hung task (hung_task_timeout_secs)."""
-
-
 CONFIDENCE_ONE_CAPTURE = 0.6
 """At most this with a single capture: nothing is known of motion yet."""
 

@@ -6,9 +6,17 @@ py-spy writes whole paths in JSON and short ones in text; both come out alike he
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeVar
 
 from slurm_robust.localize.evidence import CapturedThread, StackFrame
+
+MAX_KEPT = 16384
+"""Answers kept of each question by identity; then all are forgotten at once. A big job has some thousand stacks."""
+
+Answer = TypeVar("Answer")
+_Stack = tuple[StackFrame, ...]
 
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _STDLIB = re.compile(r".*/(?:python\d+\.zip|lib(?:64)?/(?:python|pypy)\d+\.\d+[a-z]*)/")
@@ -29,8 +37,7 @@ def short_file(path: str) -> str:
     if _INDUCTOR.match(path):
         return "torchinductor/generated.py"
     for installed in (_PACKAGES, _STDLIB, _CHECKOUT):
-        match = installed.match(path)
-        if match:
+        if match := installed.match(path):
             return path[match.end() :]
     path = _GENERATED.sub(r"<\1>", path)
     return "/".join(path.rsplit("/", 2)[-2:]) if path.startswith("/") else path
@@ -39,8 +46,7 @@ def short_file(path: str) -> str:
 @lru_cache(maxsize=16384)
 def short_function(name: str) -> str:
     """The function's own name: Python 3.11 and later qualify it with its class, earlier ones do not."""
-    name = name.rsplit("<locals>.", 1)[-1]
-    return name.rsplit(".", 1)[-1]
+    return name.rsplit("<locals>.", 1)[-1].rsplit(".", 1)[-1]
 
 
 @lru_cache(maxsize=16384)
@@ -50,12 +56,8 @@ def _clean(name: str) -> str:
 
 def label(frame: StackFrame, lines: bool = True) -> str:
     """`function (file:line)`, the form of `model.StackClass.stack`."""
-    where = short_file(frame.file)
-    return (
-        f"{_clean(frame.function)} ({where}:{frame.line})"
-        if lines and frame.line
-        else f"{_clean(frame.function)} ({where})"
-    )
+    line = f":{frame.line}" if lines and frame.line else ""
+    return f"{_clean(frame.function)} ({short_file(frame.file)}{line})"
 
 
 def labels(frames: tuple[StackFrame, ...], lines: bool = True) -> tuple[str, ...]:
@@ -65,10 +67,7 @@ def labels(frames: tuple[StackFrame, ...], lines: bool = True) -> tuple[str, ...
 
 def main_thread(threads: tuple[CapturedThread, ...]) -> CapturedThread | None:
     """The main thread, or the only one, or None where it is not there."""
-    for thread in threads:
-        if thread.main:
-            return thread
-    return threads[0] if len(threads) == 1 else None
+    return next((thread for thread in threads if thread.main), threads[0] if len(threads) == 1 else None)
 
 
 def own_frames(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
@@ -81,3 +80,26 @@ def own_frames(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
         if short_function(frame.function) == "_bootstrap" and short_file(frame.file) == "multiprocessing/process.py":
             return frames[index:]
     return frames
+
+
+def by_identity(question: Callable[[_Stack, str], Answer]) -> Callable[[_Stack, str], Answer]:
+    """Keep the answers to a pure question about frames and one word, by the identity of the frames.
+
+    Equal stacks of thousands of ranks are one object. Comparing or hashing thirty frames costs more than most questions
+    about them; asking whether it is the same object costs nothing. What an answer was given for is kept with it, so
+    that its identity is not used again meanwhile.
+    """
+    kept: dict[tuple[int, str], tuple[_Stack, Answer]] = {}
+
+    def ask(frames: _Stack, word: str = "") -> Answer:
+        key = (id(frames), word)
+        known = kept.get(key)
+        if known is not None and known[0] is frames:
+            return known[1]
+        answer = question(frames, word)
+        if len(kept) >= MAX_KEPT:
+            kept.clear()
+        kept[key] = (frames, answer)
+        return answer
+
+    return ask

@@ -7,16 +7,13 @@ from typing import Any
 
 from slurm_robust.localize import ranks as rank_sets
 from slurm_robust.localize.evidence import Capture, CapturedProcess, StackFrame
-from slurm_robust.localize.stacks.frames import labels, main_thread, own_frames
-from slurm_robust.localize.stacks.identity_cache import by_identity
+from slurm_robust.localize.stacks.frames import by_identity, labels, main_thread, own_frames
 from slurm_robust.localize.stacks.known_names import WaitsOn
 from slurm_robust.localize.stacks.place import place_of
 from slurm_robust.localize.stacks.process_tree import ProcessRole, rank_process, role_of
 from slurm_robust.model import StackClass
 
 _STATES = {"T": "stopped", "t": "held by a debugger", "D": "uninterruptible (D)", "Z": "zombie", "X": "dead"}
-
-
 _Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 
@@ -34,7 +31,7 @@ def _stack(process: CapturedProcess) -> _Labels:
 @by_identity
 def _labels(frames: tuple[StackFrame, ...], _: str) -> _Labels:
     own = own_frames(frames)
-    shown, found = labels(own), place_of(frames)
+    shown, found = labels(own), place_of(frames, "")
     if not found.waits_for_peers and found.wait is not WaitsOn.LOCK:
         return shown, shown
     # Who waits goes round in a loop: the line in the call that waits, and what that calls, are chance.
@@ -65,10 +62,9 @@ def _folded(capture: Capture) -> _Stacks:
         for process in rank.processes:
             role = role_of(process, training)
             key = (id(process.threads), process.state, process.error)
-            stack = seen.get(key)
-            if stack is None:
-                stack = seen[key] = _stack(process)
-            shown, comparable = stack
+            if key not in seen:
+                seen[key] = _stack(process)
+            shown, comparable = seen[key]
             found.setdefault(role, {}).setdefault(comparable, set()).add(rank.rank)
             exact.setdefault((role, comparable), set()).add(shown)
     # Where all stand at the same line, that line is shown.

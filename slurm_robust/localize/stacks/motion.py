@@ -101,10 +101,8 @@ def _processes(before: RankCapture, after: RankCapture, elapsed_s: float) -> lis
     training = rank_process(after)
     findings = []
     for process in watched(after):
-        if process.pid not in old:
-            continue
-        findings.append(_stacks(old[process.pid], process))
-        findings.append(_counters(old[process.pid], process, elapsed_s, is_rank=process is training))
+        if (was := old.get(process.pid)) is not None:
+            findings += [_stacks(was, process), _counters(was, process, elapsed_s, is_rank=process is training)]
     return findings
 
 
@@ -138,12 +136,8 @@ def _stack_key(process: CapturedProcess, thread: CapturedThread) -> tuple[object
 def _others_key(process: CapturedProcess) -> Counter[tuple[str, ...]]:
     # Without their ids: an archive keeps one of several equal stacks, with the ids of whichever came first.
     main = main_thread(process.threads)
-    keys: Counter[tuple[str, ...]] = Counter()
-    for thread in process.threads:
-        frames = own_frames(thread.frames)
-        if thread is not main and frames and not is_bystander_thread(frames):
-            keys[labels(frames)] += 1
-    return keys
+    others = (own_frames(thread.frames) for thread in process.threads if thread is not main)
+    return Counter(labels(frames) for frames in others if frames and not is_bystander_thread(frames))
 
 
 def _counters(before: CapturedProcess, after: CapturedProcess, elapsed_s: float, *, is_rank: bool) -> _Change:
@@ -157,14 +151,11 @@ def _counters(before: CapturedProcess, after: CapturedProcess, elapsed_s: float,
         # Waiting for peers or the device may spin; that is no progress.
         return Motion.STILL, "", False
     found = _cpu(after, after.cpu_s - before.cpu_s, elapsed_s)
-    if found[0] is Motion.MOVING and before.state + after.state in _ASLEEP and _side_thread_runs(after):
+    side_thread_runs = any(thread.active and not thread.main for thread in after.threads)
+    if found[0] is Motion.MOVING and before.state + after.state in _ASLEEP and side_thread_runs:
         # /proc shows the main thread's state: the processor is used by the thread that runs.
         return Motion.UNSURE, f"a side thread of process {after.pid} uses a processor", False
     return found
-
-
-def _side_thread_runs(process: CapturedProcess) -> bool:
-    return any(thread.active and not thread.main for thread in process.threads)
 
 
 def _cpu(process: CapturedProcess, used_s: float, elapsed_s: float) -> _Change:

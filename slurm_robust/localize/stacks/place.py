@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from slurm_robust.localize.evidence import StackFrame
-from slurm_robust.localize.stacks.frames import label, own_frames, short_file, short_function
-from slurm_robust.localize.stacks.identity_cache import by_identity
+from slurm_robust.localize.stacks.frames import by_identity, label, own_frames, short_file, short_function
 from slurm_robust.localize.stacks.known_names import (
     LOOSE,
     PRIMITIVES,
@@ -59,15 +58,7 @@ def waits_on(frames: tuple[StackFrame, ...], wchan: str = "") -> WaitsOn:
             break
         if wait is not WaitsOn.NONE:
             return wait
-    for wait, pattern in WCHAN:
-        if wchan and pattern.search(wchan):
-            return wait
-    return WaitsOn.NONE
-
-
-def place_of(frames: tuple[StackFrame, ...], wchan: str = "") -> StackPlace:
-    """Where a thread with these frames stands (outermost first)."""
-    return _place_of(frames, wchan)
+    return next((wait for wait, pattern in WCHAN if wchan and pattern.search(wchan)), WaitsOn.NONE)
 
 
 @by_identity
@@ -80,13 +71,19 @@ def slow_around(frames: tuple[StackFrame, ...], _: str) -> str:
         file, function = short_file(frame.file), short_function(frame.function)
         if _match(LOOSE, file, function) is Kind.CHECKPOINT:
             return Kind.CHECKPOINT.value
-        if not file.startswith("torch/") and (match := SLOW_NAMES.search(function)):
-            return match[0].strip("_").lower()
+        if slow := _slow_name(file, function):
+            return slow
     return ""
 
 
+def _slow_name(file: str, function: str) -> str:
+    match = None if file.startswith("torch/") else SLOW_NAMES.search(function)
+    return match[0].strip("_").lower() if match else ""
+
+
 @by_identity
-def _place_of(frames: tuple[StackFrame, ...], wchan: str) -> StackPlace:
+def place_of(frames: tuple[StackFrame, ...], wchan: str) -> StackPlace:
+    """Where a thread with these frames stands (outermost first)."""
     frames = own_frames(frames)
     if not frames:
         return StackPlace(Kind.UNKNOWN)
@@ -106,8 +103,7 @@ def _place_of(frames: tuple[StackFrame, ...], wchan: str) -> StackPlace:
             return StackPlace(kind, wait, label(_named(frames)), _trimmed(frames), slow)
         if kind is not None:
             return StackPlace(kind, wait, label(frames[index]), _trimmed(frames), kind.value)
-        if not slow and not file.startswith("torch/") and (match := SLOW_NAMES.search(function)):
-            slow = match[0].strip("_").lower()
+        slow = slow or _slow_name(file, function)
     return StackPlace(Kind.USER, wait, label(_named(frames)), _trimmed(frames), slow)
 
 
@@ -124,10 +120,7 @@ def _tight_place(kind: Kind, frames: tuple[StackFrame, ...], index: int, wait: W
 
 def _named(frames: tuple[StackFrame, ...]) -> StackFrame:
     """The innermost frame that is no waiting primitive: the line that people recognise."""
-    for frame in reversed(frames):
-        if _primitive(short_file(frame.file)) is None:
-            return frame
-    return frames[-1]
+    return next((frame for frame in reversed(frames) if _primitive(short_file(frame.file)) is None), frames[-1])
 
 
 def _trimmed(frames: tuple[StackFrame, ...]) -> int:
@@ -142,15 +135,10 @@ def _trimmed(frames: tuple[StackFrame, ...]) -> int:
 def _match(table: tuple[tuple[Kind, str, str], ...], file: str, function: str) -> Kind | None:
     if function in STARTUP_CALLS and file.startswith("torch/distributed/"):
         return Kind.STARTUP
-    for kind, start, functions in table:
-        if file.startswith(start) and re.fullmatch(functions, function):
-            return kind
-    return None
+    fitting = (k for k, start, functions in table if file.startswith(start) and re.fullmatch(functions, function))
+    return next(fitting, None)
 
 
 @lru_cache(maxsize=16384)
 def _primitive(file: str) -> WaitsOn | None:
-    for wait, starts in PRIMITIVES:
-        if file.startswith(starts):
-            return wait
-    return None
+    return next((wait for wait, starts in PRIMITIVES if file.startswith(starts)), None)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import enum
-import operator
 import re
 from functools import lru_cache
 
 from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, RankCapture, StackFrame
-from slurm_robust.localize.stacks.frames import main_thread, own_frames, short_file, short_function
-from slurm_robust.localize.stacks.identity_cache import by_identity
+from slurm_robust.localize.stacks.frames import by_identity, main_thread, own_frames, short_file, short_function
 from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
 from slurm_robust.localize.stacks.place import StackPlace, place_of, waits_on
 
@@ -32,7 +30,6 @@ _BYSTANDERS = re.compile(
 _BYSTANDER_FILES = ("wandb/", "tqdm/", "tensorboard/", "torch/utils/tensorboard/", "mlflow/", "neptune/", "comet_ml/",
                     "slurm_robust/", "prometheus_client/", "torch/_inductor/compile_worker/", "IPython/")  # fmt: skip
 _IDLE_THREADS = ("QueueFeederThread",)
-_owns_gil = operator.attrgetter("owns_gil")
 _FROZEN = re.compile(r"freez|refrigerator")
 
 
@@ -40,10 +37,15 @@ def rank_process(rank: RankCapture) -> CapturedProcess | None:
     """The training process: the first with a stack (a shell may stand before it), else the first; None: it was gone."""
     if len(rank.processes) == 1:
         return rank.processes[0]
-    for process in rank.processes:
-        if process.threads and not _is_bystander(process.command):
-            return process
-    return rank.processes[0] if rank.processes else None
+    with_stack = (p for p in rank.processes if p.threads and not _is_bystander(p.command))
+    return next(with_stack, rank.processes[0] if rank.processes else None)
+
+
+def rank_frames(rank: RankCapture) -> tuple[StackFrame, ...] | None:
+    """The main thread's frames of the training process; None where they are not there."""
+    process = rank_process(rank)
+    thread = main_thread(process.threads) if process is not None else None
+    return thread.frames if thread is not None else None
 
 
 def role_of(process: CapturedProcess, training: CapturedProcess | None) -> ProcessRole:
@@ -52,7 +54,8 @@ def role_of(process: CapturedProcess, training: CapturedProcess | None) -> Proce
         return ProcessRole.RANK
     if _is_bystander(process.command):
         return ProcessRole.BYSTANDER
-    if process.command.startswith("pt_data_") or _in_worker_loop(process):
+    thread = main_thread(process.threads)
+    if process.command.startswith("pt_data_") or (thread is not None and _is_worker_loop(thread.frames, "")):
         return ProcessRole.LOADER
     return ProcessRole.HELPER
 
@@ -60,11 +63,6 @@ def role_of(process: CapturedProcess, training: CapturedProcess | None) -> Proce
 @lru_cache(maxsize=16384)
 def _is_bystander(command: str) -> bool:
     return _BYSTANDERS.search(command) is not None
-
-
-def _in_worker_loop(process: CapturedProcess) -> bool:
-    thread = main_thread(process.threads)
-    return thread is not None and _is_worker_loop(thread.frames, "")
 
 
 @by_identity
@@ -110,27 +108,18 @@ def loaders(rank: RankCapture) -> tuple[CapturedProcess, ...]:
 
 def stopped(rank: RankCapture) -> CapturedProcess | None:
     """A process of the rank that a signal, a debugger or a cgroup freezer holds, or None."""
-    for process in watched(rank):
-        if process.state in ("T", "t") or _FROZEN.search(process.wchan):
-            return process
-    return None
+    return next((p for p in watched(rank) if p.state in ("T", "t") or _FROZEN.search(p.wchan)), None)
 
 
 def died(rank: RankCapture) -> CapturedProcess | None:
     """The training process or a data loader as a zombie; other zombies are common and harmless."""
-    training = rank_process(rank)
-    for process in watched(rank):
-        if process.state in ("Z", "X") and role_of(process, training) in (ProcessRole.RANK, ProcessRole.LOADER):
-            return process
-    return None
+    training, roles = rank_process(rank), (ProcessRole.RANK, ProcessRole.LOADER)
+    return next((p for p in watched(rank) if p.state in ("Z", "X") and role_of(p, training) in roles), None)
 
 
 def uninterruptible(rank: RankCapture) -> CapturedProcess | None:
     """A process of the rank in D state, or None."""
-    for process in watched(rank):
-        if process.state == "D":
-            return process
-    return None
+    return next((p for p in watched(rank) if p.state == "D"), None)
 
 
 def gil_holder(rank: RankCapture) -> CapturedThread | None:
@@ -139,12 +128,10 @@ def gil_holder(rank: RankCapture) -> CapturedThread | None:
     Many programs have such a thread for a moment; that it holds anybody needs the same stack again and again.
     """
     training = rank_process(rank)
-    if training is None or training.state != "S" or not any(map(_owns_gil, training.threads)):
+    if training is None or training.state != "S":
         return None
-    for thread in training.threads:
-        if thread.owns_gil and not thread.main and thread.frames and not is_bystander_thread(thread.frames):
-            return thread
-    return None
+    holders = (t for t in training.threads if t.owns_gil and not t.main and t.frames)
+    return next((thread for thread in holders if not is_bystander_thread(thread.frames)), None)
 
 
 def all_threads_wait(process: CapturedProcess, *, but_main: bool = False) -> bool:
@@ -165,8 +152,5 @@ def all_threads_wait(process: CapturedProcess, *, but_main: bool = False) -> boo
 
 def is_bystander_thread(frames: tuple[StackFrame, ...]) -> bool:
     """A thread of a metrics writer or progress bar, by the first frame that is not threading's own."""
-    for frame in frames:
-        file = short_file(frame.file)
-        if file != "threading.py":
-            return file.startswith(_BYSTANDER_FILES)
-    return False
+    files = (short_file(frame.file) for frame in frames)
+    return next((file for file in files if file != "threading.py"), "").startswith(_BYSTANDER_FILES)

@@ -32,7 +32,7 @@ def parse(text: str) -> tuple[CapturedThread, ...]:
     """Read either form of a dump of one process.
 
     Raises:
-        DumpError: it is neither, cut off, or too large.
+        PySpyDumpError: it is neither, cut off, or too large.
     """
     if len(text) > MAX_DUMP_BYTES:
         raise PySpyDumpError(f"a dump of {len(text)} characters is refused (at most {MAX_DUMP_BYTES})")
@@ -43,7 +43,7 @@ def parse_json(text: str) -> tuple[CapturedThread, ...]:
     """Read the output of `py-spy dump --json`.
 
     Raises:
-        DumpError: not JSON, or not of py-spy's shape.
+        PySpyDumpError: not JSON, or not of py-spy's shape.
     """
     try:
         raw = json.loads(text)
@@ -92,7 +92,7 @@ def parse_text(text: str) -> tuple[CapturedThread, ...]:
     """Read the plain output of `py-spy dump`, with or without its heading.
 
     Raises:
-        DumpError: no thread in it.
+        PySpyDumpError: no thread in it.
     """
     threads: list[CapturedThread] = []
     frames: list[StackFrame] = []

@@ -26,6 +26,7 @@ _BY_WORDS = (Cause.LAUNCH, Cause.HARDWARE, Cause.DEVICE, Cause.USER_CODE, Cause.
 """Causes that an error message shows, the surest first."""
 ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 
+_Ends = list[tuple[RankExit, ExitCause]]
 _LEFT_EARLY = "the program ended there too early, no node is at fault"
 
 # Set by hand for the first version: an order of trust, not yet frequencies measured on a campaign.
@@ -74,16 +75,14 @@ def _judged(evidence: Evidence) -> Verdict | None:
     if not roots:
         left = [e for e, f in causes if f.cause is Cause.FINISHED]
         return _left_early(left, failed) or _no_root(failed)
-    first_s = roots[0][0].at_s
-    early = [(e, f) for e, f in roots if e.at_s <= first_s + SAME_MOMENT_S]
+    early = [(e, f) for e, f in roots if e.at_s <= roots[0][0].at_s + SAME_MOMENT_S]
     for cause in _BY_WORDS:
-        chosen = [(e, f) for e, f in early if f.cause is cause]
-        if chosen:
+        if chosen := [(e, f) for e, f in early if f.cause is cause]:
             return _by_message(evidence, cause, chosen, failed)
     return _without_message(evidence, _likely_first(early), failed)
 
 
-def _likely_first(early: list[tuple[RankExit, ExitCause]]) -> list[tuple[RankExit, ExitCause]]:
+def _likely_first(early: _Ends) -> _Ends:
     """Of deaths at the same moment, those that look like the first one.
 
     A kill or a crash takes a rank at once; its peers fail, abort or vanish after it. Failing that, an error message
@@ -105,7 +104,7 @@ def _gone_nodes(evidence: Evidence) -> dict[str, str]:
     return gone
 
 
-def _earliest_on(nodes: Iterable[str], failed: list[tuple[RankExit, ExitCause]]) -> bool:
+def _earliest_on(nodes: Iterable[str], failed: _Ends) -> bool:
     """No rank elsewhere died well before those of these nodes for a reason of its own."""
     members = set(nodes)
     here_s = min(e.at_s for e, _ in failed if e.node in members)
@@ -124,9 +123,7 @@ def _finished(evidence: Evidence, ended: list[RankExit]) -> Verdict:
     return Verdict(Conclusion.USER_CODE, f"{reason}: {_LEFT_EARLY}")
 
 
-def _node_gone(
-    evidence: Evidence, nodes: list[str], gone: dict[str, str], failed: list[tuple[RankExit, ExitCause]]
-) -> Verdict:
+def _node_gone(evidence: Evidence, nodes: list[str], gone: dict[str, str], failed: _Ends) -> Verdict:
     suspects = tuple(
         Suspect(
             node,
@@ -140,29 +137,24 @@ def _node_gone(
     return _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), suspects)
 
 
-def _left_early(left: list[RankExit], failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
+def _left_early(left: list[RankExit], failed: _Ends) -> Verdict | None:
     """Some ended well, and others lost them."""
     lost = [e for e, f in failed if f.cause is Cause.PEER_LOST]
     if not left or not lost or len(left) >= len(lost):
         return None
-    who = name(e.rank for e in left)
-    reason = f"{who} ended with exit code 0, and {name(e.rank for e in lost)} lost a peer"
+    reason = f"{name(e.rank for e in left)} ended with exit code 0, and {name(e.rank for e in lost)} lost a peer"
     return Verdict(Conclusion.USER_CODE, f"{reason}: {_LEFT_EARLY}")
 
 
-def _no_root(failed: list[tuple[RankExit, ExitCause]]) -> Verdict | None:
+def _no_root(failed: _Ends) -> Verdict | None:
     if any(f.cause is Cause.PEER_LOST for _, f in failed):
         # All that is known are victims: whoever was lost must show in the captures before.
         return None
-    detail = failed[0][1].detail
-    who = name(e.rank for e, _ in failed)
-    reason = f"{who} ended from outside ({detail}): the job was cancelled, preempted or out of time"
-    return Verdict(Conclusion.NONE, reason)
+    what = f"{name(e.rank for e, _ in failed)} ended from outside ({failed[0][1].detail})"
+    return Verdict(Conclusion.NONE, f"{what}: the job was cancelled, preempted or out of time")
 
 
-def _by_message(
-    evidence: Evidence, cause: Cause, chosen: list[tuple[RankExit, ExitCause]], failed: list[tuple[RankExit, ExitCause]]
-) -> Verdict:
+def _by_message(evidence: Evidence, cause: Cause, chosen: _Ends, failed: _Ends) -> Verdict:
     finding = chosen[0][1]
     who = name(e.rank for e, f in chosen if f.signature == finding.signature)
     after = _victims(failed, {e.node for e, _ in chosen})
@@ -197,9 +189,7 @@ def _by_message(
     return _culprit(joined(s.why for s in suspects) + after, suspects)
 
 
-def _without_message(
-    evidence: Evidence, early: list[tuple[RankExit, ExitCause]], failed: list[tuple[RankExit, ExitCause]]
-) -> Verdict:
+def _without_message(evidence: Evidence, early: _Ends, failed: _Ends) -> Verdict:
     if all(e.rank < 0 for e, _ in early):
         reason = f"the training step ended with {early[0][1].detail}, and no single rank is known to have died first"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("exit codes of single ranks: the job's output file",))
@@ -215,12 +205,12 @@ def _without_message(
         finding = here[0][1]
         faulted = [s.detail for s in evidence.node_signals if s.node == node and s.kind is SignalKind.NODE_FAULT]
         confidence = CONFIDENCE_SIGNAL if finding.cause is Cause.SIGNAL else CONFIDENCE_UNKNOWN
-        why = f"{name(e.rank for e, _ in here)} on {node} died first: {finding.detail}"
+        ranks = tuple(sorted({e.rank for e, _ in here}))
+        why = f"{name(ranks)} on {node} died first: {finding.detail}"
         if faulted:
             why, confidence = f"{why}; the node itself reports {faulted[0][:120]}", CONFIDENCE_HARDWARE
         else:
             why += "; there is no evidence against its node"
-        ranks = tuple(sorted({e.rank for e, _ in here}))
         suspects.append(Suspect(node, ranks, confidence, why, infrastructure=bool(faulted)))
     found = _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
     # A rank that vanished may have finished: its agent sees no exit code. The others' waiting shows it.
@@ -231,7 +221,7 @@ def _without_message(
     return found
 
 
-def _victims(failed: list[tuple[RankExit, ExitCause]], nodes: set[str]) -> str:
+def _victims(failed: _Ends, nodes: set[str]) -> str:
     followed = sorted({e.rank for e, f in failed if e.node not in nodes})
     return f" ({name(followed)} only followed)" if followed else ""
 

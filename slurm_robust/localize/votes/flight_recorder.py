@@ -34,9 +34,7 @@ class _Lead:
 def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Verdict | None:
     """Who holds all others, as far as the recorders know; None where nothing is pending anywhere.
 
-    Args:
-        dumps: One of each rank that left one.
-        rank_nodes: Where each rank runs; a rank that is not in it is suspected without a node.
+    A rank that is not in `rank_nodes` is suspected without a node.
     """
     if not dumps or not any(d.pending for d in dumps):
         return None
@@ -64,19 +62,17 @@ def _stuck(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
     last = {d.rank: d.last_at_s for d in dumps}
     leads = []
     for rank, op, peers, what, done in listed:
-        where = _group(dumps, rank, op.group)
-        what_text = f"its device {what} {op.name} {op.seq} of {where}"
-        leads.append(_Lead(rank, CONFIDENCE_STUCK, what_text, f"{name(peers)} {done}", last[rank]))
+        held = f"its device {what} {op.name} {op.seq} of {_group(dumps, rank, op.group)}"
+        leads.append(_Lead(rank, CONFIDENCE_STUCK, held, f"{name(peers)} {done}", last[rank]))
     return leads
 
 
 def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
     """Ranks that are waited for and have nothing outstanding themselves."""
     by_rank = {d.rank: d for d in dumps}
-    # A collective shows more than one pair; an operation that was enqueued earlier, more than a later one.
-    holds = sorted(seen.holds, key=lambda h: (h.op.p2p, h.op.order))
     first: dict[int, Hold] = {}
-    for hold in holds:
+    # A collective shows more than one pair; an operation that was enqueued earlier, more than a later one.
+    for hold in sorted(seen.holds, key=lambda h: (h.op.p2p, h.op.order)):
         for rank in seen.idle.intersection(hold.absent):
             first.setdefault(rank, hold)
     leads = []
@@ -108,11 +104,8 @@ def _shared_node(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[
 
 def _group(dumps: Sequence[RankDump], member: int, group: str) -> str:
     """What the program calls the group, and its members."""
-    for dump in dumps:
-        if dump.rank == member and group in dump.groups:
-            found = dump.groups[group]
-            return f"{found.desc or 'group'} ({name(found.ranks)})"
-    return f"group {group}"
+    found = next((dump.groups[group] for dump in dumps if dump.rank == member and group in dump.groups), None)
+    return f"group {group}" if found is None else f"{found.desc or 'group'} ({name(found.ranks)})"
 
 
 def _suspects(leads: Iterable[_Lead], rank_nodes: Mapping[int, str]) -> list[Suspect]:
@@ -141,9 +134,8 @@ def _code_fault(mismatches: Sequence[Mismatch], missing: tuple[str, ...]) -> Ver
     first = mismatches[0]
     listed = joined((f"{name(who)}: {what}" for what, who in first.entered), most=3)
     group = f"{first.group.desc or 'group ' + first.group.name} ({name(first.group.ranks)})"
-    reason = (
-        f"ranks entered different operations as number {first.seq} of {group}: order or shapes differ in the program"
-    )
+    what = f"ranks entered different operations as number {first.seq} of {group}"
+    reason = f"{what}: order or shapes differ in the program"
     return Verdict(Conclusion.USER_CODE, reason, missing=missing, detail=listed)
 
 
@@ -159,12 +151,9 @@ def _nobody(seen: Alignment, missing: tuple[str, ...]) -> Verdict:
     waits: Counter[int] = Counter()
     for hold in seen.holds:
         waits.update(dict.fromkeys((*hold.absent, *hold.undumped, *hold.behind), len(hold.waiters)))
-    waited = waits.most_common(3)
-    listed = joined(f"{count} wait for {name([rank])}" for rank, count in waited)
-    unknown = sorted({rank for hold in seen.holds for rank in hold.undumped})
-    if unknown:
+    listed = joined(f"{count} wait for {name([rank])}" for rank, count in waits.most_common(3))
+    reason = "every rank that others wait for waits for another rank itself"
+    if unknown := {rank for hold in seen.holds for rank in hold.undumped}:
         # Dead, or its watchdog could not write, or the file is lost: a link's fault with a lost dump looks the same.
         reason = f"the recorded waiting ends at {name(unknown)}, without a flight-recorder dump"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=listed)
-    reason = "every rank that others wait for waits for another rank itself"
     return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=listed)

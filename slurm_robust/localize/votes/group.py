@@ -6,14 +6,16 @@ So its nodes are named together, with a low confidence, and are never acted on b
 
 from __future__ import annotations
 
-from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
-from slurm_robust.localize.layout import Groups, known_groups
+from collections import Counter
+from dataclasses import dataclass
+
+from slurm_robust.localize.evidence import Capture, Evidence
+from slurm_robust.localize.layout import Groups, ParallelGroup, known_groups
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.stacks.frames import main_thread, own_frames
+from slurm_robust.localize.stacks.frames import own_frames
 from slurm_robust.localize.stacks.motion import BUSY_SHARE, moving
-from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
-from slurm_robust.localize.votes.dominant import odd_ranks
-from slurm_robust.localize.votes.group_scopes import Scope, scope_of
+from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process
+from slurm_robust.localize.votes.group_scopes import scope_of
 from slurm_robust.localize.votes.wait_graph import WaitGraph, WaitSink
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import shortened
@@ -22,21 +24,48 @@ CONFIDENCE_SINK = 0.5
 """Shared by the nodes of the group in which the waiting ends."""
 CONFIDENCE_BESIDE = 0.1
 """Of a node that only shares a larger group with those."""
+DOMINANT_SHARE = 0.5
+"""A class with at least this share of the largest one's ranks is dominant too."""
+
+
+@dataclass(frozen=True)
+class OddRanks:
+    """Ranks outside the dominant classes, and what they share.
+
+    Attributes:
+        group: The smallest parallel group that holds them all; None where none does.
+        nodes: Nodes to exclude: the group's, or the odd ranks' own where these are on one node.
+    """
+
+    ranks: tuple[int, ...]
+    group: ParallelGroup | None
+    nodes: tuple[str, ...]
+
+
+def odd_ranks(capture: Capture, groups: Groups) -> OddRanks | None:
+    """Lay the classes of stacks over the groups; None where all classes are dominant.
+
+    ByteRobust's rule (SOSP 2025): large classes are healthy, and the smallest group that the others share is suspected.
+    It isolates fast and evicts more than it must, and it is wrong where the victims are the many and of several kinds,
+    or where the program is at fault. So it names nobody by itself, and what it costs is part of the detail.
+    """
+    places = {r.rank: rank_place(r).label for r in capture.ranks}
+    sizes = Counter(places.values())
+    most = max(sizes.values(), default=0)
+    odd = tuple(sorted(r for r, label in places.items() if sizes[label] < DOMINANT_SHARE * most))
+    if not odd:
+        return None
+    node_of = {r.rank: r.node for r in capture.ranks}
+    own, group = {node_of[rank] for rank in odd}, groups.shared(odd)
+    shared = {node_of[rank] for rank in group.ranks if rank in node_of} if group is not None else set()
+    return OddRanks(odd, group, tuple(sorted(own if len(own) == 1 else shared)))
 
 
 def wait_graph(capture: Capture, groups: Groups) -> WaitGraph:
     """The graph of one capture."""
-    scopes: dict[int, Scope | None] = {}
-    for rank in capture.ranks:
-        if rank_place(rank).waits_for_peers:
-            scopes[rank.rank] = _scope(rank)
+    waiting = [rank for rank in capture.ranks if rank_place(rank).waits_for_peers]
+    scopes = {rank.rank: scope_of(own_frames(rank_frames(rank) or ())) for rank in waiting}
     return WaitGraph(scopes, (r.rank for r in capture.ranks), groups)
-
-
-def _scope(rank: RankCapture) -> Scope | None:
-    process = rank_process(rank)
-    thread = main_thread(process.threads) if process is not None else None
-    return scope_of(own_frames(thread.frames)) if thread is not None else None
 
 
 def judge_groups(evidence: Evidence) -> Verdict | None:
@@ -78,13 +107,11 @@ def _only_sink(capture: Capture, groups: Groups) -> WaitSink | None:
     sinks = graph.sinks()
     ranks = tuple(sorted(rank for sink in sinks for rank in sink.ranks))
     node_of = {r.rank: r.node for r in capture.ranks}
-    if len({frozenset(node_of.get(rank, "") for rank in sink.ranks) for sink in sinks}) != 1:
+    ends = {frozenset(node_of.get(rank, "") for rank in sink.ranks) for sink in sinks}
+    if len(ends) != 1 or set(graph.unknown) & set(ranks):
         return None
-    if set(graph.unknown) & set(ranks):
-        return None
-    return WaitSink(
-        ranks, sinks[0].group if len(sinks) == 1 else None, frozenset().union(*(sink.waiters for sink in sinks))
-    )
+    group = sinks[0].group if len(sinks) == 1 else None
+    return WaitSink(ranks, group, frozenset().union(*(sink.waiters for sink in sinks)))
 
 
 def _named(capture: Capture, sink: WaitSink, groups: Groups) -> Verdict | None:

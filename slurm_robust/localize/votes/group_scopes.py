@@ -59,10 +59,8 @@ _FALLBACK = len(_TABLE) - 1
 @lru_cache(maxsize=32768)
 def _line_of(file: str, function: str) -> int | None:
     path = "/" + file.replace("\\", "/")
-    for index, (ending, functions, _) in enumerate(_TABLE):
-        if path.endswith("/" + ending) and re.fullmatch(functions, function):
-            return index
-    return None
+    ends = ((at, functions) for at, (ending, functions, _) in enumerate(_TABLE) if path.endswith("/" + ending))
+    return next((at for at, functions in ends if re.fullmatch(functions, function)), None)
 
 
 def scope_of(frames: tuple[StackFrame, ...]) -> Scope | None:

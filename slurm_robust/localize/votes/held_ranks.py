@@ -26,9 +26,8 @@ def seen_held(rank: RankCapture) -> bool:
 
 def _plainly_awake(rank: RankCapture) -> bool:
     """Nothing that `blocking` holds against its node: no process is in an odd state, and it waits for no loader."""
-    for process in rank.processes:
-        if process.state not in _AWAKE or "fr" in process.wchan:  # freezers: do_freezer_trap, refrigerator
-            return False
+    if any(p.state not in _AWAKE or "fr" in p.wchan for p in rank.processes):  # freezers: do_freezer_trap, refrigerator
+        return False
     return bool(rank.processes) and rank_place(rank).kind is not Kind.LOADER
 
 

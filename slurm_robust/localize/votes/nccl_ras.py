@@ -39,11 +39,8 @@ def judge_ras(
     find = _Finder(pids, len(rank_nodes))
     last = views[-1]
     before = next((v for v in reversed(views) if last.at_s - v.at_s >= APART_S), None)
-    silent = _silent(last, before, find)
-    if silent:
-        return _named(silent, rank_nodes)
-    behind = _behind(last, before, find)
-    return _named(behind, rank_nodes) if behind else None
+    leads = _silent(last, before, find) or _behind(last, before, find)
+    return _named(leads, rank_nodes) if leads else None
 
 
 class _Finder:

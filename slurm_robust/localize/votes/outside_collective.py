@@ -52,8 +52,7 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
     last = evidence.captures[-1]
     parts = _scene(evidence.captures, last)
     gil = gil_held(evidence.captures)
-    held = _one_is_held(evidence.captures, last, parts, gil)
-    parts = held or parts
+    parts = _one_is_held(evidence.captures, last, parts, gil) or parts
     if not parts.waiting:
         return _nobody_waits(evidence, parts)
     if not parts.outside:
@@ -63,8 +62,8 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
         outside_nodes = {r.node for r in parts.outside}
         who = name(r.rank for r in parts.outside)
         where = Counter(parts.places[r.rank].label for r in parts.outside).most_common(1)[0][0]
-        reason = f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where})"
-        reason = f"{reason}: no single node explains it"
+        what = f"{who} on {len(outside_nodes)} nodes are outside the collective (most at {where})"
+        reason = f"{what}: no single node explains it"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those ranks share: storage, input, code",))
     return _minority(evidence, parts, gil)
 
@@ -131,9 +130,8 @@ def _one_is_held(
         return None  # the waiting ranks show the same, without reading each of many thousands
     others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(parts.unseen)
     before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
-    at_rest = all(
-        before.get(rank) == (where := parts.places[rank]).label and not where.slow_by_nature for rank in others
-    )
+    here = {rank: parts.places[rank] for rank in others}
+    at_rest = all(before.get(rank) == where.label and not where.slow_by_nature for rank, where in here.items())
     if not held or not at_rest:
         return None
     moved = set(moving(captures, others))
@@ -180,29 +178,25 @@ def _nobody_waits(evidence: Evidence, parts: _Partition) -> Verdict:
         reason = f"no rank waits for another, and {name(on_the_move)} move (most ranks are in {what})"
         return Verdict(Conclusion.NONE, reason)
     reason = f"no rank waits in a collective: {count} of {len(parts.places)} are in {what}"
-    if len(evidence.captures) < 2:
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("a second capture, to see whether they move",))
-    return Verdict(
-        Conclusion.UNDETERMINED, f"{reason}, and none moves", missing=("what all ranks share: storage, input",)
-    )
+    missing = "a second capture, to see whether they move"
+    if len(evidence.captures) > 1:
+        reason, missing = f"{reason}, and none moves", "what all ranks share: storage, input"
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=(missing,))
 
 
 def _all_wait(last: Capture, parts: _Partition) -> Verdict:
     if parts.unseen:
         reason = f"every rank with a stack waits; {name(parts.unseen)} without a stack may be the cause"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"stacks of {name(parts.unseen)}",))
-    behind = left_behind(last)
-    if behind is not None:
+    if (behind := left_behind(last)) is not None:
         return behind
     labels = Counter(place.label for place in parts.places.values())
     missing = ("flight recorder or NCCL RAS: who did not join", "pairwise tests of the nodes")
     if len(labels) == 1:
         reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot show which rank holds them up"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
-    places_text = joined(
-        (f"{name(r for r, p in parts.places.items() if p.label == at)} at {at}" for at, _ in labels.most_common()),
-        most=4,
-    )
+    members = {at: name(r for r, p in parts.places.items() if p.label == at) for at, _ in labels.most_common()}
+    places_text = joined((f"{who} at {at}" for at, who in members.items()), most=4)
     reason = "all ranks wait, at different places: a wrong order of collectives in the program, or a lost message"
     return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, detail=places_text)
 
@@ -270,12 +264,8 @@ def _peers_explained(captures: tuple[Capture, ...], parts: _Partition) -> bool:
     if len(captures) < 2 or len(parts.unseen) > MAX_UNSEEN_SHARE * len(parts.places):
         return False
     before = {r.rank: rank_place(r) for r in captures[-2].ranks}
-    now = parts.places
-    for rank in parts.waiting:
-        if rank not in before:
-            return False
-        if parts.firm and not before[rank].waits_for_peers:
-            return False
-        if not parts.firm and before[rank].label != now[rank].label:
-            return False
-    return True
+    return all(
+        rank in before
+        and (before[rank].waits_for_peers if parts.firm else before[rank].label == parts.places[rank].label)
+        for rank in parts.waiting
+    )

@@ -36,15 +36,11 @@ def left_behind(last: Capture) -> Verdict | None:
     behind = [r for r in last.ranks if steps[r.rank] <= most - LAGGING_STEPS]
     if not behind or len({r.node for r in behind}) > max(1, len({r.node for r in last.ranks}) // 2):
         return None
-    suspects = tuple(
-        Suspect(
-            node,
-            tuple(r.rank for r in behind if r.node == node),
-            0.5,
-            f"{name(r.rank for r in behind if r.node == node)} on {node} completed step "
-            f"{min(steps[r.rank] for r in behind if r.node == node)} while the others completed {most}",
-        )
-        for node in sorted({r.node for r in behind})
-    )
+    suspects = []
+    for node in sorted({r.node for r in behind}):
+        here = tuple(r.rank for r in behind if r.node == node)
+        least = min(steps[rank] for rank in here)
+        why = f"{name(here)} on {node} completed step {least} while the others completed {most}"
+        suspects.append(Suspect(node, here, 0.5, why))
     missing = ("flight recorder or NCCL RAS: who did not join",)
-    return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), suspects, missing=missing)
+    return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), tuple(suspects), missing=missing)

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
 from slurm_robust.localize.stacks.blocking import blocking
-from slurm_robust.localize.stacks.frames import main_thread, own_frames, short_function
+from slurm_robust.localize.stacks.frames import own_frames, short_function
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import Motion, RankMotion, stillness
 from slurm_robust.localize.stacks.place import slow_around
-from slurm_robust.localize.stacks.process_tree import rank_place, rank_process, stopped
+from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process, stopped
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
 from slurm_robust.localize.votes.nccl_ras import judge_ras
 from slurm_robust.localize.votes.outside_collective import judge_outside
@@ -72,13 +72,7 @@ def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
 
 
 def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -> Verdict:
-    """The recorder's verdict with what the stacks know.
-
-    Args:
-        recorded: A verdict of `judge_dumps`.
-        stacks: What the votes on stacks say, None where they say nothing.
-        evidence: With the captures.
-    """
+    """A recorder's verdict with what the votes on stacks say (None where they say nothing)."""
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
@@ -156,8 +150,7 @@ def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
 
     A program that calls a barrier lets all wait until somebody's work is done, mostly rank 0's.
     """
-    stacks = [main_thread(p.threads) for p in map(rank_process, peers) if p is not None]
-    frames = [thread.frames for thread in stacks if thread is not None]
+    frames = [found for found in map(rank_frames, peers) if found is not None]
     around = [bool(slow_around(found, "")) or _in_barrier(found) for found in frames]
     return sum(around) > len(around) / 2
 
@@ -191,7 +184,5 @@ def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCap
     elif rank is not None:
         where = rank_place(rank)
         details.append(f"its stack waits at {where.label}" if where.waits_for_peers else blocking(rank).what)
-    detail = "; ".join(filter(None, details))
-    return replace(
-        suspect, confidence=round(min(confidence, MAX_CONFIDENCE), 3), infrastructure=infrastructure, detail=detail
-    )
+    surer = round(min(confidence, MAX_CONFIDENCE), 3)
+    return replace(suspect, confidence=surer, infrastructure=infrastructure, detail="; ".join(filter(None, details)))

@@ -53,8 +53,7 @@ class WaitGraph:
                 self._edges.setdefault(target, [])
 
     def _point(self, group: ParallelGroup, scopes: Mapping[int, Scope | None]) -> int:
-        known = self._points.get(group)
-        if known is not None:
+        if (known := self._points.get(group)) is not None:
             return known
         point = self._points[group] = -1 - len(self._points)
         absent = [m for m in group.ranks if (s := scopes.get(m)) is None or s.toward or s.kind != group.kind]

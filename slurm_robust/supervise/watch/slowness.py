@@ -6,7 +6,7 @@ import asyncio
 
 from slurm_robust.localize.slow.judge import judge_timings
 from slurm_robust.localize.slow.timings import StepTimings
-from slurm_robust.localize.slow.timings_writer import packed
+from slurm_robust.localize.slow.timings_file import packed
 from slurm_robust.model import Conclusion, Verdict
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState

@@ -8,7 +8,7 @@ from parallel_scenes import BYTEROBUST, GRADIENT_SYNC, TENSOR_GATHER, evidence_o
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import known_groups
-from slurm_robust.localize.votes.dominant import OddRanks, odd_ranks
+from slurm_robust.localize.votes.group import OddRanks, odd_ranks
 
 
 def apart(evidence: Evidence) -> OddRanks:

@@ -10,7 +10,7 @@ from slow_tables import table
 
 from slurm_robust.cli.commands.localize import command
 from slurm_robust.localize.evidence import Evidence
-from slurm_robust.localize.slow.with_hang import judge_slowness, weigh, with_timings
+from slurm_robust.localize.slow.judge import judge_slowness, weigh, with_timings
 from slurm_robust.model import Conclusion, Suspect, Verdict
 
 SLOW = Verdict(Conclusion.CULPRIT, "rank 3 on n1 computes longer", (Suspect("n1", (3,), 0.9, "slow"),))

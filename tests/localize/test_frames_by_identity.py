@@ -5,15 +5,15 @@ from __future__ import annotations
 from localize_scenes import ALL_REDUCE, frames
 
 from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, RankCapture, StackFrame
-from slurm_robust.localize.stacks import identity_cache
 from slurm_robust.localize.stacks.archive import NodeArchive, decode, encode
+from slurm_robust.localize.stacks.frames import MAX_KEPT, by_identity
 
 
 def test_asked_once_for_the_same_object() -> None:
     """The same object and word: one question; an equal object or another word: another one."""
     asked: list[tuple[int, str]] = []
 
-    @identity_cache.by_identity
+    @by_identity
     def question(stack: tuple[StackFrame, ...], word: str) -> int:
         asked.append((len(stack), word))
         return len(stack)
@@ -26,11 +26,11 @@ def test_asked_once_for_the_same_object() -> None:
 def test_an_identity_that_is_used_again_gets_its_own_answer() -> None:
     """Many short-lived stacks, more than are kept: each answer is its own."""
 
-    @identity_cache.by_identity
+    @by_identity
     def first_line(stack: tuple[StackFrame, ...], _: str) -> int:
         return stack[0].line
 
-    assert all(first_line((StackFrame("f", "a.py", n),), "") == n for n in range(2 * identity_cache.MAX_KEPT + 5))
+    assert all(first_line((StackFrame("f", "a.py", n),), "") == n for n in range(2 * MAX_KEPT + 5))
 
 
 def test_equal_frames_of_two_nodes_are_one_object() -> None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from slow_tables import collect
 
 from slurm_robust.localize.slow.timings import Timing
-from slurm_robust.localize.slow.timings_file import read_timings
-from slurm_robust.localize.slow.timings_writer import packed
+from slurm_robust.localize.slow.timings_file import packed, read_timings
 
 SECONDS = st.none() | st.floats(0.001, 1e4)
 
