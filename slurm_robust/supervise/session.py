@@ -6,7 +6,7 @@ A part is given the session and the few values that it needs besides; no part is
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,31 @@ class Inbox:
 
 
 @dataclass
+class Allocation:
+    """The nodes of one run of the job, as far as the supervisor may use them.
+
+    Attributes:
+        all_nodes: As Slurm gave them.
+        evicted: Nodes that no attempt may use any more.
+        silent_nodes: Usable nodes whose agent does not answer.
+    """
+
+    all_nodes: tuple[str, ...]
+    evicted: set[str] = field(default_factory=set)
+    silent_nodes: list[str] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes that were not evicted."""
+        return self.without(())
+
+    def without(self, more: Iterable[str]) -> list[str]:
+        """Nodes that were not evicted, without these."""
+        left_out = self.evicted.union(more)
+        return [n for n in self.all_nodes if n not in left_out]
+
+
+@dataclass
 class Session:
     """One run of the supervisor.
 
@@ -55,6 +80,7 @@ class Session:
         environment: The environment that srun starts from.
         inbox: Takes the agents' messages.
         agents: Started on the nodes of the job.
+        allocation: The nodes of the job.
     """
 
     job: SupervisedJob
@@ -72,9 +98,11 @@ class Session:
     clock: Clock = field(default_factory=Clock)
     inbox: Inbox = field(init=False)
     agents: Agents = field(init=False)
+    allocation: Allocation = field(init=False)
 
     def __post_init__(self) -> None:
         self.inbox = Inbox(self.clock)
+        self.allocation = Allocation(self.job.nodes)
         self.agents = Agents(
             self.job.job_id,
             self.settings.tick_s,

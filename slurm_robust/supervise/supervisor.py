@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from slurm_robust import claim
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.job import batch_script
@@ -48,14 +47,13 @@ class Supervisor:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._allocation = Allocation(session.job.nodes)
         self._launches = 0
         self._store = LineageStore(session)
         self._log = IncidentLog(session)
         self._losses = Losses(session)
-        self._observer = Observer(session, self._allocation)
-        self._handler = IncidentHandler(session, self._allocation, self._log, self._losses, self._observer)
-        self._executor = PlanExecutor(session, self._allocation, self._store, self._log, self._losses)
+        self._observer = Observer(session)
+        self._handler = IncidentHandler(session, self._log, self._losses, self._observer)
+        self._executor = PlanExecutor(session, self._store, self._log, self._losses)
         self._attached_end = AttachedEnd(session)
         attached = session.attached
         name = attached.attempt if attached is not None else ""
@@ -83,7 +81,7 @@ class Supervisor:
         relaunched = self._launches > 1
         self._start = AttemptStart(session, attempt, self._store, seen=seen, relaunched=relaunched)
         self._resumption = Resumption(session, attempt, self._start, self._store, self._log)
-        self._quiet_captures = QuietCaptures(session, attempt, self._allocation)
+        self._quiet_captures = QuietCaptures(session, attempt)
         self._slowness = Slowness(session, attempt)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -107,7 +105,7 @@ class Supervisor:
         if channel is not None and job.requeue_requested and channel.ended is not None:
             # The supervisor before this one was killed while it waited for the requeue.
             return await self._await_requeue(channel)
-        await session.agents.start(self._allocation.nodes, self.attempt.name)
+        await session.agents.start(session.allocation.nodes, self.attempt.name)
         await job.write_claim(resume_step=self.attempt.resume_point.step)
         code: int | None = None
         try:
@@ -209,7 +207,7 @@ class Supervisor:
             self.attempt.resume_point = attempt_settings.look_up(session.checkpoint_dir)
             return
         running = channel.running_attempt
-        self._allocation.evicted = set(channel.evicted)
+        session.allocation.evicted = set(channel.evicted)
         if running:
             # The supervisor before this one was killed; the training goes on, and so does the watch.
             last = running.rpartition(".")[2]
@@ -239,12 +237,12 @@ class Supervisor:
         env = attempt_settings.environment(
             session.environment, name, lineage, resume_point, dumps, command=session.command
         )
-        channel.launch(argv, {**env, **extra}, [], name, sorted(self._allocation.evicted))
+        channel.launch(argv, {**env, **extra}, [], name, sorted(session.allocation.evicted))
         session.agents.watch_attempt(name)
 
     async def _relaunch(self, relaunch: Relaunch) -> None:
         """Start srun again in the allocation."""
-        session, allocation, log = self._session, self._allocation, self._log
+        session, allocation, log = self._session, self._session.allocation, self._log
         assert session.channel is not None
         allocation.evicted |= relaunch.evict
         nodes, used = allocation.nodes, relaunch.nodes_used

@@ -11,10 +11,9 @@ from dataclasses import replace
 from slurm_robust.model import Conclusion, Mode, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
-from slurm_robust.supervise.incident.situation import SituationReader, first_exit, lost_nodes
+from slurm_robust.supervise.incident.situation import first_exit, lost_nodes, read_situation
 from slurm_robust.supervise.launch import srun_refusal
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
@@ -37,11 +36,8 @@ _WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STO
 class IncidentHandler:
     """Handles the incidents of one supervisor."""
 
-    def __init__(
-        self, session: Session, allocation: Allocation, log: IncidentLog, losses: Losses, observer: Observer
-    ) -> None:
+    def __init__(self, session: Session, log: IncidentLog, losses: Losses, observer: Observer) -> None:
         self._session = session
-        self._allocation = allocation
         self._log = log
         self._losses = losses
         self._observer = observer
@@ -196,7 +192,7 @@ class IncidentHandler:
             client = session.job.client
             nodes = await asyncio.to_thread(client.nodes)
             answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
-            self._dead_nodes = lost_nodes(self._allocation.nodes, nodes, answering)
+            self._dead_nodes = lost_nodes(session.allocation.nodes, nodes, answering)
         except SlurmError as error:
             session.folder.log_event("note", f"Slurm could not be asked about the job's nodes: {error}")
             self._dead_nodes = []
@@ -220,9 +216,15 @@ class IncidentHandler:
         overdue: bool = False,
         ended: bool = False,
     ) -> Plan:
-        bad_loss = await self._losses.bad(attempt)
-        reader = SituationReader(self._session, self._allocation, attempt, start)
-        situation = await reader.read(verdict, investigation.failure, self._dead_nodes, bad_loss)
+        situation = await read_situation(
+            self._session,
+            attempt,
+            start,
+            verdict,
+            failure=investigation.failure,
+            dead_nodes=self._dead_nodes,
+            bad_loss=await self._losses.bad(attempt),
+        )
         plan = decide(replace(situation, action_limit_reached=overdue, ended=ended, over=ended and situation.over))
         self._log.update(plan=plan)
         return plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slurm_robust.localize.ranks import name
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 
@@ -15,14 +14,13 @@ _AGENTS_S = 1.0
 class Observer:
     """Brings the state of an attempt up to date, and restarts agents that fell silent."""
 
-    def __init__(self, session: Session, allocation: Allocation) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._allocation = allocation
         self._agents_checked_at = 0.0
 
     async def poll(self, attempt: AttemptState) -> None:
         """Read what is new."""
-        session, nodes = self._session, self._allocation.nodes
+        session = self._session
         attempt.read_outputs()
         attempt.confirm_exits(ended=session.srun_exit_code is not None)
         attempt.note_vanished()
@@ -32,5 +30,5 @@ class Observer:
         now_s = session.clock.monotonic_s()
         if now_s - self._agents_checked_at >= _AGENTS_S:
             self._agents_checked_at = now_s
-            heard = attempt.fleet.heard_at_s
-            self._allocation.silent_nodes = await session.agents.look_after(nodes, heard, SILENT_AGENT_S)
+            nodes, heard = session.allocation.nodes, attempt.fleet.heard_at_s
+            session.allocation.silent_nodes = await session.agents.look_after(nodes, heard, SILENT_AGENT_S)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
@@ -50,7 +49,6 @@ class QuietCaptures:
     Args:
         session: The session.
         attempt: The attempt.
-        allocation: Its nodes.
         investigate: Makes an investigation without an incident.
     """
 
@@ -58,12 +56,10 @@ class QuietCaptures:
         self,
         session: Session,
         attempt: AttemptState,
-        allocation: Allocation,
         investigate: Callable[[Session, AttemptState], Investigation] = Investigation,
     ) -> None:
         self._session = session
         self._attempt = attempt
-        self._allocation = allocation
         self._investigate = investigate
         self._no_rank_at_s = attempt.began_at_s + _NO_RANK_AFTER_S
         self._unmeasured: Investigation | None = None
@@ -80,7 +76,7 @@ class QuietCaptures:
         if not attempt.fleet.ranks and session.srun_exit_code is None and now_s >= self._no_rank_at_s:
             self._no_rank_at_s = now_s + session.settings.action_limit_s
             waited_s, job_id = now_s - attempt.began_at_s, session.job.job_id
-            session.folder.log_event("note", _no_rank(waited_s, job_id, self._allocation.silent_nodes))
+            session.folder.log_event("note", _no_rank(waited_s, job_id, session.allocation.silent_nodes))
         if not attempt.vanished:
             self._vanished, self._captures_of_vanished = None, 0
         elif now_s >= self._vanished_at_s and self._captures_of_vanished <= len(_AFTER_VANISHED_S):
