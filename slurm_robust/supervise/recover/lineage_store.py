@@ -20,6 +20,7 @@ import msgspec
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Failure
+from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.recover.lineage import TALLY_S, Lineage, LineageMemory, Tally
 from slurm_robust.supervise.session import Session
@@ -131,7 +132,9 @@ def place(folder: IncidentFolder, restart: int, launcher: int) -> int:
         launcher: Pid of the launcher.
     """
     path = folder.path / _CALLS_FILE
-    mine = f"{restart} {launcher} {_started(launcher)}"
+    process = procfs.stat(launcher)
+    # With its start, since pids are reused.
+    mine = f"{restart} {launcher} {process.start_ticks if process is not None else 0}"
     if mine not in _lines(path):
         folder.append(_CALLS_FILE, f"{mine}\n")
     calls = [line for line in _lines(path) if line.startswith(f"{restart} ")]
@@ -143,15 +146,6 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _started(pid: int) -> str:
-    """When this process was started, in clock ticks since boot: pids are reused."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return stat[stat.rindex(")") + 2 :].split()[19]
-    except (OSError, ValueError, IndexError):
-        return "0"
 
 
 def load(folder: IncidentFolder) -> LineageMemory:

@@ -18,9 +18,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from slurm_robust.model import EXIT_REQUEUE_WANTED
+from slurm_robust.supervise.agent import procfs
 
 _NAME = "srobust-waits"
 NEXT = "next "
@@ -69,20 +69,11 @@ _SHORTEST_S = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
-def _parent_of(pid: int) -> int:
-    try:
-        # The command may hold spaces and brackets: it ends at the last one.
-        return int(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
 def is_batch_script(pid: int) -> bool:
     """True where a process is a step's task: a child of slurmstepd."""
-    try:
-        return Path(f"/proc/{_parent_of(pid)}/comm").read_text("utf-8", "replace").startswith("slurmstepd")
-    except OSError:
-        return False
+    found = procfs.stat(pid)
+    parent = procfs.stat(found.ppid) if found is not None else None
+    return parent is not None and parent.command.startswith("slurmstepd")
 
 
 def die_with_parent(parent: int) -> None:
