@@ -164,9 +164,7 @@ class DevCluster:
     def wait_ready(self, nodes: Iterable[str] | None = None, *, timeout_s: float = 30) -> None:
         """Wait until slurmctld answers and nodes are up and respond; a drained node counts as up.
 
-        Args:
-            nodes: These; every node whose slurmd runs if not given.
-            timeout_s: How long.
+        Without `nodes` these are all whose slurmd runs.
 
         Raises:
             DevClusterError: they are not ready in this time, or a daemon has ended; with the end of its log.
@@ -198,9 +196,7 @@ class DevCluster:
     def kill_slurmd(self, node: str, processes: bool = True) -> None:
         """A node loses power: SIGKILL for its slurmd, its slurmstepds and its jobs' processes.
 
-        Args:
-            node: Its name.
-            processes: False kills its slurmd alone, as when only that crashes.
+        With `processes` False its slurmd alone, as when only that crashes.
 
         Raises:
             DevClusterError: no such node, or a process did not end.
@@ -276,8 +272,7 @@ class DevCluster:
     def down(self, *, keep: bool = False) -> None:
         """End what the cluster and its jobs started, and remove its folder; may be called repeatedly.
 
-        Args:
-            keep: Leave the folder with logs and configuration.
+        `keep` leaves the folder with logs and configuration.
 
         Raises:
             DevClusterError: something did not end or could not be removed; says what.

@@ -182,13 +182,8 @@ def script(
 ) -> str:
     """`etc/prolog` or `etc/epilog`: slurmd passes no PATH, so all is set here; does nothing without a script.
 
-    Args:
-        which: `prolog` or `epilog`.
-        exports: Environment for the project's script.
-        candidates: Paths of the project's script, best first; searched when it runs.
-        settings: The script's own settings (`env_file`); it ignores variables.
-        log: Its output is added to `<log>.<node>.log`, too.
-        sleep_s: Wait this long first.
+    `candidates` are paths of the project's script, best first, searched when it runs. That script reads `settings`
+    (`env_file`) and ignores variables; its output is added to `<log>.<node>.log`, too.
     """
     lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and runs it."]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in exports.items()]

@@ -49,9 +49,7 @@ class PlugstackLine:
 def check(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
     """Findings about this machine's plugstack.conf and the plugin in it.
 
-    Args:
-        settings: slurm.conf's; nothing is checked where Slurm could not be asked.
-        root: Folder that stands for `/`.
+    Nothing is checked where Slurm could not be asked. `root` is the folder that stands for `/`.
     """
     conf = value(settings, "PlugStackConfig")
     if not conf:

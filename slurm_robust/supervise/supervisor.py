@@ -62,9 +62,7 @@ class Supervisor:
     def _begin_attempt(self, name: str, *, seen: bool = True) -> None:
         """Replace the current attempt.
 
-        Args:
-            name: The new attempt's name.
-            seen: False where it had begun before its output was read.
+        One that is not `seen` had begun before its output was read.
         """
         session = self._session
         sources = AttemptSources(

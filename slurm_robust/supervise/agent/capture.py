@@ -136,11 +136,7 @@ def capture(
 ) -> dict[str, Any]:
     """Take the stacks of every process of `ranks`.
 
-    Args:
-        ranks: As found now.
-        progress: rank → its entry of the archive (`step`, `phase`, `age_s`), where known.
-        options: How.
-        clock: Where times come from.
+    `progress` has each rank's entry of the archive (`step`, `phase`, `age_s`), where known.
 
     Returns:
         The archive as a JSON-able object.

@@ -18,13 +18,7 @@ _ENTRIES_PER_MESSAGE = 8
 
 
 class RankTable:
-    """The ranks of the attempt that is watched.
-
-    Args:
-        target: The job's step that is watched.
-        send: Takes the messages.
-        clock: Where times come from.
-    """
+    """The ranks of the attempt that is watched."""
 
     def __init__(self, target: Target, send: Callable[[messages.FromAgent], None], clock: SystemClock) -> None:
         self.ranks: dict[int, Rank] = {}

@@ -21,10 +21,7 @@ MAX_OPEN = 4096
 def encode(sender: str, number: int, message: dict[str, Any]) -> Iterator[str]:
     """Yield the lines (without newline) that carry `message`.
 
-    Args:
-        sender: Name of the node; no spaces.
-        number: Distinguishes the messages of one sender.
-        message: JSON-able; ASCII escapes are used, so a character is a byte.
+    The sender is a node, without spaces; its messages have different numbers. ASCII escapes make a character a byte.
     """
     body = json.dumps(message, separators=(",", ":"))
     if len(MARK) + len(body) <= LINE_MAX_BYTES:

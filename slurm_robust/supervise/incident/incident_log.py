@@ -34,12 +34,7 @@ class IncidentLog:
     def open(self, attempt: str, fault_at_s: float, text: str, signal: Signal | None = None, **data: Any) -> Incident:
         """Open an incident. One that is still open failed before its first new step.
 
-        Args:
-            attempt: Name of the launch, empty where the step was not launched by us.
-            fault_at_s: When the fault happened, seconds since the epoch.
-            text: The line of the story.
-            signal: What was observed first.
-            data: More facts for the story.
+        `attempt` is empty where the step was not launched by us. `text` and `data` are for the story.
         """
         job, folder = self._session.job, self._session.folder
         if self.current is not None:

@@ -33,10 +33,7 @@ _GRACE_S = 1.0
 class Investigation:
     """The captures of one suspicion, and the verdict on them.
 
-    Args:
-        session: The session.
-        attempt: The attempt that is investigated.
-        log: Its current incident is given times, stacks and verdict; None for quiet captures, which have no incident.
+    The log's current incident is given times, stacks and verdict; quiet captures have no incident and no log.
 
     Attributes:
         captures: The last ones.
@@ -196,11 +193,7 @@ def merge(
 ) -> MergedArchives:
     """Merge the nodes' archives into one capture; an archive that cannot be read counts as missing.
 
-    Args:
-        archives: By node.
-        missing: Nodes that do not answer.
-        at_s: When they were taken.
-        unseen: Living ranks whose stacks did not come.
+    Living ranks whose stacks did not come are `unseen`; nodes that do not answer are `missing`.
     """
     ranks = [RankCapture(r.rank, r.node, (CapturedProcess(r.pid, 0, error=_SLOW),), None) for r in unseen]
     lost = list(missing)

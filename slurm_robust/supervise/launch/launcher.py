@@ -51,10 +51,7 @@ def sent_by_slurm(sender_pid: int) -> bool:
 class Launcher:
     """Runs a command under supervision.
 
-    Args:
-        plain: The argument list to fall back to: the user's srun.
-        supervisor: The argument list of the supervisor process; `{fd}` in it is replaced by the socket's number.
-        clock: Where times come from.
+    `plain` is what to fall back to: the user's srun. `{fd}` in the supervisor's words becomes the socket's number.
     """
 
     def __init__(self, plain: Sequence[str], supervisor: Sequence[str], *, clock: SystemClock = CLOCK) -> None:

@@ -94,10 +94,8 @@ class Lineage:
     def began(self, first: int, offered: int, *, relaunched: bool) -> tuple[Lineage, bool]:
         """What is remembered once an attempt has reported its first step, and whether it started from the beginning.
 
-        Args:
-            first: That step.
-            offered: The step of the checkpoint that the attempt was given, -1 for none.
-            relaunched: It was relaunched in the allocation, without the script.
+        `offered` is the step of the checkpoint that it was given, -1 for none. One that was `relaunched` in the
+        allocation has begun without the script.
         """
         if self.first_step < 0 and offered < 0:
             return replace(self, first_step=first), False
@@ -155,10 +153,7 @@ class LineageMemory:
     def of(self, key: str, claim: Claim, previous: Claim | None) -> Lineage:
         """What the run of this key remembers as it starts.
 
-        Args:
-            key: See `lineage_store`.
-            claim: The job's claim in the Comment, by the run that wrote it last.
-            previous: The same claim; None where it is of no attempt that failed.
+        `claim` is by the run that wrote it last; `previous` is the same, None where it is of no attempt that failed.
         """
         found = self.runs.get(key)
         if previous is not None and self.speaks in ("", key):

@@ -76,12 +76,7 @@ class LineageStore:
     ) -> None:
         """Remember that an attempt has failed.
 
-        Args:
-            before: The lineage, as it compares with the attempt's own numbers.
-            step: How far the attempt came.
-            offered: The step of the checkpoint that it was given, -1 for none.
-            failure: The failure, None where it cannot be compared.
-            in_place: The step is restarted on the same nodes.
+        As in `Lineage.after`; `before` is the lineage, as it compares with the attempt's own numbers.
         """
         self._tally = self._tally.after(before, step, self._session.clock.now_s())
         self.lineage = before.after(step, offered, failure, in_place=in_place)
@@ -125,11 +120,6 @@ def place(folder: IncidentFolder, restart: int, launcher: int) -> int:
     Each run adds a line to a file of the job, in one write: runs that begin together get different places, a launcher
     that was killed keeps its place, and a restarted supervisor finds the place of its launcher. On a full disk the runs
     of an attempt may share a place; the tally then bounds them.
-
-    Args:
-        folder: The job's.
-        restart: The job's restart count.
-        launcher: Pid of the launcher.
     """
     path = folder.path / _CALLS_FILE
     process = procfs.stat(launcher)

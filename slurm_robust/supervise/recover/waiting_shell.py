@@ -79,8 +79,7 @@ def is_batch_script(pid: int) -> bool:
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill us when our parent ends, from now on and across exec.
 
-    Args:
-        parent: Our parent when we started; where it has ended since, we end now.
+    Where our parent has ended since we started, we end now.
     """
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -55,12 +55,8 @@ class AttemptSources:
 class AttemptState:
     """One attempt, as its agents and its output files show it.
 
-    Args:
-        name: Its name, empty for a job that was not started by us.
-        sources: What it is read from.
-        clock: The session's.
-
     Attributes:
+        name: Its name, empty for a job that was not started by us.
         resume_point: The checkpoint that it was given.
         exits: Rank → its end, for ranks that are known to have ended badly.
         vanished: Ranks that are gone while srun runs and reports no end of them: finished, or dead.
@@ -204,13 +200,14 @@ class AttemptState:
         if self.has_progress:
             first = min(r.first_step for r in self.fleet.ranks.values() if r.progress is not None)
             return (first, first) if first >= 0 else None
-        seen = self.counters.first
-        return None if len(seen) < 2 or self.counters.falls else (min(seen), seen[1])
+        seen = self.counters.training.first
+        return None if len(seen) < 2 or self.counters.training.falls else (min(seen), seen[1])
 
     @property
     def one_line_short(self) -> bool:
         """Whether one more log line will show `first_steps`."""
-        return not self.has_progress and not self.counters.falls and len(self.counters.first) == 1
+        training = self.counters.training
+        return not self.has_progress and not training.falls and len(training.first) == 1
 
     @property
     def last_sign_s(self) -> float:

@@ -45,13 +45,8 @@ async def live_captures(
 ) -> AsyncGenerator[LiveCapture, None]:
     """Take the stacks of every rank of a running job, once or repeatedly.
 
-    Args:
-        job: Running.
-        config: For the agents' and the capture's times.
-        timeout_s: For one capture; for the first one with the agents' start.
-        every_s: From one capture to the next; None for a single one. It ends with the job.
-        count: Captures at most; 0 for no limit.
-        clock: Where times come from.
+    The first capture's `timeout_s` counts from the agents' start. The next ones follow every `every_s` (None for a
+    single one), until the job ends or there are `count` of them (0 for no limit).
 
     Raises:
         LiveStacksError: the watch step ended before any agent answered.

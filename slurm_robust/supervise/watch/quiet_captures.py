@@ -46,10 +46,7 @@ class ProvenSuspicion:
 class QuietCaptures:
     """The quiet captures of one attempt.
 
-    Args:
-        session: The session.
-        attempt: The attempt.
-        investigate: Makes an investigation without an incident.
+    `investigate` makes an investigation without an incident.
     """
 
     def __init__(

@@ -103,14 +103,7 @@ def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float) -> list
 
 
 class WatchStep:
-    """Keeps a watch step alive on a set of nodes, and carries messages.
-
-    Args:
-        job_id: The job's raw id.
-        handler: Called with every message of an agent.
-        log: Called with a line of text about the watch step itself.
-        clock: Where times come from.
-    """
+    """Keeps a watch step alive on a set of nodes, and carries messages."""
 
     def __init__(
         self, job_id: int, tick_s: float, handler: Handler, log: Callable[[str], None], *, clock: Clock = CLOCK
