@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slurm_robust.devcluster import conf, daemons, files, machine, members, process, record
-from slurm_robust.devcluster.command import CommandError, RunOptions, run
 from slurm_robust.devcluster.conf import Settings
+from slurm_robust.devcluster.process import CommandError, RunOptions, run
 from slurm_robust.devcluster.record import ClusterRecord
 from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
@@ -145,14 +145,8 @@ class DevCluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the cluster's environment, with its output captured as text.
 
-        Args:
-            args: The command and its arguments.
-            timeout_s: After this it is killed.
-            user: Account to run it as; only root can name another.
-            check: Raise where it does not exit 0.
-            env: Added to the cluster's environment.
-            cwd: Working directory; the cluster's common `work` folder, where every user may write, if not given.
-            input: Its stdin; none if not given.
+        As in `RunOptions`, but `env` is added to the cluster's environment, and without `cwd` the command runs in the
+        cluster's common `work` folder, where every user may write.
 
         Raises:
             CommandError: it failed, and `check` is set.

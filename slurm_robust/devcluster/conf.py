@@ -134,10 +134,7 @@ def robust_yaml(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
         "mode": spec.mode,
         "slurm": {"conf": str(layout.slurm_conf)},
         "standby": {"size": spec.standby},
-        "daemon": {
-            "state_dir": f"{layout.state}/srobustd",
-            "http": {"host": "127.0.0.1", "port": settings.http_port},
-        },
+        "daemon": {"state_dir": f"{layout.state}/srobustd", "http": {"host": "127.0.0.1", "port": settings.http_port}},
         "nodecheck": {
             "kmsg": f"{layout.root}/kmsg/%n",
             "cache_dir": f"{layout.root}/cache/%n",

@@ -31,14 +31,7 @@ ARGUMENTS = {
 
 @dataclass(frozen=True)
 class PlugstackLine:
-    """Our plugin's line of plugstack.conf.
-
-    Attributes:
-        file: The file that contains it.
-        word: `optional` or `required`.
-        path: The plugin, as written there.
-        arguments: The arguments behind it.
-    """
+    """Our plugin's line in this file of plugstack.conf: `optional` or `required`, the plugin and its arguments."""
 
     file: str
     word: str
