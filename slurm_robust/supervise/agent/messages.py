@@ -187,6 +187,7 @@ FromAgent = Union[
     Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
     RasTaken, Cleaned, Flushing, Flushed, Malformed,
 ]  # fmt: skip
+Handler = Callable[[FromAgent], None]
 
 
 class WatchAttempt(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Callable
+from typing import Any
 
 from slurm_robust import progress
 from slurm_robust.supervise.agent import messages, procfs, recorder
@@ -20,7 +20,7 @@ _ENTRIES_PER_MESSAGE = 8
 class RankTable:
     """The ranks of the attempt that is watched."""
 
-    def __init__(self, target: Target, send: Callable[[messages.FromAgent], None], clock: SystemClock) -> None:
+    def __init__(self, target: Target, send: messages.Handler, clock: SystemClock) -> None:
         self.ranks: dict[int, Rank] = {}
         self._node = target.node
         self._finder = ProcessFinder(target, clock)

@@ -24,12 +24,7 @@ class RequestRunner:
     """Runs requests over the ranks of a table."""
 
     def __init__(
-        self,
-        target: Target,
-        table: RankTable,
-        send: Callable[[messages.FromAgent], None],
-        py_spy: str,
-        clock: SystemClock,
+        self, target: Target, table: RankTable, send: messages.Handler, py_spy: str, clock: SystemClock
     ) -> None:
         self._target = target
         self._table = table
