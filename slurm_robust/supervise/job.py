@@ -88,19 +88,9 @@ class SupervisedJob:
         return self.info.ref
 
     @property
-    def job_id(self) -> int:
-        """Its raw id."""
-        return self.ref.job_id
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Nodes of its allocation."""
-        return self.info.nodes
-
-    @property
     def attempt(self) -> Attempt:
         """This run of it."""
-        return Attempt(self.cluster, self.name, self.restart_count, self.info.start_at_s)
+        return Attempt(self.cluster, self.name, self.info.restart_count, self.info.start_at_s)
 
     @property
     def name(self) -> str:
@@ -108,15 +98,10 @@ class SupervisedJob:
         return self.ref.address
 
     @property
-    def restart_count(self) -> int:
-        """How often Slurm had requeued the job before this run."""
-        return self.info.restart_count
-
-    @property
     def requeue_requested(self) -> bool:
         """Whether this very attempt has requested a requeue already, and nobody has withdrawn that."""
         p = self.previous
-        return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.restart_count
+        return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.info.restart_count
 
     def output(self) -> Path | None:
         """The job's output file, where Slurm knows its path."""

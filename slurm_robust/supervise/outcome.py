@@ -9,11 +9,7 @@ from slurm_robust.model import Failure, Plan, Verdict
 
 @dataclass(frozen=True)
 class Exit:
-    """The supervision is over.
-
-    Attributes:
-        code: The exit code for the batch script.
-    """
+    """The supervision is over, with this exit code for the batch script."""
 
     code: int
 

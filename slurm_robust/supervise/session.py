@@ -24,18 +24,6 @@ from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.fleet import Fleet
 
 
-class Inbox:
-    """Passes the agents' messages to the fleet of the current attempt."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.fleet = Fleet("")
-        self._clock = clock
-
-    def receive(self, message: FromAgent) -> None:
-        """Take one agent's message."""
-        self.fleet.feed(message, self._clock.now_s())
-
-
 @dataclass
 class Allocation:
     """The nodes of one run of the job, as far as the supervisor may use them.
@@ -78,7 +66,7 @@ class Session:
         layout: Parallel sizes that the user gave.
         layout_order: The order in which they count ranks, empty for Megatron's.
         environment: The environment that srun starts from.
-        inbox: Takes the agents' messages.
+        fleet: Of the current attempt; it takes the agents' messages.
         agents: Started on the nodes of the job.
         allocation: The nodes of the job.
     """
@@ -96,20 +84,23 @@ class Session:
     layout_order: str = ""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = field(default_factory=Clock)
-    inbox: Inbox = field(init=False)
+    fleet: Fleet = field(default_factory=lambda: Fleet(""))
     agents: Agents = field(init=False)
     allocation: Allocation = field(init=False)
 
     def __post_init__(self) -> None:
-        self.inbox = Inbox(self.clock)
-        self.allocation = Allocation(self.job.nodes)
+        self.allocation = Allocation(self.job.info.nodes)
         self.agents = Agents(
-            self.job.job_id,
+            self.job.ref.job_id,
             self.settings.tick_s,
-            self.inbox.receive,
+            self.receive,
             lambda text: self.folder.log_event("note", text),
             clock=self.clock,
         )
+
+    def receive(self, message: FromAgent) -> None:
+        """Take one agent's message."""
+        self.fleet.feed(message, self.clock.now_s())
 
     @property
     def settings(self) -> SuperviseConfig:

@@ -14,7 +14,7 @@ from slurm_robust.model import EXIT_STOPPED_FOR_GOOD
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.job import batch_script
-from slurm_robust.supervise.launch import attempt_settings, other_restarters
+from slurm_robust.supervise.launch import attempt_settings, messages, other_restarters
 from slurm_robust.supervise.launch.channel import Channel
 from slurm_robust.supervise.launch.srun_command import first_launch, labels_lines
 from slurm_robust.supervise.outcome import ExecutePlan, Outcome, Relaunch
@@ -26,9 +26,8 @@ from slurm_robust.supervise.recover.requeue_wait import WaitPhase
 from slurm_robust.supervise.recover.resumption import Resumption
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
-from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
+from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState, Observer
 from slurm_robust.supervise.watch.losses import Losses
-from slurm_robust.supervise.watch.observer import Observer
 from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
 from slurm_robust.supervise.watch.slowness import Slowness
 from slurm_robust.supervise.watch.suspicion import SilenceLevel
@@ -66,8 +65,8 @@ class Supervisor:
         """
         session = self._session
         sources = AttemptSources(
-            session.job.job_id,
-            session.job.nodes,
+            session.job.ref.job_id,
+            session.job.info.nodes,
             session.output_files,
             session.layout,
             session.layout_order,
@@ -75,7 +74,7 @@ class Supervisor:
             labelled=session.command is not None and labels_lines(session.command, session.environment),
         )
         self.attempt = attempt = AttemptState(name, sources, session.clock)
-        session.inbox.fleet = attempt.fleet
+        session.fleet = attempt.fleet
         relaunched = self._launches > 1
         self._start = AttemptStart(session, attempt, self._store, seen=seen, relaunched=relaunched)
         self._resumption = Resumption(session, attempt, self._start, self._store, self._log)
@@ -187,7 +186,7 @@ class Supervisor:
     def _report_other_restarters(self) -> None:
         """Report other programs that restart this job, in its first run."""
         session = self._session
-        if session.command is not None and not session.job.restart_count:
+        if session.command is not None and not session.job.info.restart_count:
             for text in other_restarters.found(session.command.command, session.environment, batch_script()):
                 session.folder.log_event("note", f"another restarter: {text}")
 
@@ -197,7 +196,7 @@ class Supervisor:
         """Name of the nth launch of this run of the job."""
         # The launcher's pid tells the runs of one script apart; a supervisor that is started anew has the same parent.
         job = self._session.job
-        return f"{job.name.replace('+', '_')}.{job.restart_count}.{os.getppid()}.{launch}"
+        return f"{job.name.replace('+', '_')}.{job.info.restart_count}.{os.getppid()}.{launch}"
 
     def _launch_first(self) -> None:
         session, channel = self._session, self._session.channel
@@ -226,16 +225,17 @@ class Supervisor:
         if resume_point.path is not None:
             text = f"step {resume_point.step} is verified: {resume_point.path}"
             folder.log_event("checkpoint", text, step=resume_point.step)
-        heard = session.inbox.fleet.heard_at_s
+        heard = session.fleet.heard_at_s
         self._begin_attempt(name)
         self.attempt.resume_point = resume_point
-        session.inbox.fleet.heard_at_s = heard  # the agents stay; only their attempt is new
+        session.fleet.heard_at_s = heard  # the agents stay; only their attempt is new
         dumps = folder.subfolder("fr")  # PyTorch does not create it, and writes no dump without it
         lineage = self._store.lineage.id
         env = attempt_settings.environment(
             session.environment, name, lineage, resume_point, dumps, command=session.command
         )
-        channel.launch(argv, {**env, **extra}, [], name, sorted(session.allocation.evicted))
+        evicted = tuple(sorted(session.allocation.evicted))
+        channel.launch(messages.LaunchSrun(name, tuple(argv), {**env, **extra}, (), evicted))
         session.agents.watch_attempt(name)
 
     async def _relaunch(self, relaunch: Relaunch) -> None:

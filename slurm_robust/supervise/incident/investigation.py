@@ -19,9 +19,8 @@ from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState
 from slurm_robust.supervise.watch.fleet import RankInfo
-from slurm_robust.supervise.watch.observer import SILENT_AGENT_S
 
 _POLL_S = 0.02
 _KEPT_CAPTURES = 8
@@ -176,12 +175,7 @@ class Investigation:
 
 
 class MergedArchives(NamedTuple):
-    """One capture, merged from the archives of all nodes.
-
-    Attributes:
-        recorder: Flight-recorder dumps, by rank.
-        problems: A sentence for each dump that could not be used.
-    """
+    """One capture of all nodes, flight-recorder dumps by rank, and a sentence for each dump that could not be used."""
 
     capture: Capture
     recorder: dict[int, RankDump]

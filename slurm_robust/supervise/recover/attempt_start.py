@@ -35,13 +35,7 @@ def resumes_by_itself(command: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class StartedOver:
-    """The program has started from the beginning again.
-
-    Attributes:
-        step: Where it began.
-        reached: The step that the training had reached.
-        text: A sentence about it, with what to do.
-    """
+    """The program has started again from this step, after the training had reached a later one; says what to do."""
 
     step: int
     reached: int

@@ -72,11 +72,8 @@ class Lineage:
     def after(self, step: int, start_step: int, failure: Failure | None, *, in_place: bool) -> Lineage:
         """What is remembered once an attempt has ended.
 
-        Args:
-            step: How far it came.
-            start_step: The checkpoint it started from, -1 for none.
-            failure: The failure, None where it cannot be compared.
-            in_place: The step is restarted on the same nodes.
+        `start_step` is the checkpoint that it started from, -1 for none; `failure` is None where it cannot be compared.
+        With `in_place` the step is restarted on the same nodes.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_robust.config import SuperviseConfig
+from slurm_robust.localize import ranks as rank_names
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
+from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
 from slurm_robust.supervise.watch.last_words import LastWords
 from slurm_robust.supervise.watch.log_steps import Counters
@@ -22,6 +24,9 @@ from slurm_robust.supervise.watch.output import OutputFile
 from slurm_robust.supervise.watch.suspicion import Assessment, RankProgress, assess, own_limit_s
 from slurm_robust.supervise.watch.task_exits import TaskExits
 
+SILENT_AGENT_S = 7.0
+"""Three heartbeats: after this long without one, an agent counts as silent."""
+_AGENTS_S = 1.0
 _LAST_LINES = 120
 _LAST_WORDS_S = 30.0
 """Lines from this long before the first exit count too: a thousand ranks print many last lines."""
@@ -231,3 +236,27 @@ class AttemptState:
         if not ranks and self._log_step is not None:
             ranks = [RankProgress(-1, self._log_step[0], "train", self._log_step[1])]
         return assess(ranks, self.fleet.steps, self._clock.now_s(), config)
+
+
+class Observer:
+    """Brings the state of an attempt up to date, and restarts agents that fell silent. It decides nothing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._agents_checked_at = 0.0
+
+    async def poll(self, attempt: AttemptState) -> None:
+        """Read what is new."""
+        session = self._session
+        attempt.read_outputs()
+        attempt.confirm_exits(ended=session.srun_exit_code is not None)
+        attempt.note_vanished()
+        if restarted := attempt.restarted_inside():
+            who = rank_names.name(restarted)
+            text = f"{who} started anew inside the step, by their parent (torchrun?): the attempt goes on"
+            session.folder.log_event("note", text, ranks=restarted)
+        now_s = session.clock.monotonic_s()
+        if now_s - self._agents_checked_at >= _AGENTS_S:
+            self._agents_checked_at = now_s
+            nodes, heard = session.allocation.nodes, attempt.fleet.heard_at_s
+            session.allocation.silent_nodes = await session.agents.look_after(nodes, heard, SILENT_AGENT_S)

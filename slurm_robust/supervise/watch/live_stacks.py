@@ -21,13 +21,7 @@ class LiveStacksError(Exception):
 
 @dataclass(frozen=True)
 class LiveCapture:
-    """One capture.
-
-    Attributes:
-        round: 1 for the first.
-        archives: Of each node that answered (JSON).
-        missing: The nodes that did not answer in time.
-    """
+    """One capture, counted from 1: the archive (JSON) of each node, and the nodes that did not answer in time."""
 
     round: int
     archives: dict[str, bytes]

@@ -26,13 +26,9 @@ _NO_RANK_AFTER_S = 300.0
 
 @dataclass(frozen=True)
 class ProvenSuspicion:
-    """What quiet captures have proven.
+    """What quiet captures have proven: the time of the fault, the story's line about it, and what was observed.
 
     Attributes:
-        investigation: Their captures.
-        fault_at_s: When the fault happened, seconds since the epoch.
-        text: The story's line about it.
-        signal: What was observed.
         finished: Ranks are known to have ended with exit code 0; whether others wait for them is still to be judged.
     """
 
@@ -72,7 +68,7 @@ class QuietCaptures:
         session, attempt, now_s = self._session, self._attempt, self._session.clock.now_s()
         if not attempt.fleet.ranks and session.srun_exit_code is None and now_s >= self._no_rank_at_s:
             self._no_rank_at_s = now_s + session.settings.action_limit_s
-            waited_s, job_id = now_s - attempt.began_at_s, session.job.job_id
+            waited_s, job_id = now_s - attempt.began_at_s, session.job.ref.job_id
             session.folder.log_event("note", _no_rank(waited_s, job_id, session.allocation.silent_nodes))
         if not attempt.vanished:
             self._vanished, self._captures_of_vanished = None, 0
