@@ -88,6 +88,16 @@ class SupervisedJob:
         return self.info.ref
 
     @property
+    def job_id(self) -> int:
+        """Its raw id."""
+        return self.ref.job_id
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes of its allocation."""
+        return self.info.nodes
+
+    @property
     def attempt(self) -> Attempt:
         """This run of it."""
         return Attempt(self.cluster, self.name, self.info.restart_count, self.info.start_at_s)
@@ -96,6 +106,11 @@ class SupervisedJob:
     def name(self) -> str:
         """Its name in paths, as in `slurm-%A_%a.out`."""
         return self.ref.address
+
+    @property
+    def restart_count(self) -> int:
+        """How often Slurm had requeued the job before this run."""
+        return self.info.restart_count
 
     @property
     def requeue_requested(self) -> bool:

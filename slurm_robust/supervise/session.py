@@ -89,9 +89,9 @@ class Session:
     allocation: Allocation = field(init=False)
 
     def __post_init__(self) -> None:
-        self.allocation = Allocation(self.job.info.nodes)
+        self.allocation = Allocation(self.job.nodes)
         self.agents = Agents(
-            self.job.ref.job_id,
+            self.job.job_id,
             self.settings.tick_s,
             self.receive,
             lambda text: self.folder.log_event("note", text),

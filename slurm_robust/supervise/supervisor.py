@@ -65,8 +65,8 @@ class Supervisor:
         """
         session = self._session
         sources = AttemptSources(
-            session.job.ref.job_id,
-            session.job.info.nodes,
+            session.job.job_id,
+            session.job.nodes,
             session.output_files,
             session.layout,
             session.layout_order,
@@ -186,7 +186,7 @@ class Supervisor:
     def _report_other_restarters(self) -> None:
         """Report other programs that restart this job, in its first run."""
         session = self._session
-        if session.command is not None and not session.job.info.restart_count:
+        if session.command is not None and not session.job.restart_count:
             for text in other_restarters.found(session.command.command, session.environment, batch_script()):
                 session.folder.log_event("note", f"another restarter: {text}")
 
@@ -196,7 +196,7 @@ class Supervisor:
         """Name of the nth launch of this run of the job."""
         # The launcher's pid tells the runs of one script apart; a supervisor that is started anew has the same parent.
         job = self._session.job
-        return f"{job.name.replace('+', '_')}.{job.info.restart_count}.{os.getppid()}.{launch}"
+        return f"{job.name.replace('+', '_')}.{job.restart_count}.{os.getppid()}.{launch}"
 
     def _launch_first(self) -> None:
         session, channel = self._session, self._session.channel

@@ -213,16 +213,12 @@ class IncidentHandler:
         overdue: bool = False,
         ended: bool = False,
     ) -> ExecutePlan:
+        bad_loss, failure = await self._losses.bad(attempt), investigation.failure
         situation = await read_situation(
-            self._session,
-            attempt,
-            start,
-            verdict,
-            failure=investigation.failure,
-            dead_nodes=self._dead_nodes,
-            bad_loss=await self._losses.bad(attempt),
+            self._session, attempt, start, verdict, failure=failure, dead_nodes=self._dead_nodes
         )
-        plan = decide(replace(situation, action_limit_reached=overdue, ended=ended, over=ended and situation.over))
+        over = ended and situation.over
+        plan = decide(replace(situation, bad_loss=bad_loss, action_limit_reached=overdue, ended=ended, over=over))
         self._log.update(plan=plan)
         return ExecutePlan(verdict, plan, investigation.failure)
 

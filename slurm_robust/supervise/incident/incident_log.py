@@ -44,7 +44,7 @@ class IncidentLog:
             self.add_note("The attempt that followed failed before its first new step.")
             self.save()
         now_s = self._session.clock.now_s()
-        name = f"{job.name.replace('+', '_')}-r{job.info.restart_count}-{int(now_s)}"
+        name = f"{job.name.replace('+', '_')}-r{job.restart_count}-{int(now_s)}"
         self.current = Incident(
             name, job.name, attempt or job.attempt.key, now_s, signals=() if signal is None else (signal,)
         )

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Sequence
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Failure, Verdict
-from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.decide import JobFacts, Situation
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.incident import full_disk
@@ -39,12 +38,11 @@ async def read_situation(
     *,
     failure: Failure | None,
     dead_nodes: Sequence[str],
-    bad_loss: BadLoss | None,
 ) -> Situation:
-    """Describe a silent attempt to the policy; `ended` and `action_limit_reached` are the caller's to set.
+    """Describe a silent attempt to the policy; the bad loss, `ended` and `action_limit_reached` are the caller's.
 
-    `failure` is None where it cannot be compared with others, `bad_loss` where nothing is wrong with the loss.
-    `dead_nodes` are those that Slurm calls down, or not responding where their agent does not answer either.
+    `failure` is None where it cannot be compared with others. `dead_nodes` are those that Slurm calls down, or not
+    responding where their agent does not answer either.
     """
     job, settings, fleet, nodes = session.job.info, session.settings, attempt.fleet, session.allocation.nodes
     command = session.command if session.channel is not None else None
@@ -71,7 +69,6 @@ async def read_situation(
         restarts_in_place=known.restarts_in_place,
         fruitless=start.fruitless,
         fruitless_limit=settings.fruitless_attempts,
-        bad_loss=bad_loss,
         full_disk=await _full_disk(session, attempt, failure),
         failed_launches=start.failed_launches,
         failed_launches_limit=settings.fruitless_launches_per_hour,

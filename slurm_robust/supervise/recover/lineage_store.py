@@ -109,7 +109,7 @@ def _key(session: Session) -> str:
     """Tells this training from others of its script, in each attempt of the job."""
     if session.command is not None:
         # The launcher started us: its place is ours, also for a supervisor that was restarted.
-        return f"run {place(session.folder, session.job.info.restart_count, os.getppid())}"
+        return f"run {place(session.folder, session.job.restart_count, os.getppid())}"
     # Slurm numbers the steps of a script alike in each attempt.
     return session.attached.attempt if session.attached is not None else ""
 

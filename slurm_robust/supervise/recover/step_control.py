@@ -132,7 +132,7 @@ def _wait(session: Session, wanted: claim.Claim, phase: WaitPhase) -> RequeueWai
     settings, now_s = session.settings, session.clock.now_s()
     return RequeueWait(
         ref=session.job.ref,
-        restart=session.job.info.restart_count,
+        restart=session.job.restart_count,
         incident=wanted.incident,
         evict=wanted.evict,
         folder=str(session.folder.path),

@@ -68,7 +68,7 @@ class QuietCaptures:
         session, attempt, now_s = self._session, self._attempt, self._session.clock.now_s()
         if not attempt.fleet.ranks and session.srun_exit_code is None and now_s >= self._no_rank_at_s:
             self._no_rank_at_s = now_s + session.settings.action_limit_s
-            waited_s, job_id = now_s - attempt.began_at_s, session.job.ref.job_id
+            waited_s, job_id = now_s - attempt.began_at_s, session.job.job_id
             session.folder.log_event("note", _no_rank(waited_s, job_id, session.allocation.silent_nodes))
         if not attempt.vanished:
             self._vanished, self._captures_of_vanished = None, 0
