@@ -226,7 +226,6 @@ class RunOptions:
 
     Attributes:
         env: Its whole environment.
-        cwd: Its working directory.
         timeout_s: After this it is killed.
         user: Account to run it as; only root can name another.
         check: Raise where it does not exit 0.

@@ -32,7 +32,6 @@ class Relaunch:
     """The attempt has ended, and srun is to be started again in the allocation.
 
     Attributes:
-        argv: srun's arguments.
         evict: Nodes of the allocation that no attempt may use from now on.
         nodes_used: How many nodes the training needs; 0 where only the user's own options say.
     """

@@ -54,9 +54,7 @@ class Session:
     """One run of the supervisor.
 
     Attributes:
-        job: The supervised job.
         config: The site's choices, with the user's options over them.
-        folder: The incident folder.
         channel: To the launcher; None where somebody else started the training step (`srobust attach`).
         command: The user's command line; None as above.
         attached: The one step that is watched, where it is not ours; None for all of the job.
@@ -68,7 +66,6 @@ class Session:
         environment: The environment that srun starts from.
         fleet: Of the current attempt; it takes the agents' messages.
         agents: Started on the nodes of the job.
-        allocation: The nodes of the job.
     """
 
     job: SupervisedJob

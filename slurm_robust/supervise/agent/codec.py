@@ -20,11 +20,8 @@ Message = TypeVar("Message")
 class Codec(Generic[Message]):
     """Knows the messages that travel in one direction.
 
-    Args:
-        tag: Key under which an object names its kind.
-        kinds: Kind → the class of its messages.
-        keys: Field → its key in the object, where that is another word.
-        readers: Type, as fields are annotated with it → what reads such a value.
+    An object names its kind under `tag`. `keys` has the fields whose key is another word, `readers` what reads a value
+    of a type, by its annotation.
     """
 
     def __init__(

@@ -40,7 +40,6 @@ class AttemptSources:
 
     Attributes:
         job_id: The job's raw id, as Slurm's messages name it.
-        nodes: Nodes of the allocation.
         paths: The job's output files, read from their present end on.
         layout: Parallel sizes that the user gave.
         layout_order: The order in which they count ranks, empty for Megatron's.
