@@ -77,7 +77,7 @@ class _StageAgents(Agents):
     """Sends to the agents of a stage."""
 
     def __init__(self, session: Session, send: Callable[[messages.ToAgent], None]) -> None:
-        super().__init__(session.job.ref.job_id, 0.5, session.inbox.receive, lambda _: None)
+        super().__init__(session.job.ref.job_id, 0.5, session.receive, lambda _: None)
         self._to_all = send
 
     def send(self, message: messages.ToAgent) -> None:

@@ -19,7 +19,7 @@ from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.model import Conclusion, Incident, Verdict
 from slurm_robust.slurm.values import expand
 from slurm_robust.supervise.incident.incident_folder import STORY_FILE
-from slurm_robust.supervise.incident.incident_page import load
+from slurm_robust.supervise.incident.incident_log import load
 
 NODES = 8
 SUPERVISE = {

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slurm_robust.devcluster import conf, daemons, files, machine, members, process, record
-from slurm_robust.devcluster.command import CommandError, CommandOptions, run
 from slurm_robust.devcluster.conf import Settings
+from slurm_robust.devcluster.process import CommandError, CommandOptions, run
 from slurm_robust.devcluster.record import ClusterRecord
 from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
@@ -145,14 +145,8 @@ class DevCluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the cluster's environment, with its output captured as text.
 
-        Args:
-            args: The command and its arguments.
-            timeout_s: After this it is killed.
-            user: Account to run it as; only root can name another.
-            check: Raise where it does not exit 0.
-            env: Added to the cluster's environment.
-            cwd: Working directory; the cluster's common `work` folder, where every user may write, if not given.
-            input: Its stdin; none if not given.
+        As in `CommandOptions`, but `env` is added to the cluster's environment, and without `cwd` the command runs in the
+        cluster's common `work` folder, where every user may write.
 
         Raises:
             CommandError: it failed, and `check` is set.
@@ -164,9 +158,7 @@ class DevCluster:
     def wait_ready(self, nodes: Iterable[str] | None = None, *, timeout_s: float = 30) -> None:
         """Wait until slurmctld answers and nodes are up and respond; a drained node counts as up.
 
-        Args:
-            nodes: These; every node whose slurmd runs if not given.
-            timeout_s: How long.
+        Without `nodes` these are all whose slurmd runs.
 
         Raises:
             DevClusterError: they are not ready in this time, or a daemon has ended; with the end of its log.
@@ -198,9 +190,7 @@ class DevCluster:
     def kill_slurmd(self, node: str, processes: bool = True) -> None:
         """A node loses power: SIGKILL for its slurmd, its slurmstepds and its jobs' processes.
 
-        Args:
-            node: Its name.
-            processes: False kills its slurmd alone, as when only that crashes.
+        With `processes` False its slurmd alone, as when only that crashes.
 
         Raises:
             DevClusterError: no such node, or a process did not end.
@@ -276,8 +266,7 @@ class DevCluster:
     def down(self, *, keep: bool = False) -> None:
         """End what the cluster and its jobs started, and remove its folder; may be called repeatedly.
 
-        Args:
-            keep: Leave the folder with logs and configuration.
+        `keep` leaves the folder with logs and configuration.
 
         Raises:
             DevClusterError: something did not end or could not be removed; says what.

@@ -134,10 +134,7 @@ def robust_yaml(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
         "mode": spec.mode,
         "slurm": {"conf": str(layout.slurm_conf)},
         "standby": {"size": spec.standby},
-        "daemon": {
-            "state_dir": f"{layout.state}/srobustd",
-            "http": {"host": "127.0.0.1", "port": settings.http_port},
-        },
+        "daemon": {"state_dir": f"{layout.state}/srobustd", "http": {"host": "127.0.0.1", "port": settings.http_port}},
         "nodecheck": {
             "kmsg": f"{layout.root}/kmsg/%n",
             "cache_dir": f"{layout.root}/cache/%n",
@@ -182,13 +179,8 @@ def script(
 ) -> str:
     """`etc/prolog` or `etc/epilog`: slurmd passes no PATH, so all is set here; does nothing without a script.
 
-    Args:
-        which: `prolog` or `epilog`.
-        exports: Environment for the project's script.
-        candidates: Paths of the project's script, best first; searched when it runs.
-        settings: The script's own settings (`env_file`); it ignores variables.
-        log: Its output is added to `<log>.<node>.log`, too.
-        sleep_s: Wait this long first.
+    `candidates` are paths of the project's script, best first, searched when it runs. That script reads `settings`
+    (`env_file`) and ignores variables; its output is added to `<log>.<node>.log`, too.
     """
     lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and runs it."]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in exports.items()]

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_robust import config
 from slurm_robust.devcluster import conf, files, machine, members, process, record
-from slurm_robust.devcluster.command import CommandOptions, run
-from slurm_robust.devcluster.process import Command
+from slurm_robust.devcluster.process import Command, CommandOptions, run
 from slurm_robust.devcluster.record import ClusterRecord
 from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
 _FOREIGN = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SROBUST_", "MUNGE_")
 _UP = frozenset({"idle", "allocated", "mixed", "completing", "reserved", "drained", "draining", "planned", "maint"})
 _POLL_S = 0.05
-
-
-@dataclass(frozen=True)
-class DaemonRole:
-    """A daemon: its name in the record, and its command."""
-
-    name: str
-    command: Command
 
 
 def environment(paths: ClusterPaths) -> dict[str, str]:
@@ -39,7 +30,8 @@ def environment(paths: ClusterPaths) -> dict[str, str]:
 def choose(spec: Spec, name: str) -> tuple[str, str, list[str]]:
     """Authentication, process tracking, and notices about what is missing."""
     notices = []
-    auth: str = spec.auth or ("munge" if machine.munge_here() else "none")
+    # Only starting munged shows whether it runs.
+    auth: str = spec.auth or ("munge" if shutil.which("munged", path=machine.search_path()) else "none")
     if spec.auth is None and auth == "none":
         notices.append("auth/none: munge is not installed. Any user of this machine can then speak as any other.")
     root = os.geteuid() == 0
@@ -54,29 +46,29 @@ def choose(spec: Spec, name: str) -> tuple[str, str, list[str]]:
     return auth, proctrack, notices
 
 
-def _role(now: ClusterRecord, name: str, argv: tuple[str, ...], log: str, cwd: Path) -> DaemonRole:
+def _role(now: ClusterRecord, name: str, argv: tuple[str, ...], log: str, cwd: Path) -> Command:
     values = environment(now.layout) | {members.MARK: str(now.directory)}
-    return DaemonRole(name, Command(argv, values, now.layout.log / log, cwd))
+    return Command(name, argv, values, now.layout.log / log, cwd)
 
 
-def slurmctld(now: ClusterRecord) -> DaemonRole:
+def slurmctld(now: ClusterRecord) -> Command:
     """The controller."""
     return _role(now, "slurmctld", (machine.command("slurmctld"), "-D"), "slurmctld.out", now.layout.run)
 
 
-def slurmd(now: ClusterRecord, node: str) -> DaemonRole:
+def slurmd(now: ClusterRecord, node: str) -> Command:
     """A node."""
     argv = (machine.command("slurmd"), "-D", "-N", node)
     return _role(now, f"slurmd.{node}", argv, f"slurmd.{node}.out", now.layout.spool(node))
 
 
-def srobustd(now: ClusterRecord) -> DaemonRole:
+def srobustd(now: ClusterRecord) -> Command:
     """The project's own daemon."""
     argv = (sys.executable, "-m", "slurm_robust.cli.main", "daemon", "--config", str(now.layout.robust_yaml))
     return _role(now, "srobustd", argv, "srobustd.log", now.layout.run)
 
 
-def start(now: ClusterRecord, roles: list[DaemonRole]) -> None:
+def start(now: ClusterRecord, roles: list[Command]) -> None:
     """Start daemons and add them to the record.
 
     Raises:
@@ -86,7 +78,7 @@ def start(now: ClusterRecord, roles: list[DaemonRole]) -> None:
         for role in roles:
             if (old := table.get(role.name)) and old.alive:
                 raise DevClusterError(f"{role.name} runs already, as pid {old.pid}")
-        for role, started in zip(roles, process.launch([role.command for role in roles]), strict=True):
+        for role, started in zip(roles, process.launch(roles), strict=True):
             table[role.name] = started
 
 
@@ -118,7 +110,7 @@ def start_munged(now: ClusterRecord, *, timeout_s: float = 5) -> str:
     deadline_s = time.monotonic() + timeout_s
     while not (layout.munge / "socket").exists():
         if "munged" not in record.read(now.directory).live():
-            end = _tail(role.command.log, 3)
+            end = _tail(role.log, 3)
             return f"munged ended: {end.rpartition('Error: ')[2].strip() or end}"  # without the lines of its start
         if time.monotonic() > deadline_s:
             kill(now, "munged", signal.SIGKILL)

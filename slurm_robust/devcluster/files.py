@@ -123,10 +123,8 @@ def exports(layout: ClusterPaths) -> dict[str, str]:
 def append_kmsg(path: Path, text: str, *, priority: int = 4) -> None:
     """Add records to a scripted kernel log, as /dev/kmsg shows them: `priority,number,microseconds,-;text`.
 
-    Args:
-        path: The node's log.
-        text: One message a line; a line that already has the whole form is written unchanged.
-        priority: 3 error, 4 warning (what NVIDIA's driver uses for an XID), 6 information.
+    Each line is a message; one that already has the whole form is written unchanged. Priorities are 3 error, 4 warning
+    (what NVIDIA's driver uses for an XID), 6 information.
     """
     number = len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
     with path.open("a", encoding="utf-8") as log:

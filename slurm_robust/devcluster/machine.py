@@ -61,11 +61,6 @@ def slurm_version() -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def munge_here() -> bool:
-    """Whether munged is installed; only starting it shows whether it runs."""
-    return shutil.which("munged", path=search_path()) is not None
-
-
 def cgroup_works(name: str) -> bool:
     """Whether proctrack/cgroup can work: makes a freezer cgroup, moves a process into it, removes it.
 

@@ -1,16 +1,23 @@
-"""Processes of a devcluster: started so that they outlive us, found again, and not confused with others."""
+"""Processes of a devcluster: started so that they outlive us, found again, and not confused with others.
+
+A command (`run`) is waited for; its output becomes part of the error where it fails.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from slurm_robust.devcluster.spec import DevClusterError
 
@@ -120,17 +127,8 @@ def working_directory(pid: int) -> str:
 
 def every_pid() -> Iterator[int]:
     """The pids of this machine without our own and our ancestors': those are never part of a cluster."""
-    ours = set(_lineage(os.getpid()))
-    for entry in os.scandir(PROC):
-        if entry.name.isdigit() and int(entry.name) not in ours:
-            yield int(entry.name)
-
-
-def _lineage(pid: int) -> Iterator[int]:
-    while pid > 0:
-        yield pid
-        stat = read_stat(pid)
-        pid = stat.parent if stat else 0
+    ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    return (pid for pid in psutil.pids() if pid not in ours)
 
 
 def descendants(roots: Iterable[int]) -> set[int]:
@@ -151,8 +149,9 @@ def descendants(roots: Iterable[int]) -> set[int]:
 
 @dataclass(frozen=True)
 class Command:
-    """A daemon to be started: its arguments, environment, log and working directory."""
+    """A daemon to be started: its name in the record, arguments, environment, log and working directory."""
 
+    name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     log: Path
@@ -190,10 +189,7 @@ def end(
 ) -> list[ClusterProcess]:
     """End the processes that `find` returns, until it returns none: jobs fork while they are being killed.
 
-    Args:
-        find: The processes to end; called again and again.
-        grace_s: How long SIGTERM may take before SIGKILL; 0 kills at once.
-        timeout_s: When to give up.
+    SIGTERM may take `grace_s` before SIGKILL; 0 kills at once.
 
     Returns:
         Those that still live (uninterruptible, or we may not signal them).
@@ -215,3 +211,63 @@ def end(
                 process.signal(signal.SIGTERM)
                 asked.add(process)
         time.sleep(0.02)
+
+
+class CommandError(subprocess.CalledProcessError):
+    """A command in the devcluster failed; the text contains its output."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self.stdout or ''}{self.stderr or ''}"
+
+
+@dataclass(frozen=True)
+class CommandOptions:
+    """How a command runs.
+
+    Attributes:
+        env: Its whole environment.
+        timeout_s: After this it is killed.
+        user: Account to run it as; only root can name another.
+        check: Raise where it does not exit 0.
+        stdin: Text for its stdin; None for no input.
+    """
+
+    env: Mapping[str, str]
+    cwd: str | os.PathLike[str]
+    timeout_s: float = 30
+    user: str | None = None
+    check: bool = True
+    stdin: str | None = None
+
+
+def run(args: Sequence[str | os.PathLike[str]], options: CommandOptions) -> subprocess.CompletedProcess[str]:
+    """Run a command, with its output captured as text.
+
+    Raises:
+        CommandError: it failed, and `check` is set.
+        DevClusterError: there is no such account.
+        subprocess.TimeoutExpired: it took too long.
+    """
+    values, user = dict(options.env), options.user
+    more: dict[str, Any] = {"stdin": subprocess.DEVNULL} if options.stdin is None else {"input": options.stdin}
+    if user is not None:
+        try:
+            account = pwd.getpwnam(user)
+        except KeyError:
+            raise DevClusterError(f"{user}: no such account on this machine") from None
+        values |= {"USER": user, "LOGNAME": user, "HOME": account.pw_dir}
+        groups = os.getgrouplist(user, account.pw_gid)
+        more |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": groups}
+    done = subprocess.run(
+        [os.fspath(word) for word in args],
+        env=values,
+        cwd=options.cwd,
+        timeout=options.timeout_s,
+        capture_output=True,
+        text=True,
+        check=False,
+        **more,
+    )
+    if options.check and done.returncode:
+        raise CommandError(done.returncode, done.args, done.stdout, done.stderr)
+    return done

@@ -22,10 +22,7 @@ _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 def check(settings: Mapping[str, str], config: Path | None, root: Path = Path("/")) -> list[Advice]:
     """All findings about this machine.
 
-    Args:
-        settings: slurm.conf's, for the paths of the scripts; empty where Slurm could not be asked.
-        config: The robust.yaml in use, or None.
-        root: Folder that stands for `/`.
+    The settings are empty where Slurm could not be asked. `root` is the folder that stands for `/`.
     """
     found = []
     for key in ("Prolog", "Epilog", "HealthCheckProgram"):
@@ -106,9 +103,7 @@ def py_spy_may(path: str | None = None) -> bool:
 def ptrace(scope: int | None, granted: bool) -> Advice:
     """Whether an agent's py-spy can read the stacks of ranks.
 
-    Args:
-        scope: `kernel.yama.ptrace_scope`; None where it cannot be read.
-        granted: py-spy has the capability itself.
+    The scope is None where it cannot be read. With `granted`, py-spy has the capability itself.
     """
     about = "kernel.yama.ptrace_scope"
     grant = "setcap cap_sys_ptrace+ep $(readlink -f $(command -v py-spy))"

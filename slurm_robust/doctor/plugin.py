@@ -31,14 +31,7 @@ ARGUMENTS = {
 
 @dataclass(frozen=True)
 class PlugstackLine:
-    """Our plugin's line of plugstack.conf.
-
-    Attributes:
-        file: The file that contains it.
-        word: `optional` or `required`.
-        path: The plugin, as written there.
-        arguments: The arguments behind it.
-    """
+    """Our plugin's line in this file of plugstack.conf: `optional` or `required`, the plugin and its arguments."""
 
     file: str
     word: str
@@ -49,9 +42,7 @@ class PlugstackLine:
 def check(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
     """Findings about this machine's plugstack.conf and the plugin in it.
 
-    Args:
-        settings: slurm.conf's; nothing is checked where Slurm could not be asked.
-        root: Folder that stands for `/`.
+    Nothing is checked where Slurm could not be asked. `root` is the folder that stands for `/`.
     """
     conf = value(settings, "PlugStackConfig")
     if not conf:

@@ -256,11 +256,8 @@ def _gres(settings: Settings, version: tuple[int, int]) -> list[Advice]:
         "generic resource (gres) specification`) and count the GRES of its nodes as used for ever; `srobust status` "
         "names such nodes, and `scontrol reconfigure` repairs them"
     )
-    return [
-        Advice(
-            Severity.ADVICE, "GresTypes", sentence, "upgrade Slurm; until then, when it happens: scontrol reconfigure"
-        )
-    ]
+    fix = "upgrade Slurm; until then, when it happens: scontrol reconfigure"
+    return [Advice(Severity.ADVICE, "GresTypes", sentence, fix)]
 
 
 def _newer(settings: Settings, version: tuple[int, int]) -> list[Advice]:

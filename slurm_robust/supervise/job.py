@@ -15,6 +15,7 @@ from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.model import Attempt, Incident, JobRef, Mode, Road
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.clock import Clock
 
 _SCRIPT_MAX_BYTES = 1 << 20
@@ -49,13 +50,12 @@ def batch_script() -> str:
     slurmd keeps a copy of the script; its path is on the command line of the shell that runs it.
     """
     try:
-        stat = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
-        shell = stat[stat.rindex(")") + 2 :].split()[1]
-        words = Path(f"/proc/{shell}/cmdline").read_bytes().split(b"\0")
+        launcher = procfs.stat(os.getppid())
+        words = Path(f"/proc/{launcher.ppid if launcher else 0}/cmdline").read_bytes().split(b"\0")
         path = next(Path(os.fsdecode(w)) for w in words if w.endswith(b"/slurm_script"))
         with path.open("rb") as f:
             return f.read(_SCRIPT_MAX_BYTES).decode("utf-8", "replace")
-    except (OSError, ValueError, IndexError, StopIteration):
+    except (OSError, StopIteration):
         return ""
 
 
@@ -100,7 +100,7 @@ class SupervisedJob:
     @property
     def attempt(self) -> Attempt:
         """This run of it."""
-        return Attempt(self.cluster, self.name, self.restart_count, self.info.start_at_s)
+        return Attempt(self.cluster, self.name, self.info.restart_count, self.info.start_at_s)
 
     @property
     def name(self) -> str:
@@ -116,7 +116,7 @@ class SupervisedJob:
     def requeue_requested(self) -> bool:
         """Whether this very attempt has requested a requeue already, and nobody has withdrawn that."""
         p = self.previous
-        return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.restart_count
+        return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.info.restart_count
 
     def output(self) -> Path | None:
         """The job's output file, where Slurm knows its path."""

@@ -9,11 +9,7 @@ from slurm_robust.model import Failure, Plan, Verdict
 
 @dataclass(frozen=True)
 class Exit:
-    """The supervision is over.
-
-    Attributes:
-        code: The exit code for the batch script.
-    """
+    """The supervision is over, with this exit code for the batch script."""
 
     code: int
 
@@ -36,7 +32,6 @@ class Relaunch:
     """The attempt has ended, and srun is to be started again in the allocation.
 
     Attributes:
-        argv: srun's arguments.
         evict: Nodes of the allocation that no attempt may use from now on.
         nodes_used: How many nodes the training needs; 0 where only the user's own options say.
     """

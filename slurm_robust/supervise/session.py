@@ -6,7 +6,7 @@ A part is given the session and the few values that it needs besides; no part is
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,16 +24,29 @@ from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.fleet import Fleet
 
 
-class Inbox:
-    """Passes the agents' messages to the fleet of the current attempt."""
+@dataclass
+class Allocation:
+    """The nodes of one run of the job, as far as the supervisor may use them.
 
-    def __init__(self, clock: Clock) -> None:
-        self.fleet = Fleet("")
-        self._clock = clock
+    Attributes:
+        all_nodes: As Slurm gave them.
+        evicted: Nodes that no attempt may use any more.
+        silent_nodes: Usable nodes whose agent does not answer.
+    """
 
-    def receive(self, message: FromAgent) -> None:
-        """Take one agent's message."""
-        self.fleet.feed(message, self._clock.now_s())
+    all_nodes: tuple[str, ...]
+    evicted: set[str] = field(default_factory=set)
+    silent_nodes: list[str] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes that were not evicted."""
+        return self.without(())
+
+    def without(self, more: Iterable[str]) -> list[str]:
+        """Nodes that were not evicted, without these."""
+        left_out = self.evicted.union(more)
+        return [n for n in self.all_nodes if n not in left_out]
 
 
 @dataclass
@@ -41,9 +54,7 @@ class Session:
     """One run of the supervisor.
 
     Attributes:
-        job: The supervised job.
         config: The site's choices, with the user's options over them.
-        folder: The incident folder.
         channel: To the launcher; None where somebody else started the training step (`srobust attach`).
         command: The user's command line; None as above.
         attached: The one step that is watched, where it is not ours; None for all of the job.
@@ -53,7 +64,7 @@ class Session:
         layout: Parallel sizes that the user gave.
         layout_order: The order in which they count ranks, empty for Megatron's.
         environment: The environment that srun starts from.
-        inbox: Takes the agents' messages.
+        fleet: Of the current attempt; it takes the agents' messages.
         agents: Started on the nodes of the job.
     """
 
@@ -70,18 +81,23 @@ class Session:
     layout_order: str = ""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = field(default_factory=Clock)
-    inbox: Inbox = field(init=False)
+    fleet: Fleet = field(default_factory=lambda: Fleet(""))
     agents: Agents = field(init=False)
+    allocation: Allocation = field(init=False)
 
     def __post_init__(self) -> None:
-        self.inbox = Inbox(self.clock)
+        self.allocation = Allocation(self.job.nodes)
         self.agents = Agents(
             self.job.job_id,
             self.settings.tick_s,
-            self.inbox.receive,
+            self.receive,
             lambda text: self.folder.log_event("note", text),
             clock=self.clock,
         )
+
+    def receive(self, message: FromAgent) -> None:
+        """Take one agent's message."""
+        self.fleet.feed(message, self.clock.now_s())
 
     @property
     def settings(self) -> SuperviseConfig:

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 
 from slurm_robust import claim
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.job import batch_script
-from slurm_robust.supervise.launch import attempt_settings, other_restarters
+from slurm_robust.supervise.launch import attempt_settings, messages, other_restarters
 from slurm_robust.supervise.launch.channel import Channel
 from slurm_robust.supervise.launch.srun_command import first_launch, labels_lines
 from slurm_robust.supervise.outcome import ExecutePlan, Outcome, Relaunch
@@ -27,9 +26,8 @@ from slurm_robust.supervise.recover.requeue_wait import WaitPhase
 from slurm_robust.supervise.recover.resumption import Resumption
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
-from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
+from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState, Observer
 from slurm_robust.supervise.watch.losses import Losses
-from slurm_robust.supervise.watch.observer import Observer
 from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
 from slurm_robust.supervise.watch.slowness import Slowness
 from slurm_robust.supervise.watch.suspicion import SilenceLevel
@@ -48,14 +46,13 @@ class Supervisor:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._allocation = Allocation(session.job.nodes)
         self._launches = 0
         self._store = LineageStore(session)
         self._log = IncidentLog(session)
         self._losses = Losses(session)
-        self._observer = Observer(session, self._allocation)
-        self._handler = IncidentHandler(session, self._allocation, self._log, self._losses, self._observer)
-        self._executor = PlanExecutor(session, self._allocation, self._store, self._log, self._losses)
+        self._observer = Observer(session)
+        self._handler = IncidentHandler(session, self._log, self._losses, self._observer)
+        self._executor = PlanExecutor(session, self._store, self._log, self._losses)
         self._attached_end = AttachedEnd(session)
         attached = session.attached
         name = attached.attempt if attached is not None else ""
@@ -64,9 +61,7 @@ class Supervisor:
     def _begin_attempt(self, name: str, *, seen: bool = True) -> None:
         """Replace the current attempt.
 
-        Args:
-            name: The new attempt's name.
-            seen: False where it had begun before its output was read.
+        One that is not `seen` had begun before its output was read.
         """
         session = self._session
         sources = AttemptSources(
@@ -79,11 +74,11 @@ class Supervisor:
             labelled=session.command is not None and labels_lines(session.command, session.environment),
         )
         self.attempt = attempt = AttemptState(name, sources, session.clock)
-        session.inbox.fleet = attempt.fleet
+        session.fleet = attempt.fleet
         relaunched = self._launches > 1
         self._start = AttemptStart(session, attempt, self._store, seen=seen, relaunched=relaunched)
         self._resumption = Resumption(session, attempt, self._start, self._store, self._log)
-        self._quiet_captures = QuietCaptures(session, attempt, self._allocation)
+        self._quiet_captures = QuietCaptures(session, attempt)
         self._slowness = Slowness(session, attempt)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -107,7 +102,7 @@ class Supervisor:
         if channel is not None and job.requeue_requested and channel.ended is not None:
             # The supervisor before this one was killed while it waited for the requeue.
             return await self._await_requeue(channel)
-        await session.agents.start(self._allocation.nodes, self.attempt.name)
+        await session.agents.start(session.allocation.nodes, self.attempt.name)
         await job.write_claim(resume_step=self.attempt.resume_point.step)
         code: int | None = None
         try:
@@ -209,7 +204,7 @@ class Supervisor:
             self.attempt.resume_point = attempt_settings.look_up(session.checkpoint_dir)
             return
         running = channel.running_attempt
-        self._allocation.evicted = set(channel.evicted)
+        session.allocation.evicted = set(channel.evicted)
         if running:
             # The supervisor before this one was killed; the training goes on, and so does the watch.
             last = running.rpartition(".")[2]
@@ -230,22 +225,22 @@ class Supervisor:
         if resume_point.path is not None:
             text = f"step {resume_point.step} is verified: {resume_point.path}"
             folder.log_event("checkpoint", text, step=resume_point.step)
-        inbox = session.inbox
-        heard = inbox.fleet.heard_at_s
+        heard = session.fleet.heard_at_s
         self._begin_attempt(name)
         self.attempt.resume_point = resume_point
-        inbox.fleet.heard_at_s = heard  # the agents stay; only their attempt is new
+        session.fleet.heard_at_s = heard  # the agents stay; only their attempt is new
         dumps = folder.subfolder("fr")  # PyTorch does not create it, and writes no dump without it
         lineage = self._store.lineage.id
         env = attempt_settings.environment(
             session.environment, name, lineage, resume_point, dumps, command=session.command
         )
-        channel.launch(argv, {**env, **extra}, [], name, sorted(self._allocation.evicted))
+        evicted = tuple(sorted(session.allocation.evicted))
+        channel.launch(messages.LaunchSrun(name, tuple(argv), {**env, **extra}, (), evicted))
         session.agents.watch_attempt(name)
 
     async def _relaunch(self, relaunch: Relaunch) -> None:
         """Start srun again in the allocation."""
-        session, allocation, log = self._session, self._allocation, self._log
+        session, allocation, log = self._session, self._session.allocation, self._log
         assert session.channel is not None
         allocation.evicted |= relaunch.evict
         nodes, used = allocation.nodes, relaunch.nodes_used

@@ -69,8 +69,8 @@ def test_launched_processes_outlive_us_and_are_nobodys_zombies(tmp_path: Path) -
     """A launched daemon has its own session, its log and working directory, and is no child of ours."""
     log = tmp_path / "log"
     env = {"PATH": os.environ["PATH"], "WORD": "hello"}
-    words = Command(("sh", "-c", "echo $WORD; pwd; exec sleep 60"), env, log, tmp_path)
-    gone = Command(("/nonexistent/x",), env, tmp_path / "log2", tmp_path)
+    words = Command("d", ("sh", "-c", "echo $WORD; pwd; exec sleep 60"), env, log, tmp_path)
+    gone = Command("d", ("/nonexistent/x",), env, tmp_path / "log2", tmp_path)
     started, failed = process.launch([words, gone])
     try:
         wait_until(lambda: len(log.read_text().splitlines()) == 2, 5, "it has written")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from supervised import World
 
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.outcome import Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.recover.plan_executor import PlanExecutor
+from slurm_robust.supervise.watch.attempt_state import Observer
 from slurm_robust.supervise.watch.losses import Losses
-from slurm_robust.supervise.watch.observer import Observer
 
 
 class Parts:
@@ -22,13 +21,12 @@ class Parts:
     def __init__(self, world: World) -> None:
         session = world.session
         self.world = world
-        self.allocation = Allocation(session.job.info.nodes)
         self.store = LineageStore(session)
         self.log = IncidentLog(session)
         self.losses = Losses(session)
-        self.observer = Observer(session, self.allocation)
-        self.handler = IncidentHandler(session, self.allocation, self.log, self.losses, self.observer)
-        self.executor = PlanExecutor(session, self.allocation, self.store, self.log, self.losses)
+        self.observer = Observer(session)
+        self.handler = IncidentHandler(session, self.log, self.losses, self.observer)
+        self.executor = PlanExecutor(session, self.store, self.log, self.losses)
         self.attempt = world.attempt()
         self.start = AttemptStart(session, self.attempt, self.store)
 

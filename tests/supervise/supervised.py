@@ -24,6 +24,7 @@ from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.job import SupervisedJob
 from slurm_robust.supervise.launch.channel import Channel
+from slurm_robust.supervise.launch.messages import LaunchSrun
 from slurm_robust.supervise.launch.srun_command import parse
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.agents import Agents
@@ -62,7 +63,7 @@ class FakeAgents(Agents):
     """Agents that answer at once, as the test wants; none is started."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__(5, 0.5, session.inbox.receive, lambda _: None)
+        super().__init__(5, 0.5, session.receive, lambda _: None)
         self._session = session
         self.present = False
         self.silent: list[str] = []
@@ -97,17 +98,17 @@ class FakeAgents(Agents):
     def send(self, message: messages.ToAgent) -> None:
         """Answer on behalf of every node that is not silent."""
         self.sent.append(message)
-        fleet = self._session.inbox.fleet
+        fleet = self._session.fleet
         nodes = set(self._session.job.info.nodes)
         for node in sorted(nodes - set(self.silent)):
             if isinstance(message, messages.TakeCapture):
                 ranks = [{"rank": r.rank, "processes": self.processes(r.rank)} for r in fleet.alive if r.node == node]
                 body = {"v": 1, "at_s": 1.0, "round": 1, "ranks": ranks, "stacks": {}, "node": node}
                 blob = base64.b64encode(zlib.compress(json.dumps(body).encode())).decode()
-                self._session.inbox.receive(from_agent({"t": "cap", "n": node, "id": message.capture_id, "blob": blob}))
+                self._session.receive(from_agent({"t": "cap", "n": node, "id": message.capture_id, "blob": blob}))
             elif isinstance(message, messages.CleanUp):
                 left = tuple(self.still_running.get(node, ()))
-                self._session.inbox.receive(messages.Cleaned(node, message.request_id, left))
+                self._session.receive(messages.Cleaned(node, message.request_id, left))
 
 
 class FakeChannel(Channel):
@@ -121,17 +122,10 @@ class FakeChannel(Channel):
         self.launched: list[tuple[list[str], dict[str, str], str]] = []
         self.orders: list[str] = []
 
-    def launch(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        unset: Sequence[str],
-        attempt: str,
-        evicted: Sequence[str] = (),
-    ) -> None:
+    def launch(self, order: LaunchSrun) -> None:
         """Srun is started."""
-        self.ended, self.running_attempt, self.evicted = None, attempt, tuple(evicted)
-        self.launched.append((list(argv), dict(env), attempt))
+        self.ended, self.running_attempt, self.evicted = None, order.attempt, order.evicted
+        self.launched.append((list(order.argv), dict(order.env), order.attempt))
 
     def kill(self) -> None:
         """Srun is killed."""
@@ -198,7 +192,7 @@ class World:
     def attempt(self, name: str = "1.0.1.1", **sources: Any) -> AttemptState:
         """An attempt of this job, without a supervisor."""
         made = AttemptState(name, replace(self.sources, **sources), self.clock)
-        self.session.inbox.fleet = made.fleet
+        self.session.fleet = made.fleet
         return made
 
     @property
@@ -216,13 +210,13 @@ class World:
     def finds(self, rank: int, node: str, *, world: int, pid: int = 0) -> None:
         """An agent finds a rank."""
         found = {"t": "rank", "n": node, "rank": rank, "pid": pid or 100 + rank, "step_id": "0", "world": world}
-        self.session.inbox.receive(from_agent({**found, "at": self.clock.at_s, "nodes": min(world, 2)}))
+        self.session.receive(from_agent({**found, "at": self.clock.at_s, "nodes": min(world, 2)}))
 
     def steps(self, step: int, *, ranks: int = 2, phase: str = "train") -> None:
         """All ranks report this step."""
         for rank in range(ranks):
             entry = [rank, step, phase, self.clock.at_s, step + 1, None, None, None]
-            self.session.inbox.receive(from_agent({"t": "p", "n": f"n{rank + 1}", "r": [entry]}))
+            self.session.receive(from_agent({"t": "p", "n": f"n{rank + 1}", "r": [entry]}))
 
     def trains(self, steps: int = 20, *, each_s: float = 1.0) -> None:
         """Training goes on for so many steps."""
@@ -233,7 +227,7 @@ class World:
     def loses(self, rank: int) -> None:
         """An agent no longer finds a rank."""
         gone = {"t": "gone", "n": f"n{rank + 1}", "rank": rank, "pid": 100 + rank, "at": self.clock.at_s}
-        self.session.inbox.receive(from_agent(gone))
+        self.session.receive(from_agent(gone))
 
     # -- what was written ---------------------------------------------------------------------------------------------
 

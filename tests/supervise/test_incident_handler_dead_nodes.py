@@ -36,7 +36,7 @@ def test_a_node_that_is_back_is_no_evidence_any_more(tmp_path: Path) -> None:
     asyncio.run(parts.handler._find_dead_nodes(parts.attempt))
     first = parts.attempt.signals[1:]
     assert [x.node for x in first] == ["n1", "n2"]
-    world.session.inbox.receive(from_agent({"t": "hb", "n": "n1"}))
+    world.session.receive(from_agent({"t": "hb", "n": "n1"}))
     world.clock.at_s += 1
     asyncio.run(parts.handler._find_dead_nodes(parts.attempt))
     assert parts.attempt.signals == [oom, first[1]]

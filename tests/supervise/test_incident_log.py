@@ -13,7 +13,7 @@ from supervised import World
 
 from slurm_robust.model import Conclusion, Incident, Plan, Road, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.supervise.agent.messages import from_agent
-from slurm_robust.supervise.incident import incident_page
+from slurm_robust.supervise.incident import incident_log
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
@@ -69,7 +69,7 @@ def test_the_page_is_written_before_its_line_of_the_story(tmp_path: Path) -> Non
     world.session.folder = Reader(tmp_path, quiet=True)
     log, attempt, store = opened(world, 1990.0), world.attempt(), LineageStore(world.session)
     world.finds_ranks(1)
-    world.session.inbox.receive(
+    world.session.receive(
         from_agent({"t": "marks", "n": "n1", "rank": 0, "marks": {}, "layout": {}, "first": [6, 2000.0]})
     )
     world.steps(6, ranks=1)
@@ -158,9 +158,9 @@ def full() -> Incident:
 
 def test_an_incident_survives_the_requeue_whole() -> None:
     """The next attempt's supervisor goes on with the times, the verdict and the plan."""
-    assert incident_page.load(incident_page.to_json(full()).encode()) == full()
-    assert incident_page.load(b"{}") is None
-    assert incident_page.load(b"\xff garbage") is None
+    assert incident_log.load(incident_log.to_json(full()).encode()) == full()
+    assert incident_log.load(b"{}") is None
+    assert incident_log.load(b"\xff garbage") is None
 
 
 OLDER = """{"id": "5-r0-1795227617", "job": "5", "attempt": "5.0.9.1", "opened_at_s": 1795227617.2,
@@ -203,6 +203,6 @@ def test_an_older_incident_file_is_read_and_gone_on_with(world: World) -> None:
 
 def test_the_page_says_who_what_when_and_why() -> None:
     """What the on-call reads at 3 a.m."""
-    page = incident_page.page(full())
+    page = incident_log.page(full())
     for text in ("n3", "rank 2 is stopped", "requeue without n3", "2.5 s", "main  {0-3}"):
         assert text in page

@@ -144,17 +144,17 @@ def bar(total: int, *numbers: int, front: str = "") -> list[str]:
 def test_bars_of_files_and_validations_do_not_take_the_trainings_place() -> None:
     """Saving draws `0/1` and `1/1`, and a validation its own short bar: the training's step stays what it was."""
     counters = told(*bar(500, *range(30)), *bar(1, 0, 1), *bar(8, *range(9)))
-    assert (counters.step, counters.falls) == (29, False)
+    assert (counters.training.step, counters.training.falls) == (29, False)
     # Long validations, at the end of which the job dies, or in the middle of one.
     for last in (201, 90):
         lines = [line for n in (100, 200, 300) for line in (*bar(500, *range(n - 100, n)), *bar(200, *range(201)))]
-        assert told(*lines, *bar(500, *range(300, 400)), *bar(200, *range(last))).step == 399
+        assert told(*lines, *bar(500, *range(300, 400)), *bar(200, *range(last))).training.step == 399
 
 
 def test_a_bar_of_what_comes_before_training_gives_way() -> None:
     """A data set is prepared, with more numbers than the training will ever say."""
-    assert told(*bar(100_000, *range(0, 100_001, 1000)), *bar(500, *range(4))).step == 3
-    assert told(*bar(4, *range(5), front="Loading checkpoint shards: "), *bar(1000, 0, 501)).step == 501
+    assert told(*bar(100_000, *range(0, 100_001, 1000)), *bar(500, *range(4))).training.step == 3
+    assert told(*bar(4, *range(5), front="Loading checkpoint shards: "), *bar(1000, 0, 501)).training.step == 501
 
 
 def test_a_bar_that_is_drawn_anew_in_each_epoch_counts_the_steps_of_the_training() -> None:
@@ -163,21 +163,21 @@ def test_a_bar_that_is_drawn_anew_in_each_epoch_counts_the_steps_of_the_training
     for epoch in range(3):
         lines += bar(16, *range(17 if epoch < 2 else 5), front=f"Epoch {epoch}: ")
     counters = told(*lines)
-    assert (counters.step, counters.first, counters.falls) == (36, [0, 1], False)
+    assert (counters.training.step, counters.training.first, counters.training.falls) == (36, [0, 1], False)
 
 
 def test_an_epochs_counter_without_its_epoch_tells_nothing_of_the_whole() -> None:
     """Nor does one with the epoch somewhere in the line: nobody knows whether the number counts from its beginning."""
-    assert told(*bar(16, *range(17)), *bar(16, *range(17))).falls
-    assert told("epoch 3 step 7", "epoch 3 step 8").falls
+    assert told(*bar(16, *range(17)), *bar(16, *range(17))).training.falls
+    assert told("epoch 3 step 7", "epoch 3 step 8").training.falls
 
 
 def test_at_its_end_the_trainings_bar_is_full_too() -> None:
     """Then the one that said most is the training's."""
-    assert told(*bar(50, *range(51)), *bar(1, 0, 1)).step == 50
+    assert told(*bar(50, *range(51)), *bar(1, 0, 1)).training.step == 50
 
 
 def test_the_epoch_of_a_counter_that_counts_anew_is_known() -> None:
     """So that attempts can be compared."""
     counters = told("epoch 3 step 7", "epoch 3 step 8", "epoch 4 step 1", "epoch 4 step 2")
-    assert (counters.step, counters.epoch, counters.falls) == (2, 4.0, True)
+    assert (counters.training.step, counters.training.epoch, counters.training.falls) == (2, 4.0, True)

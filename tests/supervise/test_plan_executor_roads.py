@@ -51,7 +51,7 @@ def test_a_relaunch_is_returned_and_not_started(tmp_path: Path) -> None:
     assert (result.evict, result.nodes_used) == (frozenset({"n2"}), 2)
     assert "--exclude=n2" in result.argv
     assert parts.world.channel is not None
-    assert (parts.world.channel.launched, parts.allocation.evicted) == ([], set())
+    assert (parts.world.channel.launched, parts.world.session.allocation.evicted) == ([], set())
     assert parts.world.channel.orders == ["kill"]
     assert "signal 1" in parts.world.slurm.acts, "Slurm's own kill of the step"
     assert [type(m) for m in parts.world.agents.sent] == [CleanUp, CleanUp]

@@ -12,7 +12,6 @@ import supervised
 from slurm_robust.localize.evidence import Capture
 from slurm_robust.model import Conclusion, JobRef, SignalKind, Verdict
 from slurm_robust.supervise.agent.messages import from_agent
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
@@ -25,8 +24,8 @@ class Unseen:
     def __init__(self, folder: Path, *, silent: tuple[str, ...] = ()) -> None:
         self.world = supervised.World(folder, command="python train.py")
         self.world.job.info = replace(self.world.job.info, ref=JobRef(5))
-        allocation = Allocation(supervised.NODES, silent_nodes=list(silent))
-        self.captures = QuietCaptures(self.world.session, self.world.attempt(), allocation)
+        self.world.session.allocation.silent_nodes = list(silent)
+        self.captures = QuietCaptures(self.world.session, self.world.attempt())
         self.world.clock.at_s += 600
 
     def poll(self) -> object:
@@ -95,7 +94,7 @@ class World:
         self.suspicions: list[ProvenSuspicion] = []
         self.attempt = self.base.attempt()
         self.base.finds_ranks()
-        self.quiet = QuietCaptures(self.base.session, self.attempt, Allocation(supervised.NODES), self.investigation)
+        self.quiet = QuietCaptures(self.base.session, self.attempt, self.investigation)
 
     def investigation(self, session: Session, attempt: AttemptState) -> Captures:
         """For the quiet captures."""

@@ -51,7 +51,7 @@ class Story:
         if channel.ended is not None or not self.launches:
             return
         if self.launches == 1 and self.step >= 20:
-            world.session.inbox.receive(from_agent({"t": "state", "n": "n2", "rank": 1, "s": "T", "pid": 101}))
+            world.session.receive(from_agent({"t": "state", "n": "n2", "rank": 1, "s": "T", "pid": 101}))
             return
         if self.step >= self.last_step:
             channel.ended = 0

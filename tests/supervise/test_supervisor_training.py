@@ -26,7 +26,7 @@ def finds(world: World, rank: int) -> None:
     """An agent finds this rank of four, at step 7."""
     node = f"n{rank // 2 + 1}"
     world.finds(rank, node, world=4)
-    world.session.inbox.receive(
+    world.session.receive(
         from_agent({"t": "p", "n": node, "r": [[rank, 7, "train", world.clock.at_s, 7, None, None, None]]})
     )
 
@@ -71,7 +71,7 @@ def test_a_finished_training_is_reported_and_claimed_done(tmp_path: Path) -> Non
 
     def ends() -> None:
         assert world.channel is not None
-        if world.channel.launched and not world.session.inbox.fleet.ranks:
+        if world.channel.launched and not world.session.fleet.ranks:
             world.finds_ranks()
             world.steps(41)
         elif world.clock.at_s > 1_000_010:

@@ -116,12 +116,8 @@ def _read_recorder(rank: Rank, last_sign_s: float, clock: SystemClock) -> record
 class CaptureOptions(NamedTuple):
     """How to capture.
 
-    Attributes:
-        node: This node's name.
-        round_number: Which capture of the incident this is.
-        py_spy: Path of py-spy.
-        timeout_s: For everything; a process not reached in time has an `error`.
-        with_recorder: Ask the ranks for their flight recorders' dumps, too, and take those asked for before.
+    `timeout_s` is for everything: a process not reached in time has an `error`. With `with_recorder` ranks are asked
+    for their flight recorders' dumps, too, and those asked for before are taken.
     """
 
     node: str
@@ -134,16 +130,9 @@ class CaptureOptions(NamedTuple):
 def capture(
     ranks: list[Rank], progress: dict[int, Any], options: CaptureOptions, clock: SystemClock = CLOCK
 ) -> dict[str, Any]:
-    """Take the stacks of every process of `ranks`.
+    """Take the stacks of every process of `ranks`; returns the archive as a JSON-able object.
 
-    Args:
-        ranks: As found now.
-        progress: rank → its entry of the archive (`step`, `phase`, `age_s`), where known.
-        options: How.
-        clock: Where times come from.
-
-    Returns:
-        The archive as a JSON-able object.
+    `progress` has each rank's entry of the archive (`step`, `phase`, `age_s`), where known.
     """
     started_s = clock.now_s()
     deadline_s = clock.monotonic_s() + options.timeout_s

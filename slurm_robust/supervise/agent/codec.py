@@ -1,53 +1,62 @@
-"""Turns messages (NamedTuples) into JSON objects and back, by one table that names each field's key and reader."""
+"""Turns messages (NamedTuples) into JSON objects and back; keys and readers follow from the fields' names and types."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Generic, Mapping, TypeVar, cast
 
 _REQUIRED = object()
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "str": str,
+    "float": float,
+    "bool": bool,
+    "tuple[int, ...]": lambda numbers: tuple(map(int, numbers)),
+    "tuple[str, ...]": lambda texts: tuple(map(str, texts)),
+}
+
+Message = TypeVar("Message")
 
 
-class Codec:
+class Codec(Generic[Message]):
     """Knows the messages that travel in one direction.
 
-    Args:
-        tag: Key under which an object names its kind.
-        kinds: Kind → the class of its messages.
-        fields: Field → its key in the object, and what reads the value; fields of one name are read alike.
+    An object names its kind under `tag`. `keys` has the fields whose key is another word, `readers` what reads a value
+    of a type, by its annotation.
     """
 
     def __init__(
-        self, tag: str, kinds: Mapping[str, Any], fields: Mapping[str, tuple[str, Callable[[Any], Any]]]
+        self, tag: str, kinds: Mapping[str, Any], keys: Mapping[str, str], readers: Mapping[str, Callable[[Any], Any]]
     ) -> None:
+        read = {**_PLAIN, **readers}
         self._tag = tag
+        self._class_of = kinds
         self._kind_of = {cls: kind for kind, cls in kinds.items()}
-        self._readers = {
-            kind: (cls, [(*fields[name], cls._field_defaults.get(name, _REQUIRED)) for name in cls._fields])
-            for kind, cls in kinds.items()
+        self._fields = {
+            cls: [
+                (keys.get(name, name), read[hint.__forward_arg__], cls._field_defaults.get(name, _REQUIRED))
+                for name, hint in cls.__annotations__.items()
+            ]
+            for cls in self._kind_of
         }
-        self._keys = {cls: [(fields[name][0], name) for name in cls._fields] for cls in kinds.values()}
 
-    def encode(self, message: Any) -> dict[str, Any]:
+    def encode(self, message: Message) -> dict[str, Any]:
         """The object that carries a message; fields that have their default value are left out."""
-        cls = type(message)
-        defaults = cls._field_defaults
-        out = {self._tag: self._kind_of[cls]}
-        for (key, name), value in zip(self._keys[cls], message):
-            if name not in defaults or value != defaults[name]:
-                out[key] = value
-        return out
+        cls, values = type(message), cast("tuple[Any, ...]", message)
+        chosen = {key: value for (key, _, default), value in zip(self._fields[cls], values) if value != default}
+        return {self._tag: self._kind_of[cls], **chosen}
 
-    def decode(self, raw: Mapping[str, Any]) -> Any:
+    def decode(self, raw: Mapping[str, Any]) -> Message:
         """The message that an object carries.
 
         Raises:
             ValueError: its kind is unknown, a field is missing, or a value is not what the field holds.
         """
         try:
-            cls, readers = self._readers[raw[self._tag]]
-            values = [
-                read(raw[key]) if default is _REQUIRED or key in raw else default for key, read, default in readers
-            ]
+            cls = self._class_of[raw[self._tag]]
+            made: Message = cls._make(
+                read(raw[key]) if default is _REQUIRED or key in raw else default
+                for key, read, default in self._fields[cls]
+            )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"not a message ({type(error).__name__}: {error})") from None
-        return cls._make(values)
+        return made

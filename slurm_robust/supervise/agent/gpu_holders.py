@@ -14,13 +14,7 @@ _CGROUP = re.compile(r"/job_(\d+)/step_(\d+)(?:/|$)", re.MULTILINE)
 
 
 def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[StepProcess]:
-    """Processes of these steps that hold a device file open; none where there is no such file.
-
-    Args:
-        target: Job and node.
-        steps: Ids of the ended steps.
-        devices: How the device files' paths begin.
-    """
+    """Processes of these steps that hold a device file open; none where there is no such file."""
     if not steps or not glob.glob(glob.escape(devices) + "*"):
         return []
     me, own, out = os.getuid(), os.getpid(), []

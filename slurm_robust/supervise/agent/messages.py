@@ -187,6 +187,7 @@ FromAgent = Union[
     Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
     RasTaken, Cleaned, Flushing, Flushed, Malformed,
 ]  # fmt: skip
+Handler = Callable[[FromAgent], None]
 
 
 class WatchAttempt(NamedTuple):
@@ -243,40 +244,29 @@ def _timings(entries: Any) -> tuple[TimingEntry, ...]:
     return tuple(TimingEntry(int(rank), int(step), *seconds) for rank, step, *seconds in entries)
 
 
-_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "node": ("n", str),
-    "rank": ("rank", int),
-    "ranks": ("ranks", int),
-    "pid": ("pid", int),
-    "task": ("task", int),
-    "step_id": ("step_id", str),
-    "step_ids": ("steps", lambda ids: tuple(map(str, ids))),
-    "world": ("world", int),
-    "nodes": ("nodes", int),
-    "ranked": ("ranked", bool),
-    "task_lives": ("task_lives", bool),
-    "at_s": ("at", float),
-    "progress": ("r", _progress),
-    "timings": ("r", _timings),
-    "marks": ("marks", lambda marks: {str(name): float(at_s) for name, at_s in marks.items()}),
-    "layout": ("layout", lambda layout: {str(axis): int(size) for axis, size in layout.items()}),
-    "first": ("first", lambda first: FirstStep(int(first[0]), float(first[1]))),
-    "state": ("s", str),
-    "code": ("code", int),
-    "signal": ("sig", int),
-    "age_s": ("age_s", float),
-    "capture_id": ("id", int),
-    "request_id": ("id", int),
-    "packed": ("blob", str),
-    "left": ("left", lambda pids: tuple(map(int, pids))),
-    "attempt": ("attempt", str),
-    "round_number": ("round", int),
-    "timeout_s": ("timeout_s", float),
-    "ras_node": ("ras", str),
-    "with_recorder": ("recorder", bool),
+_KEYS = {
+    "node": "n",
+    "step_ids": "steps",
+    "at_s": "at",
+    "progress": "r",
+    "timings": "r",
+    "state": "s",
+    "signal": "sig",
+    "capture_id": "id",
+    "request_id": "id",
+    "packed": "blob",
+    "round_number": "round",
+    "ras_node": "ras",
+    "with_recorder": "recorder",
 }
-
-_FROM_AGENT = Codec(
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "dict[str, float]": lambda marks: {str(name): float(at_s) for name, at_s in marks.items()},
+    "dict[str, int]": lambda layout: {str(axis): int(size) for axis, size in layout.items()},
+    "FirstStep": lambda first: FirstStep(int(first[0]), float(first[1])),
+    "tuple[ProgressEntry, ...]": _progress,
+    "tuple[TimingEntry, ...]": _timings,
+}
+_FROM_AGENT: Codec[FromAgent] = Codec(
     "t",
     {
         "hello": Hello,
@@ -294,33 +284,35 @@ _FROM_AGENT = Codec(
         "flushing": Flushing,
         "flushed": Flushed,
     },
-    _FIELDS,
+    _KEYS,
+    _READERS,
 )
-_TO_AGENT = Codec("t", {"watch": WatchAttempt, "capture": TakeCapture, "clean": CleanUp}, _FIELDS)
+_TO_AGENT: Codec[ToAgent] = Codec(
+    "t", {"watch": WatchAttempt, "capture": TakeCapture, "clean": CleanUp}, _KEYS, _READERS
+)
 
 
 def encode(message: FromAgent | ToAgent) -> dict[str, Any]:
     """The JSON object that carries a message."""
-    codec = _TO_AGENT if isinstance(message, (WatchAttempt, TakeCapture, CleanUp)) else _FROM_AGENT
-    return codec.encode(message)
+    if isinstance(message, (WatchAttempt, TakeCapture, CleanUp)):
+        return _TO_AGENT.encode(message)
+    return _FROM_AGENT.encode(message)
 
 
 def from_agent(raw: Mapping[str, Any]) -> FromAgent:
     """What an agent sent; `Malformed` where it is none of its messages."""
     try:
-        message: FromAgent = _FROM_AGENT.decode(raw)
+        return _FROM_AGENT.decode(raw)
     except ValueError:
         return Malformed(str(raw.get("n", "")))
-    return message
 
 
 def to_agent(raw: Mapping[str, Any]) -> ToAgent | None:
     """What the supervisor sent; None where it is none of its messages."""
     try:
-        message: ToAgent = _TO_AGENT.decode(raw)
+        return _TO_AGENT.decode(raw)
     except ValueError:
         return None
-    return message
 
 
 def pack(value: Any) -> str:

@@ -87,11 +87,7 @@ class PersisterHost:
     def end(self, on_wait: Callable[[], None] = lambda: None) -> bool:
         """Have the process write what it holds, bounded, and end.
 
-        Args:
-            on_wait: Called once where that takes longer than an end without anything to write.
-
-        Returns:
-            Whether it was called.
+        Returns whether `on_wait` was called: once, where that takes longer than an end without anything to write.
         """
         if self._socket is not None:
             self._socket.close()

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Callable
+from typing import Any
 
 from slurm_robust import progress
-from slurm_robust.supervise.agent import procfs, recorder
+from slurm_robust.supervise.agent import messages, procfs, recorder
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.exits import Exits
-from slurm_robust.supervise.agent.messages import (
-    FirstStep,
-    FromAgent,
-    ProgressEntry,
-    ProgressReport,
-    RankFound,
-    RankGone,
-    RankStart,
-    RankState,
-    TimingReport,
-)
 from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank, StepProcess, Target, group, identity, left_behind
 from slurm_robust.supervise.agent.timings import TimingsQueue
 
@@ -29,15 +18,9 @@ _ENTRIES_PER_MESSAGE = 8
 
 
 class RankTable:
-    """The ranks of the attempt that is watched.
+    """The ranks of the attempt that is watched."""
 
-    Args:
-        target: The job's step that is watched.
-        send: Takes the messages.
-        clock: Where times come from.
-    """
-
-    def __init__(self, target: Target, send: Callable[[FromAgent], None], clock: SystemClock) -> None:
+    def __init__(self, target: Target, send: messages.Handler, clock: SystemClock) -> None:
         self.ranks: dict[int, Rank] = {}
         self._node = target.node
         self._finder = ProcessFinder(target, clock)
@@ -45,7 +28,7 @@ class RankTable:
         self._clock = clock
         self._pages: dict[int, int] = {}
         """Rank → descriptor of its progress page."""
-        self._reported: dict[int, ProgressEntry] = {}
+        self._reported: dict[int, messages.ProgressEntry] = {}
         self._start_sizes: dict[int, tuple[int, int, int]] = {}
         """Rank → how much of its start was reported."""
         self._states: dict[int, str] = {}
@@ -86,7 +69,7 @@ class RankTable:
             main = self.ranks[number].main
             # Where torchrun or a shell is still there above the rank, that one decides what the rank's end means.
             task_lives = main.procid in tasks
-            self._send(RankGone(self._node, number, main.pid, self._clock.now_s(), task_lives=task_lives))
+            self._send(messages.RankGone(self._node, number, main.pid, self._clock.now_s(), task_lives=task_lives))
             recorder.remove_pipe(main, number)
             self._forget(number)
             self._states.pop(number, None)
@@ -98,7 +81,7 @@ class RankTable:
     def _report_found(self, rank: Rank) -> None:
         main = rank.main
         self._send(
-            RankFound(
+            messages.RankFound(
                 self._node,
                 rank.rank,
                 main.pid,
@@ -129,7 +112,7 @@ class RankTable:
         """Report what changed in task exits, progress and process states since the last poll."""
         for ended in self._exits.read_new():
             self._send(ended)
-        changed: list[ProgressEntry] = []
+        changed: list[messages.ProgressEntry] = []
         for number, rank in self.ranks.items():
             record = self._read_page(rank)
             if record is not None:
@@ -142,9 +125,9 @@ class RankTable:
                 self._report_start(number, record)
             self._poll_state(number, rank)
         for at in range(0, len(changed), _ENTRIES_PER_MESSAGE):
-            self._send(ProgressReport(self._node, tuple(changed[at : at + _ENTRIES_PER_MESSAGE])))
+            self._send(messages.ProgressReport(self._node, tuple(changed[at : at + _ENTRIES_PER_MESSAGE])))
         for entries in self._timings.due(self._clock.monotonic_s()):
-            self._send(TimingReport(self._node, entries))
+            self._send(messages.TimingReport(self._node, entries))
 
     def _read_page(self, rank: Rank) -> progress.ProgressRecord | None:
         known = self._pages.get(rank.rank)
@@ -171,8 +154,8 @@ class RankTable:
         sizes = (len(record.marks), len(record.layout), record.first_step)
         if sizes != self._start_sizes.get(number, (0, 0, -1)):
             self._start_sizes[number] = sizes
-            first = FirstStep(record.first_step, record.first_step_at_s)
-            self._send(RankStart(self._node, number, record.marks, record.layout, first))
+            first = messages.FirstStep(record.first_step, record.first_step_at_s)
+            self._send(messages.RankStart(self._node, number, record.marks, record.layout, first))
 
     def _poll_state(self, number: int, rank: Rank) -> None:
         worst, pid = "", 0
@@ -183,7 +166,7 @@ class RankTable:
         # Twice in a row: a process in D for one poll is reading a file.
         if worst == self._states_seen_once.get(number, "") and worst != self._states.get(number, ""):
             self._states[number] = worst
-            self._send(RankState(self._node, number, worst, pid))
+            self._send(messages.RankState(self._node, number, worst, pid))
         self._states_seen_once[number] = worst
 
     def progress_for_archive(self) -> dict[int, Any]:
@@ -195,9 +178,9 @@ class RankTable:
         }
 
 
-def progress_entry(number: int, record: progress.ProgressRecord) -> ProgressEntry:
+def progress_entry(number: int, record: progress.ProgressRecord) -> messages.ProgressEntry:
     """What is reported of a rank's page."""
-    return ProgressEntry(
+    return messages.ProgressEntry(
         number,
         record.step,
         record.phase,

@@ -64,11 +64,7 @@ def listens(pids: list[int], port: int) -> bool:
 def ask(pids: list[int], environ: dict[str, str], timeout_s: float, clock: SystemClock = CLOCK) -> RasReply:
     """Ask the RAS service of these ranks' node.
 
-    Args:
-        pids: The ranks' processes on this node.
-        environ: Of one of them.
-        timeout_s: For everything.
-        clock: Where times come from.
+    `environ` is of one of them; `timeout_s` is for everything.
     """
     host, port = address(environ)
     if not listens(pids, port):

@@ -90,12 +90,7 @@ def remove_pipe(process: StepProcess, rank: int) -> None:
 def take(process: StepProcess, rank: int, since_s: float, clock: SystemClock = CLOCK) -> Reading:
     """The rank's dump, if it wrote one since then.
 
-    Args:
-        process: Its main process.
-        rank: Its number: the end of the file's name.
-        since_s: Its last sign of life, seconds since the epoch: an older dump does not show what holds it now. 0 where
-            it reports none.
-        clock: Where times come from.
+    `since_s` is its last sign of life: an older dump does not show what holds it now. 0 where it reports none.
     """
     if not process.dump_stem:
         return Reading()

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from typing import Any, Callable
 
-from slurm_robust.supervise.agent import procfs, ras
+from slurm_robust.supervise.agent import messages, procfs, ras
 from slurm_robust.supervise.agent.capture import CaptureOptions, capture
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.gpu_holders import holders
-from slurm_robust.supervise.agent.kill import kill
-from slurm_robust.supervise.agent.messages import (
-    CaptureTaken,
-    Cleaned,
-    CleanUp,
-    FromAgent,
-    RasTaken,
-    TakeCapture,
-    ToAgent,
-    WatchAttempt,
-    pack,
-)
 from slurm_robust.supervise.agent.rank_table import RankTable
-from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank, Target
+from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank, StepProcess, Target
 
+_OTHERS_FIRST_S = 0.4
+_DEATH_POLL_S = 0.005
 _CLEAN_POLL_S = 0.05
 _MAX_LEFT_REPORTED = 50
 
@@ -32,7 +24,7 @@ class RequestRunner:
     """Runs requests over the ranks of a table."""
 
     def __init__(
-        self, target: Target, table: RankTable, send: Callable[[FromAgent], None], py_spy: str, clock: SystemClock
+        self, target: Target, table: RankTable, send: messages.Handler, py_spy: str, clock: SystemClock
     ) -> None:
         self._target = target
         self._table = table
@@ -42,11 +34,11 @@ class RequestRunner:
         self._cleaned: set[int] = set()
         """Ids of the clean-ups that were begun: the supervisor repeats them."""
 
-    def run(self, request: ToAgent) -> None:
+    def run(self, request: messages.ToAgent) -> None:
         """Begin to carry out a request."""
-        if isinstance(request, WatchAttempt):
+        if isinstance(request, messages.WatchAttempt):
             self._table.watch(request.attempt)
-        elif isinstance(request, TakeCapture):
+        elif isinstance(request, messages.TakeCapture):
             self._table.rescan()
             ranks = list(self._table.ranks.values())
             _in_thread(self._capture, request, ranks, self._table.progress_for_archive())
@@ -56,22 +48,22 @@ class RequestRunner:
             self._cleaned.add(request.request_id)
             _in_thread(self._clean, request)
 
-    def _capture(self, request: TakeCapture, ranks: list[Rank], progress: dict[int, Any]) -> None:
+    def _capture(self, request: messages.TakeCapture, ranks: list[Rank], progress: dict[int, Any]) -> None:
         options = CaptureOptions(
             self._target.node, request.round_number, self._py_spy, request.timeout_s, request.with_recorder
         )
         archive = capture(ranks, progress, options, self._clock)
-        self._send(CaptureTaken(self._target.node, request.capture_id, pack(archive)))
+        self._send(messages.CaptureTaken(self._target.node, request.capture_id, messages.pack(archive)))
 
-    def _ask_nccl(self, request: TakeCapture, ranks: list[Rank]) -> None:
+    def _ask_nccl(self, request: messages.TakeCapture, ranks: list[Rank]) -> None:
         """Ask NCCL's RAS service what it sees of the whole job; send nothing where there is none."""
         pids = [p.pid for r in ranks for p in r.tree]
         reply = ras.ask(pids, procfs.environ(ranks[0].main.pid), request.timeout_s, self._clock)
         if reply.json is not None or reply.text or reply.error:
-            packed = pack(dict(reply._asdict(), at_s=self._clock.now_s()))
-            self._send(RasTaken(self._target.node, request.capture_id, packed))
+            packed = messages.pack(dict(reply._asdict(), at_s=self._clock.now_s()))
+            self._send(messages.RasTaken(self._target.node, request.capture_id, packed))
 
-    def _clean(self, request: CleanUp) -> None:
+    def _clean(self, request: messages.CleanUp) -> None:
         """Kill what outlives its step, until nothing of the attempt is left or the time is over."""
         deadline_s = self._clock.monotonic_s() + request.timeout_s
         finder = ProcessFinder(self._target._replace(attempt=request.attempt), self._clock)
@@ -80,11 +72,37 @@ class RequestRunner:
             left = finder.processes() or holders(self._target, set(request.step_ids))
             if not left or self._clock.monotonic_s() > deadline_s:
                 break
-            kill(left, self._clock)
+            _kill(left, self._clock)
             self._clock.pause(_CLEAN_POLL_S)
         pids = tuple(p.pid for p in left)[:_MAX_LEFT_REPORTED]
-        self._send(Cleaned(self._target.node, request.request_id, pids))
+        self._send(messages.Cleaned(self._target.node, request.request_id, pids))
 
 
 def _in_thread(run: Callable[..., None], *args: Any) -> None:
     threading.Thread(target=run, args=args, daemon=True).start()
+
+
+def _kill(processes: list[StepProcess], clock: SystemClock) -> None:
+    """Send SIGKILL to all of them, to the tasks themselves last.
+
+    Where slurmstepd still finds processes when its task has ended, it checks again only a second later; without any the
+    step ends at once. The tasks are stopped meanwhile, so that none of them reacts to its loader's death.
+    """
+    pids = {p.pid for p in processes}
+    tasks = [p.pid for p in processes if p.ppid not in pids]
+    others = [p.pid for p in processes if p.ppid in pids]
+    if others:
+        _signal(tasks, signal.SIGSTOP)
+        _signal(others, signal.SIGKILL)
+        deadline_s = clock.monotonic_s() + _OTHERS_FIRST_S
+        while clock.monotonic_s() < deadline_s and any(procfs.lives(pid) for pid in others):
+            clock.pause(_DEATH_POLL_S)
+    _signal(tasks, signal.SIGKILL)
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            continue

@@ -15,11 +15,7 @@ _ENTRIES_PER_MESSAGE = 16
 
 
 class TimingsQueue:
-    """Timings that were not sent yet.
-
-    Args:
-        now_s: Monotonic time.
-    """
+    """Timings that were not sent yet."""
 
     def __init__(self, now_s: float) -> None:
         self._seen: dict[int, tuple[int, int]] = {}

@@ -21,10 +21,7 @@ MAX_OPEN = 4096
 def encode(sender: str, number: int, message: dict[str, Any]) -> Iterator[str]:
     """Yield the lines (without newline) that carry `message`.
 
-    Args:
-        sender: Name of the node; no spaces.
-        number: Distinguishes the messages of one sender.
-        message: JSON-able; ASCII escapes are used, so a character is a byte.
+    The sender is a node, without spaces; its messages have different numbers. ASCII escapes make a character a byte.
     """
     body = json.dumps(message, separators=(",", ":"))
     if len(MARK) + len(body) <= LINE_MAX_BYTES:
@@ -46,22 +43,21 @@ class Decoder:
 
     def feed(self, line: str) -> dict[str, Any] | None:
         """Take one line; return an object where it completes one."""
-        line = line.rstrip("\r\n")
-        if line.startswith(MARK):
-            return self._parsed(line[len(MARK) :])
-        if not line.startswith(PIECE_MARK):
-            self.skipped += 1
-            return None
-        fields = line[len(PIECE_MARK) :].split(" ", 4)
         try:
-            sender, number, index, total = fields[0], int(fields[1]), int(fields[2]), int(fields[3])
-            chunk = fields[4]
-        except (IndexError, ValueError):
+            return self._take(line.rstrip("\r\n"))
+        except (ValueError, RecursionError):
             self.skipped += 1
             return None
+
+    def _take(self, line: str) -> dict[str, Any] | None:
+        if line.startswith(MARK):
+            return _parsed(line[len(MARK) :])
+        if not line.startswith(PIECE_MARK):
+            raise ValueError("foreign")
+        sender, *numbers, chunk = line[len(PIECE_MARK) :].split(" ", 4)
+        number, index, total = map(int, numbers)
         if not 0 <= index < total <= MAX_PIECES:
-            self.skipped += 1
-            return None
+            raise ValueError("no such piece")
         pieces = self._open.setdefault((sender, number), {})
         pieces[index] = chunk
         if len(pieces) < total:
@@ -70,16 +66,12 @@ class Decoder:
             return None
         del self._open[(sender, number)]
         if sorted(pieces) != list(range(total)):
-            self.skipped += 1
-            return None
-        return self._parsed("".join(pieces[i] for i in range(total)))
+            raise ValueError("pieces of several messages")
+        return _parsed("".join(pieces[i] for i in range(total)))
 
-    def _parsed(self, body: str) -> dict[str, Any] | None:
-        try:
-            message = json.loads(body)
-        except (ValueError, RecursionError):
-            message = None
-        if not isinstance(message, dict) or not isinstance(message.get("t"), str):
-            self.skipped += 1
-            return None
+
+def _parsed(body: str) -> dict[str, Any]:
+    message = json.loads(body)
+    if isinstance(message, dict) and isinstance(message.get("t"), str):
         return message
+    raise ValueError("not a message")

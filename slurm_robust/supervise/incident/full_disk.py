@@ -26,11 +26,8 @@ async def full(named: str, checkpoint: Path | None, checkpoint_dir: str, command
 
     The disks are checked from this node. A file system that hangs must not delay a recovery.
 
-    Args:
-        named: The path in a rank's last lines, empty for none.
-        checkpoint: The newest one: the next will need as much room.
-        checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
-        command: The training's command line: some words may name the folder that it writes to.
+    `named` is the path in a rank's last lines, `checkpoint` the newest one: the next will need as much room. Some words
+    of the training's command may name the folder that it writes to.
     """
     checked = asyncio.to_thread(_full, named, checkpoint, checkpoint_dir, command)
     try:

@@ -27,13 +27,7 @@ def beside(output: Path | None, job: str, work_dir: Path) -> Path:
 
 
 class IncidentFolder:
-    """Writes into the folder, and prints the story on stderr too.
-
-    Args:
-        path: The folder.
-        quiet: Print nothing on stderr.
-        clock: For the times of the story.
-    """
+    """Writes into the folder, and prints the story on stderr too."""
 
     def __init__(self, path: Path, *, quiet: bool = False, clock: Clock | None = None) -> None:
         self.path = path
@@ -59,10 +53,7 @@ class IncidentFolder:
     def log_event(self, kind: str, text: str, **data: Any) -> None:
         """Add a line to the story. Write the pages that the line is about first: its readers open them next.
 
-        Args:
-            kind: A stable word (`suspected`, `captured`, `decided`, …), for tools.
-            text: The line, for people.
-            data: More facts, for tools.
+        `kind` is a stable word (`suspected`, `captured`, `decided`, …) and `data` holds more facts, both for tools.
         """
         self._print(text)
         line = json.dumps({"at_s": round(self._clock.now_s(), 3), "kind": kind, "text": text, **data}, default=str)

@@ -8,20 +8,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from slurm_robust.model import Conclusion, Mode, Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Mode, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
-from slurm_robust.supervise.incident.situation import SituationReader, first_exit, lost_nodes
+from slurm_robust.supervise.incident.situation import first_exit, lost_nodes, read_situation
 from slurm_robust.supervise.launch import srun_refusal
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState, Observer
 from slurm_robust.supervise.watch.losses import Losses
-from slurm_robust.supervise.watch.observer import SILENT_AGENT_S, Observer
 from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.watch.suspicion import Assessment, SilenceLevel
 
@@ -37,11 +35,8 @@ _WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STO
 class IncidentHandler:
     """Handles the incidents of one supervisor."""
 
-    def __init__(
-        self, session: Session, allocation: Allocation, log: IncidentLog, losses: Losses, observer: Observer
-    ) -> None:
+    def __init__(self, session: Session, log: IncidentLog, losses: Losses, observer: Observer) -> None:
         self._session = session
-        self._allocation = allocation
         self._log = log
         self._losses = losses
         self._observer = observer
@@ -73,18 +68,18 @@ class IncidentHandler:
                 self._drop(attempt)
                 return None
             overdue = assessment.level is SilenceLevel.OVERDUE
-            plan = await self._decide(attempt, start, investigation, verdict, overdue=overdue)
-            if plan.road is not Road.ALERT_ONLY:
-                return await self._conclude(attempt, ExecutePlan(verdict, plan, investigation.failure))
+            order = await self._decide(attempt, start, investigation, verdict, overdue=overdue)
+            if order.plan.road is not Road.ALERT_ONLY:
+                return await self._conclude(attempt, order)
             if overdue and not reported:
                 # No action is allowed, and the job will not go on by itself: a person has to know.
                 reported = True
                 log.update(outcome="Alert only: nothing was done.")
                 await session.job.report(log.incident, session.config.mode)
             log.save()
-            if plan.reason != last_reason:
-                last_reason = plan.reason
-                session.folder.log_event("waiting", plan.reason, incident=log.incident.id)
+            if order.plan.reason != last_reason:
+                last_reason = order.plan.reason
+                session.folder.log_event("waiting", last_reason, incident=log.incident.id)
 
     async def _silence_ends(self, attempt: AttemptState, pause_s: float, level: SilenceLevel) -> bool:
         """Wait for the next capture; True as soon as the silence ends, by progress or by an exit.
@@ -165,14 +160,12 @@ class IncidentHandler:
         await investigation.capture()
         verdict = investigation.judge()
         ended = suspicion.finished and verdict.conclusion is Conclusion.USER_CODE
-        plan = await self._decide(attempt, start, investigation, verdict, ended=ended)
-        return await self._conclude(attempt, ExecutePlan(verdict, plan, investigation.failure))
+        return await self._conclude(attempt, await self._decide(attempt, start, investigation, verdict, ended=ended))
 
     async def _judge_end(self, attempt: AttemptState, start: AttemptStart, investigation: Investigation) -> Outcome:
         await self._find_dead_nodes(attempt)
-        verdict = investigation.judge()
-        plan = await self._decide(attempt, start, investigation, verdict, ended=True)
-        return await self._conclude(attempt, ExecutePlan(verdict, plan, investigation.failure))
+        order = await self._decide(attempt, start, investigation, investigation.judge(), ended=True)
+        return await self._conclude(attempt, order)
 
     async def _refusal(self, attempt: AttemptState, code: int) -> str:
         """Srun's message, where it has ended because it refuses its own options; else empty."""
@@ -196,7 +189,7 @@ class IncidentHandler:
             client = session.job.client
             nodes = await asyncio.to_thread(client.nodes)
             answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
-            self._dead_nodes = lost_nodes(self._allocation.nodes, nodes, answering)
+            self._dead_nodes = lost_nodes(session.allocation.nodes, nodes, answering)
         except SlurmError as error:
             session.folder.log_event("note", f"Slurm could not be asked about the job's nodes: {error}")
             self._dead_nodes = []
@@ -219,13 +212,15 @@ class IncidentHandler:
         *,
         overdue: bool = False,
         ended: bool = False,
-    ) -> Plan:
-        bad_loss = await self._losses.bad(attempt)
-        reader = SituationReader(self._session, self._allocation, attempt, start)
-        situation = await reader.read(verdict, investigation.failure, self._dead_nodes, bad_loss)
-        plan = decide(replace(situation, action_limit_reached=overdue, ended=ended, over=ended and situation.over))
+    ) -> ExecutePlan:
+        bad_loss, failure = await self._losses.bad(attempt), investigation.failure
+        situation = await read_situation(
+            self._session, attempt, start, verdict, failure=failure, dead_nodes=self._dead_nodes
+        )
+        over = ended and situation.over
+        plan = decide(replace(situation, bad_loss=bad_loss, action_limit_reached=overdue, ended=ended, over=over))
         self._log.update(plan=plan)
-        return plan
+        return ExecutePlan(verdict, plan, investigation.failure)
 
     async def _conclude(self, attempt: AttemptState, order: ExecutePlan) -> Outcome:
         """Report verdict and plan; returns the plan where it is to be executed."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from slurm_robust.model import TIME_KEYS, Incident, Signal, Verdict
-from slurm_robust.supervise.incident import incident_page
 from slurm_robust.supervise.session import Session
 
 _WINDOW_S = 3600.0
+_CLOCK = "%Y-%m-%d %H:%M:%S"
 
 
 class IncidentLog:
@@ -34,12 +37,7 @@ class IncidentLog:
     def open(self, attempt: str, fault_at_s: float, text: str, signal: Signal | None = None, **data: Any) -> Incident:
         """Open an incident. One that is still open failed before its first new step.
 
-        Args:
-            attempt: Name of the launch, empty where the step was not launched by us.
-            fault_at_s: When the fault happened, seconds since the epoch.
-            text: The line of the story.
-            signal: What was observed first.
-            data: More facts for the story.
+        `attempt` is empty where the step was not launched by us. `text` and `data` are for the story.
         """
         job, folder = self._session.job, self._session.folder
         if self.current is not None:
@@ -60,7 +58,7 @@ class IncidentLog:
         """Go on with the incident that the attempt before this one left open, if there is one."""
         session, job, found = self._session, self._session.job, None
         with contextlib.suppress(OSError):
-            found = incident_page.load((session.folder.path / name / "incident.json").read_bytes())
+            found = load((session.folder.path / name / "incident.json").read_bytes())
         # A supervisor before this one may have opened an incident of the attempt that still runs.
         running = session.channel.running_attempt if session.channel is not None else ""
         if found is None or "first_new_step" in found.times or found.attempt in (running, job.attempt.key):
@@ -113,8 +111,8 @@ class IncidentLog:
     def save(self) -> None:
         """Write the incident's page and its twin for tools."""
         incident, folder = self.incident, self._session.folder
-        folder.write(f"{incident.id}/incident.json", incident_page.to_json(incident))
-        folder.write(f"{incident.id}/report.md", incident_page.page(incident))
+        folder.write(f"{incident.id}/incident.json", to_json(incident))
+        folder.write(f"{incident.id}/report.md", page(incident))
 
     # -- suspicions that led to nothing -------------------------------------------------------------------------------
 
@@ -142,3 +140,66 @@ class IncidentLog:
 
 def _culprits(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
     return sorted((s.node, s.ranks) for s in verdict.suspects)
+
+
+def to_json(incident: Incident) -> str:
+    """`incident.json`: for tools, and for the next attempt's supervisor."""
+    return msgspec.json.format(msgspec.json.encode(incident), indent=1).decode()
+
+
+def load(text: bytes) -> Incident | None:
+    """Read an earlier attempt's `incident.json`, to go on with it; None where it is no such file."""
+    try:
+        return msgspec.json.decode(text, type=Incident)
+    except msgspec.DecodeError:
+        return None
+
+
+def page(incident: Incident) -> str:
+    """`report.md`: for people, in Markdown."""
+    lines = [f"# Incident {incident.id}", "", f"Job {incident.job}, attempt `{incident.attempt}`.", ""]
+    if incident.verdict is not None:
+        lines += ["## Who", "", f"**{incident.verdict.conclusion.value}**: {incident.verdict.reason}", ""]
+        if incident.verdict.detail:
+            lines += [f"{incident.verdict.detail}.", ""]
+        lines += [
+            f"* {s.node}, rank{'s' if len(s.ranks) > 1 else ''} {', '.join(map(str, s.ranks)) or '?'}: "
+            f"{s.why} (confidence {s.confidence:.2f})"
+            for s in incident.verdict.suspects
+        ]
+        lines += [f"* not seen: {m}" for m in incident.verdict.missing]
+        lines.append("")
+    if incident.plan is not None:
+        lines += ["## What was decided", "", f"**{incident.plan.road.value}**: {incident.plan.reason}", ""]
+    if incident.outcome:
+        lines += ["## How it ended", "", incident.outcome, ""]
+    lines += ["## When", "", *times_table(incident.times), ""]
+    if incident.signals:
+        lines += ["## What was seen", ""]
+        lines += [f"* {_clock(s.at_s)} {s.kind.value} {s.node}: {s.detail}" for s in incident.signals]
+        lines.append("")
+    if incident.notes:
+        lines += ["## Notes", "", *(f"* {n}" for n in incident.notes), ""]
+    if incident.tree:
+        lines += ["## Where the ranks stood", "", "```", incident.tree.rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _clock(at_s: float) -> str:
+    return time.strftime(_CLOCK, time.localtime(at_s))
+
+
+def times_table(times: Mapping[str, float]) -> list[str]:
+    """The scoreboard as a Markdown table: each time, and seconds since the one before."""
+    rows = ["| what | when | after the one before | after the fault |", "| --- | --- | ---: | ---: |"]
+    first = before = None
+    for key in TIME_KEYS:
+        at_s = times.get(key)
+        if at_s is None:
+            continue
+        since = "" if before is None else f"{at_s - before:.1f} s"
+        total = "" if first is None else f"{at_s - first:.1f} s"
+        rows.append(f"| {key.replace('_', ' ')} | {_clock(at_s)} | {since} | {total} |")
+        first = at_s if first is None else first
+        before = at_s
+    return rows

@@ -19,9 +19,8 @@ from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState
 from slurm_robust.supervise.watch.fleet import RankInfo
-from slurm_robust.supervise.watch.observer import SILENT_AGENT_S
 
 _POLL_S = 0.02
 _KEPT_CAPTURES = 8
@@ -33,10 +32,7 @@ _GRACE_S = 1.0
 class Investigation:
     """The captures of one suspicion, and the verdict on them.
 
-    Args:
-        session: The session.
-        attempt: The attempt that is investigated.
-        log: Its current incident is given times, stacks and verdict; None for quiet captures, which have no incident.
+    The log's current incident is given times, stacks and verdict; quiet captures have no incident and no log.
 
     Attributes:
         captures: The last ones.
@@ -179,12 +175,7 @@ class Investigation:
 
 
 class MergedArchives(NamedTuple):
-    """One capture, merged from the archives of all nodes.
-
-    Attributes:
-        recorder: Flight-recorder dumps, by rank.
-        problems: A sentence for each dump that could not be used.
-    """
+    """One capture of all nodes, flight-recorder dumps by rank, and a sentence for each dump that could not be used."""
 
     capture: Capture
     recorder: dict[int, RankDump]
@@ -196,11 +187,7 @@ def merge(
 ) -> MergedArchives:
     """Merge the nodes' archives into one capture; an archive that cannot be read counts as missing.
 
-    Args:
-        archives: By node.
-        missing: Nodes that do not answer.
-        at_s: When they were taken.
-        unseen: Living ranks whose stacks did not come.
+    Living ranks whose stacks did not come are `unseen`; nodes that do not answer are `missing`.
     """
     ranks = [RankCapture(r.rank, r.node, (CapturedProcess(r.pid, 0, error=_SLOW),), None) for r in unseen]
     lost = list(missing)

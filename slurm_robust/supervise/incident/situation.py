@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Failure, Verdict
-from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.decide import JobFacts, Situation
 from slurm_robust.slurm.client import Node
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident import full_disk
 from slurm_robust.supervise.launch.srun_command import named_hosts
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
@@ -32,91 +30,77 @@ def first_exit(attempt: AttemptState) -> RankExit | None:
     return min(attempt.exits.values(), key=lambda e: e.at_s, default=None)
 
 
-class SituationReader:
-    """Describes one attempt to the policy.
+async def read_situation(
+    session: Session,
+    attempt: AttemptState,
+    start: AttemptStart,
+    verdict: Verdict,
+    *,
+    failure: Failure | None,
+    dead_nodes: Sequence[str],
+) -> Situation:
+    """Describe a silent attempt to the policy; the bad loss, `ended` and `action_limit_reached` are the caller's.
 
-    Args:
-        session: The session.
-        allocation: The job's nodes.
-        attempt: The attempt.
-        start: How it started.
+    `failure` is None where it cannot be compared with others. `dead_nodes` are those that Slurm calls down, or not
+    responding where their agent does not answer either.
     """
+    job, settings, fleet, nodes = session.job.info, session.settings, attempt.fleet, session.allocation.nodes
+    command = session.command if session.channel is not None else None
+    used = set(fleet.rank_nodes.values()) or set(nodes)
+    unusable = used.union(session.allocation.silent_nodes, dead_nodes)
+    candidates = {s.node for s in verdict.suspects}.union(dead_nodes)
+    named = {n for n in candidates if command is not None and named_hosts(command, session.environment, [n])}
+    known = start.remembered().until(attempt.step)
+    return Situation(
+        verdict=verdict,
+        allocation_nodes=tuple(nodes),
+        training_node_count=fleet.step_nodes or len(used),
+        training_nodes=tuple(sorted(used)),
+        # A watch from outside cannot relaunch the step, so no road inside the allocation is open to it.
+        healthy_spares=tuple(n for n in nodes if n not in unusable) if command is not None else (),
+        dead_nodes=tuple(dead_nodes),
+        batch_node=job.batch_host,
+        excluded_named=frozenset(named),
+        over=session.srun_exit_code is not None or not fleet.alive,
+        exit_code=_exit_code(session, attempt),
+        failure=failure,
+        earlier_failures=known.failures,
+        older_failures=known.older,
+        restarts_in_place=known.restarts_in_place,
+        fruitless=start.fruitless,
+        fruitless_limit=settings.fruitless_attempts,
+        full_disk=await _full_disk(session, attempt, failure),
+        failed_launches=start.failed_launches,
+        failed_launches_limit=settings.fruitless_launches_per_hour,
+        resumes=start.resumes(),
+        at_stake=start.at_stake(),
+        job=JobFacts(
+            requeueable=job.requeueable,
+            het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,
+            requeued=job.restart_count > 0,
+            survives_node_failure=bool(session.environment.get("SLURM_NO_KILL")),
+        ),
+        mode=session.config.mode,
+        outside=command is None,
+    )
 
-    def __init__(self, session: Session, allocation: Allocation, attempt: AttemptState, start: AttemptStart) -> None:
-        self._session = session
-        self._allocation = allocation
-        self._attempt = attempt
-        self._start = start
 
-    async def read(
-        self, verdict: Verdict, failure: Failure | None, dead_nodes: Sequence[str], bad_loss: BadLoss | None
-    ) -> Situation:
-        """The situation of a silent attempt; `ended` and `action_limit_reached` are the caller's to set.
+def _exit_code(session: Session, attempt: AttemptState) -> int | None:
+    """The program's own exit code: srun's, or that of the first rank that ended while others still run."""
+    if session.srun_exit_code is not None:
+        return session.srun_exit_code
+    first = first_exit(attempt)
+    if first is None:
+        return None
+    return 128 + first.signal if first.signal else first.exit_code
 
-        Args:
-            verdict: On the evidence.
-            failure: As it is compared with others; None where it cannot be.
-            dead_nodes: Those that Slurm calls down, or not responding where their agent does not answer either.
-            bad_loss: What is wrong with the loss, None where nothing is.
-        """
-        session, attempt, start, nodes = self._session, self._attempt, self._start, self._allocation.nodes
-        job, settings, fleet = session.job.info, session.settings, attempt.fleet
-        command = session.command if session.channel is not None else None
-        used = set(fleet.rank_nodes.values()) or set(nodes)
-        unusable = used.union(self._allocation.silent_nodes, dead_nodes)
-        candidates = {s.node for s in verdict.suspects}.union(dead_nodes)
-        named = {n for n in candidates if command is not None and named_hosts(command, session.environment, [n])}
-        known = start.remembered().until(attempt.step)
-        return Situation(
-            verdict=verdict,
-            allocation_nodes=tuple(nodes),
-            training_node_count=fleet.step_nodes or len(used),
-            training_nodes=tuple(sorted(used)),
-            # A watch from outside cannot relaunch the step, so no road inside the allocation is open to it.
-            healthy_spares=tuple(n for n in nodes if n not in unusable) if command is not None else (),
-            dead_nodes=tuple(dead_nodes),
-            batch_node=job.batch_host,
-            excluded_named=frozenset(named),
-            over=session.srun_exit_code is not None or not fleet.alive,
-            exit_code=self._exit_code(),
-            failure=failure,
-            earlier_failures=known.failures,
-            older_failures=known.older,
-            restarts_in_place=known.restarts_in_place,
-            fruitless=start.fruitless,
-            fruitless_limit=settings.fruitless_attempts,
-            bad_loss=bad_loss,
-            full_disk=await self._full_disk(failure),
-            failed_launches=start.failed_launches,
-            failed_launches_limit=settings.fruitless_launches_per_hour,
-            resumes=start.resumes(),
-            at_stake=start.at_stake(),
-            job=JobFacts(
-                requeueable=job.requeueable,
-                het_job=bool(job.hetjob_id) or job.ref.het_offset is not None,
-                requeued=job.restart_count > 0,
-                survives_node_failure=bool(session.environment.get("SLURM_NO_KILL")),
-            ),
-            mode=session.config.mode,
-            outside=command is None,
-        )
 
-    def _exit_code(self) -> int | None:
-        """The program's own exit code: srun's, or that of the first rank that ended while others still run."""
-        if self._session.srun_exit_code is not None:
-            return self._session.srun_exit_code
-        first = first_exit(self._attempt)
-        if first is None:
-            return None
-        return 128 + first.signal if first.signal else first.exit_code
-
-    async def _full_disk(self, failure: Failure | None) -> str:
-        """Which disk is full now, where the ranks report that one was; empty where there is room."""
-        session, attempt = self._session, self._attempt
-        if failure is None or failure.signature != DISK_FULL:
-            return ""
-        command = session.attached.arguments if session.attached is not None else ()
-        if session.command is not None:
-            command = session.command.command
-        named = disk_path(attempt.exits.values())
-        return await full_disk.full(named, attempt.resume_point.path, session.checkpoint_dir, command)
+async def _full_disk(session: Session, attempt: AttemptState, failure: Failure | None) -> str:
+    """Which disk is full now, where the ranks report that one was; empty where there is room."""
+    if failure is None or failure.signature != DISK_FULL:
+        return ""
+    command = session.attached.arguments if session.attached is not None else ()
+    if session.command is not None:
+        command = session.command.command
+    named = disk_path(attempt.exits.values())
+    return await full_disk.full(named, attempt.resume_point.path, session.checkpoint_dir, command)

@@ -87,13 +87,8 @@ def environment(
 ) -> dict[str, str]:
     """Variables for the ranks; what the user set is never overridden.
 
-    Args:
-        base: The environment that srun starts from.
-        attempt: Name of this launch; agents tell ranks of different launches apart by it.
-        lineage: Name of the training across requeues.
-        start: Its checkpoint.
-        dumps: Folder for flight-recorder dumps.
-        command: The launched command, which shows what PyTorch the ranks load.
+    Agents tell ranks of different launches apart by `attempt`. `dumps` is the folder for flight-recorder dumps. The
+    launched command shows what PyTorch the ranks load.
     """
     # Slurm's own prefix is carried to the ranks whatever `--export` says.
     env = {"SROBUST_ATTEMPT": attempt, "SLURM_SROBUST_ATTEMPT": attempt, "SROBUST_LINEAGE": lineage}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from slurm_robust.supervise.clock import CLOCK, Clock
 from slurm_robust.supervise.launch import messages
@@ -68,17 +68,10 @@ class Channel:
         if self._writer is not None:
             self._writer.write(messages.encode(message))
 
-    def launch(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        unset: Sequence[str],
-        attempt: str,
-        evicted: Sequence[str] = (),
-    ) -> None:
+    def launch(self, order: messages.LaunchSrun) -> None:
         """Have srun started; the launcher only keeps `evicted`."""
         self.ended = None
-        self._send(messages.LaunchSrun(attempt, tuple(argv), dict(env), tuple(unset), tuple(evicted)))
+        self._send(order)
 
     def kill(self) -> None:
         """Have srun killed, where its step does not end."""

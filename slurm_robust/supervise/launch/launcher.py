@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.launch import messages
 from slurm_robust.supervise.recover import waiting_shell
@@ -30,14 +31,7 @@ Ticks are counted, not timed: while a job is suspended, neither it nor we run.""
 _MAX_RESPAWNS = 5
 _RESPAWN_WINDOW_S = 60.0
 _WAKE = signal.SIGRTMIN + 1
-_FORWARDED = {
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGCONT,
-}
+_FORWARDED = {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT}
 _ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 _TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP}
 """A terminal sends these to the whole group, srun included: forwarding them would deliver them twice."""
@@ -50,20 +44,14 @@ def sent_by_process(info: signal.struct_siginfo) -> bool:
 
 def sent_by_slurm(sender_pid: int) -> bool:
     """True where a slurmstepd sent a signal: it signals srun too, unless we are its direct child."""
-    try:
-        with open(f"/proc/{sender_pid}/comm", encoding="utf-8") as f:  # noqa: PTH123 (one line, no object)
-            return f.read().startswith("slurmstepd")
-    except OSError:
-        return False
+    sender = procfs.stat(sender_pid)
+    return sender is not None and sender.command.startswith("slurmstepd")
 
 
 class Launcher:
     """Runs a command under supervision.
 
-    Args:
-        plain: The argument list to fall back to: the user's srun.
-        supervisor: The argument list of the supervisor process; `{fd}` in it is replaced by the socket's number.
-        clock: Where times come from.
+    `plain` is what to fall back to: the user's srun. `{fd}` in the supervisor's words becomes the socket's number.
     """
 
     def __init__(self, plain: Sequence[str], supervisor: Sequence[str], *, clock: SystemClock = CLOCK) -> None:

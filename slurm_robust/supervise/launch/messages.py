@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from slurm_robust.supervise.agent.codec import Codec
 
@@ -73,32 +73,23 @@ ToSupervisor = LauncherReady | SrunStarted | SrunEnded
 ToLauncher = LaunchSrun | KillSrun | ExitWith | WaitForRequeue | SupervisorAlive
 
 
-def _texts(values: Any) -> tuple[str, ...]:
-    return tuple(map(str, values))
-
-
-_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "attempt": ("attempt", str),
-    "pid": ("pid", int),
-    "code": ("code", int),
-    "argv": ("argv", _texts),
-    "env": ("env", dict),
-    "unset": ("unset", _texts),
-    "evicted": ("evicted", _texts),
-    "pause_s": ("nap_s", float),
-}
-_TO_SUPERVISOR = Codec("ev", {"ready": LauncherReady, "started": SrunStarted, "ended": SrunEnded}, _FIELDS)
-_TO_LAUNCHER = Codec(
+_KEYS = {"pause_s": "nap_s"}
+_READERS = {"Mapping[str, str]": dict}
+_TO_SUPERVISOR: Codec[ToSupervisor] = Codec(
+    "ev", {"ready": LauncherReady, "started": SrunStarted, "ended": SrunEnded}, _KEYS, _READERS
+)
+_TO_LAUNCHER: Codec[ToLauncher] = Codec(
     "do",
     {"launch": LaunchSrun, "kill": KillSrun, "exit": ExitWith, "part": WaitForRequeue, "alive": SupervisorAlive},
-    _FIELDS,
+    _KEYS,
+    _READERS,
 )
 
 
 def encode(message: ToSupervisor | ToLauncher) -> bytes:
     """The line that carries a message."""
-    codec = _TO_SUPERVISOR if isinstance(message, ToSupervisor) else _TO_LAUNCHER
-    return json.dumps(codec.encode(message)).encode() + b"\n"
+    plain = _TO_SUPERVISOR.encode(message) if isinstance(message, ToSupervisor) else _TO_LAUNCHER.encode(message)
+    return json.dumps(plain).encode() + b"\n"
 
 
 def to_supervisor(line: str | bytes) -> ToSupervisor:
@@ -107,8 +98,7 @@ def to_supervisor(line: str | bytes) -> ToSupervisor:
     Raises:
         ValueError: it carries none.
     """
-    message: ToSupervisor = _TO_SUPERVISOR.decode(json.loads(line))
-    return message
+    return _TO_SUPERVISOR.decode(json.loads(line))
 
 
 def to_launcher(line: str | bytes) -> ToLauncher:
@@ -117,5 +107,4 @@ def to_launcher(line: str | bytes) -> ToLauncher:
     Raises:
         ValueError: it carries none.
     """
-    message: ToLauncher = _TO_LAUNCHER.decode(json.loads(line))
-    return message
+    return _TO_LAUNCHER.decode(json.loads(line))

@@ -22,10 +22,7 @@ _SEVERAL_NODES = re.compile(r"(?:^|\s)(?:-H|--hostfile|--force_multi)\b|--num_no
 def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> list[str]:
     """A sentence for each other restarter, with what to type so that only one remains.
 
-    Args:
-        command: The program that srun starts, and its arguments.
-        env: The environment that srun starts from.
-        script: The batch script, empty where it is not known.
+    The batch script is empty where it is not known.
     """
     words = " ".join(command)
     out = []

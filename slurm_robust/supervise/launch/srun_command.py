@@ -144,11 +144,7 @@ def _exporting(command: SrunCommand) -> list[str]:
 def relaunch(command: SrunCommand, exclude: Iterable[str], nodes: int | None) -> list[str]:
     """The argument list of a relaunch in the same allocation.
 
-    Args:
-        command: What the user typed.
-        exclude: Nodes that must not be used.
-        nodes: Number of nodes that the training needs, None where only the user's own options say.
-
+    The number of nodes that the training needs is None where only the user's own options say.
     `--overlap` because a stuck step of the last attempt may still hold the resources.
     """
     argv = first_launch(command)

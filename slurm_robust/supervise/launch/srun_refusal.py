@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import subprocess
 from collections.abc import Mapping, Sequence
 
 REFUSED = 255
@@ -18,25 +18,21 @@ async def refusal(options: Sequence[str], environment: Mapping[str, str]) -> str
     again: it may have gone to a terminal, or through a pipe.
     """
     try:
-        srun = await asyncio.create_subprocess_exec(
-            "srun",
-            *options,
-            "--version",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+        srun = await asyncio.to_thread(
+            subprocess.run,
+            ["srun", *options, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
             env=dict(environment),
+            timeout=_PATIENCE_S,
+            check=False,
         )
-    except OSError:
-        return ""
-    try:
-        _, said = await asyncio.wait_for(srun.communicate(), _PATIENCE_S)
-    except asyncio.TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            srun.kill()
-        await srun.wait()
+    except (OSError, subprocess.TimeoutExpired):
         return ""
     if srun.returncode != REFUSED:
         return ""
-    lines = said.decode("utf-8", "replace").splitlines()
+    lines = srun.stderr.splitlines()
     return lines[0].strip()[:300] if lines else f"exit code {REFUSED}"

@@ -21,11 +21,6 @@ class SupervisorLock:
 
     The names are abstract sockets: the kernel drops them with our process, however that ends, so a cancelled job leaves
     nothing in /tmp.
-
-    Args:
-        cluster: Name of the cluster; several may share a machine.
-        job: The job's name.
-        clock: For the wait on a supervisor that has just started.
     """
 
     def __init__(self, cluster: str, job: str, clock: Clock | None = None) -> None:
@@ -72,9 +67,7 @@ class SupervisorLock:
     def _taken(self, place: int, patience_s: float = 0.0) -> bool:
         """Whether a supervisor of this user holds the name. Anybody may take a name; another user's does not count.
 
-        Args:
-            place: Which of the names.
-            patience_s: How long to wait for an owner that has just taken the name and does not listen yet.
+        An owner that has just taken the name and does not listen yet gets `patience_s`.
         """
         deadline = self._clock.monotonic_s() + patience_s
         while True:

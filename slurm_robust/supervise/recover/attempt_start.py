@@ -35,13 +35,7 @@ def resumes_by_itself(command: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class StartedOver:
-    """The program has started from the beginning again.
-
-    Attributes:
-        step: Where it began.
-        reached: The step that the training had reached.
-        text: A sentence about it, with what to do.
-    """
+    """The program has started again from this step, after the training had reached a later one; says what to do."""
 
     step: int
     reached: int
@@ -51,12 +45,8 @@ class StartedOver:
 class AttemptStart:
     """The start of one attempt.
 
-    Args:
-        session: The session.
-        attempt: The attempt.
-        store: The lineage of its training.
-        seen: False where the attempt had begun before its output was read.
-        relaunched: The attempt runs after another one in the same allocation.
+    One that is not `seen` had begun before its output was read; one that was `relaunched` runs after another one in the
+    same allocation.
 
     Attributes:
         started_over: The step from which it started over, -1 where it did not.
@@ -106,17 +96,17 @@ class AttemptStart:
         attempt that reports such numbers has come further.
         """
         known, attempt = self._store.lineage, self._attempt
-        counters = attempt.counters
-        if attempt.has_progress or not counters.main:
+        counter, numbers = attempt.counters.main, attempt.counters.training
+        if attempt.has_progress or not counter:
             return known
-        falls = known.falls or counters.falls
-        other = known.counter not in ("", counters.main) or (falls and counters.epoch > known.epoch)
+        falls = known.falls or numbers.falls
+        other = known.counter not in ("", counter) or (falls and numbers.epoch > known.epoch)
         if other:
             known = replace(known, reached=-1, first_step=-1)
-        elif falls and counters.epoch < known.epoch:
-            known = replace(known, reached=max(known.reached, counters.step))
+        elif falls and numbers.epoch < known.epoch:
+            known = replace(known, reached=max(known.reached, numbers.step))
         first = known.first_step if known.first_step >= 0 or attempt.resume_point.step >= 0 else self.first
-        return replace(known, first_step=first, falls=falls, counter=counters.main, epoch=counters.epoch)
+        return replace(known, first_step=first, falls=falls, counter=counter, epoch=numbers.epoch)
 
     @property
     def fruitless(self) -> int:

@@ -72,11 +72,8 @@ class Lineage:
     def after(self, step: int, start_step: int, failure: Failure | None, *, in_place: bool) -> Lineage:
         """What is remembered once an attempt has ended.
 
-        Args:
-            step: How far it came.
-            start_step: The checkpoint it started from, -1 for none.
-            failure: The failure, None where it cannot be compared.
-            in_place: The step is restarted on the same nodes.
+        `start_step` is the checkpoint that it started from, -1 for none; `failure` is None where it cannot be compared.
+        With `in_place` the step is restarted on the same nodes.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
@@ -94,10 +91,8 @@ class Lineage:
     def began(self, first: int, offered: int, *, relaunched: bool) -> tuple[Lineage, bool]:
         """What is remembered once an attempt has reported its first step, and whether it started from the beginning.
 
-        Args:
-            first: That step.
-            offered: The step of the checkpoint that the attempt was given, -1 for none.
-            relaunched: It was relaunched in the allocation, without the script.
+        `offered` is the step of the checkpoint that it was given, -1 for none. One that was `relaunched` in the
+        allocation has begun without the script.
         """
         if self.first_step < 0 and offered < 0:
             return replace(self, first_step=first), False
@@ -155,10 +150,7 @@ class LineageMemory:
     def of(self, key: str, claim: Claim, previous: Claim | None) -> Lineage:
         """What the run of this key remembers as it starts.
 
-        Args:
-            key: See `lineage_store`.
-            claim: The job's claim in the Comment, by the run that wrote it last.
-            previous: The same claim; None where it is of no attempt that failed.
+        `claim` is by the run that wrote it last; `previous` is the same, None where it is of no attempt that failed.
         """
         found = self.runs.get(key)
         if previous is not None and self.speaks in ("", key):

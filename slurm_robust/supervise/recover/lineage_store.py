@@ -20,6 +20,7 @@ import msgspec
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Failure
+from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.recover.lineage import TALLY_S, Lineage, LineageMemory, Tally
 from slurm_robust.supervise.session import Session
@@ -75,12 +76,7 @@ class LineageStore:
     ) -> None:
         """Remember that an attempt has failed.
 
-        Args:
-            before: The lineage, as it compares with the attempt's own numbers.
-            step: How far the attempt came.
-            offered: The step of the checkpoint that it was given, -1 for none.
-            failure: The failure, None where it cannot be compared.
-            in_place: The step is restarted on the same nodes.
+        As in `Lineage.after`; `before` is the lineage, as it compares with the attempt's own numbers.
         """
         self._tally = self._tally.after(before, step, self._session.clock.now_s())
         self.lineage = before.after(step, offered, failure, in_place=in_place)
@@ -124,14 +120,11 @@ def place(folder: IncidentFolder, restart: int, launcher: int) -> int:
     Each run adds a line to a file of the job, in one write: runs that begin together get different places, a launcher
     that was killed keeps its place, and a restarted supervisor finds the place of its launcher. On a full disk the runs
     of an attempt may share a place; the tally then bounds them.
-
-    Args:
-        folder: The job's.
-        restart: The job's restart count.
-        launcher: Pid of the launcher.
     """
     path = folder.path / _CALLS_FILE
-    mine = f"{restart} {launcher} {_started(launcher)}"
+    process = procfs.stat(launcher)
+    # With its start, since pids are reused.
+    mine = f"{restart} {launcher} {process.start_ticks if process is not None else 0}"
     if mine not in _lines(path):
         folder.append(_CALLS_FILE, f"{mine}\n")
     calls = [line for line in _lines(path) if line.startswith(f"{restart} ")]
@@ -143,15 +136,6 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _started(pid: int) -> str:
-    """When this process was started, in clock ticks since boot: pids are reused."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return stat[stat.rindex(")") + 2 :].split()[19]
-    except (OSError, ValueError, IndexError):
-        return "0"
 
 
 def load(folder: IncidentFolder) -> LineageMemory:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from slurm_robust import claim
 from slurm_robust.model import Plan, Road
 from slurm_robust.policy.job.decide import with_dirty
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.launch import attempt_settings
 from slurm_robust.supervise.launch.srun_command import relaunch
@@ -27,11 +26,8 @@ _POLL_S = 0.1
 class PlanExecutor:
     """Carries out the plan of the current incident. It launches nothing: the supervisor does, as the result says."""
 
-    def __init__(
-        self, session: Session, allocation: Allocation, store: LineageStore, log: IncidentLog, losses: Losses
-    ) -> None:
+    def __init__(self, session: Session, store: LineageStore, log: IncidentLog, losses: Losses) -> None:
         self._session = session
-        self._allocation = allocation
         self._store = store
         self._log = log
         self._losses = losses
@@ -108,7 +104,7 @@ class PlanExecutor:
         return Exit(await step_control.requeue(self._session, self._log.incident, plan))
 
     async def _prepare_relaunch(self, plan: Plan, attempt: AttemptState) -> Exit | Relaunch:
-        session, allocation, fleet = self._session, self._allocation, attempt.fleet
+        session, allocation, fleet = self._session, self._session.allocation, attempt.fleet
         assert session.command is not None
         used = fleet.step_nodes or len({r.node for r in fleet.ranks.values()})
         reachable = [n for n in allocation.without(plan.evict) if n not in allocation.silent_nodes]

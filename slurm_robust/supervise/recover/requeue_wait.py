@@ -125,13 +125,8 @@ def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
 ) -> WaitStep:
     """Decide. Pure.
 
-    Args:
-        wait: What is waited for.
-        answer: The daemon's answer to this incident, as far as there is one.
-        now_s: Seconds since the epoch.
-        ending: Slurm ends this run of the job, or has begun another one.
-        heard: Slurm answered.
-        running: The job runs, by Slurm's answer.
+    `answer` is the daemon's, to this incident. Slurm's, where it was `heard`, shows whether the job is `running`, and
+    whether Slurm is `ending` this run of it or has begun another one.
     """
     if ending:
         # Only in a script that traps SIGTERM: its trap runs when we have ended.

@@ -89,9 +89,7 @@ class Resumption:
 def resumed_from(offered: int, first: int) -> str:
     """What an attempt went on from, for people.
 
-    Args:
-        offered: The step of the verified checkpoint that it was given; -1 where there was none.
-        first: Its first new step; -1 where that is not exactly known.
+    `offered` is -1 where there was no verified checkpoint, `first` where the first new step is not exactly known.
     """
     if offered < 0 and first < 0:
         return "a step that was not seen"

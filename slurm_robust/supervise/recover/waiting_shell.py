@@ -17,9 +17,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 from slurm_robust.model import EXIT_REQUEUE_WANTED
+from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.clock import CLOCK
 
 _NAME = "srobust-waits"
@@ -69,27 +69,17 @@ _SHORTEST_S = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
-def _parent_of(pid: int) -> int:
-    try:
-        # The command may hold spaces and brackets: it ends at the last one.
-        return int(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
 def is_batch_script(pid: int) -> bool:
     """True where a process is a step's task: a child of slurmstepd."""
-    try:
-        return Path(f"/proc/{_parent_of(pid)}/comm").read_text("utf-8", "replace").startswith("slurmstepd")
-    except OSError:
-        return False
+    found = procfs.stat(pid)
+    parent = procfs.stat(found.ppid) if found is not None else None
+    return parent is not None and parent.command.startswith("slurmstepd")
 
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill us when our parent ends, from now on and across exec.
 
-    Args:
-        parent: Our parent when we started; where it has ended since, we end now.
+    Where our parent has ended since we started, we end now.
     """
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

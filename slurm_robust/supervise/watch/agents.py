@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.clock import CLOCK, Clock
-from slurm_robust.supervise.watch.watch_step import Handler, WatchStep
+from slurm_robust.supervise.watch.watch_step import WatchStep
 
 _MAX_EXTRAS = 8
 """Where more nodes than this are silent, the channel is slow, and an srun for each would make it slower."""
@@ -23,7 +23,7 @@ class Agents:
     """Starts agents where they are wanted, and sends messages to all of them."""
 
     def __init__(
-        self, job_id: int, tick_s: float, handler: Handler, log: Callable[[str], None], *, clock: Clock = CLOCK
+        self, job_id: int, tick_s: float, handler: messages.Handler, log: Callable[[str], None], *, clock: Clock = CLOCK
     ) -> None:
         self._new: Callable[[], WatchStep] = functools.partial(WatchStep, job_id, tick_s, handler, log, clock=clock)
         self._log = log

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_robust.config import SuperviseConfig
+from slurm_robust.localize import ranks as rank_names
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
+from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
 from slurm_robust.supervise.watch.last_words import LastWords
 from slurm_robust.supervise.watch.log_steps import Counters
@@ -22,6 +24,9 @@ from slurm_robust.supervise.watch.output import OutputFile
 from slurm_robust.supervise.watch.suspicion import Assessment, RankProgress, assess, own_limit_s
 from slurm_robust.supervise.watch.task_exits import TaskExits
 
+SILENT_AGENT_S = 7.0
+"""Three heartbeats: after this long without one, an agent counts as silent."""
+_AGENTS_S = 1.0
 _LAST_LINES = 120
 _LAST_WORDS_S = 30.0
 """Lines from this long before the first exit count too: a thousand ranks print many last lines."""
@@ -37,7 +42,6 @@ class AttemptSources:
 
     Attributes:
         job_id: The job's raw id, as Slurm's messages name it.
-        nodes: Nodes of the allocation.
         paths: The job's output files, read from their present end on.
         layout: Parallel sizes that the user gave.
         layout_order: The order in which they count ranks, empty for Megatron's.
@@ -57,12 +61,8 @@ class AttemptSources:
 class AttemptState:
     """One attempt, as its agents and its output files show it.
 
-    Args:
-        name: Its name, empty for a job that was not started by us.
-        sources: What it is read from.
-        clock: The session's.
-
     Attributes:
+        name: Its name, empty for a job that was not started by us.
         resume_point: The checkpoint that it was given.
         exits: Rank → its end, for ranks that are known to have ended badly.
         vanished: Ranks that are gone while srun runs and reports no end of them: finished, or dead.
@@ -211,13 +211,14 @@ class AttemptState:
         if self.has_progress:
             first = min(r.first_step for r in self.fleet.ranks.values() if r.progress is not None)
             return (first, first) if first >= 0 else None
-        seen = self.counters.first
-        return None if len(seen) < 2 or self.counters.falls else (min(seen), seen[1])
+        seen = self.counters.training.first
+        return None if len(seen) < 2 or self.counters.training.falls else (min(seen), seen[1])
 
     @property
     def one_line_short(self) -> bool:
         """Whether one more log line will show `first_steps`."""
-        return not self.has_progress and not self.counters.falls and len(self.counters.first) == 1
+        training = self.counters.training
+        return not self.has_progress and not training.falls and len(training.first) == 1
 
     @property
     def last_sign_s(self) -> float:
@@ -241,3 +242,27 @@ class AttemptState:
         if not ranks and self._log_step is not None:
             ranks = [RankProgress(-1, self._log_step[0], "train", self._log_step[1])]
         return assess(ranks, self.fleet.steps, self._clock.now_s(), config)
+
+
+class Observer:
+    """Brings the state of an attempt up to date, and restarts agents that fell silent. It decides nothing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._agents_checked_at = 0.0
+
+    async def poll(self, attempt: AttemptState) -> None:
+        """Read what is new."""
+        session = self._session
+        attempt.read_outputs()
+        attempt.confirm_exits(ended=session.srun_exit_code is not None)
+        attempt.note_vanished()
+        if restarted := attempt.restarted_inside():
+            who = rank_names.name(restarted)
+            text = f"{who} started anew inside the step, by their parent (torchrun?): the attempt goes on"
+            session.folder.log_event("note", text, ranks=restarted)
+        now_s = session.clock.monotonic_s()
+        if now_s - self._agents_checked_at >= _AGENTS_S:
+            self._agents_checked_at = now_s
+            nodes, heard = session.allocation.nodes, attempt.fleet.heard_at_s
+            session.allocation.silent_nodes = await session.agents.look_after(nodes, heard, SILENT_AGENT_S)

@@ -92,7 +92,6 @@ class Fleet:
         self._above: dict[tuple[str, int], tuple[str, int]] = {}
         """(node, pid) of what is above the workers of a task (torchrun) → (step, task)."""
         self._takers: dict[type, Callable[[Any, float], None]] = {
-            messages.Malformed: self._take_malformed,
             messages.Hello: self._take_hello,
             messages.Heartbeat: self._take_heartbeat,
             messages.RankFound: self._take_found,
@@ -111,15 +110,13 @@ class Fleet:
         """Take one agent's message; one that makes no sense is counted and skipped."""
         if message.node:
             self.heard_at_s[message.node] = now_s
+        self.garbled += isinstance(message, messages.Malformed)
         try:
             take = self._takers.get(type(message))
             if take is not None:
                 take(message, now_s)
         except (KeyError, ValueError):
             self.garbled += 1
-
-    def _take_malformed(self, message: messages.Malformed, now_s: float) -> None:
-        self.garbled += 1
 
     def _take_hello(self, message: messages.Hello, now_s: float) -> None:
         # A new agent does not report ranks that ended before it started: those it has not found by its first heartbeat

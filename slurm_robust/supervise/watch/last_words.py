@@ -20,13 +20,7 @@ _OOM_STEP = re.compile(r"^slurmstepd(?:-(\S+?))?: .*StepId=(\d+\.\d+)")
 
 
 class LastWords:
-    """Of one attempt.
-
-    Args:
-        fleet: Its ranks.
-        job_id: The job's raw id, as Slurm's messages name it.
-        labelled: `srun --label` puts each task's number before its lines.
-    """
+    """Of one attempt."""
 
     def __init__(self, fleet: Fleet, job_id: int, *, labelled: bool) -> None:
         self._fleet = fleet

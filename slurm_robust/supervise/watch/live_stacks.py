@@ -21,13 +21,7 @@ class LiveStacksError(Exception):
 
 @dataclass(frozen=True)
 class LiveCapture:
-    """One capture.
-
-    Attributes:
-        round: 1 for the first.
-        archives: Of each node that answered (JSON).
-        missing: The nodes that did not answer in time.
-    """
+    """One capture, counted from 1: the archive (JSON) of each node, and the nodes that did not answer in time."""
 
     round: int
     archives: dict[str, bytes]
@@ -45,13 +39,8 @@ async def live_captures(
 ) -> AsyncGenerator[LiveCapture, None]:
     """Take the stacks of every rank of a running job, once or repeatedly.
 
-    Args:
-        job: Running.
-        config: For the agents' and the capture's times.
-        timeout_s: For one capture; for the first one with the agents' start.
-        every_s: From one capture to the next; None for a single one. It ends with the job.
-        count: Captures at most; 0 for no limit.
-        clock: Where times come from.
+    The first capture's `timeout_s` counts from the agents' start. The next ones follow every `every_s` (None for a
+    single one), until the job ends or there are `count` of them (0 for no limit).
 
     Raises:
         LiveStacksError: the watch step ended before any agent answered.

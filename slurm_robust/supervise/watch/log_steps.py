@@ -66,15 +66,12 @@ class Counters:
     def __init__(self) -> None:
         self.count = 0
         self._epoch = 0.0
-        self._series: dict[str, _Series] = {}
+        self._series: dict[str, CounterSeries] = {}
 
     def progress(self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True) -> int | None:
         """The number in this line of the program, where it is progress; else None.
 
-        Args:
-            line: A line of the program, without text of ours or Slurm's.
-            own: The site's own pattern.
-            whole: False for a line that has not ended yet, whose last digits may still be missing.
+        `own` is the site's own pattern. The last digits of a line that is not `whole` may still be missing.
         """
         epoch = _EPOCH.search(line)
         if epoch is not None and (whole or epoch.end() < len(line)):
@@ -85,7 +82,7 @@ class Counters:
         name, number, total, _ = found
         if name not in self._series and len(self._series) >= _MAX_SERIES:
             del self._series[next(iter(self._series))]
-        series = self._series.setdefault(name, _Series())
+        series = self._series.setdefault(name, CounterSeries())
         if not series.advances(self._epoch, number):
             return None
         self.count += 1
@@ -106,38 +103,19 @@ class Counters:
         return max(self._series, key=lambda name: self._series[name].rank, default="")
 
     @property
-    def step(self) -> int:
-        """The last number of the training's counter, -1 for none."""
-        series = self._series.get(self.main)
-        return series.step if series is not None else -1
-
-    @property
-    def first(self) -> list[int]:
-        """The first two different numbers of the training's counter, or fewer."""
-        series = self._series.get(self.main)
-        return series.first if series is not None else []
-
-    @property
-    def epoch(self) -> float:
-        """The epoch of the last number of the training's counter, 0 where no line shows it."""
-        series = self._series.get(self.main)
-        return series.epoch if series is not None else 0.0
-
-    @property
-    def falls(self) -> bool:
-        """Whether the training's counter restarts in each epoch: it does not number the steps of the training."""
-        series = self._series.get(self.main)
-        return series is not None and series.falls
+    def training(self) -> CounterSeries:
+        """The numbers of the training's counter; none where there is none yet."""
+        return self._series.get(self.main) or CounterSeries()
 
 
-class _Series:
+class CounterSeries:
     """The numbers of one counter.
 
     Attributes:
-        step: The last number that was progress.
-        first: The first two different ones.
-        falls: It counted down, or restarted.
-        epoch: The epoch of the last number.
+        step: The last number that was progress, -1 for none.
+        first: The first two different ones, or fewer.
+        falls: It counted down, or restarted (in each epoch): it does not number the steps of the training.
+        epoch: The epoch of the last number, 0 where no line shows it.
         count: How many of its numbers were progress.
         at: `Counters.count` at the last of them.
     """

@@ -104,13 +104,7 @@ def read_exit(line: str) -> list[TaskExit]:
 
 
 class OutputFile:
-    """One output file, read as it grows.
-
-    Args:
-        path: The file.
-        own_pattern: The site's own pattern of progress lines.
-        counters: The counters of all files of this attempt.
-    """
+    """One output file, read as it grows."""
 
     def __init__(
         self, path: Path, own_pattern: re.Pattern[str] | None = None, counters: Counters | None = None
@@ -164,7 +158,7 @@ class OutputFile:
 
     def _note_step(self, found: NewOutput, line: str, *, whole: bool = True) -> None:
         if self._counters.progress(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole) is not None:
-            found.step = self._counters.step
+            found.step = self._counters.training.step
 
 
 def _without_ours(raw: bytes) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
-from slurm_robust.supervise.allocation import Allocation
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
@@ -27,13 +26,9 @@ _NO_RANK_AFTER_S = 300.0
 
 @dataclass(frozen=True)
 class ProvenSuspicion:
-    """What quiet captures have proven.
+    """What quiet captures have proven: the time of the fault, the story's line about it, and what was observed.
 
     Attributes:
-        investigation: Their captures.
-        fault_at_s: When the fault happened, seconds since the epoch.
-        text: The story's line about it.
-        signal: What was observed.
         finished: Ranks are known to have ended with exit code 0; whether others wait for them is still to be judged.
     """
 
@@ -47,23 +42,17 @@ class ProvenSuspicion:
 class QuietCaptures:
     """The quiet captures of one attempt.
 
-    Args:
-        session: The session.
-        attempt: The attempt.
-        allocation: Its nodes.
-        investigate: Makes an investigation without an incident.
+    `investigate` makes an investigation without an incident.
     """
 
     def __init__(
         self,
         session: Session,
         attempt: AttemptState,
-        allocation: Allocation,
         investigate: Callable[[Session, AttemptState], Investigation] = Investigation,
     ) -> None:
         self._session = session
         self._attempt = attempt
-        self._allocation = allocation
         self._investigate = investigate
         self._no_rank_at_s = attempt.began_at_s + _NO_RANK_AFTER_S
         self._unmeasured: Investigation | None = None
@@ -80,7 +69,7 @@ class QuietCaptures:
         if not attempt.fleet.ranks and session.srun_exit_code is None and now_s >= self._no_rank_at_s:
             self._no_rank_at_s = now_s + session.settings.action_limit_s
             waited_s, job_id = now_s - attempt.began_at_s, session.job.job_id
-            session.folder.log_event("note", _no_rank(waited_s, job_id, self._allocation.silent_nodes))
+            session.folder.log_event("note", _no_rank(waited_s, job_id, session.allocation.silent_nodes))
         if not attempt.vanished:
             self._vanished, self._captures_of_vanished = None, 0
         elif now_s >= self._vanished_at_s and self._captures_of_vanished <= len(_AFTER_VANISHED_S):

@@ -17,8 +17,6 @@ import slurm_robust
 from slurm_robust.supervise.agent import messages, wire
 from slurm_robust.supervise.clock import CLOCK, Clock
 
-Handler = Callable[[messages.FromAgent], None]
-
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from slurm_robust.supervise.agent.main import main; main(sys.argv[2:])"
@@ -103,17 +101,10 @@ def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float) -> list
 
 
 class WatchStep:
-    """Keeps a watch step alive on a set of nodes, and carries messages.
-
-    Args:
-        job_id: The job's raw id.
-        handler: Called with every message of an agent.
-        log: Called with a line of text about the watch step itself.
-        clock: Where times come from.
-    """
+    """Keeps a watch step alive on a set of nodes, and carries messages."""
 
     def __init__(
-        self, job_id: int, tick_s: float, handler: Handler, log: Callable[[str], None], *, clock: Clock = CLOCK
+        self, job_id: int, tick_s: float, handler: messages.Handler, log: Callable[[str], None], *, clock: Clock = CLOCK
     ) -> None:
         self.job_id = job_id
         self.tick_s = tick_s
