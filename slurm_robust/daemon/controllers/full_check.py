@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slurm_robust.config import QuarantineConfig
+from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext, printable
-from slurm_robust.model import Action, ActionKind
+from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.text import shortened
@@ -59,6 +61,19 @@ def check_action(
     )
     script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
     return Action(kind, node.name, reason, {"sbatch": args, "script": script})
+
+
+async def drain(actor: Actor, breaker: Breaker, key: str, node: str, sentence: str) -> bool:
+    """Drain an unfit node; True once Slurm, read again, shows it."""
+    context, action = actor.context, Action(ActionKind.DRAIN, node, f"{REASON_PREFIX} {sentence}")
+    await actor.perform(key, action)
+    await context.read_nodes()
+    now = context.readings.nodes.get(node)
+    if now is None or not now.drained:
+        return False
+    context.journal.note_result(key, action, context.now_s())
+    breaker.count_drains()
+    return True
 
 
 def result_of(job: Job | None, job_id: int, since_s: float, limit_s: float) -> CheckResult | None:
