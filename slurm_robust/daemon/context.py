@@ -23,6 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("srobustd")
+DAY_S = 86400.0
 
 
 def printable(text: str, bad: str = "?") -> str:

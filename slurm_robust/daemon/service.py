@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.clock_watch import ClockWatch
-from slurm_robust.daemon.context import DaemonContext, printable
+from slurm_robust.daemon.context import DAY_S, DaemonContext, printable
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
 from slurm_robust.daemon.controllers.drain_permits import DrainPermits
@@ -39,7 +39,6 @@ READING_SHARE = 0.05
 """The share of time, at most, for reading the jobs more often while a claim is expected."""
 OTHERS_AFTER = 6
 """Idle intervals after which nodes and reservations are read while a claim is expected."""
-DAY_S = 86400.0
 
 
 class Daemon:

@@ -53,14 +53,8 @@ def command(path: str | None, as_json: bool) -> None:
     columns = ("job", "user", "name", "nodes", "attempt", "step", "says", "incident")
     rows = [
         (
-            j["job"],
-            j["user"],
-            j["name"],
-            j["nodes"],
-            j["restart_count"],
-            j["step"] if j["step"] >= 0 else "",
-            _says(j, now_s),
-            j["incident"],
+            *(j[key] for key in ("job", "user", "name", "nodes", "restart_count")),
+            *(j["step"] if j["step"] >= 0 else "", _says(j, now_s), j["incident"]),
         )
         for j in state["jobs"]
     ]

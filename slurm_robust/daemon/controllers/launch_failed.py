@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.model import Action, ActionKind
@@ -15,7 +15,6 @@ AGAIN_S = 10.0
 TRIES = 3
 MAX_A_DAY = 5
 """Releases of one job; after these a person must find out what is wrong with its nodes."""
-DAY_S = 86400.0
 
 
 class LaunchFailed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers import full_check
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.full_check import CheckResult
@@ -15,7 +15,6 @@ from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
 
-DAY_S = 86400.0
 TRIES = 5
 """Inconclusive rechecks before the node is returned, with a strike: unknown is not unhealthy."""
 BACKOFF_S = 15.0
