@@ -78,12 +78,8 @@ class Actor:
     async def perform(self, key: str, action: Action) -> JobRef | None:
         """Write the action to the journal, then call Slurm. Only a later reading of Slurm shows whether it is done.
 
-        Args:
-            key: The incident that it belongs to, or a name of its own.
-            action: What to do. Its reason may come from outside; its names were checked against Slurm's own.
-
-        Returns:
-            The job that was submitted, for actions that submit one.
+        Its `key` is the incident that it belongs to, or a name of its own. Its reason may come from outside; its names
+        were checked against Slurm's own. Returns the job that was submitted, for actions that submit one.
 
         Raises:
             SlurmError: Slurm could not or would not; the journal has its message.

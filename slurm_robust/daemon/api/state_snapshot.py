@@ -45,10 +45,7 @@ def show_incident(row: IncidentRow, actions: list[ActionRow]) -> dict[str, Any]:
         "job_id": row.job_id,
         "user": row.user,
         "attempt": asdict(row.attempt),
-        "kind": row.kind,
-        "mode": row.mode,
-        "state": row.state,
-        "outcome": row.outcome,
+        **{key: getattr(row, key) for key in ("kind", "mode", "state", "outcome")},
         "reason": incident.outcome,
         "opened_at_s": incident.opened_at_s,
         "closed_at_s": row.closed_at_s,
@@ -198,10 +195,7 @@ def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
         "started_at_s": job.start_at_s,
         "claim": claim.state,
         "suspected_at_s": claim.suspected_at_s or None,
-        "lineage": claim.lineage,
-        "step": claim.step,
-        "resume_step": claim.resume_step,
-        "fruitless": claim.fruitless,
+        **{key: getattr(claim, key) for key in ("lineage", "step", "resume_step", "fruitless")},
         "incident": recovery.row.incident.id if recovery else claim.incident,
     }
 

@@ -77,13 +77,9 @@ async def drain(actor: Actor, breaker: Breaker, key: str, node: str, sentence: s
 
 
 def result_of(job: Job | None, job_id: int, since_s: float, limit_s: float) -> CheckResult | None:
-    """The check's result; None while it has none yet.
+    """The check's result; None while it has none yet. `job` is None where Slurm does not show it.
 
-    Args:
-        job: As Slurm shows it, None where it does not.
-        job_id: Its id.
-        since_s: How long ago it was submitted.
-        limit_s: How long it may wait for its start.
+    It was submitted `since_s` ago, and may wait `limit_s` for its start.
     """
     if job is None:
         return CheckResult("unknown", f"recheck job {job_id} is gone") if since_s > GONE_AFTER_S else None
