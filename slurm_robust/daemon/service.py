@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Protocol
@@ -50,29 +50,6 @@ class Timed(Protocol):
         """The clock was set back: nothing that is remembered may lie in the future."""
 
 
-class ClockWatch:
-    """Notices that the clock was set back, and restarts every timer: one whose end lies far ahead would never end."""
-
-    def __init__(self, context: DaemonContext, journal_times: Timed, parts: Sequence[Timed]) -> None:
-        """`journal_times` has times in the journal, `parts` have theirs in memory only."""
-        self.context, self._journal_times, self._parts = context, journal_times, parts
-        self._last_s = 0.0
-
-    def tick(self) -> None:
-        """Before each poll. A clock that is set forward only shortens waits, which needs no correction."""
-        now_s, last_s = self.context.now_s(), self._last_s
-        self._last_s = now_s
-        if not last_s:
-            # The clock may have been set back while no daemon ran: only the journal's times can lie in the future then.
-            self._journal_times.restart_timers()
-        elif now_s <= last_s - SLEW_S:
-            text = f"the clock was set back by {last_s - now_s:.0f} s; every timer is restarted"
-            self.context.alert("clock.back", text)
-            self.context.readings.expire()
-            for part in (self._journal_times, *self._parts):
-                part.restart_timers()
-
-
 class Daemon:
     """The daemon: the site's, or (`as_user`) one user's own, which only requeues that user's jobs after a claim."""
 
@@ -95,15 +72,12 @@ class Daemon:
         self.exclusions = Exclusions(context, self.actor, self.recoveries, self.ledger)
         self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries)
         self.drain_permits = DrainPermits(context, self.actor, self.breaker)
-        timed = (
-            self.recoveries,
-            self.quarantine,
-            self.node_failures,
-            self.drain_permits,
-            self.sweeper,
-            self.exclusions,
+        self._timed: tuple[Timed, ...] = (
+            *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
+            *(self.standby_pools, self.standby_checks),
         )
-        self.clock_watch = ClockWatch(context, self.breaker, (*timed, self.standby_pools, self.standby_checks))
+        """Parts with timers in memory; the breaker's are in the journal."""
+        self._last_poll_s = 0.0
         self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
         self._forget_at_s = 0.0
@@ -173,7 +147,7 @@ class Daemon:
 
     async def _poll(self) -> None:
         context, readings = self.context, self.context.readings
-        self.clock_watch.tick()
+        self._watch_clock()
         if not self._settings_read:
             settings = await context.call(context.client.settings)
             context.cluster_name = context.cluster_name or cluster_name(settings)
@@ -205,6 +179,23 @@ class Daemon:
             await self.standby_checks.tick()
             await self.standby_pools.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
         self._forget()
+
+    def _watch_clock(self) -> None:
+        """Restart every timer once the clock was set back: one whose end lies far ahead would never end.
+
+        A clock that is set forward only shortens waits, which needs no correction.
+        """
+        now_s, last_s = self.context.now_s(), self._last_poll_s
+        self._last_poll_s = now_s
+        if not last_s:
+            # The clock may have been set back while no daemon ran: only the journal's times can lie in the future then.
+            self.breaker.restart_timers()
+        elif now_s <= last_s - SLEW_S:
+            text = f"the clock was set back by {last_s - now_s:.0f} s; every timer is restarted"
+            self.context.alert("clock.back", text)
+            self.context.readings.expire()
+            for part in (self.breaker, *self._timed):
+                part.restart_timers()
 
     def _due(self) -> str:
         """What to read now. While something is under way: what is a second old, and jobs while a claim is expected."""

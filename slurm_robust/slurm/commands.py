@@ -60,11 +60,7 @@ _CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
 
 
 class CommandClient:
-    """`SlurmClient` by `scontrol`, `squeue`, `scancel` and `sbatch`.
-
-    Args:
-        config: Where the commands and slurm.conf are, and how long one command may take.
-    """
+    """`SlurmClient` by `scontrol`, `squeue`, `scancel` and `sbatch`."""
 
     def __init__(self, config: SlurmConfig) -> None:
         self._config = config

@@ -15,7 +15,7 @@ def test_count_in_the_window() -> None:
     """The ninth drain within the window is too much; drains that are older do not count."""
     config = BreakerConfig()
     eight = [Drain(f"n{i}", 1000.0) for i in range(8)]
-    assert over_limit(eight, HUNDRED, config, now_s=1100, planned=False) == ""
+    assert over_limit(eight, HUNDRED, config, now_s=1100) == ""
     assert "max_drains" in over_limit(eight, HUNDRED, config, now_s=1100, more=frozenset(("n50",)))
     assert over_limit(eight, HUNDRED, config, now_s=1100, more=frozenset(("n3",))) == ""
     assert over_limit(eight, HUNDRED, config, now_s=1100 + 3600, more=frozenset(("n50",))) == ""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
-from slurm_robust.cli.table import paragraph, table
+from slurm_robust.cli.table import paragraph, plain, table
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.config import Config
 from slurm_robust.model import TIME_KEYS
@@ -147,8 +147,7 @@ def _where_ranks_stood(report: str) -> str:
         return ""
     _, found, stood = text.partition("## Where the ranks stood\n")
     lines = [line for line in stood.splitlines() if line.strip() not in ("", "```")]
-    plain = ("".join(c if c.isprintable() else "?" for c in line) for line in lines)
-    return "\n".join(("Where the ranks stood", *plain)) if found else ""
+    return "\n".join(("Where the ranks stood", *map(plain, lines))) if found else ""
 
 
 def _place(name: str) -> int:

@@ -74,14 +74,12 @@ def metrics(value: dict[str, Any], now_s: float) -> bytes:
     for outcome, count in outcomes.items():
         recent.labels(outcome).set(count)
     stages = gauge("last_recovery_seconds", "Of the newest resumed incident: seconds since the decision", ("stage",))
-    back = [i for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed")]
-    done = [i for i in back if "accepted" in i.get("times", {})]
-    if done:
-        times = done[0].get("times", {})
-        start_s = times.get("accepted", 0.0)
-        for stage in TIME_KEYS:
-            if times.get(stage, 0.0) >= start_s > 0:
-                stages.labels(stage).set(times[stage] - start_s)
+    back = (i.get("times", {}) for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed"))
+    times: dict[str, float] = next((known for known in back if "accepted" in known), {})
+    start_s = times.get("accepted", 0.0)
+    for stage in TIME_KEYS:
+        if times.get(stage, 0.0) >= start_s > 0:
+            stages.labels(stage).set(times[stage] - start_s)
     return generate_latest(registry)
 
 

@@ -195,7 +195,10 @@ def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
         "started_at_s": job.start_at_s,
         "claim": claim.state,
         "suspected_at_s": claim.suspected_at_s or None,
-        **{key: getattr(claim, key) for key in ("lineage", "step", "resume_step", "fruitless")},
+        "lineage": claim.lineage,
+        "step": claim.step,
+        "resume_step": claim.resume_step,
+        "fruitless": claim.fruitless,
         "incident": recovery.row.incident.id if recovery else claim.incident,
     }
 

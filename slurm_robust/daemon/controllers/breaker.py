@@ -95,7 +95,7 @@ class Breaker:
                 self.ledger.drain_ended(node.name, context.now_s())
                 context.info("node.back", f"{node.name} is back in service")
         context.journal.put(SEEN_KEY, "1")
-        if not self.why_open and (why := self._judged(over_limit, planned=False)):
+        if not self.why_open and (why := self._judged(over_limit)):
             self._open(why)
 
     def _forgotten(self, node: Node, reason: str) -> bool:

@@ -31,17 +31,16 @@ def over_limit(
     now_s: float,
     reset_at_s: float = 0.0,
     more: frozenset[str] = frozenset(),
-    planned: bool = True,
 ) -> str:
     """Why draining `more` nodes of these `partitions` would be too much; empty if it is not.
 
     The `drains` have our prefix; a person has accepted those before `reset_at_s`, when the breaker was last reset.
-    Without `planned`, drains that were made are judged: reaching a bound is then allowed, passing it is not.
+    Without `more`, the drains that were made are judged: reaching a bound is allowed, passing it is not.
     """
     drains = list(drains)
     counted = {d.node for d in drains if d.at_s > reset_at_s and d.at_s > now_s - config.window_s}
     taken = counted | more
-    if len(taken) > config.max_drains and (not planned or more - counted):
+    if len(taken) > config.max_drains and (not more or more - counted):
         return (
             f"{len(taken)} nodes would be out within {config.window_s:.0f} s, and breaker.max_drains is "
             f"{config.max_drains}"
@@ -51,7 +50,7 @@ def over_limit(
         out = out_now & members
         # A small partition may always lose one node, or no node of it could ever be drained.
         allowed = max(1, math.floor(config.max_partition_share * len(members))) if config.max_partition_share else 0
-        if len(out) > allowed and (not planned or out & more - counted):
+        if len(out) > allowed and (not more or out & more - counted):
             return (
                 f"{len(out)} of {len(members)} nodes of partition {name} would be out, and "
                 f"breaker.max_partition_share is {config.max_partition_share:g}"
