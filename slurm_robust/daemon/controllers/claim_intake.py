@@ -178,11 +178,7 @@ class ClaimIntake:
         self._read[job.ref.job_id] = ReadClaim(text, job.restart_count, claim, self.context.now_s())
 
     async def _read_claim(self, job: Job) -> None:
-        try:
-            claim = protocol.parse(job.comment)
-        except ClaimError as error:
-            claim = None
-            self._malformed(job, f"malformed claim, nothing done: {error}")
+        claim = self._parse(job)
         if claim is not None and claim.state == protocol.STATE_WANTS_REQUEUE:
             if self.as_user and await self._site_first(job, claim):
                 return
@@ -192,6 +188,13 @@ class ClaimIntake:
         open_still = self.recoveries.of_job(job.ref.job_id) is not None and claim is not None and claim.incident
         # A claim written while the job's recovery tidies up is read again once that is done.
         self._remember(job, claim, comment="" if open_still else None)
+
+    def _parse(self, job: Job) -> Claim | None:
+        try:
+            return protocol.parse(job.comment)
+        except ClaimError as error:
+            self._malformed(job, f"malformed claim, nothing done: {error}")
+            return None
 
     def _malformed(self, job: Job, text: str) -> None:
         address = job.ref.address
