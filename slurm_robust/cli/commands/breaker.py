@@ -24,13 +24,17 @@ _RESET = ((0, "closed"), (1, "the journal cannot be written, or no daemon ever r
 def command(context: click.Context, path: str | None, as_json: bool) -> None:
     """Show the breaker, or reset it once the cause is known."""
     if context.invoked_subcommand is None:
-        context.invoke(show, path=path, as_json=as_json)
+        _show(path, as_json)
 
 
 @command.command(epilog=lesson([("srobust breaker show", _EXAMPLES[0][1])], SHOWN))
 @source_options
 def show(path: str | None, as_json: bool) -> None:
     """Show whether it is open, and why."""
+    _show(path, as_json)
+
+
+def _show(path: str | None, as_json: bool) -> None:
     config = load_config(path)
     breaker = load_state(config)["breaker"]
     limits = config.breaker
