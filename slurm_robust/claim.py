@@ -118,10 +118,9 @@ class ClaimAnswer:
 def _checked(kind: type[Any], raw: Any) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ClaimError("not a JSON object")
-    known = {f.name for f in fields(kind)}
     # Unknown keys are ignored: a newer version may write more.
-    checks: dict[str, Callable[[str, Any], Any]] = {name: _CHECKS.get(name, _word) for name in known}
-    return {key: checks[key](key, value) for key, value in raw.items() if key in known}
+    checks = {f.name: _sentence if f.name == "why" else _CHECKS[str(f.type)] for f in fields(kind)}
+    return {key: checks[key](key, value) for key, value in raw.items() if key in checks}
 
 
 def _nodes(key: str, value: Any) -> tuple[str, ...]:
@@ -170,22 +169,13 @@ def _times(key: str, value: Any) -> dict[str, float]:
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "evict": _nodes,
-    "standby": _nodes,
-    "suspects": _nodes,
-    "times": _times,
-    "why": _sentence,
-    "confidence": _finite,
-    "at_s": _finite,
-    "suspected_at_s": _finite,
-    "failed": _whole,
-    "failed_since_s": _finite,
-    "restart": _whole,
-    "fruitless": _whole,
-    "step": _whole,
-    "resume_step": _whole,
+    "tuple[str, ...]": _nodes,
+    "Mapping[str, float]": _times,
+    "float": _finite,
+    "int": _whole,
+    "str": _word,
 }
-"""Validators by field; a field that is not named here is a plain word."""
+"""Validators by the type of a field; only `why` is a sentence, every other text is a plain word."""
 
 
 def split(comment: str) -> tuple[str, str | None]:

@@ -301,16 +301,13 @@ def _without_empty(raw: Any, kind: type[msgspec.Struct]) -> Any:
     """The same without empty sections (every key commented out), which YAML reads as null."""
     if not isinstance(raw, dict):
         return raw
-    sections = {f.encode_name: f.type for f in msgspec.structs.fields(kind) if _is_section(f.type)}
+    kinds = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
+    sections = {key: t for key, t in kinds.items() if isinstance(t, type) and issubclass(t, msgspec.Struct)}
     return {
         key: _without_empty(value, sections[key]) if key in sections else value
         for key, value in raw.items()
         if not (value is None and key in sections)
     }
-
-
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _line_of(text: str, keys: list[str]) -> int:

@@ -40,13 +40,9 @@ def bold(text: str) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, drop: Sequence[str] = ()) -> None:
-    """Print a table; only its title and `none` if there is no row.
+    """Print a table below its title; only that and `none` if there is no row.
 
-    Args:
-        title: A line above it.
-        columns: Their headings. A column that is empty in every row is left out.
-        rows: Cells in the order of the columns.
-        drop: Columns that may be left out if the width is too small, the first one first.
+    A column that is empty in every row is left out; those in `drop` are if the width is too small, the first one first.
     """
     click.echo(bold(title))
     if not rows:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
+
+import click
 
 from slurm_robust.slurm.errors import SlurmError, SlurmUnavailableError
 
@@ -21,10 +25,23 @@ def lesson(examples: Iterable[tuple[str, str]], exits: Iterable[tuple[int | str,
     return "\n".join(lines)
 
 
-def near(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or an empty text if no known word is similar."""
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean {found[0]!r}?" if found else ""
+def fail(name: str, message: str) -> NoReturn:
+    """End `srobust NAME` with exit code 3: the job cannot be examined."""
+    click.echo(f"srobust {name}: {message}", err=True)
+    sys.exit(3)
+
+
+@contextlib.contextmanager
+def failing(name: str, *errors: type[Exception]) -> Iterator[None]:
+    """Show Slurm's errors and these as `fail` does, and a job id that is none as wrong usage."""
+    try:
+        yield
+    except SlurmError as error:
+        fail(name, slurm_words(error))
+    except errors as error:
+        fail(name, str(error))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def not_running(job_id: str, state: str | None) -> str:

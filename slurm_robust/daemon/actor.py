@@ -8,6 +8,7 @@ history.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -51,37 +52,34 @@ class Actor:
     def __init__(self, context: DaemonContext) -> None:
         self.context = context
         self.crash = CrashPoint()
+        call, client = context.call, context.client
         self._do: dict[ActionKind, Callable[[Action], Awaitable[JobRef | None]]] = {
             ActionKind.QUARANTINE: self._quarantine,
             ActionKind.RELEASE_QUARANTINE: self._delete_reservation,
-            ActionKind.DRAIN: self._drain,
-            ActionKind.SET_DOWN: self._set_down,
-            ActionKind.RESUME: self._resume,
+            ActionKind.DRAIN: lambda a: call(client.drain, a.target, a.reason),
+            ActionKind.SET_DOWN: lambda a: call(client.set_down, a.target, a.reason),
+            ActionKind.RESUME: lambda a: call(client.resume, a.target),
             ActionKind.CREATE_SEAT: self._create_seat,
-            ActionKind.REQUEUE: self._requeue,
+            ActionKind.REQUEUE: lambda a: call(client.requeue, _ref(a)),
             ActionKind.POINT_JOB_AT_SEAT: self._point,
             ActionKind.LEAVE_SEAT: self._leave_seat,
             ActionKind.DELETE_SEAT: self._delete_reservation,
             ActionKind.ANSWER: self._answer,
-            ActionKind.CANCEL: self._cancel,
+            ActionKind.CANCEL: lambda a: call(client.cancel, _ref(a)),
             ActionKind.LIFT_EXCLUDE: self._point,
             ActionKind.RELEASE_JOB: self._release,
             ActionKind.RECHECK: self._submit_check,
             ActionKind.STANDBY_CHECK: self._submit_check,
             ActionKind.KEEP_STANDBY: self._keep_standby,
-            ActionKind.DRAIN_PERMIT: self._drain_permit,
+            ActionKind.DRAIN_PERMIT: lambda a: call(client.set_node_comment, a.target, str(a.args["comment"])),
             ActionKind.DELETE_ORPHAN: self._delete_reservation,
         }
 
     async def perform(self, key: str, action: Action) -> JobRef | None:
         """Write the action to the journal, then call Slurm. Only a later reading of Slurm shows whether it is done.
 
-        Args:
-            key: The incident that it belongs to, or a name of its own.
-            action: What to do. Its reason may come from outside; its names were checked against Slurm's own.
-
-        Returns:
-            The job that was submitted, for actions that submit one.
+        Its `key` is the incident that it belongs to, or a name of its own. Its reason may come from outside; its names
+        were checked against Slurm's own. Returns the job that was submitted, for actions that submit one.
 
         Raises:
             SlurmError: Slurm could not or would not; the journal has its message.
@@ -125,28 +123,11 @@ class Actor:
 
     async def _delete_reservation(self, action: Action) -> None:
         name = str(action.args.get("reservation") or action.target)
-        try:
+        with contextlib.suppress(SlurmNotFoundError):
             await self.context.call(self.context.client.delete_reservation, name)
-        except SlurmNotFoundError:
-            return
-
-    async def _drain(self, action: Action) -> None:
-        await self.context.call(self.context.client.drain, action.target, action.reason)
-
-    async def _set_down(self, action: Action) -> None:
-        await self.context.call(self.context.client.set_down, action.target, action.reason)
-
-    async def _resume(self, action: Action) -> None:
-        await self.context.call(self.context.client.resume, action.target)
-
-    async def _requeue(self, action: Action) -> None:
-        await self.context.call(self.context.client.requeue, _ref(action))
 
     async def _submit_check(self, action: Action) -> JobRef:
         return await self.context.call(self.context.client.submit, list(action.args["sbatch"]), action.args["script"])
-
-    async def _drain_permit(self, action: Action) -> None:
-        await self.context.call(self.context.client.set_node_comment, action.target, str(action.args["comment"]))
 
     async def _keep_standby(self, action: Action) -> None:
         context, client, name = self.context, self.context.client, action.target
@@ -211,9 +192,6 @@ class Actor:
             # An administrator's text is never cut: where it leaves no space, the job's wrapper gets no answer.
             raise SlurmRefusedError(f"answer job {job.ref.address}", "its AdminComment leaves no space") from None
         await self.context.call(self.context.client.update_job, _ref(action), admin_comment=text)
-
-    async def _cancel(self, action: Action) -> None:
-        await self.context.call(self.context.client.cancel, _ref(action))
 
 
 def _ref(action: Action) -> JobRef:

@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
@@ -17,12 +17,13 @@ from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.node_states import Cluster
 from slurm_robust.slurm.client import Job, Node, Reservation, SlurmClient
-from slurm_robust.slurm.errors import SlurmTimeoutError, SlurmUnavailableError
+from slurm_robust.slurm.errors import SlurmError, SlurmTimeoutError, SlurmUnavailableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("srobustd")
+DAY_S = 86400.0
 
 
 def printable(text: str, bad: str = "?") -> str:
@@ -185,6 +186,14 @@ class DaemonContext:
     def alert(self, what: str, text: str, *, key: str = "") -> None:
         """Log something that a person should check."""
         self.log(logging.WARNING, what, text, key=key)
+
+    @contextlib.contextmanager
+    def guarded(self, what: str, about: str, *, key: str) -> Iterator[None]:
+        """One job's or node's trouble with Slurm is an alert, and does not delay the others."""
+        try:
+            yield
+        except SlurmError as error:
+            self.alert(what, f"{about}: {error}", key=key)
 
     def own_error(self, error: Exception, about: str = "") -> None:
         """Log an error of the daemon itself, with its traceback; `about` names the job that it concerns, if any."""

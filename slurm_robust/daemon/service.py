@@ -8,10 +8,10 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from itertools import cycle
 from pathlib import Path
+from typing import Protocol
 
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.clock_watch import ClockWatch
-from slurm_robust.daemon.context import DaemonContext, printable
+from slurm_robust.daemon.context import DAY_S, DaemonContext, printable
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
 from slurm_robust.daemon.controllers.drain_permits import DrainPermits
@@ -39,7 +39,15 @@ READING_SHARE = 0.05
 """The share of time, at most, for reading the jobs more often while a claim is expected."""
 OTHERS_AFTER = 6
 """Idle intervals after which nodes and reservations are read while a claim is expected."""
-DAY_S = 86400.0
+SLEW_S = 1.0
+"""A clock that goes back by less than this is only being slewed."""
+
+
+class Timed(Protocol):
+    """A part of the daemon that has timers."""
+
+    def restart_timers(self) -> None:
+        """The clock was set back: nothing that is remembered may lie in the future."""
 
 
 class Daemon:
@@ -64,15 +72,12 @@ class Daemon:
         self.exclusions = Exclusions(context, self.actor, self.recoveries, self.ledger)
         self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries)
         self.drain_permits = DrainPermits(context, self.actor, self.breaker)
-        timed = (
-            self.recoveries,
-            self.quarantine,
-            self.node_failures,
-            self.drain_permits,
-            self.sweeper,
-            self.exclusions,
+        self._timed: tuple[Timed, ...] = (
+            *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
+            *(self.standby_pools, self.standby_checks),
         )
-        self.clock_watch = ClockWatch(context, self.breaker, (*timed, self.standby_pools, self.standby_checks))
+        """Parts with timers in memory; the breaker's are in the journal."""
+        self._last_poll_s = 0.0
         self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
         self._forget_at_s = 0.0
@@ -142,7 +147,7 @@ class Daemon:
 
     async def _poll(self) -> None:
         context, readings = self.context, self.context.readings
-        self.clock_watch.tick()
+        self._watch_clock()
         if not self._settings_read:
             settings = await context.call(context.client.settings)
             context.cluster_name = context.cluster_name or cluster_name(settings)
@@ -174,6 +179,23 @@ class Daemon:
             await self.standby_checks.tick()
             await self.standby_pools.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
         self._forget()
+
+    def _watch_clock(self) -> None:
+        """Restart every timer once the clock was set back: one whose end lies far ahead would never end.
+
+        A clock that is set forward only shortens waits, which needs no correction.
+        """
+        now_s, last_s = self.context.now_s(), self._last_poll_s
+        self._last_poll_s = now_s
+        if not last_s:
+            # The clock may have been set back while no daemon ran: only the journal's times can lie in the future then.
+            self.breaker.restart_timers()
+        elif now_s <= last_s - SLEW_S:
+            text = f"the clock was set back by {last_s - now_s:.0f} s; every timer is restarted"
+            self.context.alert("clock.back", text)
+            self.context.readings.expire()
+            for part in (self.breaker, *self._timed):
+                part.restart_timers()
 
     def _due(self) -> str:
         """What to read now. While something is under way: what is a second old, and jobs while a claim is expected."""

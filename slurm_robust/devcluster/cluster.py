@@ -145,8 +145,8 @@ class DevCluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the cluster's environment, with its output captured as text.
 
-        As in `CommandOptions`, but `env` is added to the cluster's environment, and without `cwd` the command runs in the
-        cluster's common `work` folder, where every user may write.
+        As in `CommandOptions`, but `env` is added to the cluster's environment, and without `cwd` the command runs in
+        the cluster's common `work` folder, where every user may write.
 
         Raises:
             CommandError: it failed, and `check` is set.

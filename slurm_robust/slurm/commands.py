@@ -60,11 +60,7 @@ _CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
 
 
 class CommandClient:
-    """`SlurmClient` by `scontrol`, `squeue`, `scancel` and `sbatch`.
-
-    Args:
-        config: Where the commands and slurm.conf are, and how long one command may take.
-    """
+    """`SlurmClient` by `scontrol`, `squeue`, `scancel` and `sbatch`."""
 
     def __init__(self, config: SlurmConfig) -> None:
         self._config = config
@@ -74,12 +70,12 @@ class CommandClient:
 
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""
-        return parse.parse_nodes(self._read("read nodes", ["scontrol", "-d", "show", "node", "-o"]))
+        return parse.parse_nodes(self._run("read nodes", ["scontrol", "-d", "show", "node", "-o"]))
 
     def node(self, name: str) -> Node | None:
         """One node; None where Slurm does not know it."""
         try:
-            text = self._read(f"read node {name}", ["scontrol", "-d", "show", "node", "-o", arguments.node_list(name)])
+            text = self._run(f"read node {name}", ["scontrol", "-d", "show", "node", "-o", arguments.node_list(name)])
         except SlurmNotFoundError:
             return None
         return next((node for node in parse.parse_nodes(text) if node.name == name), None)
@@ -95,11 +91,11 @@ class CommandClient:
 
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""
-        return parse.parse_reservations(self._read("read reservations", ["scontrol", "show", "reservation", "-o"]))
+        return parse.parse_reservations(self._run("read reservations", ["scontrol", "show", "reservation", "-o"]))
 
     def settings(self) -> dict[str, str]:
         """The output of `scontrol show config`, by key."""
-        return parse.parse_settings(self._read("read the configuration", ["scontrol", "show", "config"]))
+        return parse.parse_settings(self._run("read the configuration", ["scontrol", "show", "config"]))
 
     def cluster_name(self) -> str:
         """The cluster's name; asked once."""
@@ -133,7 +129,7 @@ class CommandClient:
         known = self.job(job) if without else None
         out = {*without, *values.expand((known and known.exclude) or "")}
         if not without or (known is not None and not enough_without(known, self.nodes(), out)):
-            self._act(f"requeue job {address}", ["scontrol", "requeue", address])
+            self._run(f"requeue job {address}", ["scontrol", "requeue", address])
             return
         nodes = arguments.node_list(values.fold(out))
         # One scontrol for both. It ignores SIGTERM, since it may be a part of the job that it requeues.
@@ -147,7 +143,7 @@ class CommandClient:
     def release(self, job: JobRef) -> None:
         """End a pending job's hold."""
         address = self._exact(job, "release")
-        self._act(f"release job {address}", ["scontrol", "release", address])
+        self._run(f"release job {address}", ["scontrol", "release", address])
 
     def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
         """Change a job in one call."""
@@ -157,7 +153,7 @@ class CommandClient:
         ]
         if written:
             address = self._exact(job, "update")
-            self._act(f"update job {address}", ["scontrol", "update", f"JobId={address}", *written])
+            self._run(f"update job {address}", ["scontrol", "update", f"JobId={address}", *written])
 
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
         """Submit `script` (its text) with `args`; the job gets our environment less Slurm's variables, plus `env`."""
@@ -173,7 +169,7 @@ class CommandClient:
     def cancel(self, job: JobRef) -> None:
         """Cancel a job; one that has ended already stays as it is."""
         address = self._exact(job, "cancel")
-        self._act(f"cancel job {address}", ["scancel", address])
+        self._run(f"cancel job {address}", ["scancel", address])
 
     def signal(self, job: JobRef, signal: str, step: str | None = None) -> None:
         """Send a signal to one step, or to each numbered step; the batch script is not signalled.
@@ -186,10 +182,10 @@ class CommandClient:
             steps = [f"{address}.{arguments.step(step)}"]
         else:
             # `scancel -s KILL JOB` without a step would cancel the job itself.
-            text = self._read(f"read steps of job {address}", ["squeue", "-h", "-s", "-j", address, "-o", "%i"])
+            text = self._run(f"read steps of job {address}", ["squeue", "-h", "-s", "-j", address, "-o", "%i"])
             steps = [line for line in text.split() if re.fullmatch(re.escape(address) + r"\.[0-9]+", line)]
         if steps:
-            self._act(f"signal {' '.join(steps)}", ["scancel", "-s", name, *steps])
+            self._run(f"signal {' '.join(steps)}", ["scancel", "-s", name, *steps])
 
     # Reservations
 
@@ -206,22 +202,19 @@ class CommandClient:
         ]
         if flags:
             argv.append(f"Flags={arguments.flags(flags)}")
-        self._act(f"create reservation {name}", argv)
+        self._run(f"create reservation {name}", argv)
 
     def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
         """Change a reservation; `nodes` is the whole new list, `duration_min` counts from its start."""
-        changes = []
-        if nodes is not None:
-            changes.append(f"Nodes={arguments.node_list(nodes)}")
-        if duration_min is not None:
-            changes.append(f"Duration={arguments.minutes(duration_min)}")
+        changes = [] if nodes is None else [f"Nodes={arguments.node_list(nodes)}"]
+        changes += [] if duration_min is None else [f"Duration={arguments.minutes(duration_min)}"]
         if changes:
             argv = ["scontrol", "update", f"ReservationName={arguments.name(name)}", *changes]
-            self._act(f"update reservation {name}", argv)
+            self._run(f"update reservation {name}", argv)
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation; refused while a job stands in it."""
-        self._act(f"delete reservation {name}", ["scontrol", "delete", f"ReservationName={arguments.name(name)}"])
+        self._run(f"delete reservation {name}", ["scontrol", "delete", f"ReservationName={arguments.name(name)}"])
 
     # Helpers
 
@@ -230,7 +223,7 @@ class CommandClient:
         # In the environment, not on the command line: there, any user of this machine could read it while squeue
         # runs, and write it into a comment.
         layout = {"SQUEUE_FORMAT2": ",".join(f"{field}:{separator}" for field in parse.JOB_FIELDS)}
-        text = self._read(what, ["squeue", "-h", "--all", "-t", "all", *only], layout)
+        text = self._run(what, ["squeue", "-h", "--all", "-t", "all", *only], layout)
         return parse.parse_jobs(text, separator)
 
     def _find(self, job: JobRef) -> Job | None:
@@ -246,7 +239,7 @@ class CommandClient:
         # In Slurm 22.05 only squeue's short format has the excluded nodes; slurmctld accepts only names of nodes there.
         argv = ["squeue", "-h", "--all", "-t", "all", "-j", address, "-o", "%A %x"]
         try:
-            text = self._read(f"read excluded nodes of job {address}", argv)
+            text = self._run(f"read excluded nodes of job {address}", argv)
         except SlurmNotFoundError:
             return None
         for line in text.splitlines():
@@ -277,12 +270,9 @@ class CommandClient:
         return found.ref.address
 
     def _update_nodes(self, what: str, nodes: str, *changes: str) -> None:
-        self._act(what, ["scontrol", "update", f"NodeName={arguments.node_list(nodes)}", *changes])
+        self._run(what, ["scontrol", "update", f"NodeName={arguments.node_list(nodes)}", *changes])
 
-    def _act(self, what: str, argv: list[str]) -> None:
-        self._read(what, argv)
-
-    def _read(self, what: str, argv: list[str], extra: dict[str, str] | None = None) -> str:
+    def _run(self, what: str, argv: list[str], extra: dict[str, str] | None = None) -> str:
         env = self._environment() | (extra or {})
         argv = [self._command(argv[0]), *argv[1:]]
         return self._output(what, process.run(argv, timeout_s=self._config.timeout_s, env=env))

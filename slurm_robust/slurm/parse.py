@@ -6,50 +6,14 @@ Every call requests times as seconds since the epoch (`SLURM_TIME_FORMAT=%s`), a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import duration_s, epoch_s, expand, node_state, nothing, plain
 
-JOB_FIELDS = (
-    "jobid",
-    "arrayjobid",
-    "arraytaskid",
-    "hetjobid",
-    "hetjoboffset",
-    "state",
-    "userid",
-    "username",
-    "partition",
-    "numnodes",
-    "nodelist",
-    "batchhost",
-    "batchflag",
-    "reason",
-    "reservation",
-    "reqnodes",
-    "restartcnt",
-    "requeue",
-    "starttime",
-    "submittime",
-    "endtime",
-    "timelimit",
-    "prioritylong",
-    "tres-per-node",
-    "feature",
-    "exit_code",
-    "name",
-    "comment",
-    "admin_comment",
-    "stdout",
-    "workdir",
-)
-"""The fields of `squeue -O`, in this order."""
-
-_NODE_RECORD = re.compile(r"\n(?=NodeName=)")
-_RESERVATION_RECORD = re.compile(r"\n(?=ReservationName=)")
 _FREE_TEXT = re.compile(r"\s(?=(?:Reason|Comment|Extra)=)")
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
 _STAMP = r" \[([^\s\[\]@]*)@([0-9T:-]+|Unknown|None)\]"
@@ -61,14 +25,18 @@ _GRES_COUNT = re.compile(r"(?<!IDX):(\d{1,9})(?=\(|,|$)")
 _COMMENT = re.compile(r"\s+Comment=(.*?)(?:\s+Extra=.*)?\Z", re.DOTALL)
 
 
-def _records(text: str, head: str, split: re.Pattern[str], none_text: str) -> list[str]:
+def _records(text: str, head: str, none_text: str) -> list[tuple[str, dict[str, str], str]]:
+    """Each record, its pairs, and the free text behind them."""
     text = text.strip("\n")
     if text.strip() == none_text:
         return []
-    records = split.split(text)
-    for record in records:
+    records = []
+    for record in re.split(rf"\n(?={head})", text):
         if not record.startswith(head):
             raise SlurmParseError(f"scontrol's answer does not begin with {head}", text[:200])
+        cut = _FREE_TEXT.search(record)
+        end = cut.start() if cut else len(record)
+        records.append((record, _pairs(record[:end]), record[end:]))
     return records
 
 
@@ -108,12 +76,9 @@ def parse_nodes(text: str) -> list[Node]:
         SlurmParseError: not that.
     """
     found = []
-    for record in _records(text, "NodeName=", _NODE_RECORD, "No nodes in the system"):
-        cut = _FREE_TEXT.search(record)
-        pairs = _pairs(record[: cut.start()] if cut else record)
+    for record, pairs, tail in _records(text, "NodeName=", "No nodes in the system"):
         if "State" not in pairs:
             raise SlurmParseError("a node without a state", record[:200])
-        tail = record[cut.start() :] if cut else ""
         why = _REASON.match(tail) or _REASON_BARE.match(tail)
         comment = _COMMENT.match(tail[why.end() :] if why else tail)
         state, flags = node_state(pairs["State"])
@@ -145,9 +110,7 @@ def parse_reservations(text: str) -> list[Reservation]:
         SlurmParseError: not that.
     """
     found = []
-    for record in _records(text, "ReservationName=", _RESERVATION_RECORD, "No reservations in the system"):
-        cut = _FREE_TEXT.search(record)
-        pairs = _pairs(record[: cut.start()] if cut else record)
+    for record, pairs, _ in _records(text, "ReservationName=", "No reservations in the system"):
         if "EndTime" not in pairs:
             raise SlurmParseError("a reservation without an end", record[:200])
         found.append(
@@ -162,6 +125,53 @@ def parse_reservations(text: str) -> list[Reservation]:
             )
         )
     return found
+
+
+def _exit_code(fields: dict[str, str], key: str) -> str:
+    text = fields[key]
+    if re.fullmatch(r"[0-9]{1,10}", text):  # 22.05's long format has the raw wait status
+        return f"{int(text) >> 8 & 0xFF}:{int(text) & 0x7F}"
+    return text
+
+
+def _own_text(fields: dict[str, str], key: str) -> str:
+    return fields[key] if fields[key] != "(null)" else ""
+
+
+def _as(convert: Callable[[str], object]) -> Callable[[dict[str, str], str], object]:
+    return lambda fields, key: convert(fields[key])
+
+
+_JOB_VALUES: dict[str, tuple[str, Callable[[dict[str, str], str], object]]] = {
+    "userid": ("uid", _number),
+    "username": ("user", _as(str)),
+    "partition": ("partition", _as(str)),
+    "numnodes": ("num_nodes", _number),
+    "nodelist": ("nodes", _as(expand)),
+    "batchhost": ("batch_host", _as(plain)),
+    "reason": ("reason", _as(plain)),
+    "reservation": ("reservation", _as(plain)),
+    "reqnodes": ("req_nodes", _as(plain)),
+    "restartcnt": ("restart_count", _number),
+    "starttime": ("start_at_s", _as(epoch_s)),
+    "submittime": ("submit_at_s", _as(epoch_s)),
+    "endtime": ("end_at_s", _as(epoch_s)),
+    "timelimit": ("time_limit_s", _as(duration_s)),
+    "hetjobid": ("hetjob_id", _number),
+    "prioritylong": ("priority", _number),
+    "tres-per-node": ("gres", _as(plain)),
+    "feature": ("features", _as(plain)),
+    "exit_code": ("exit_code", _exit_code),
+    "name": ("name", _as(str)),
+    "comment": ("comment", _own_text),
+    "admin_comment": ("admin_comment", _own_text),
+    "stdout": ("std_out", _as(plain)),
+    "workdir": ("work_dir", _as(plain)),
+}
+"""squeue's field → the attribute of `Job`, and how its value is read."""
+
+JOB_FIELDS = ("jobid", "arrayjobid", "arraytaskid", "hetjoboffset", "state", "batchflag", "requeue", *_JOB_VALUES)
+"""The fields of `squeue -O`, in this order."""
 
 
 def parse_jobs(text: str, separator: str) -> list[Job]:
@@ -188,43 +198,15 @@ def _job(fields: dict[str, str]) -> Job:
     state, _, flags = fields["state"].replace(",", "+").partition("+")
     if not re.fullmatch(r"[A-Z_]+", state):
         raise SlurmParseError("not a job state", fields["state"][:80])
+    values: dict[str, Any] = {name: read(fields, field) for field, (name, read) in _JOB_VALUES.items()}
     return Job(
         ref=_job_ref(fields),
         state=state,
         completing="COMPLETING" in (state, *flags.split("+")),
-        user=fields["username"],
-        uid=_number(fields, "userid"),
-        partition=fields["partition"],
-        name=fields["name"],
-        nodes=expand(fields["nodelist"]),
-        batch_host=plain(fields["batchhost"]),
-        num_nodes=_number(fields, "numnodes"),
-        reason=plain(fields["reason"]),
-        comment=fields["comment"] if fields["comment"] != "(null)" else "",
-        admin_comment=fields["admin_comment"] if fields["admin_comment"] != "(null)" else "",
-        reservation=plain(fields["reservation"]),
         exclude=None,
-        req_nodes=plain(fields["reqnodes"]),
-        restart_count=_number(fields, "restartcnt"),
         requeueable=fields["requeue"] != "0" and fields["batchflag"] != "0",
-        start_at_s=epoch_s(fields["starttime"]),
-        submit_at_s=epoch_s(fields["submittime"]),
-        end_at_s=epoch_s(fields["endtime"]),
-        time_limit_s=duration_s(fields["timelimit"]),
-        hetjob_id=_number(fields, "hetjobid"),
-        priority=_number(fields, "prioritylong"),
-        gres=plain(fields["tres-per-node"]),
-        features=plain(fields["feature"]),
-        exit_code=_exit_code(fields["exit_code"]),
-        std_out=plain(fields["stdout"]),
-        work_dir=plain(fields["workdir"]),
+        **values,
     )
-
-
-def _exit_code(text: str) -> str:
-    if re.fullmatch(r"[0-9]{1,10}", text):  # 22.05's long format has the raw wait status
-        return f"{int(text) >> 8 & 0xFF}:{int(text) & 0x7F}"
-    return text
 
 
 def _job_ref(fields: dict[str, str]) -> JobRef:

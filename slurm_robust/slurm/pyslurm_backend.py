@@ -16,9 +16,10 @@ These calls use Slurm's commands nevertheless:
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
@@ -31,7 +32,7 @@ from slurm_robust.slurm.pyslurm_worker import Unable
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-
+T = TypeVar("T")
 _CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "comment": ("comment", arguments.free_text),
     "admin_comment": ("admin_comment", arguments.free_text),
@@ -51,10 +52,9 @@ def _pyslurm_fields(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _here() -> bool:
-    try:
+    with contextlib.suppress(ValueError):
         return importlib.util.find_spec("pyslurm") is not None
-    except ValueError:
-        return False
+    return False
 
 
 class PyslurmClient(CommandClient):
@@ -76,17 +76,11 @@ class PyslurmClient(CommandClient):
 
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""
-        try:
-            return self._link.ask(list[Node], "nodes", "read nodes")
-        except Unable:
-            return super().nodes()
+        return self._read(list[Node], "nodes", "read nodes", super().nodes)
 
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds, in one call; `exclude` included."""
-        try:
-            return self._link.ask(list[Job], "jobs", "read jobs")
-        except Unable:
-            return super().jobs()
+        return self._read(list[Job], "jobs", "read jobs", super().jobs)
 
     def job(self, job: JobRef) -> Job | None:
         """One job, exactly; None where Slurm does not know it (any more)."""
@@ -108,18 +102,13 @@ class PyslurmClient(CommandClient):
 
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""
-        try:
-            return self._link.ask(list[Reservation], "reservations", "read reservations")
-        except Unable:
-            return super().reservations()
+        return self._read(list[Reservation], "reservations", "read reservations", super().reservations)
 
     def cluster_name(self) -> str:
         """The cluster's name; asked once."""
         if not self._cluster_name:
-            try:
-                self._cluster_name = self._link.ask(str, "cluster_name", "read the cluster's name")
-            except Unable:
-                return super().cluster_name()
+            what = "read the cluster's name"
+            self._cluster_name = self._read(str, "cluster_name", what, super().cluster_name)
         return self._cluster_name
 
     def drain(self, nodes: str, reason: str) -> None:
@@ -144,31 +133,25 @@ class PyslurmClient(CommandClient):
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
         """Plain requeue; one task of an array, and what is to leave nodes out, goes by the command."""
-        job_id = self._number(job, "requeue") if not without else None
-        if job_id is None or not self._done("requeue", f"requeue job {job_id}", job_id=job_id):
+        if without or not self._change_job("requeue", job):
             super().requeue(job, without=without)
 
     def release(self, job: JobRef) -> None:
         """End a pending job's hold; one task of an array goes by the command."""
-        job_id = self._number(job, "release")
-        if job_id is None or not self._done("release", f"release job {job_id}", job_id=job_id):
+        if not self._change_job("release", job):
             super().release(job)
 
     def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
         """Change a job in one call; clearing, and tasks of an array, go through the command."""
         if "" not in changes.values():
             fields = _pyslurm_fields(changes)
-            if not fields:
-                return
-            job_id = self._number(job, "update")
-            if job_id is not None and self._done("update_job", f"update job {job_id}", job_id=job_id, **fields):
+            if not fields or self._change_job("update", job, "update_job", **fields):
                 return
         super().update_job(job, **changes)
 
     def cancel(self, job: JobRef) -> None:
         """Cancel a job; one task of an array goes by the command."""
-        job_id = self._number(job, "cancel")
-        if job_id is None or not self._done("cancel", f"cancel job {job_id}", job_id=job_id):
+        if not self._change_job("cancel", job):
             super().cancel(job)
 
     def create_reservation(
@@ -199,15 +182,21 @@ class PyslurmClient(CommandClient):
     def _change_nodes(self, verb: str, nodes: str, **changes: str) -> bool:
         return self._done("update_nodes", f"{verb} {nodes}", nodes=arguments.node_list(nodes), **changes)
 
-    def _number(self, job: JobRef, verb: str) -> int | None:
-        """The job's id where it is a plain job; None for a task of an array, which a bare number may not name."""
+    def _change_job(self, verb: str, job: JobRef, call: str = "", **fields: Any) -> bool:
+        """True where pyslurm did it; False for a task of an array, which a bare number may not name."""
         address = self._exact(job, verb)
-        return int(address) if address.isdigit() else None
+        what = f"{verb} job {address}"
+        return address.isdigit() and self._done(call or verb, what, job_id=int(address), **fields)
+
+    def _read(self, kind: type[T], call: str, what: str, by_command: Callable[[], T]) -> T:
+        try:
+            return self._link.ask(kind, call, what)
+        except Unable:
+            return by_command()
 
     def _done(self, call: str, what: str, **args: Any) -> bool:
         """True where pyslurm did it; False where it cannot."""
-        try:
+        with contextlib.suppress(Unable):
             self._link.ask(type(None), call, what, **args)
-        except Unable:
-            return False
-        return True
+            return True
+        return False

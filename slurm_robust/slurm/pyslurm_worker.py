@@ -186,20 +186,17 @@ def _job(fields: dict[str, Any]) -> Job:
     state, _, flags = fields["job_state"].replace(",", "+").partition("+")
     limit = fields["time_limit"]
     unlimited = not isinstance(limit, int)
+    same = ("partition", "name", "batch_host", "comment", "admin_comment", "std_out", "work_dir")
+    texts = {key: fields[key] or "" for key in same}
     return Job(
         ref=_job_ref(fields),
         state=state,
         completing="COMPLETING" in (state, *flags.split("+")),
         user=_user(fields["user_id"]),
         uid=fields["user_id"],
-        partition=fields["partition"] or "",
-        name=fields["name"] or "",
         nodes=expand(fields["nodes"] or ""),
-        batch_host=fields["batch_host"] or "",
         num_nodes=fields["num_nodes"],
         reason="" if fields["state_reason"] in (None, "None") else fields["state_reason"],
-        comment=fields["comment"] or "",
-        admin_comment=fields["admin_comment"] or "",
         reservation=fields["resv_name"] or "",
         exclude=_flat(fields["exc_nodes"]),
         req_nodes=_flat(fields["req_nodes"]),
@@ -215,8 +212,7 @@ def _job(fields: dict[str, Any]) -> Job:
         gres=fields["tres_per_node"] or "",
         features=_flat(fields["features"]),
         exit_code=exit_code(state, fields["exit_code"] or "0:0", fields["derived_ec"] or "0:0"),
-        std_out=fields["std_out"] or "",
-        work_dir=fields["work_dir"] or "",
+        **texts,
     )
 
 

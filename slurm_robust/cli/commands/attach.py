@@ -11,9 +11,8 @@ import click
 import msgspec
 
 from slurm_robust import config as site
-from slurm_robust.cli.teaching import lesson, not_running, slurm_words
+from slurm_robust.cli.teaching import fail, failing, lesson, not_running
 from slurm_robust.model import JobRef, Mode
-from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import job
 from slurm_robust.supervise.incident import incident_folder
@@ -25,13 +24,11 @@ from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch.output import own_output_files
 
 
-def _own(*, act: bool, checkpoint_dir: str, hang_timeout: str | None, layout: str | None) -> options.RunOptions:
+def _own(*, act: bool, **given: str | None) -> options.RunOptions:
     """The options that `srobust run` has too, under its rules."""
-    given = {"checkpoint-dir": checkpoint_dir, "hang-timeout": hang_timeout, "layout": layout}
-    if act:
-        given["mode"] = "on"
+    given["mode"] = "on" if act else None
     try:
-        return options.read({name: text for name, text in given.items() if text}, {})
+        return options.read({name.replace("_", "-"): text for name, text in given.items() if text}, {})
     except srun_command.UsageError as error:
         raise click.UsageError(str(error).replace("--robust-", "--", 1)) from None
 
@@ -89,11 +86,9 @@ def command(
     act: bool,
     step: str | None,
     launcher: int | None,
-    checkpoint_dir: str,
-    hang_timeout: str | None,
-    layout: str | None,
     where: Path | None,
     config_path: str | None,
+    **given: str | None,
 ) -> None:
     """Watch a job that already runs, also one started by plain `srun python train.py`. Nothing in the job is changed.
 
@@ -105,27 +100,17 @@ def command(
         raise click.UsageError("--launcher goes with --step: it is that step's srun")
     if step is not None and not step.isdecimal():
         raise click.UsageError(f"--step={step}: expected the number behind the point, as in 1234.0")
-    own = _own(act=act, checkpoint_dir=checkpoint_dir, hang_timeout=hang_timeout, layout=layout)
-    try:
+    own = _own(act=act, **given)
+    with failing("attach", site.ConfigError, job.NoJobError):
         config = own.applied(site.load(config_path))
         ref = JobRef.parse(job_id)
         supervised = job.read(connect(config.slurm), ref)
         # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
         os.environ.setdefault("SLURM_CLUSTER_NAME", supervised.cluster)
-    except SlurmError as error:
-        click.echo(f"srobust attach: {slurm_words(error)}", err=True)
-        sys.exit(3)
-    except (site.ConfigError, job.NoJobError) as error:
-        click.echo(f"srobust attach: {error}", err=True)
-        sys.exit(3)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     if supervised.info.state != "RUNNING":
-        click.echo(f"srobust attach: {not_running(job_id, supervised.info.state)}", err=True)
-        sys.exit(3)
+        fail("attach", not_running(job_id, supervised.info.state))
     if supervised.info.hetjob_id:
-        click.echo(f"srobust attach: job {job_id} is part of a heterogeneous job, which is not supervised", err=True)
-        sys.exit(3)
+        fail("attach", f"job {job_id} is part of a heterogeneous job, which is not supervised")
     attached = AttachedStep(step, launcher or 0, connection(os.environ)) if step is not None else None
     lock, alone = _speaker(supervised, attached, act=act)
     if not act or not alone:

@@ -110,24 +110,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 )
 @directory_option
 @json_option
-def up(
-    *,
-    nodes: int,
-    gpus_per_node: int,
-    daemon: bool,
-    standby: int,
-    mode: str,
-    timeout_s: float,
-    directory: Path,
-    as_json: bool,
-) -> None:
+def up(*, timeout_s: float, directory: Path, as_json: bool, **settings: Any) -> None:
     """Start it, and return when all nodes are ready, after a second or two.
 
     Ctrl-C ends what was started. If `up` was killed, type `srobust devcluster down`.
     """
-    spec = Spec(
-        nodes=nodes, gpus_per_node=gpus_per_node, daemon=daemon, standby=standby, mode=mode, directory=directory
-    )
+    spec = Spec(directory=directory, **settings)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave half a cluster
         signal.signal(number, signal.default_int_handler)
     cluster = DevCluster.up(spec, timeout_s=timeout_s)
@@ -135,7 +123,7 @@ def up(
         click.echo(json.dumps(_state(cluster), indent=1))
         return
     where = "" if directory == default_directory() else f" --dir {shlex.quote(str(directory))}"
-    count = f"{nodes} nodes of {gpus_per_node} fake GPUs" if gpus_per_node else f"{nodes} nodes"
+    count = f"{spec.nodes} nodes of {spec.gpus_per_node} fake GPUs" if spec.gpus_per_node else f"{spec.nodes} nodes"
     click.echo(f"{count} are ready, in {cluster.directory} (logs in {cluster.layout.log}).")
     for notice in cluster.notices:
         click.echo(f"Note: {notice}")

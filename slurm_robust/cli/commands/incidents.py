@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
-from slurm_robust.cli.table import paragraph, table
+from slurm_robust.cli.table import paragraph, plain, table
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.config import Config
 from slurm_robust.model import TIME_KEYS
@@ -25,11 +25,7 @@ _REPORT_MAX_BYTES = 8 << 20
             ("srobust incidents 1234", "everything about those of job 1234"),
             ("srobust incidents --json | jq '.[0].times'", "the same for tools: docs/json.md"),
         ],
-        [
-            (0, "shown"),
-            (1, "no such incident, or the daemon's state cannot be read"),
-            (2, "wrong usage"),
-        ],
+        [(0, "shown"), (1, "no such incident, or the daemon's state cannot be read"), (2, "wrong usage")],
     ),
 )
 @click.argument("incident", required=False)
@@ -51,14 +47,9 @@ def command(incident: str | None, limit: int, path: str | None, as_json: bool) -
     else:
         rows = [
             (
-                clock(i["opened_at_s"]),
-                i["id"],
-                i["job"],
-                i["user"],
-                i["outcome"] or i["state"],
+                *(clock(i["opened_at_s"]), i["id"], i["job"], i["user"], i["outcome"] or i["state"]),
                 ",".join((i["plan"] or {}).get("evict") or i["verdict"].get("suspects") or ()),
-                _took(i),
-                why(i),
+                *(_took(i), why(i)),
             )
             for i in incidents
         ]
@@ -127,10 +118,7 @@ def _show(i: dict[str, Any]) -> None:
     table("Times", ("what", "when", "after the last", "since the first"), rows)
     lines = [
         (
-            clock(a["called_at_s"]),
-            a["kind"] if a["planned"] else f"{a['kind']} *",
-            a["target"],
-            _outcome(a),
+            *(clock(a["called_at_s"]), a["kind"] if a["planned"] else f"{a['kind']} *", a["target"], _outcome(a)),
             "as planned" if plan and a["reason"] == plan["reason"] else a["reason"],
         )
         for a in i["actions"]
@@ -159,8 +147,7 @@ def _where_ranks_stood(report: str) -> str:
         return ""
     _, found, stood = text.partition("## Where the ranks stood\n")
     lines = [line for line in stood.splitlines() if line.strip() not in ("", "```")]
-    plain = ("".join(c if c.isprintable() else "?" for c in line) for line in lines)
-    return "\n".join(("Where the ranks stood", *plain)) if found else ""
+    return "\n".join(("Where the ranks stood", *map(plain, lines))) if found else ""
 
 
 def _place(name: str) -> int:

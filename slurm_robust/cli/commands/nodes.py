@@ -35,20 +35,10 @@ def command(state: str | None, room: str | None, path: str | None, as_json: bool
         return
     rows = [
         (
-            n["name"],
-            n["node_state"],
-            n["state"],
-            n["job"],
-            n["owner"],
-            str(n["strikes"] or ""),
-            clock(n["since_s"]),
-            n["reason"] or n["word"],
+            *(n[key] for key in ("name", "node_state", "state", "job", "owner")),
+            *(n["strikes"] or "", clock(n["since_s"]), n["reason"] or n["word"]),
         )
         for n in nodes
     ]
-    table(
-        "Nodes",
-        ("node", "state", "in Slurm", "job", "drained by", "strikes", "since", "why"),
-        rows,
-        drop=("since", "strikes"),
-    )
+    columns = ("node", "state", "in Slurm", "job", "drained by", "strikes", "since", "why")
+    table("Nodes", columns, rows, drop=("since", "strikes"))

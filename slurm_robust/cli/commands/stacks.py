@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from slurm_robust import config as site
-from slurm_robust.cli.teaching import lesson, not_running, slurm_words
+from slurm_robust.cli.teaching import fail, failing, lesson, not_running
 from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow.rounds import judge_repeated
@@ -24,7 +24,6 @@ from slurm_robust.localize.stacks.merge import render_tree
 from slurm_robust.localize.stacks.motion import Motion, stillness
 from slurm_robust.localize.verdict_text import to_json, to_text
 from slurm_robust.model import JobRef
-from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.incident.investigation import merge
@@ -88,21 +87,15 @@ def command(
     """
     if as_json and every_s is not None and rounds is None:
         raise click.UsageError("--json is for one capture: leave out --every, or add --rounds N")
-    try:
+    with failing("stacks", site.ConfigError):
         config = site.load(config_path)
         ref = JobRef.parse(job_id)
         client = connect(config.slurm)
         job = client.job(ref)
         # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
         os.environ.setdefault("SLURM_CLUSTER_NAME", client.cluster_name())
-    except (SlurmError, site.ConfigError) as error:
-        click.echo(f"srobust stacks: {slurm_words(error) if isinstance(error, SlurmError) else error}", err=True)
-        sys.exit(3)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     if job is None or job.state != "RUNNING":
-        click.echo(f"srobust stacks: {not_running(job_id, job.state if job else None)}", err=True)
-        sys.exit(3)
+        fail("stacks", not_running(job_id, job.state if job else None))
     missing: list[str] = []
     try:
         if rounds is None:
@@ -112,8 +105,7 @@ def command(
             seen = live_captures(job, config.supervise, timeout_s, every_s or _ROUND_S, rounds)
             missing = asyncio.run(_judge(seen, rounds, as_json=as_json, save=save))
     except LiveStacksError as error:
-        click.echo(f"srobust stacks: {error}", err=True)
-        sys.exit(3)
+        fail("stacks", str(error))
     except KeyboardInterrupt:
         if every_s is None or rounds is not None:
             sys.exit(130)

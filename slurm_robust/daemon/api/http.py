@@ -14,6 +14,7 @@ import pwd
 import socket
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +53,12 @@ def metrics(value: dict[str, Any], now_s: float) -> bytes:
     def gauge(name: str, meaning: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"srobust_{name}", meaning, labels, registry=registry)
 
-    gauge("snapshot_age_seconds", "Age of the snapshot; large where the daemon is gone").set(
-        max(0.0, now_s - float(value.get("at_s", 0.0)))
-    )
+    age_s, is_open = max(0.0, now_s - float(value.get("at_s", 0.0))), bool(value.get("breaker", {}).get("open"))
+    trouble = "What keeps the daemon from its work now: a full disk, a Slurm that does not answer"
+    gauge("snapshot_age_seconds", "Age of the snapshot; large where the daemon is gone").set(age_s)
     gauge("acting", "1 where plans are carried out, 0 in observe mode").set(value.get("mode") == "act")
-    gauge("breaker_open", "1 where nothing is drained until a person resets the breaker").set(
-        bool(value.get("breaker", {}).get("open"))
-    )
-    gauge("troubles", "What keeps the daemon from its work now: a full disk, a Slurm that does not answer").set(
-        len(value.get("troubles", ()))
-    )
+    gauge("breaker_open", "1 where nothing is drained until a person resets the breaker").set(is_open)
+    gauge("troubles", trouble).set(len(value.get("troubles", ())))
     gauge("slurm_calls", "Calls to Slurm since the daemon started").set(int(value.get("slurm_calls", 0)))
     gauge("supervised_jobs", "Running jobs that supervise themselves").set(len(value.get("jobs", ())))
     # The label `room` is its name up to version 0.1.
@@ -73,21 +70,16 @@ def metrics(value: dict[str, Any], now_s: float) -> bytes:
     for pool in value.get("standby", ()):
         missing.labels(str(pool.get("name"))).set(int(pool.get("short", 0)))
     recent = gauge("recent_incidents", "The newest hundred incidents, by outcome", ("outcome",))
-    counts: dict[str, int] = {}
-    for incident in value.get("incidents", ()):
-        outcome = str(incident.get("outcome") or incident.get("state"))
-        counts[outcome] = counts.get(outcome, 0) + 1
-    for outcome, count in counts.items():
+    outcomes = Counter(str(i.get("outcome") or i.get("state")) for i in value.get("incidents", ()))
+    for outcome, count in outcomes.items():
         recent.labels(outcome).set(count)
     stages = gauge("last_recovery_seconds", "Of the newest resumed incident: seconds since the decision", ("stage",))
-    back = [i for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed")]
-    done = [i for i in back if "accepted" in i.get("times", {})]
-    if done:
-        times = done[0].get("times", {})
-        start_s = times.get("accepted", 0.0)
-        for stage in TIME_KEYS:
-            if times.get(stage, 0.0) >= start_s > 0:
-                stages.labels(stage).set(times[stage] - start_s)
+    back = (i.get("times", {}) for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed"))
+    times: dict[str, float] = next((known for known in back if "accepted" in known), {})
+    start_s = times.get("accepted", 0.0)
+    for stage in TIME_KEYS:
+        if times.get(stage, 0.0) >= start_s > 0:
+            stages.labels(stage).set(times[stage] - start_s)
     return generate_latest(registry)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_robust import __version__
-from slurm_robust.daemon.context import printable
+from slurm_robust.daemon.context import DAY_S, printable
 from slurm_robust.daemon.controllers.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.policy.cluster.node_states import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from slurm_robust.daemon.service import Daemon
 
 FILE_NAME = "state.json"
-DAY_S = 86400.0
 INCIDENTS = 100
 """Newest incidents that a snapshot carries; the journal has them all."""
 
@@ -46,29 +45,14 @@ def show_incident(row: IncidentRow, actions: list[ActionRow]) -> dict[str, Any]:
         "job_id": row.job_id,
         "user": row.user,
         "attempt": asdict(row.attempt),
-        "kind": row.kind,
-        "mode": row.mode,
-        "state": row.state,
-        "outcome": row.outcome,
+        **{key: getattr(row, key) for key in ("kind", "mode", "state", "outcome")},
         "reason": incident.outcome,
         "opened_at_s": incident.opened_at_s,
         "closed_at_s": row.closed_at_s,
         "lineage": row.lineage,
         "verdict": _verdict(row),
         "plan": _plan(row),
-        "actions": [
-            {
-                "kind": a.kind,
-                "target": a.target,
-                "reason": a.reason,
-                "planned": a.planned,
-                "calls": a.calls,
-                "called_at_s": a.called_at_s,
-                "done_at_s": a.done_at_s,
-                "error": a.error,
-            }
-            for a in actions
-        ],
+        "actions": [{k: v for k, v in vars(a).items() if k not in ("seq", "args")} for a in actions],
         "times": dict(incident.times),
         "report": row.report,
     }

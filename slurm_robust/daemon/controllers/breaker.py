@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger
@@ -9,6 +12,8 @@ from slurm_robust.policy.cluster.breaker import headroom, over_limit
 from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Node
 from slurm_robust.text import shortened
+
+T = TypeVar("T")
 
 SAVED_AFTER_S = 60.0
 """slurmctld has certainly saved a drain after this time; a person has ended one that is missing then."""
@@ -52,29 +57,18 @@ class Breaker:
         """
         context = self.context
         out = sum(1 for node in context.readings.nodes.values() if drained_by_us(node))
-        left = headroom(
-            self.ledger.drains(),
-            self._partitions(),
-            context.config.breaker,
-            now_s=context.now_s(),
-            reset_at_s=float(context.journal.get(RESET_KEY, "0")),
-        )
+        left = self._judged(headroom)
         return {name: out + left.get(name, 0) + 1 for name in context.readings.nodes}
 
-    def _limit(self, more: frozenset[str] = frozenset()) -> str:
-        context = self.context
-        return over_limit(
-            self.ledger.drains(),
-            self._partitions(),
-            context.config.breaker,
-            now_s=context.now_s(),
-            reset_at_s=float(context.journal.get(RESET_KEY, "0")),
-            more=more,
-        )
+    def _judged(self, judge: Callable[..., T], **asked: Any) -> T:
+        """The answer of `headroom` or `over_limit` about the drains so far."""
+        context, reset_at_s = self.context, float(self.context.journal.get(RESET_KEY, "0"))
+        known = (self.ledger.drains(), self._partitions(), context.config.breaker)
+        return judge(*known, now_s=context.now_s(), reset_at_s=reset_at_s, **asked)
 
     def allows(self, nodes: frozenset[str]) -> bool:
         """True where these may be taken out of service; where that would be too many, the breaker opens."""
-        if not self.why_open and (why := self._limit(nodes)):
+        if not self.why_open and (why := self._judged(over_limit, more=nodes)):
             self._open(f"refused to take out {shortened(', '.join(sorted(nodes)), 100)}: {why}")
         return not self.why_open
 
@@ -101,21 +95,17 @@ class Breaker:
                 self.ledger.drain_ended(node.name, context.now_s())
                 context.info("node.back", f"{node.name} is back in service")
         context.journal.put(SEEN_KEY, "1")
-        if not self.why_open and (why := self._limit()):
+        if not self.why_open and (why := self._judged(over_limit)):
             self._open(why)
 
     def _forgotten(self, node: Node, reason: str) -> bool:
         """True where slurmctld was away right after the drain, and nobody has changed the node since."""
-        drains = [d.at_s for d in self.ledger.drains() if d.node == node.name and d.out]
         away_at_s = self.context.away_at_s
-        return any(
-            at_s <= away_at_s <= at_s + SAVED_AFTER_S and self._untouched_since(node, at_s, reason) for at_s in drains
-        )
-
-    @staticmethod
-    def _untouched_since(node: Node, drain_at_s: float, reason: str) -> bool:
-        """True where the node has no reason newer than the drain: Slurm 24.11 keeps old reasons."""
-        return not node.reason or (node.reason != reason and 0 < node.reason_at_s < drain_at_s)
+        at_s = [d.at_s for d in self.ledger.drains() if d.node == node.name and d.out]
+        at_s = [since_s for since_s in at_s if since_s <= away_at_s <= since_s + SAVED_AFTER_S]
+        # No reason that is newer than the drain: Slurm 24.11 keeps old ones.
+        old = node.reason != reason and node.reason_at_s > 0
+        return any(not node.reason or (old and node.reason_at_s < since_s) for since_s in at_s)
 
     def _open(self, why: str) -> None:
         self.context.journal.put(OPEN_KEY, why)

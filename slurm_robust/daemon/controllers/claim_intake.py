@@ -22,7 +22,7 @@ from slurm_robust import claim as protocol
 from slurm_robust import drain_permit
 from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.context import DaemonContext, RateLimit, printable
+from slurm_robust.daemon.context import DAY_S, DaemonContext, RateLimit, printable
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow, Journal
@@ -43,7 +43,6 @@ from slurm_robust.policy.cluster.recovery_plan import (
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError
 
-DAY_S = 86400.0
 MARK = "[[srobust:"
 YIELD_S = 6.0
 """How long a user's own daemon waits for the answer of the site's daemon, where that one is alive."""

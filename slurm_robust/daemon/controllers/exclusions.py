@@ -8,7 +8,6 @@ from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.policy.cluster.recovery_step import fit_again, lift
 from slurm_robust.slurm.client import Job
-from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand
 
 AGAIN_S = 60.0
@@ -38,10 +37,8 @@ class Exclusions:
         }
         self._given_back = {i: seen for i, seen in self._given_back.items() if i in waiting}
         for job in waiting.values():
-            try:
+            with self.context.guarded("exclusion.waits", f"job {job.ref.address}", key=job.ref.address):
                 await self._give_back(job)
-            except SlurmError as error:  # noqa: PERF203 (one job's trouble does not delay the others)
-                self.context.alert("exclusion.waits", f"job {job.ref.address}: {error}", key=job.ref.address)
 
     async def _give_back(self, job: Job) -> None:
         context, now_s = self.context, self.context.now_s()

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slurm_robust.config import QuarantineConfig
+from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext, printable
-from slurm_robust.model import Action, ActionKind
+from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.text import shortened
@@ -61,14 +63,23 @@ def check_action(
     return Action(kind, node.name, reason, {"sbatch": args, "script": script})
 
 
-def result_of(job: Job | None, job_id: int, since_s: float, limit_s: float) -> CheckResult | None:
-    """The check's result; None while it has none yet.
+async def drain(actor: Actor, breaker: Breaker, key: str, node: str, sentence: str) -> bool:
+    """Drain an unfit node; True once Slurm, read again, shows it."""
+    context, action = actor.context, Action(ActionKind.DRAIN, node, f"{REASON_PREFIX} {sentence}")
+    await actor.perform(key, action)
+    await context.read_nodes()
+    now = context.readings.nodes.get(node)
+    if now is None or not now.drained:
+        return False
+    context.journal.note_result(key, action, context.now_s())
+    breaker.count_drains()
+    return True
 
-    Args:
-        job: As Slurm shows it, None where it does not.
-        job_id: Its id.
-        since_s: How long ago it was submitted.
-        limit_s: How long it may wait for its start.
+
+def result_of(job: Job | None, job_id: int, since_s: float, limit_s: float) -> CheckResult | None:
+    """The check's result; None while it has none yet. `job` is None where Slurm does not show it.
+
+    It was submitted `since_s` ago, and may wait `limit_s` for its start.
     """
     if job is None:
         return CheckResult("unknown", f"recheck job {job_id} is gone") if since_s > GONE_AFTER_S else None

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.launch_failed import launch_failed, refused_by
 from slurm_robust.slurm.client import Job, Node
-from slurm_robust.slurm.errors import SlurmError
 
 AGAIN_S = 10.0
 """Between two tries for one hold."""
 TRIES = 3
 MAX_A_DAY = 5
 """Releases of one job; after these a person must find out what is wrong with its nodes."""
-DAY_S = 86400.0
 
 
 class LaunchFailed:
@@ -32,10 +30,8 @@ class LaunchFailed:
             node = refused_by(job, self.context.readings.nodes)
             if node is None or self.recoveries.of_job(job.ref.job_id) is not None:
                 continue
-            try:
+            with self.context.guarded("held.waits", f"job {job.ref.address}", key=job.ref.address):
                 await self._release(job, node)
-            except SlurmError as error:
-                self.context.alert("held.waits", f"job {job.ref.address}: {error}", key=job.ref.address)
 
     async def _release(self, job: Job, node: Node) -> None:
         context, address = self.context, job.ref.address

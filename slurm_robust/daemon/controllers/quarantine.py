@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers import full_check
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.full_check import CheckResult
@@ -15,7 +15,6 @@ from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
 
-DAY_S = 86400.0
 TRIES = 5
 """Inconclusive rechecks before the node is returned, with a strike: unknown is not unhealthy."""
 BACKOFF_S = 15.0
@@ -54,10 +53,8 @@ class Quarantines:
             if node is None:
                 self._leave(q, "the node is not in Slurm any more")
                 continue
-            try:
+            with self.context.guarded("quarantine.waits", q.node, key=q.node):
                 await self._advance(q, node)
-            except SlurmError as error:
-                self.context.alert("quarantine.waits", f"{q.node}: {error}", key=q.node)
 
     def restart_timers(self) -> None:
         """The clock was set back: wait anew."""
@@ -153,7 +150,6 @@ class Quarantines:
         await self._end(q, f"{why}; strike {strikes} of {config.strikes_to_drain}")
 
     async def _failed(self, q: Quarantine, sentence: str) -> None:
-        reason = f"{REASON_PREFIX} {sentence}"
         await self.context.read_nodes()
         node = self.context.readings.nodes.get(q.node)
         if node is not None and foreign(node):
@@ -161,14 +157,9 @@ class Quarantines:
             return
         if not self.breaker.allows(frozenset((q.node,))):
             # With an open breaker the node is not drained: it stays in quarantine as long as the daemon runs.
-            self.ledger.wait(q.node, self.context.now_s() + BREAKER_WAIT_S, f"breaker open; would drain: {sentence}")
+            self.ledger.wait(q, self.context.now_s() + BREAKER_WAIT_S, f"breaker open; would drain: {sentence}")
             return
-        await self.actor.perform(q.incident, Action(ActionKind.DRAIN, q.node, reason))
-        await self.context.read_nodes()
-        node = self.context.readings.nodes.get(q.node)
-        if node is not None and node.drained:
-            self.context.journal.note_result(q.incident, Action(ActionKind.DRAIN, q.node, reason), self.context.now_s())
-            self.breaker.count_drains()
+        if await full_check.drain(self.actor, self.breaker, q.incident, q.node, sentence):
             await self._end(q, f"drained: {sentence}")
 
     async def _unknown(self, q: Quarantine, word: str) -> None:
@@ -178,7 +169,7 @@ class Quarantines:
             context.alert("quarantine.unknown", f"{q.node}: {TRIES} rechecks were inconclusive, the last: {word}")
             await self._passed(q, "could not be checked")
             return
-        self.ledger.inconclusive(q.node, context.now_s() + BACKOFF_S * 2**q.tries, word)
+        self.ledger.wait(q, context.now_s() + BACKOFF_S * 2**q.tries, word, tried=True)
         context.alert("recheck.unknown", f"{q.node}: {word}; tried again later", key=q.node)
 
     async def _while_down(self, q: Quarantine, node: Node) -> None:

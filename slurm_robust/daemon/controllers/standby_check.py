@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers import full_check
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.store.node_ledger import NodeLedger
-from slurm_robust.model import REASON_PREFIX, Action, ActionKind
+from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import busy_nodes, in_reservations
 from slurm_robust.policy.cluster.standby_health import StandbyCheck, due
 from slurm_robust.slurm.client import Job, Node
-from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand
 
 EVERY_S = 1.0
@@ -51,7 +48,8 @@ class StandbyChecks:
         members = {n for names in pools.values() for n in names}
         self._adopt(members)
         for row in self.ledger.standby_checks().values():
-            await self._guarded(row.node, self._follow(row, member=row.node in members))
+            with context.guarded("standby.waits", row.node, key=row.node):
+                await self._follow(row, member=row.node in members)
         rows = self.ledger.standby_checks()
         seats = in_reservations(readings.reservations.values(), context.config.seat.prefix)
         busy, unchecked = busy_nodes(readings.jobs.values()) | seats, set[str]()
@@ -61,7 +59,8 @@ class StandbyChecks:
             plan = due(nodes, rows, busy=busy, now_s=context.now_s(), max_age_s=age_s)
             unchecked.update(plan.unchecked)
             for name in plan.begin:
-                await self._guarded(name, self._begin(readings.nodes[name], pool))
+                with context.guarded("standby.waits", name, key=name):
+                    await self._begin(readings.nodes[name], pool)
         readings.unchecked = frozenset(unchecked)
         rows = self.ledger.standby_checks()
         now_s = context.now_s()
@@ -77,12 +76,6 @@ class StandbyChecks:
             job = full_check.running_check(self.context, f"{JOB_NAME}-{name}")
             if job is not None and (name not in rows or rows[name].job_id is None):
                 self.ledger.standby_check_begun(name, job.ref.job_id, self.context.now_s())
-
-    async def _guarded(self, node: str, step: Awaitable[None]) -> None:
-        try:
-            await step
-        except SlurmError as error:
-            self.context.alert("standby.waits", f"{node}: {error}", key=node)
 
     async def _begin(self, node: Node, pool: str) -> None:
         context, kind, name = self.context, ActionKind.STANDBY_CHECK, f"{JOB_NAME}-{node.name}"
@@ -126,14 +119,7 @@ class StandbyChecks:
         context.alert("standby.failed", f"{row.node}: {sentence}")
         if node.drained or not self.breaker.allows(frozenset((row.node,))):
             return
-        action = Action(ActionKind.DRAIN, row.node, f"{REASON_PREFIX} {sentence}")
-        key = f"standby.{row.node}.{row.job_id}"
-        await self.actor.perform(key, action)
-        await context.read_nodes()
-        now = context.readings.nodes.get(row.node)
-        if now is not None and now.drained:
-            context.journal.note_result(key, action, context.now_s())
-            self.breaker.count_drains()
+        await full_check.drain(self.actor, self.breaker, f"standby.{row.node}.{row.job_id}", row.node, sentence)
 
     def _unknown(self, row: StandbyCheck, word: str) -> None:
         context, now_s, tries = self.context, self.context.now_s(), row.tries + 1

@@ -32,10 +32,9 @@ class StandbyPools:
         self._next_at_s = 0.0
 
     async def tick(self, keep_out: frozenset[str] = frozenset()) -> None:
-        """Bring the pools to what they should be.
+        """Bring the pools to what they should be, without nodes that an open recovery evicts (`keep_out`).
 
-        Args:
-            keep_out: Nodes that an open recovery evicts. Those in its seat stay where they are anyway.
+        Nodes in its seat stay where they are anyway.
         """
         context, readings, config = self.context, self.context.readings, self.context.config.standby
         if context.now_s() < self._next_at_s or not readings.complete:

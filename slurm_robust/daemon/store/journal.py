@@ -295,11 +295,7 @@ class Journal:
     def note_call(self, key: str, action: Action, now_s: float, *, standing: bool = False) -> None:
         """Write down that the action is about to be called; an action that was not planned gets a row of its own.
 
-        Args:
-            key: The incident, or what else the action belongs to.
-            action: What is about to be done.
-            now_s: The time.
-            standing: The action is repeated for ever: it replaces the row that the key has.
+        A `standing` action is repeated for ever: it replaces the row that the key has.
         """
         with self.transaction():
             if standing:

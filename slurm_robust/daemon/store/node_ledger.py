@@ -48,11 +48,8 @@ class NodeLedger:
 
     def quarantine(self, q: Quarantine) -> None:
         """Add a node; one that is in quarantine already is not changed."""
-        self.db.execute(
-            "INSERT OR IGNORE INTO quarantines(node, incident, job_id, lineage, why, since_s, next_try_at_s) "
-            "VALUES(?,?,?,?,?,?,?)",
-            (q.node, q.incident, q.job_id, q.lineage, q.why, q.since_s, q.next_try_at_s),
-        )
+        columns, marks = ", ".join(vars(q)), ", ".join(f":{name}" for name in vars(q))
+        self.db.execute(f"INSERT OR IGNORE INTO quarantines({columns}) VALUES({marks})", vars(q))
 
     def no_recheck(self, node: str, why: str) -> None:
         """Note for every incident that planned a recheck of this node, but had none, why it was not needed."""
@@ -61,28 +58,19 @@ class NodeLedger:
             (f"none needed: {why}", node),
         )
 
-    def rechecking(self, node: str, job_id: int | None, at_s: float | None, word: str) -> None:
+    def _update(self, table: str, node: str, **values: float | str | None) -> None:
+        columns = ", ".join(f"{name} = :{name}" for name in values)
+        query = f"UPDATE {table} SET {columns} WHERE node = :node"  # noqa: S608 (our own names)
+        self.db.execute(query, {**values, "node": node})
+
+    def rechecking(self, node: str, job_id: int, at_s: float, word: str) -> None:
         """Note the recheck that is under way."""
-        self.db.execute(
-            "UPDATE quarantines SET recheck_job = ?, recheck_at_s = ?, word = ? WHERE node = ?",
-            (job_id, at_s, word, node),
-        )
+        self._update("quarantines", node, recheck_job=job_id, recheck_at_s=at_s, word=word)
 
-    def inconclusive(self, node: str, next_try_at_s: float, word: str) -> None:
-        """Note an inconclusive recheck; the next one begins at that time."""
-        self.db.execute(
-            "UPDATE quarantines SET tries = tries + 1, recheck_job = NULL, recheck_at_s = NULL, next_try_at_s = ?, "
-            "word = ? WHERE node = ?",
-            (next_try_at_s, word, node),
-        )
-
-    def wait(self, node: str, next_try_at_s: float, word: str) -> None:
-        """Note until when the node has to wait; no recheck is counted."""
-        self.db.execute(
-            "UPDATE quarantines SET recheck_job = NULL, recheck_at_s = NULL, next_try_at_s = ?, word = ? "
-            "WHERE node = ?",
-            (next_try_at_s, word, node),
-        )
+    def wait(self, q: Quarantine, next_try_at_s: float, word: str, *, tried: bool = False) -> None:
+        """Note until when the node has to wait; `tried`: after an inconclusive recheck, which is counted."""
+        now = {"tries": q.tries + tried, "recheck_job": None, "recheck_at_s": None, "next_try_at_s": next_try_at_s}
+        self._update("quarantines", q.node, **now, word=word)
 
     def wait_at_most(self, until_s: float) -> None:
         """The clock was set back: no wait ends later than this, and nothing began or was drained later."""
@@ -137,19 +125,13 @@ class NodeLedger:
 
     def standby_checked(self, node: str, at_s: float, word: str) -> None:
         """Note a check that passed, or counts as passed."""
-        self.db.execute(
-            "UPDATE standby_checks SET job_id = NULL, ended_at_s = ?, passed_at_s = ?, tries = 0, next_try_at_s = 0, "
-            "word = ? WHERE node = ?",
-            (at_s, at_s, word, node),
-        )
+        ended = {"job_id": None, "ended_at_s": at_s, "passed_at_s": at_s, "tries": 0, "next_try_at_s": 0.0}
+        self._update("standby_checks", node, **ended, word=word)
 
     def standby_not_checked(self, node: str, at_s: float, next_try_at_s: float, tries: int, word: str) -> None:
         """Note a check that failed, or was inconclusive."""
-        self.db.execute(
-            "UPDATE standby_checks SET job_id = NULL, ended_at_s = ?, passed_at_s = 0, tries = ?, next_try_at_s = ?, "
-            "word = ? WHERE node = ?",
-            (at_s, tries, next_try_at_s, word, node),
-        )
+        ended = {"job_id": None, "ended_at_s": at_s, "passed_at_s": 0.0, "tries": tries}
+        self._update("standby_checks", node, **ended, next_try_at_s=next_try_at_s, word=word)
 
     def standby_left(self, node: str) -> None:
         """Forget a node that is not a member any more."""

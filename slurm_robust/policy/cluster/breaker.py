@@ -32,16 +32,10 @@ def over_limit(
     reset_at_s: float = 0.0,
     more: frozenset[str] = frozenset(),
 ) -> str:
-    """Why draining `more` nodes would be too much; empty if it is not.
+    """Why draining `more` nodes of these `partitions` would be too much; empty if it is not.
 
-    Args:
-        drains: Drains with our prefix; a person has accepted those before `reset_at_s`.
-        partitions: Name → its nodes.
-        config: The site's bounds.
-        now_s: The time, seconds since the epoch.
-        reset_at_s: When a person last reset the breaker.
-        more: Nodes that are to be drained. Empty to judge the drains that were made: reaching a bound is allowed,
-            passing it is not.
+    The `drains` have our prefix; a person has accepted those before `reset_at_s`, when the breaker was last reset.
+    Without `more`, the drains that were made are judged: reaching a bound is allowed, passing it is not.
     """
     drains = list(drains)
     counted = {d.node for d in drains if d.at_s > reset_at_s and d.at_s > now_s - config.window_s}

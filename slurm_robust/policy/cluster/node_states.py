@@ -191,14 +191,8 @@ def plan_pools(
     """One pool for each hardware class: healthy members stay, lost ones are replaced by idle unreserved nodes.
 
     A member that got a job through a seat leaves the pool (it is not idle any more), and its place is refilled.
-
-    Args:
-        nodes: All nodes.
-        reservations: All reservations.
-        config: Size, partitions and prefix of the pools.
-        seat_prefix: Prefix of the seats' names; a member in a seat stays in its pool, and is not added to another.
-        keep_out: Nodes that must not be taken, for example those in quarantine.
-        at_check: Members that are busy with the daemon's own check: they stay.
+    A member in a seat (by `seat_prefix`) stays in its pool, and is not added to another; one that is busy with the
+    daemon's own check (`at_check`) stays, too. Nodes in `keep_out`, for example those in quarantine, are not taken.
     """
     reserved = list(reservations)
     seats = in_reservations(reserved, seat_prefix)

@@ -175,7 +175,9 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
         return _while_node_is_silent(r, view)
     if view.withdrawn:
         return GiveUp("aborted", "the job does not ask any more")
-    return _set_suspects_aside(r, view) or _seat(r, view) or _answer(r, view) or _do(r, ActionKind.REQUEUE)
+    unanswered = r.kind == CLAIM and view.answered != "accepted"
+    last = ActionKind.ANSWER if unanswered else ActionKind.REQUEUE
+    return _set_suspects_aside(r, view) or _seat(r, view) or _do(r, last)
 
 
 def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
@@ -212,10 +214,6 @@ def _seat(r: Recovery, view: View) -> Step | None:
 
 def _holds(r: Recovery, seat: Reservation | None) -> bool:
     return seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes)
-
-
-def _answer(r: Recovery, view: View) -> Step | None:
-    return _do(r, ActionKind.ANSWER) if r.kind == CLAIM and view.answered != "accepted" else None
 
 
 def _tidy(r: Recovery, view: View) -> Step | None:

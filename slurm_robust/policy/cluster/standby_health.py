@@ -51,21 +51,11 @@ def wants_check(node: Node, known: StandbyCheck | None, now_s: float, max_age_s:
 
 
 def due(
-    members: Sequence[Node],
-    known: Mapping[str, StandbyCheck],
-    *,
-    busy: frozenset[str],
-    now_s: float,
-    max_age_s: float,
+    members: Sequence[Node], known: Mapping[str, StandbyCheck], *, busy: frozenset[str], now_s: float, max_age_s: float
 ) -> ChecksDue:
-    """Choose the next checks. Half of a pool always stays ready; members that never passed come first.
+    """Choose the next checks of one pool's members. Half of a pool always stays ready; who never passed comes first.
 
-    Args:
-        members: Of one pool.
-        known: By node.
-        busy: Nodes with a job or a seat.
-        now_s: The time.
-        max_age_s: 0 checks no member.
+    Nodes that are `busy` have a job or a seat. A `max_age_s` of 0 checks no member.
     """
     if not max_age_s:
         return ChecksDue((), ())

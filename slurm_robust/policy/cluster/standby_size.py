@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _NEGLIGIBLE = 1e-25
 """Weights below this share of the largest are left out: far below the finest quantile that is accepted."""
 MAX_QUANTILE = 1 - 1e-12
@@ -47,16 +49,16 @@ def _weights(machines: int, rate: float) -> tuple[int, list[float]]:
     """Probabilities of each number of failures, as multiples of the most likely one's, and the first number."""
     mode = min(int((machines + 1) * rate), machines)
     odds = rate / (1 - rate)
-    above = []
-    weight, failures = 1.0, mode
-    while failures < machines and weight > _NEGLIGIBLE:
-        weight *= (machines - failures) / (failures + 1) * odds
-        failures += 1
-        above.append(weight)
-    below = []
-    weight, failures = 1.0, mode
-    while failures > 0 and weight > _NEGLIGIBLE:
-        weight *= failures / ((machines - failures + 1) * odds)
-        failures -= 1
-        below.append(weight)
+    above = _products((machines - failures) / (failures + 1) * odds for failures in range(mode, machines))
+    below = _products(failures / ((machines - failures + 1) * odds) for failures in range(mode, 0, -1))
     return mode - len(below), [*reversed(below), 1.0, *above]
+
+
+def _products(factors: Iterable[float]) -> list[float]:
+    """The products of the first factors, up to one that is negligible."""
+    weights = [1.0]
+    for factor in factors:
+        weights.append(weights[-1] * factor)
+        if weights[-1] <= _NEGLIGIBLE:
+            break
+    return weights[1:]

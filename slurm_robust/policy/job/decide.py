@@ -290,8 +290,7 @@ def _evict(s: Situation) -> Plan | None:
         return Plan(Road.SPARE_IN_ALLOCATION, reason, evict)
     if not s.job.requeueable:
         return _cannot_requeue(s, why, names, inside)
-    road, how = _requeue_road(s)
-    return Plan(road, f"{why}. {how} without {names} (not inside the allocation: {inside})", evict)
+    return _by_requeue(s, why, f" without {names} (not inside the allocation: {inside})", evict)
 
 
 def _why_not_inside(s: Situation, evict: set[str]) -> str:
@@ -329,8 +328,7 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
     if s.outside and not s.job.requeueable:
         return _alert_only(reason)
     if s.job.requeueable:
-        road, how = _requeue_road(s)
-        return Plan(road, f"{reason}. {how}; Slurm itself leaves out the nodes that are down")
+        return _by_requeue(s, reason, "; Slurm itself leaves out the nodes that are down")
     return Plan(Road.STOP, f"{reason}. The job may not be requeued", exit_code=_own_code(s))
 
 
@@ -351,14 +349,17 @@ def _alert_only(why: str) -> Plan:
     )
 
 
-def _requeue_road(s: Situation) -> tuple[Road, str]:
-    if s.daemon or (s.daemon is None and not s.user_daemon):
-        if s.daemon:
-            return Road.SEAT, "Requeue into a seat that the site's daemon holds"
-        return Road.SEAT, "Requeue (into a seat, if the site's daemon answers)"
-    if s.user_daemon:
-        return Road.OWNER_REQUEUE, "Requeue by the owner's own daemon"
-    return Road.PLAIN_REQUEUE, "Plain requeue (about two minutes, and its nodes may be taken)"
+def _by_requeue(s: Situation, why: str, rest: str, evict: tuple[str, ...] = ()) -> Plan:
+    """The best road by which the job is requeued; `rest` ends the sentence that says how."""
+    if s.daemon:
+        road, how = Road.SEAT, "Requeue into a seat that the site's daemon holds"
+    elif s.daemon is None and not s.user_daemon:
+        road, how = Road.SEAT, "Requeue (into a seat, if the site's daemon answers)"
+    elif s.user_daemon:
+        road, how = Road.OWNER_REQUEUE, "Requeue by the owner's own daemon"
+    else:
+        road, how = Road.PLAIN_REQUEUE, "Plain requeue (about two minutes, and its nodes may be taken)"
+    return Plan(road, f"{why}. {how}{rest}", evict)
 
 
 def _no_node(s: Situation) -> Plan:
@@ -370,16 +371,13 @@ def _no_node(s: Situation) -> Plan:
     if s.outside and s.restarts_in_place == 0:
         if not s.job.requeueable:
             return _alert_only(why)
-        road, how = _requeue_road(s)
-        return Plan(road, f"{why}. {how}, no node named")
+        return _by_requeue(s, why, ", no node named")
     if s.restarts_in_place < 2 and (lost := _lost_inside(s)):
-        road, how = _requeue_road(s)
-        return Plan(road, f"{why}. {how}, no node named: {lost}")
+        return _by_requeue(s, why, f", no node named: {lost}")
     if s.restarts_in_place == 0:
         return Plan(Road.RESTART_IN_PLACE, f"{why}: restart in place on the same nodes")
     if s.job.requeueable and s.restarts_in_place == 1:
-        road, how = _requeue_road(s)
-        return Plan(road, f"{why}, and a restart in place did not help. {how}, no node named")
+        return _by_requeue(s, f"{why}, and a restart in place did not help", ", no node named")
     reason = f"{why}, and {s.restarts_in_place} restarts in place did not help"
     return Plan(Road.STOP, reason, exit_code=_own_code(s))
 
