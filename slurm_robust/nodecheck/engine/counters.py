@@ -83,6 +83,11 @@ def kept(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> d
     return keep(facts["counts"] if counts is None else counts, facts["boot_id"], facts["at_s"])
 
 
+def remember(facts: dict[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
+    """The `remember` of a check that compares its `counts` with those of its last run."""
+    return kept(facts)
+
+
 def hold(before: Mapping[str, Any], now: dict[str, Any], window_s: float) -> dict[str, Any]:
     """What to keep so that slow growth adds up: the older run while it is younger than `window_s`, else this one.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _RESET = "`nvidia-smi -rac` and `nvidia-smi -rgc` set the clocks back"
 
@@ -43,7 +42,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: application clocks, their defaults, the highest clocks",
     cost="six calls a GPU, 1–2 ms",
-    stages=STAGES,
     options={
         "sm_mhz": Option(
             0, "MHz that the SM application clock must have; 0 takes the board's default", "NVIDIA: the board"

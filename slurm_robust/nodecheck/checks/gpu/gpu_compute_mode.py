@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, CheckError, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, outliers, reported, unanswered, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 _REMEDY = "`nvidia-smi -i N -c 0` (default)"
@@ -46,7 +45,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: compute mode",
     cost="one call a GPU, under 1 ms",
-    stages=STAGES,
     options={
         "mode": Option(
             "",

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import streaks
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, unanswered
-from slurm_robust.nodecheck.nvml.session import ERRORS, LOST, NVML_LANE
+from slurm_robust.nodecheck.nvml.session import ERRORS, LOST
 
 _OPENING = frozenset({"nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"})
 _HUNG = "hung"
@@ -81,10 +81,9 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 check = Check(
     **Check.parts_of(__name__),
-    **NVML_LANE,
+    **nvml.NVML_LANE,
     reads="NVML: start, count, a handle, the temperature and the performance state of every GPU",
     cost="loading NVML, 20–60 ms; seconds where no persistence mode keeps the GPUs awake",
-    stages=STAGES,
     invalidating_words=("fallen off the bus", "nitAdapter failed", "rm_init_adapter failed"),
     options={
         "hung_s": Option(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import counters
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _RESET = "drain when idle and reset the GPU (`nvidia-smi --gpu-reset -i N`); repair if it comes back"
 
@@ -95,7 +94,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: ECC mode, error counters since the driver was loaded and of the board's life, SRAM threshold",
     cost="seven calls a GPU, 1–5 ms",
-    stages=STAGES,
     options={
         "corrected_per_hour": Option(
             100.0,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 from slurm_robust.nodecheck.sources import small_files
 
 _MANAGER = "nv-fabricmanage"
@@ -140,10 +139,9 @@ def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 
 check = Check(
     **Check.parts_of(__name__),
-    **NVML_LANE,
+    **nvml.NVML_LANE,
     reads="NVML: fabric state and health; /proc/driver/nvidia-nvswitch/devices, /proc/*/comm where there are switches",
     cost="one call a GPU, 1–2 ms; a small read a process on boards with NVSwitches",
-    stages=STAGES,
     options={
         "start_s": Option(300.0, "seconds of joining after which it fails", "ours: eight GPUs join within a minute"),
         "boot_s": Option(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, CheckError, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, outliers, reported, unanswered, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _MODES = {"on": 1, "off": 0}
 _REMEDY = "see NVreg_EnableGpuFirmware in /proc/driver/nvidia/params; reboot"
@@ -46,6 +45,5 @@ check = Check(
     **NVML_LANE,
     reads="NVML: GSP firmware mode and version",
     cost="two calls a GPU, under 1 ms",
-    stages=STAGES,
     options={"mode": Option("", "`on` or `off` for every GPU; empty: all GPUs of a model the same", "ours")},
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml import profiles
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, outliers, reported, unanswered
-from slurm_robust.nodecheck.nvml.session import NVML_LANE, limit_s, of
+from slurm_robust.nodecheck.nvml.session import limit_s, of
 
 _BY_SLURMD = ("prolog", "epilog", "periodic")
 """Stages that run outside any job's cgroup, and so see all GPUs."""
@@ -134,10 +134,9 @@ def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 
 check = Check(
     **Check.parts_of(__name__),
-    **NVML_LANE,
+    **nvml.NVML_LANE,
     reads="NVML: UUID, PCI name, minor, product name, memory; /proc/driver/nvidia/gpus; the job's GPUs by slurmd",
     cost="six calls a GPU, 1–3 ms",
-    stages=STAGES,
     options={
         "model": Option(
             "", "product name that every GPU must have; empty does not say", "ours: only the site knows its nodes"

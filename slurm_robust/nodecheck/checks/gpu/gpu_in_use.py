@@ -11,7 +11,7 @@ from typing import Any
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE, of
+from slurm_robust.nodecheck.nvml.session import of
 from slurm_robust.nodecheck.sources import small_files
 
 _STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
@@ -146,10 +146,9 @@ def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 
 check = Check(
     **Check.parts_of(__name__),
-    **NVML_LANE,
+    **nvml.NVML_LANE,
     reads="NVML: processes and used memory; /proc/PID/{comm,cgroup,environ,cmdline}; SLURM_JOB_GPUS",
     cost="four calls a GPU, 1–5 ms; up to 4 s more for a GPU that seems in use",
-    stages=("prolog", "epilog", "full"),
     if_not_run=(("most", _USERS, "0"),),
     options={
         "held_share": Option(

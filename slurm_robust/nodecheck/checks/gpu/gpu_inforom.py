@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _REMEDY = "reset the GPU; if `nvidia-smi -q` still warns of its InfoROM, have it repaired"
 
@@ -26,5 +25,4 @@ check = Check(
     **NVML_LANE,
     reads="NVML: reads the InfoROM from flash and verifies its checksums",
     cost="one read of flash a GPU, 10–100 ms: too slow beside a job's start",
-    stages=("full",),
 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.fields import C2C_STATES
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _REMEDY = "drain; `nvidia-smi nvlink -s -i N`; restart Fabric Manager, reset all GPUs; repair if it stays"
 
@@ -92,7 +91,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: state of every link, their speed, chip-to-chip links; the GPU's profile",
     cost="up to 20 calls a GPU, 2–10 ms",
-    stages=STAGES,
     options={
         "expected": Option(
             -1,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import counters
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.fields import LINK_COUNTERS
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _TOTALS = {
     "nvlink_recoveries": "recoveries",
@@ -78,7 +77,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: replay, recovery and CRC counters, of the board or of every link",
     cost="one batch of 58 fields a GPU, 2–20 ms",
-    stages=("epilog", "periodic", "full"),
     options={
         "recoveries_per_hour": Option(
             1.0, "recoveries an hour above which it warns", "NVIDIA's DCGM takes a single one for a fault; ours: a rate"

@@ -66,7 +66,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{vendor,class}, the config space of the ports above each GPU (root only)",
     cost="one read a device and a port, 1–5 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "wanted_off": Option(

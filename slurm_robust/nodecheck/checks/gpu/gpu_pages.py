@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _RESET = "drain when idle and reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot"
 
@@ -38,7 +37,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: retired pages by cause, pending retirements",
     cost="three calls a GPU, 1–3 ms",
-    stages=STAGES,
     options={
         "max_pages": Option(
             60, "retired pages from which it fails", "NVIDIA's page retirement guide: its limit for a return"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _REMEDY = "drain; compare LnkCap and LnkSta in `lspci -vv`; reseat board or riser, repair if it stays"
 
@@ -65,7 +64,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: PCIe generation and width, now and at most in this slot, performance state, clock reasons",
     cost="six calls a GPU, 1–5 ms; 0.1 s more for a GPU that looks slow",
-    stages=STAGES,
     options={
         "fail_after_s": Option(
             240.0,

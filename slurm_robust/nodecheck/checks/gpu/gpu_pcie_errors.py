@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import counters
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _NAMES = ("pcie_replays", "pcie_nonfatal", "pcie_fatal")
 _REMEDY = "`nvidia-smi -q -d PCIE`; look at AER lines in `dmesg`; reseat board or riser when the node is idle"
@@ -49,7 +48,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: PCIe replay counter, fatal and other uncorrected errors",
     cost="two calls a GPU, 1–3 ms",
-    stages=("epilog", "periodic", "full"),
     options={
         "replays_per_minute": Option(8.0, "replays a minute above which it warns", "NVIDIA's DCGM: its limit"),
         "least": Option(

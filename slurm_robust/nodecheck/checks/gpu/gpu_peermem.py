@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _KERNEL = re.compile(r"Linux version (\d{1,4})\.(\d{1,4})")
@@ -51,7 +51,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/module, /sys/class/infiniband, /proc/version, /proc/driver/nvidia/version",
     cost="a few small reads, under 1 ms",
-    stages=STAGES,
     lane="files",
     options={
         "required": Option(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _REMEDY = "`nvidia-smi -i N -pl WATTS`; see what sets it at boot"
 
@@ -42,7 +41,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: power limit in force, power limit by default",
     cost="two calls a GPU, under 1 ms",
-    stages=STAGES,
     options={
         "expected_w": Option(0, "W that every GPU may draw; less fails; 0 does not say", "ours: sites cap on purpose")
     },

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Options, Status
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Options, Status
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, reported, unanswered, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _ACTIONS = {
     1: (Status.FAIL, "reset", "the driver wants a reset", "drain; `nvidia-smi --gpu-reset -i N`, or reboot"),
@@ -43,5 +42,4 @@ check = Check(
     **NVML_LANE,
     reads="NVML: GPU recovery action (driver 565 and newer)",
     cost="one call a GPU, under 1 ms",
-    stages=STAGES,
 )

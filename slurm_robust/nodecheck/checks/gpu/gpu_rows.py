@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _REPAIR = "drain and have the GPU repaired"
 _RESET = "reset the GPU when the node is idle (`nvidia-smi --gpu-reset -i N`), or reboot"
@@ -49,7 +48,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: remapped rows with the pending and failed flags, row remapper histogram, repair status",
     cost="four calls a GPU, 1–3 ms",
-    stages=STAGES,
     options={
         "pending_fails": Option(
             False,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _REMEDY = "look at fans, air, coolant and the heat sink of this GPU; `nvidia-smi -q -d TEMPERATURE`"
 _ABSURD_C = 150
@@ -89,7 +88,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: temperatures of GPU and memory, the board's own slowdown limits or margin",
     cost="six calls a GPU, 1–3 ms",
-    stages=STAGES,
     options={
         "fail_after_s": Option(
             540.0,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 _HEAT = "look at the node's fans, air and coolant; `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`"
 _POWER = "look at power supplies, cables and the rack's power cap; `nvidia-smi -q -d POWER,PERFORMANCE`"
@@ -75,7 +74,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: clock event (throttle) reasons",
     cost="one call a GPU, under 1 ms",
-    stages=STAGES,
     options={
         "fail_after_s": Option(
             540.0,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
 
 
 def _cuda(number: object) -> str:
@@ -56,7 +55,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: versions of driver, CUDA, VBIOS and InfoROM image",
     cost="two calls a GPU, under 1 ms",
-    stages=STAGES,
     options={
         "driver": Option("", "driver version that must run, whole or its first parts; empty does not say", "ours"),
         "cuda": Option("", "CUDA version that the driver must offer (`12.8`); empty does not say", "ours"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import slurm_conf, small_files
 
 _CPU = "/sys/devices/system/cpu"
@@ -82,7 +82,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads=f"{_CPU}/{{present,online,smt/control,smt/active}}; slurm.conf, not in prolog and epilog",
     cost="four small reads, under 1 ms",
-    stages=STAGES,
     lane="files",
     options={
         "expected": Option(

@@ -69,7 +69,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads=f"{_CPU}/cpufreq/policy*, {_CPU}/cpu*/microcode/version, intel_pstate/no_turbo, cpufreq/boost; jobs here",
     cost="four small reads a CPU, 2–15 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "governor": Option(

@@ -170,7 +170,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="`smartctl --json -H -A` of each local disk, as root, in a process of its own; sleeping disks are not woken",
     cost="10–100 ms a disk",
-    stages=("periodic", "full"),
     deadline_s=20.0,
     options={
         "every_s": Option(

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _NOT_LOCAL = ("loop", "ram", "zram", "sr", "fd", "nbd", "rbd", "dm-", "md", "drbd")
@@ -116,7 +116,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/block/*/{size,ro,removable,device/state}, /sys/class/nvme/*/state, /proc/mdstat",
     cost="four small reads a disk, 1–2 ms",
-    stages=STAGES,
     lane="files",
     options={
         "expected": Option(

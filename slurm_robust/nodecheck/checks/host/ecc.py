@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state, counters
 from slurm_robust.nodecheck.sources import small_files
 
@@ -79,7 +79,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/devices/system/edac/mc/mc*/{ce,ue}_count, and those of the modules where there are any",
     cost="two small reads a memory controller, 1 ms",
-    stages=STAGES,
     invalidating_words=(" UE ", "ncorrect"),
     lane="files",
     options={

@@ -8,7 +8,7 @@ import re
 from functools import partial
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.isolate import Task, run_all
 from slurm_robust.nodecheck.sources import mounts, processes, small_files
 
@@ -262,7 +262,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/self/mountinfo, statvfs(2), a nameless file where it must be writable; each path in its own process",
     cost="one process and two calls a path, 2–5 ms",
-    stages=STAGES,
     strikes=2,
     options={
         "mounts": Option(

@@ -55,7 +55,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads=f"{_FOLDER}/{{{','.join(_FIELDS)}}}",
     cost="five small reads, below 1 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "bios_version": Option([], "patterns of versions one of which must be there, as ['2.1?', '3.*']", _OURS),

@@ -49,7 +49,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{class,config} (as root), /sys/kernel/iommu_groups/*/type; nothing without an option",
     cost="two small reads a PCIe device, 2–10 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "acs": Option(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_robust.nodecheck.catalogue import kernel_patterns
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import mounts, shared_kernel_log, small_files
 
 _LASTING = {"fs_shutdown": "was shut down", "remount_ro": "went read-only"}
@@ -111,7 +111,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="the kernel log (`nodecheck.kmsg`), /proc/self/mountinfo and /sys/dev/block where it names a file system",
     cost="one pass over the kernel log, 1–20 ms",
-    stages=STAGES,
     lane=shared_kernel_log.LANE,
     invalidating_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
     options={

@@ -6,7 +6,7 @@ import os
 from collections.abc import Container, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Options
 from slurm_robust.nodecheck.sources import processes
 
 _MAX_ENVIRON_BYTES = 128 << 10
@@ -84,6 +84,5 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/*/{stat,environ}, the command lines of tasks; jobs with a live slurmstepd count as running",
     cost="two small reads a process, one a kernel thread, 5–50 ms",
-    stages=STAGES,
     lane="files",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _NEVER = 1 << 50
@@ -59,7 +59,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/loadavg, /proc/sys/{kernel/{pid_max,threads-max},fs/{file-nr,aio-nr,aio-max-nr}}, /proc/key-users",
     cost="seven small reads, under 1 ms",
-    stages=STAGES,
     lane="files",
     options={"warn_share": Option(0.9, "share in use from which on it warns", "ours")},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import processes, slurm_conf, small_files
 
 _ARCSTATS = "/proc/spl/kstat/zfs/arcstats"
@@ -74,7 +74,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/meminfo, ZFS's arcstats; slurm.conf and whether a job runs (/proc/*/stat), not in prolog and epilog",
     cost="one read, under 1 ms",
-    stages=STAGES,
     lane="files",
     options={
         "expected_mb": Option(

@@ -49,7 +49,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/devices/system/node/node*/{meminfo,cpulist}",
     cost="two small reads a memory node, 1 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "expected_nodes": Option(

@@ -66,7 +66,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}",
     cost="three small reads a PCIe device, 5–15 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "warn_corrected_per_hour": Option(

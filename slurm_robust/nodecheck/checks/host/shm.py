@@ -82,7 +82,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="statvfs(2) and the files of /dev/shm, the owners of /proc/* (and /proc/*/stat)",
     cost="one stat a file and a process, 1–5 ms",
-    stages=("prolog", "epilog", "periodic", "full"),
     strikes=2,
     lane="files",
     options={

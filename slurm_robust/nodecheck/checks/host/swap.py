@@ -56,16 +56,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding.passed("no_swapping", "the node does not swap", evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts | None:
-    """The counters of this run."""
-    return counters.kept(facts)
-
-
+remember = counters.remember
 check = Check(
     **Check.parts_of(__name__),
     reads="/proc/swaps, /proc/vmstat, /proc/pressure/memory",
     cost="three reads, under 1 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "expected": Option("", "`on` or `off` (compressed memory, zram, is no swap here); empty does not say", "ours"),

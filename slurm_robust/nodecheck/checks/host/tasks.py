@@ -124,7 +124,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/*/stat, the status of those in state D, /proc/loadavg, the command lines of slurmstepd",
     cost="one small read a process, 5–40 ms",
-    stages=("epilog", "periodic", "full"),
     lane="files",
     options={
         "warn_blocked_s": Option(

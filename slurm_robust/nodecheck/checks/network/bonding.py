@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
 from slurm_robust.nodecheck.sources import small_files
 
@@ -108,7 +108,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/net/bonding/*",
     cost="one read a bond, under 1 ms",
-    stages=STAGES,
     lane="files",
     options={
         "members": Option({}, "members that bonds must have: {bond or `default`: number}", "ours: empty"),

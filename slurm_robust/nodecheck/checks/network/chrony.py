@@ -96,7 +96,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="`chronyc -n -c tracking`, where it is installed",
     cost="one process, 5 ms",
-    stages=("periodic", "full"),
     options={
         "warn_offset_ms": Option(50.0, "offset in ms above which it warns", "as of clock"),
         "warn_error_ms": Option(

@@ -60,16 +60,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude(_faults(facts, options), Finding.passed("conntrack_room", said, evidence), evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """Packets dropped until now."""
-    return windows.kept(facts, counters.HOUR_S)
-
-
+remember = windows.remember_for(counters.HOUR_S)
 check = Check(
     **Check.parts_of(__name__),
     reads="/proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/net/stat/nf_conntrack",
     cost="three small reads",
-    stages=("epilog", "periodic", "full"),
     lane="files",
     options={
         "warn_share": Option(

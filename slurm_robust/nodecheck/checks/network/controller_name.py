@@ -76,7 +76,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="slurm.conf, /etc/hosts, and the system's resolver for names that are not in there",
     cost="two reads; a process for each name that the resolver is asked for, 2–20 ms",
-    stages=("epilog", "periodic", "full"),
     options={
         "hosts": Option([], "list of names to look up instead of slurm.conf's", "ours: slurm.conf knows"),
         "slurm_conf": Option("", "the file, where it stands in none of Slurm's usual places", "slurm.conf(5)"),

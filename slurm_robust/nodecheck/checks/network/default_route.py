@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
 from slurm_robust.nodecheck.sources import network_links, small_files
@@ -93,7 +93,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/net/route, /proc/net/ipv6_route, /proc/net/arp",
     cost="three small reads",
-    stages=STAGES,
     lane="files",
     options={"required": Option(False, "fail where there is none", "ours: only the site knows its network")},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
 from slurm_robust.nodecheck.sources import network_links
@@ -121,7 +121,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/net/route, /proc/net/ipv6_route, /sys/class/net/*, /sys/class/infiniband/*/device/net",
     cost="nine small reads an interface, 1 ms",
-    stages=STAGES,
     strikes=2,
     lane="files",
     options={

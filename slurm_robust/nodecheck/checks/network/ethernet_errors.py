@@ -86,16 +86,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude([*_flaps(facts, options), *_errors(facts, options)], healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """This run's counts, and some of the last day's."""
-    return windows.kept(facts, _DAY_S)
-
-
+remember = windows.remember_for(_DAY_S)
 check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/net/*/{statistics,carrier_changes,carrier_down_count}, compared with the runs of the last day",
     cost="twelve small reads a card, 1 ms",
-    stages=("epilog", "periodic", "full"),
     lane="files",
     options={
         "interfaces": Option([], "list of further interfaces to look at", "ours: empty"),

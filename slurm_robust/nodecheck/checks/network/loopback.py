@@ -5,7 +5,7 @@ Without it a machine reaches none of its own addresses: ranks of one node do not
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Options
 from slurm_robust.nodecheck.sources import network_links, small_files
 
 _IFF_UP = 0x1
@@ -27,4 +27,4 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding.passed("loopback_up", "the loopback interface is up", facts)
 
 
-check = Check(**Check.parts_of(__name__), reads="/sys/class/net/lo/flags", cost="one read", stages=STAGES, lane="files")
+check = Check(**Check.parts_of(__name__), reads="/sys/class/net/lo/flags", cost="one read", lane="files")

@@ -59,16 +59,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude(_faults(facts, options), healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """How often the tables were full until now."""
-    return windows.kept(facts, counters.HOUR_S)
-
-
+remember = windows.remember_for(counters.HOUR_S)
 check = Check(
     **Check.parts_of(__name__),
     reads="/proc/net/stat/{arp_cache,ndisc_cache}, /proc/sys/net/*/neigh/default/gc_thresh3",
     cost="four small reads",
-    stages=("epilog", "periodic", "full"),
     lane="files",
     options={
         "warn_share": Option(

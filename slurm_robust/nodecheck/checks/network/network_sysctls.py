@@ -49,7 +49,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/sys/net/*, those that the site names",
     cost="one read a setting",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "minimum": Option(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import shared_kernel_log
 
 _MLX5 = r"mlx5_core [0-9a-f:.]{7,16}:?.{0,120}?"
@@ -99,7 +99,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="the kernel log (`nodecheck.kmsg`)",
     cost="one pass over the kernel log, 1–20 ms",
-    stages=STAGES,
     lane=shared_kernel_log.LANE,
     invalidating_words=("health compromised", "Fatal error", "health recovery fail"),
     options={"ignore": Option([], f"list of kinds that are passed over: {', '.join(_KINDS)}", "ours: none is")},

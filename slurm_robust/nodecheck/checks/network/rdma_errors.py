@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state, counters, windows
 from slurm_robust.nodecheck.engine.counters import Growth
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
@@ -17,34 +17,23 @@ from slurm_robust.nodecheck.sources import rdma, small_files
 
 _IBTA = "InfiniBand's bound of 120 an hour (bit error rate 10^-12), as Oracle's and NVIDIA's documents cite it"
 _DIAGS = "the limit of ibcheckerrs in infiniband-diags, here an hour's"
-LIMITS: Mapping[str, tuple[int, str]] = {
-    "symbol_error": (120, _IBTA),
-    "link_error_recovery": (10, _DIAGS),
-    "port_rcv_errors": (10, _DIAGS),
-    "port_rcv_remote_physical_errors": (100, _DIAGS),
-    "local_link_integrity_errors": (10, _DIAGS),
-    "excessive_buffer_overrun_errors": (10, _DIAGS),
-    "port_xmit_discards": (100, _DIAGS),
-    "port_xmit_constraint_errors": (100, _DIAGS),
-    "port_rcv_constraint_errors": (100, _DIAGS),
-    "VL15_dropped": (100, _DIAGS),
+LIMITS: Mapping[str, tuple[int, int]] = {
+    "symbol_error": (120, 65535),
+    "link_error_recovery": (10, 255),
+    "port_rcv_errors": (10, 65535),
+    "port_rcv_remote_physical_errors": (100, 65535),
+    "local_link_integrity_errors": (10, 15),
+    "excessive_buffer_overrun_errors": (10, 15),
+    "port_xmit_discards": (100, 65535),
+    "port_xmit_constraint_errors": (100, 255),
+    "port_rcv_constraint_errors": (100, 255),
+    "VL15_dropped": (100, 65535),
 }
-"""Counter → events an hour above which it warns, and where that comes from.
+"""Counter → events an hour above which it warns (`symbol_error` by `_IBTA`, the others by `_DIAGS`), and the count at
+which it stops.
 
 Not among them: `port_rcv_switch_relay_errors` (a switch's), `port_xmit_wait` (congestion, and healthy)."""
-_SATURATED = {
-    "link_downed": 255,
-    "link_error_recovery": 255,
-    "local_link_integrity_errors": 15,
-    "excessive_buffer_overrun_errors": 15,
-    "symbol_error": 65535,
-    "port_rcv_errors": 65535,
-    "port_rcv_remote_physical_errors": 65535,
-    "port_xmit_discards": 65535,
-    "port_xmit_constraint_errors": 255,
-    "port_rcv_constraint_errors": 255,
-    "VL15_dropped": 65535,
-}
+_SATURATED = {"link_downed": 255, **{name: most for name, (_, most) in LIMITS.items()}}
 _DAY_S = 86_400.0
 _REMEDIES = {
     "port_xmit_discards": "look for congestion and for a peer that does not drain: `perfquery -x`",
@@ -138,16 +127,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude([*_flaps(facts, options), *_errors(facts, options)], healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """This run's counts, and some of the last day's."""
-    return windows.kept(facts, _DAY_S, flat(facts["counts"]))
-
-
+remember = windows.remember_for(_DAY_S, lambda facts: flat(facts["counts"]))
 check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/ports/*/counters, compared with the runs of the last hour and day",
     cost="eleven small reads a port, each of which asks the card's firmware: 1–10 ms",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
         "warn_per_hour": Option(

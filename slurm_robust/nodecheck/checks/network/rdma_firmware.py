@@ -43,7 +43,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/{fw_ver,hca_type,board_id}",
     cost="nothing beyond rdma_ports, whose reading it shares",
-    stages=("periodic", "full"),
     lane=rdma.LANE,
     options={
         "expected": Option({}, "firmware by board or model: {`MT_0000000838`: `28.41.1000`}", "ours: empty"),

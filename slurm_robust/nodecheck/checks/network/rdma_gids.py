@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
 from slurm_robust.nodecheck.sources import rdma, small_files
 
@@ -104,7 +104,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/ports/*/{gids,gid_attrs}, /sys/class/net/*/mtu",
     cost="up to 32 small reads a RoCE port, 1 ms",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
         "required": Option(

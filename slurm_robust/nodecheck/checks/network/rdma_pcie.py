@@ -127,7 +127,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{current,max}_link_{speed,width}, aer_dev_*, of RDMA cards and the port above each",
     cost="nine small reads a card, 1 ms",
-    stages=("epilog", "periodic", "full"),
     lane=rdma.LANE,
     options={
         "warn_correctable_per_hour": Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state, counters
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
 from slurm_robust.nodecheck.sources import rdma, small_files
@@ -216,7 +216,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband, /sys/class/net/*/flags, /sys/bus/pci/devices, and what earlier runs saw",
     cost="a dozen small reads a port, some of which ask the card's firmware: 1–5 ms",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
         "expected": Option(0, "ports that must be active; 0 does not say", "ours: only the site knows its nodes"),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.faults import Fault, conclude
 from slurm_robust.nodecheck.sources import rdma
@@ -110,7 +110,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/ports/*/rate, and the rates that earlier runs of this boot saw",
     cost="nothing beyond rdma_ports, whose reading it shares",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
         "min_gbps": Option(

@@ -106,16 +106,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude((fault for group in facts["sisters"] for fault in _odd(rates, group, options)), healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """This run's counts, and some of the last hour's."""
-    return windows.kept(facts, counters.HOUR_S, flat(facts["counts"]))
-
-
+remember = windows.remember_for(counters.HOUR_S, lambda facts: flat(facts["counts"]))
 check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/ports/*/hw_counters, compared with the runs of the last hour",
     cost="up to nine small reads a port, which the driver answers together: 1–5 ms",
-    stages=("epilog", "periodic", "full"),
     lane=rdma.LANE,
     options={
         "warn_per_hour": Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
 from slurm_robust.nodecheck.sources import pci, rdma, small_files
 
@@ -97,7 +97,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband_verbs, /dev/infiniband, /sys/bus/pci/drivers/mlx5_core, /sys/module",
     cost="two small reads and a stat a device, under 1 ms",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
         "required": Option(False, "fail, and not only warn, where jobs cannot use RDMA", "ours: not every site does"),

@@ -58,6 +58,5 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/etc/resolv.conf, and the modes of it, /etc/hosts and /etc/nsswitch.conf",
     cost="one read and three stats",
-    stages=("periodic", "full"),
     lane="files",
 )

@@ -77,7 +77,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="torch: timed copies of pinned memory to, from and among the GPUs",
     cost="seconds: torch is loaded, some GB are copied",
-    stages=("full",),
     lane=torch_devices.LANE,
     deadline_s=120.0,
     options={
