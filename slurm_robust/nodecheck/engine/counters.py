@@ -8,7 +8,7 @@ a new boot starts anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,13 @@ def kept(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> d
 def remember(facts: dict[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
     """The `remember` of a check that compares its `counts` with those of its last run."""
     return kept(facts)
+
+
+def remember_of(
+    counts_of: Callable[[dict[str, Any]], Mapping[str, int]],
+) -> Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any] | None]:
+    """The `remember` of a check that makes its counts of its facts; where there are none, what is kept stays."""
+    return lambda facts, _: kept(facts, counts) if (counts := counts_of(facts)) else None
 
 
 def hold(before: Mapping[str, Any], now: dict[str, Any], window_s: float) -> dict[str, Any]:

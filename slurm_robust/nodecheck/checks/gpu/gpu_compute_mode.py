@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, CheckError, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, outliers, reported, unanswered, unreported
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, outliers, reported, unanswered, unreported
 
 _MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 _REMEDY = "`nvidia-smi -i N -c 0` (default)"
@@ -27,14 +27,14 @@ def judge(facts: Facts, options: Options) -> Finding:
         name = _MODES.get(mode, str(mode))
         if wanted and name != wanted:
             text = f"compute mode is {name} instead of {wanted}"
-            faults.append(GpuFault.fail("compute_mode", text, "`nvidia-smi -i N -c MODE`", gpu))
+            faults.append(Fault.fail("compute_mode", text, "`nvidia-smi -i N -c MODE`", gpu))
         elif mode == 2 and not wanted:
             text = "compute mode is prohibited: no CUDA program starts"
-            faults.append(GpuFault.fail("compute_prohibited", text, _REMEDY, gpu))
+            faults.append(Fault.fail("compute_prohibited", text, _REMEDY, gpu))
     if not faults:
         for gpu, mode in outliers(told):
             text = f"compute mode is {_MODES.get(mode, mode)}, unlike the other GPUs'"
-            faults.append(GpuFault.warn("compute_odd", text, _REMEDY, gpu))
+            faults.append(Fault.warn("compute_odd", text, _REMEDY, gpu))
     names = sorted({_MODES.get(mode, str(mode)) for _, mode in told})
     return conclude_gpus(faults, ("compute_mode_fits", f"compute mode is {' and '.join(names)}"))
 

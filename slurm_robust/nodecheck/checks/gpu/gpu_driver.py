@@ -9,7 +9,7 @@ from typing import Any
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import streaks
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, unanswered
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, unanswered
 from slurm_robust.nodecheck.nvml.session import ERRORS, LOST
 
 _OPENING = frozenset({"nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"})
@@ -59,9 +59,9 @@ def judge(facts: Facts, options: Options) -> Finding:
         return Finding.fail("gpu_lost", f"NVML does not start: {_WORDS[facts['state']]}", _REMEDY)
     if (nothing := unanswered(facts)) is not None:
         return nothing
-    lost = [GpuFault.fail("gpu_lost", _WORDS[gpu["lost"]], _REMEDY, gpu) for gpu in facts["gpus"] if gpu["lost"]]
+    lost = [Fault.fail("gpu_lost", _WORDS[gpu["lost"]], _REMEDY, gpu) for gpu in facts["gpus"] if gpu["lost"]]
     faults = [
-        GpuFault.warn("gpu_silent", f"does not answer ({', '.join(errors)})", _REMEDY, gpu)
+        Fault.warn("gpu_silent", f"does not answer ({', '.join(errors)})", _REMEDY, gpu)
         for gpu in facts["gpus"]
         if not gpu["lost"] and (errors := sorted(_UNREADABLE & set(gpu["errors"].values())))
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, has_mig, needs_gpus, reported
 from slurm_robust.nodecheck.nvml.session import of
 from slurm_robust.nodecheck.sources import small_files
 
@@ -96,12 +96,12 @@ def judge(facts: Facts, options: Options) -> Finding:
         memory = used.get(gpu["index"], {})
         if left:
             text = f"still in use by {', '.join(_told(one) for one in left[:3])}"
-            faults.append(GpuFault.warn("gpu_in_use", text, "end these processes; reboot if they do not end", gpu))
+            faults.append(Fault.warn("gpu_in_use", text, "end these processes; reboot if they do not end", gpu))
         elif _share(memory) > options["held_share"] and not (held or others or _special(gpu) or _drawn_on(gpu)):
             text = f"{memory['used'] >> 20} MiB of memory are held by no process"
             sure = facts["root"] and facts["stage"] == "prolog" and gpu["minor"] in facts["job_gpus"]
             remedy = "`fuser -v /dev/nvidia*`; reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot"
-            faults.append(GpuFault(Status.FAIL if sure else Status.WARN, "memory_held", text, remedy, gpu))
+            faults.append(Fault(Status.FAIL if sure else Status.WARN, "memory_held", text, remedy, gpu))
     mib = {gpu["bus"]: used[gpu["index"]]["used"] >> 20 for gpu in judged if gpu["index"] in used}
     told = [facts["processes"][pid] for pid in facts["processes"]][:20]
     return conclude_gpus(faults, ("gpus_free", f"{len(judged)} GPUs are free"), {"used_mib": mib, "processes": told})
@@ -119,7 +119,7 @@ def _drawn_on(gpu: Mapping[str, Any]) -> bool:
 
 def _special(gpu: Mapping[str, Any]) -> bool:
     """Used memory says nothing of processes there."""
-    return bool(gpu["values"].get("mig_mode", [0])[0] or gpu["profile"].get("coherent"))
+    return bool(has_mig(gpu) or gpu["profile"].get("coherent"))
 
 
 def _excused(process: Facts, others: list[int], facts: Facts) -> bool:

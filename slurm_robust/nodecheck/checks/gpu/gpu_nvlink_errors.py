@@ -6,7 +6,7 @@ from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import counters
 from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.fields import LINK_COUNTERS
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus
 
 _TOTALS = {
     "nvlink_recoveries": "recoveries",
@@ -59,18 +59,13 @@ def judge(facts: Facts, options: Options) -> Finding:
                 seen = grown.get(key)
                 if seen and seen.delta >= options["least"] and seen.per_hour > limit:
                     text = f"{seen.delta} NVLink {_WORDS[kind]} in {max(1, round(seen.window_s / 60))} min"
-                    faults.append(GpuFault.warn(f"nvlink_{kind}", text, _REMEDY, gpu))
+                    faults.append(Fault.warn(f"nvlink_{kind}", text, _REMEDY, gpu))
                     break
     nonzero = {key: count for key, count in counts.items() if count}
     return conclude_gpus(faults, ("nvlinks_quiet", "NVLink errors do not grow"), {"counts": nonzero})
 
 
-def remember(facts: Facts, options: Options) -> Facts | None:
-    """The counters."""
-    counts = _counts(facts)
-    return counters.kept(facts, counts) if counts else None
-
-
+remember = counters.remember_of(_counts)
 probe = probe_of(*_TOTALS, *LINK_COUNTERS, kept_as="gpu_nvlink_errors")
 check = Check(
     **Check.parts_of(__name__),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, outliers, reported
 
 _REMEDY = "`nvidia-smi -i N -pl WATTS`; see what sets it at boot"
 
@@ -22,11 +22,11 @@ def judge(facts: Facts, options: Options) -> Finding:
         wanted = expected or gpu["profile"].get("power_w", 0)
         if now < wanted - 1:
             status = Status.FAIL if expected else Status.WARN
-            faults.append(GpuFault(status, "power_limit_low", f"limited to {now} W instead of {wanted}", _REMEDY, gpu))
+            faults.append(Fault(status, "power_limit_low", f"limited to {now} W instead of {wanted}", _REMEDY, gpu))
     if not faults:
         for gpu, now in outliers(watts):
             text = f"limited to {now} W, unlike the other GPUs"
-            faults.append(GpuFault.warn("power_limit_odd", text, _REMEDY, gpu))
+            faults.append(Fault.warn("power_limit_odd", text, _REMEDY, gpu))
     defaults = {gpu["index"]: round(value / 1000) for gpu, value in reported(facts, "power_default_mw")}
     capped = [now for gpu, now in watts if now < defaults.get(gpu["index"], 0) - 1]
     text = "the power limits are as they should be"

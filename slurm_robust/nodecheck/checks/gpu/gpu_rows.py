@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported, unreported
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, has_mig, needs_gpus, reported, unreported
 
 _REPAIR = "drain and have the GPU repaired"
 _RESET = "reset the GPU when the node is idle (`nvidia-smi --gpu-reset -i N`), or reboot"
@@ -13,7 +13,7 @@ _RESET = "reset the GPU when the node is idle (`nvidia-smi --gpu-reset -i N`), o
 @needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
     """A failed remap is what NVIDIA takes boards back for; a pending one harms nobody until the next reset."""
-    if any(gpu["values"].get("mig_mode", [0])[0] for gpu in facts["gpus"]) and not reported(facts, "rows"):
+    if any(has_mig(gpu) for gpu in facts["gpus"]) and not reported(facts, "rows"):
         return Finding.skip("mig", "with MIG instances NVML does not tell remapped rows")
     if (nothing := unreported(facts, "rows", "row remapping")) is not None:
         return nothing
@@ -22,22 +22,22 @@ def judge(facts: Facts, options: Options) -> Finding:
     for gpu, rows in reported(facts, "rows"):
         if rows["failed"]:
             text = "a memory row could not be remapped"
-            faults.append(GpuFault.fail("remap_failed", text, _REPAIR, gpu))
+            faults.append(Fault.fail("remap_failed", text, _REPAIR, gpu))
         if rows["pending"]:
             text = "a memory row waits for a reset to be remapped"
-            faults.append(GpuFault(pending, "remap_pending", text, _RESET, gpu))
+            faults.append(Fault(pending, "remap_pending", text, _RESET, gpu))
     for gpu, banks in reported(facts, "row_histogram"):
         if banks["none"] > 0:
             text = f"{banks['none']} memory bank{'s have' if banks['none'] > 1 else ' has'} no spare row left"
             remedy = "plan its repair: the next bad row there cannot be remapped"
-            faults.append(GpuFault.warn("no_spare_rows", text, remedy, gpu))
+            faults.append(Fault.warn("no_spare_rows", text, remedy, gpu))
         elif banks["low"] > options["low_banks"]:
             text = f"{banks['low']} memory banks are low on spare rows"
-            faults.append(GpuFault.warn("few_spare_rows", text, "watch it, and plan its repair", gpu))
+            faults.append(Fault.warn("few_spare_rows", text, "watch it, and plan its repair", gpu))
     for gpu, repair in reported(facts, "repair"):
         if any(repair):
             text = "a memory channel or an engine waits for a reset to be repaired"
-            faults.append(GpuFault(pending, "repair_pending", text, _RESET, gpu))
+            faults.append(Fault(pending, "repair_pending", text, _RESET, gpu))
     rows = {gpu["bus"]: told for gpu, told in reported(facts, "rows") if any(told.values())}
     return conclude_gpus(faults, ("rows_spare", "every memory bank has spare rows"), {"remapped": rows})
 

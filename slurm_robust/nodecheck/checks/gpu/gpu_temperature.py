@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
 from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, outliers, reported
 
 _REMEDY = "look at fans, air, coolant and the heat sink of this GPU; `nvidia-smi -q -d TEMPERATURE`"
 _ABSURD_C = 150
@@ -40,7 +40,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         if part:
             before_s = streaks.lasted(facts, f"{gpu['uuid']}.{part}", streaks.GAP_S)
             status = Status.FAIL if before_s >= options["fail_after_s"] else Status.WARN
-            faults.append(GpuFault(status, f"{part}_hot", text, _REMEDY, gpu))
+            faults.append(Fault(status, f"{part}_hot", text, _REMEDY, gpu))
     told = {gpu["bus"]: value for gpu, value in reported(facts, "temperature")}
     hottest = max((value for value in told.values() if _plausible(value)), default=0)
     return conclude_gpus(
@@ -48,7 +48,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     )
 
 
-def _hotter(facts: Facts, options: Options) -> list[GpuFault]:
+def _hotter(facts: Facts, options: Options) -> list[Fault]:
     """Idle GPUs that are hotter than all their idle sisters by far: a heat sink, or a fan."""
     idle = [
         (gpu, gpu["values"]["temperature"])
@@ -60,7 +60,7 @@ def _hotter(facts: Facts, options: Options) -> list[GpuFault]:
     middle = sorted(value for _, value in idle)[len(idle) // 2]
     far = [(gpu, value > middle + options["idle_spread_c"]) for gpu, value in idle]
     return [
-        GpuFault.warn("hotter_idle", f"idle at {gpu['values']['temperature']} °C, the others at {middle}", _REMEDY, gpu)
+        Fault.warn("hotter_idle", f"idle at {gpu['values']['temperature']} °C, the others at {middle}", _REMEDY, gpu)
         for gpu, hotter in outliers(far)
         if hotter
     ]

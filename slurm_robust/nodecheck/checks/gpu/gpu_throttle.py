@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
 from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, reported
 
 _HEAT = "look at the node's fans, air and coolant; `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`"
 _POWER = "look at power supplies, cables and the rack's power cap; `nvidia-smi -q -d POWER,PERFORMANCE`"
@@ -52,7 +52,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         before_s = streaks.lasted(facts, f"{gpu['uuid']}.{reason}", streaks.GAP_S)
         lasts = before_s >= options["fail_after_s"] and reason != "sw_thermal" and not reasons & _IDLE
         told = f"{text} for {before_s / 60:.0f} min" if lasts else text
-        faults.append(GpuFault(Status.FAIL if lasts else Status.WARN, reason, told, remedy, gpu))
+        faults.append(Fault(Status.FAIL if lasts else Status.WARN, reason, told, remedy, gpu))
     reasons_by_bus = {gpu["bus"]: _names(reasons) for gpu, reasons in reported(facts, "clock_reasons") if reasons & ~1}
     return conclude_gpus(
         faults, ("not_throttled", "no GPU is slowed down by heat or power"), {"reasons": reasons_by_bus}

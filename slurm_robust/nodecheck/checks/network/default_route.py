@@ -48,19 +48,16 @@ def probe(context: Context, options: Options) -> Facts:
         "seen": small_files.exists(net / "route") or small_files.exists(net / "ipv6_route"),
         "interfaces": network_links.routed(context),
         "gateways": {address: known.get(address) for address in gateways(small_files.read_text(net / "route"))},
-        "boot_id": context.boot_id(),
-        "kept": check_state.load(context.cache_dir, check.name),
+        **check_state.since(context, check.name),
     }
 
 
 def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
-    had = facts["kept"].get("boot_id") == facts["boot_id"] and bool(facts["kept"].get("had"))
     if not facts["interfaces"]:
+        remedy = "`ip route`; restart the network configuration"
         if options["required"]:
-            remedy = "`ip route`; restart the network configuration"
             yield Fault.fail("route_missing", "there is no default route", remedy)
-        elif had:
-            remedy = "`ip route`; restart the network configuration"
+        elif check_state.of_this_boot(facts).get("had"):
             yield Fault.warn("route_lost", "the default route has gone since an earlier run", remedy)
     silent = [address for address, answers in facts["gateways"].items() if answers is False]
     if silent:
@@ -84,8 +81,8 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """Whether this boot has had a default route."""
-    same = facts["kept"].get("boot_id") == facts["boot_id"]
-    new = {"boot_id": facts["boot_id"], "had": bool(facts["interfaces"]) or (same and bool(facts["kept"].get("had")))}
+    had = bool(facts["interfaces"] or check_state.of_this_boot(facts).get("had"))
+    new = {"boot_id": facts["boot_id"], "had": had}
     return None if new == facts["kept"] else new
 
 

@@ -23,8 +23,7 @@ def probe(context: Context, options: Options) -> Facts:
         "roce": roce,
         "site": site,
         "interfaces": network_links.stack(context, [*default, *site, *roce]),
-        "boot_id": context.boot_id(),
-        "kept": check_state.load(context.cache_dir, check.name),
+        **check_state.since(context, check.name),
     }
 
 
@@ -51,17 +50,16 @@ def _wanted(table: Any, name: str) -> int:
 
 
 def _speeds(facts: Facts, options: Options) -> Iterator[Fault]:
-    kept = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
-    best = kept if isinstance(kept, dict) else {}
+    best = check_state.best(facts)
     for name, interface in facts["interfaces"].items():
         if network_links.without_link(interface):
             continue
-        before, wanted = best.get(name), _wanted(options["min_mbps"], name)
+        before, wanted = best.get(name, 0), _wanted(options["min_mbps"], name)
         remedy = f"`ethtool {name}`; look at cable, transceiver and switch port"
         said = f"{name} runs at {interface['mbps']} Mb/s"
         if 0 < interface["mbps"] < wanted:
             yield Fault.fail("speed_below_expected", f"{said}, {wanted} are expected", remedy)
-        elif isinstance(before, int) and 0 < interface["mbps"] < before and not wanted:
+        elif 0 < interface["mbps"] < before and not wanted:
             yield Fault.warn("speed_dropped", f"{said}, it ran at {before} before", remedy)
         if interface["duplex"] == "half":
             yield Fault.warn("half_duplex", f"{name} runs half duplex", remedy)
@@ -102,11 +100,9 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The fastest speed of each card in this boot."""
-    kept = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
-    best = dict(kept) if isinstance(kept, dict) else {}
+    best = check_state.best(facts)
     for name in network_links.cards(facts["interfaces"]):
-        old, now = best.get(name), facts["interfaces"][name]["mbps"]
-        best[name] = max(old, now) if isinstance(old, int) else now
+        best[name] = max(best.get(name, 0), facts["interfaces"][name]["mbps"])
     new = {"boot_id": facts["boot_id"], "best": best}
     return None if new == facts["kept"] else new
 

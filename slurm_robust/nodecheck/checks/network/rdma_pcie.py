@@ -67,7 +67,7 @@ def _slot(function: Path) -> list[float]:
 
 def _less(facts: Facts) -> Iterator[Fault]:
     """Cards whose link is less than it could be, and less than that of most cards like it."""
-    best = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
+    best = check_state.best(facts)
     groups: dict[str, list[dict[str, Any]]] = {}
     for card in facts["cards"]:
         groups.setdefault(str(card["group"]), []).append(card)
@@ -75,8 +75,7 @@ def _less(facts: Facts) -> Iterator[Fault]:
         for card in group:
             for index, (what, unit) in enumerate((("speed", "GT/s"), ("width", "lanes"))):
                 now, can = card["now"][index], card["can"][index]
-                before = best.get(f"{card['name']} {what}") if isinstance(best, dict) else None
-                dropped = isinstance(before, (int, float)) and now < before
+                dropped = now < best.get(f"{card['name']} {what}", 0.0)
                 alike = [other for other in group if other["now"][index] <= now]
                 if not 0 < now < can or (not dropped and 2 * len(alike) > len(group) > 1):
                     continue
@@ -113,13 +112,11 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts:
     """The best link of each card in this boot, and its error counts."""
-    kept = facts["kept"]
-    before = kept.get("best") if kept.get("boot_id") == facts["boot_id"] else None
-    best = dict(before) if isinstance(before, dict) else {}
+    best = check_state.best(facts)
     for card in facts["cards"]:
         for what, now in zip(("speed", "width"), card["now"], strict=True):
-            old = best.get(f"{card['name']} {what}")
-            best[f"{card['name']} {what}"] = max(now, old) if isinstance(old, (int, float)) else now
+            name = f"{card['name']} {what}"
+            best[name] = max(now, best.get(name, 0.0))
     return {"boot_id": facts["boot_id"], "best": best, **windows.kept(facts, counters.HOUR_S)}
 
 

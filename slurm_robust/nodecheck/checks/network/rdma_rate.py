@@ -16,20 +16,7 @@ _REMEDY = "reseat or replace cable and transceiver; `mlxlink -d {} -c`, `iblinki
 
 def probe(context: Context, options: Options) -> Facts:
     """Rate and width of each port, and the fastest that this boot has seen."""
-    return {
-        "devices": rdma.devices(context),
-        "boot_id": context.boot_id(),
-        "kept": check_state.load(context.cache_dir, check.name),
-    }
-
-
-def _best(facts: Facts) -> dict[str, float]:
-    """The fastest rate at which each port was seen in this boot, Gb/s."""
-    kept = facts["kept"]
-    best = kept.get("best") if kept.get("boot_id") == facts["boot_id"] else None
-    if not isinstance(best, dict):
-        return {}
-    return {name: float(gbps) for name, gbps in best.items() if isinstance(gbps, (int, float))}
+    return {"devices": rdma.devices(context), **check_state.since(context, check.name)}
 
 
 def _judged(facts: Facts, options: Options) -> list[tuple[str, rdma.Device, rdma.Port]]:
@@ -48,7 +35,7 @@ def _expected(name: str, device: rdma.Device, port: rdma.Port, options: Options)
 
 
 def _slow(facts: Facts, options: Options) -> Iterator[Fault]:
-    best = _best(facts)
+    best = check_state.best(facts)
     for name, device, port in _judged(facts, options):
         said = f"{name} runs at {port['gbps']:g} Gb/s" + (f" ({port['lanes']}X)" if port["lanes"] else "")
         remedy = _REMEDY.format(device["name"])
@@ -97,7 +84,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The fastest rate of each port in this boot."""
-    best = _best(facts)
+    best = check_state.best(facts)
     for device, port in rdma.all_ports(facts["devices"]):
         if rdma.is_active(port) and port["gbps"] > 0:
             name = rdma.label(device, port)
