@@ -46,11 +46,8 @@ def keep(counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Any]
 def growth(before: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Growth]:
     """How each counter grew since what was kept.
 
-    Args:
-        before: From `keep` in an earlier run; anything else, also from another boot, gives nothing.
-        counts: What was read now, by name.
-        boot_id: Of this boot.
-        at_s: When it was read, seconds since boot.
+    `before` is from `keep` in an earlier run; anything else, also from another boot, gives nothing. `at_s` is when
+    `counts` were read, in seconds since boot.
 
     Returns:
         Only counters that both runs have and that did not go backwards: one that did was reset meanwhile.

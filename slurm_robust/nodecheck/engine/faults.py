@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from slurm_robust.nodecheck.engine.finding import Finding, Status
@@ -34,6 +34,9 @@ class Fault(NamedTuple):
     def unknown(cls, reason: str, sentence: str, remedy: str) -> Fault:
         """Something that could not be checked."""
         return cls(Status.UNKNOWN, reason, sentence, remedy)
+
+
+Faults = Iterator[Fault]
 
 
 def conclude(faults: Iterable[Fault], healthy: Finding, evidence: Mapping[str, Any]) -> Finding:

@@ -93,9 +93,7 @@ class Check:
             return dict(self.options)
         return {
             **self.options,
-            "strikes": Option(
-                self.strikes, "failures in a row that the periodic stage needs before one counts", "ours"
-            ),
+            "strikes": Option(self.strikes, "failures in a row from which the periodic stage counts them", "ours"),
             "window_s": Option(self.window_s, "seconds that two of these runs may be apart", "ours"),
         }
 

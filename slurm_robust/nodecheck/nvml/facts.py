@@ -22,10 +22,8 @@ Facts = dict[str, Any]
 def take(context: Context, *names: str, kept_as: str = "") -> Facts:
     """Read these fields of all GPUs.
 
-    Args:
-        context: The probe's.
-        names: Of `fields.READERS` and `fields.FIELD_VALUES`.
-        kept_as: The check's name where it remembers: `kept` is what it kept, `boot_id` and `at_s` say when it is now.
+    `names` are those of `fields.READERS` and `fields.FIELD_VALUES`. `kept_as` is the name of a check that remembers:
+    its facts also have those of `check_state.since`.
 
     Returns:
         state, detail, hung, system as in `Session`; stage; gpus: index, bus, minor, uuid, model, lost, profile, and of

@@ -53,12 +53,12 @@ def unanswered(facts: Mapping[str, Any]) -> Finding | None:
     return None
 
 
-def reported(facts: Mapping[str, Any], name: str) -> list[tuple[Mapping[str, Any], Any]]:
+def reported(facts: Mapping[str, Any], name: str) -> list[tuple[Facts, Any]]:
     """(GPU, value) of every GPU that reports this field."""
     return [(gpu, gpu["values"][name]) for gpu in facts["gpus"] if name in gpu["values"]]
 
 
-def has_mig(gpu: Mapping[str, Any]) -> bool:
+def has_mig(gpu: Facts) -> bool:
     """True for a GPU that is cut into MIG instances now."""
     return bool(gpu["values"].get("mig_mode", [0])[0])
 
@@ -66,11 +66,8 @@ def has_mig(gpu: Mapping[str, Any]) -> bool:
 def unreported(facts: Mapping[str, Any], name: str, what: str, *, needed: bool = True) -> Finding | None:
     """The finding where no GPU reports `name`: skip where the boards have no such thing, unknown where they should.
 
-    Args:
-        facts: From the probe.
-        name: The field without which there is nothing to judge.
-        what: The same for people ("ECC counters").
-        needed: False for what only newer drivers report: then without it the check is skipped.
+    `what` is the field's name for people ("ECC counters"). `needed` is False for what only newer drivers report: then
+    without it the check is skipped.
     """
     if reported(facts, name):
         return None
@@ -141,9 +138,9 @@ def _where(gpus: Sequence[Mapping[str, Any] | None]) -> str:
     return f" on GPUs {', '.join(str(gpu['index']) for gpu in named)}"
 
 
-def outliers(readings: Sequence[tuple[Mapping[str, Any], Any]]) -> list[tuple[Mapping[str, Any], Any]]:
+def outliers(readings: Sequence[tuple[Facts, Any]]) -> list[tuple[Facts, Any]]:
     """Those that differ from most GPUs of their model; none where no value has a clear majority."""
-    by_model: dict[str, list[tuple[Mapping[str, Any], Any]]] = {}
+    by_model: dict[str, list[tuple[Facts, Any]]] = {}
     for gpu, value in readings:
         by_model.setdefault(gpu["model"], []).append((gpu, value))
     odd = []

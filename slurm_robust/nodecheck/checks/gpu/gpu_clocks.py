@@ -42,9 +42,5 @@ check = Check(
     **NVML_LANE,
     reads="NVML: application clocks, their defaults, the highest clocks",
     cost="six calls a GPU, 1–2 ms",
-    options={
-        "sm_mhz": Option(
-            0, "MHz that the SM application clock must have; 0 takes the board's default", "NVIDIA: the board"
-        )
-    },
+    options={"sm_mhz": Option(0, "MHz of the SM application clock; 0: the board's default", "NVIDIA: the board")},
 )

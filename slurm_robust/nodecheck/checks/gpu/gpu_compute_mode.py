@@ -47,9 +47,7 @@ check = Check(
     cost="one call a GPU, under 1 ms",
     options={
         "mode": Option(
-            "",
-            "mode that every GPU must have: default, exclusive_process, exclusive_thread; empty does not say",
-            "ours",
+            "", "mode that every GPU must have: default, exclusive_process or exclusive_thread; empty: any", "ours"
         )
     },
 )

@@ -97,10 +97,8 @@ check = Check(
         "expected": Option(
             0,
             "GPUs the node must have; 0 takes Gres of slurm.conf, which only warns, and not in prolog and epilog",
-            "ours: only the site knows its nodes",
+            "ours: only the site knows",
         ),
-        "device_glob": Option(
-            _DEFAULT_GLOB, "device files to count; `%n` is the node's name", "NVIDIA's driver names its devices so"
-        ),
+        "device_glob": Option(_DEFAULT_GLOB, "device files to count; `%n` is the node's name", "NVIDIA's own names"),
     },
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import streaks
@@ -35,7 +33,7 @@ def _hung_finding(facts: Facts, options: Options) -> Finding:
 
     Before a job no second look is due: there a call that sleeps in the kernel and can be no GPU's waking fails at once.
     """
-    hung: Mapping[str, Any] = facts["hung"]
+    hung: Facts = facts["hung"]
     where = "" if hung["gpu"] is None else f" of GPU {hung['gpu']}"
     sentence = f"the driver hangs: {hung['call']}{where} did not return within {hung['after_s']:g} s"
     before_s = streaks.lasted(facts, _HUNG)

@@ -91,12 +91,10 @@ check = Check(
         "corrected_per_hour": Option(
             100.0,
             "corrected errors an hour above which it warns",
-            "ours: healthy HBM makes a few a day; XID 92 gives no figure",
+            "ours: healthy HBM makes a few a day; XID 92 gives none",
         ),
         "corrected_min": Option(
-            50,
-            "corrected errors since the last run below which no rate is judged",
-            "ours: one event can be several bits",
+            50, "errors since the last run below which no rate is judged", "ours: one event can be several bits"
         ),
     },
 )

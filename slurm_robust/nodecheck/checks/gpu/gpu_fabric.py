@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
@@ -72,7 +71,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude_gpus(faults, ("fabric_joined", text), {"fabric": states, "switches": facts["switches"]})
 
 
-def _not_joined(facts: Facts, told: list[tuple[Mapping[str, Any], dict[str, int]]], options: Options) -> list[Fault]:
+def _not_joined(facts: Facts, told: list[tuple[Facts, dict[str, int]]], options: Options) -> list[Fault]:
     """A fabric that starts has time; one that never began, or ended with an error, has not.
 
     Boards of the same name are built without switches too, four to a node, and in virtual machines the fabric is the
@@ -99,7 +98,7 @@ def _not_joined(facts: Facts, told: list[tuple[Mapping[str, Any], dict[str, int]
     return faults
 
 
-def _ill(gpu: Mapping[str, Any], fabric: Mapping[str, int]) -> list[Fault]:
+def _ill(gpu: Facts, fabric: Mapping[str, int]) -> list[Fault]:
     """What the health mask says; in each of its fields 0 is `not supported`."""
     mask = fabric.get("health", 0)
     remedy = "look at nvidia-fabricmanager's log and `nvidia-smi -q`; reset all GPUs, repair if it stays"
@@ -141,9 +140,7 @@ check = Check(
     cost="one call a GPU, 1–2 ms; a small read a process on boards with NVSwitches",
     options={
         "start_s": Option(300.0, "seconds of joining after which it fails", "ours: eight GPUs join within a minute"),
-        "boot_s": Option(
-            600.0, "seconds after boot from which a GPU that never began fails", "ours: services are up by then"
-        ),
+        "boot_s": Option(600.0, "s after boot when a GPU that never began fails", "ours: services are up by then"),
         "manager_needed": Option(
             True,
             "false: its absence only warns",

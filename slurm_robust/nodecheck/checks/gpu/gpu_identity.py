@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml import profiles
@@ -65,7 +63,7 @@ def _job(facts: Facts) -> list[Fault]:
     return []
 
 
-def _models(gpus: list[dict[str, Any]], options: Options) -> list[Fault]:
+def _models(gpus: list[Facts], options: Options) -> list[Fault]:
     if not options["model"]:
         return []
     wanted = profiles.plain(options["model"])
@@ -134,9 +132,5 @@ check = Check(
     **nvml.NVML_LANE,
     reads="NVML: UUID, PCI name, minor, product name, memory; /proc/driver/nvidia/gpus; the job's GPUs by slurmd",
     cost="six calls a GPU, 1–3 ms",
-    options={
-        "model": Option(
-            "", "product name that every GPU must have; empty does not say", "ours: only the site knows its nodes"
-        )
-    },
+    options={"model": Option("", "product name that every GPU must have; empty: any", "ours: only the site knows")},
 )

@@ -6,7 +6,6 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.nvml import facts as nvml
@@ -35,7 +34,7 @@ def _live_jobs(context: Context) -> list[int]:
     return sorted(jobs)
 
 
-def process(context: Context, pid: int) -> dict[str, Any]:
+def process(context: Context, pid: int) -> Facts:
     """A process's name, and its job by its control group, or by its environment where Slurm uses no such groups."""
     folder = context.path("/proc") / str(pid)
     job = _JOB_OF_CGROUP.search(small_files.read_text(folder / "cgroup", 4096))
@@ -112,12 +111,12 @@ def _share(memory: Mapping[str, int]) -> float:
     return memory["used"] / (memory["total"] or 1) if "reserved" in memory else 0.0
 
 
-def _drawn_on(gpu: Mapping[str, Any]) -> bool:
+def _drawn_on(gpu: Facts) -> bool:
     """Some desktop, renderer or client of MPS holds memory there."""
     return bool(gpu["values"].get("other_processes", 0))
 
 
-def _special(gpu: Mapping[str, Any]) -> bool:
+def _special(gpu: Facts) -> bool:
     """Used memory says nothing of processes there."""
     return bool(has_mig(gpu) or gpu["profile"].get("coherent"))
 
@@ -152,9 +151,7 @@ check = Check(
     if_not_run=(("most", _USERS, "0"),),
     options={
         "held_share": Option(
-            0.1,
-            "share of a GPU's memory above which memory without a process counts",
-            "ours: a job that fills its GPUs ends by it",
+            0.1, "share of a GPU's memory above which it counts as held", "ours: a job that fills its GPUs ends by it"
         )
     },
 )

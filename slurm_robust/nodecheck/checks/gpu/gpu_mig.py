@@ -39,5 +39,5 @@ check = Check(
     **NVML_LANE,
     reads="NVML: MIG mode now and after the next reset",
     cost="one call a GPU, under 1 ms",
-    options={"mode": Option("", "`on` or `off` for every GPU; empty does not say", "ours: a site may mix them")},
+    options={"mode": Option("", "`on` or `off` for every GPU; empty: any", "ours: a site may mix them")},
 )

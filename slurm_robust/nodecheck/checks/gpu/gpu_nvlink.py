@@ -93,9 +93,7 @@ check = Check(
     cost="up to 20 calls a GPU, 2–10 ms",
     options={
         "expected": Option(
-            -1,
-            "links that must be up on each GPU; -1 takes the profile and the other GPUs",
-            "NVIDIA's data sheets, by model",
+            -1, "links that must be up on each GPU; -1: by profile and other GPUs", "NVIDIA's data sheets, by model"
         )
     },
 )

@@ -76,9 +76,7 @@ check = Check(
         "recoveries_per_hour": Option(
             1.0, "recoveries an hour above which it warns", "NVIDIA's DCGM takes a single one for a fault; ours: a rate"
         ),
-        "replays_per_hour": Option(
-            1000.0, "replays an hour above which it warns", "ours: replayed traffic is not lost"
-        ),
+        "replays_per_hour": Option(1000.0, "replays an hour above which it warns", "ours: replays lose nothing"),
         "crc_per_second": Option(100.0, "CRC errors a second above which it warns", "NVIDIA's DCGM: its limit"),
         "least": Option(3, "events since the last run below which no rate is judged", "ours: one event proves nothing"),
     },

@@ -38,11 +38,7 @@ check = Check(
     reads="NVML: retired pages by cause, pending retirements",
     cost="three calls a GPU, 1–3 ms",
     options={
-        "max_pages": Option(
-            60, "retired pages from which it fails", "NVIDIA's page retirement guide: its limit for a return"
-        ),
-        "warn_double": Option(
-            15, "pages retired for double-bit errors from which it warns", "NVIDIA's DCGM: its soft limit"
-        ),
+        "max_pages": Option(60, "retired pages from which it fails", "NVIDIA's page retirement guide: its limit"),
+        "warn_double": Option(15, "pages retired for double bits from which it warns", "NVIDIA's DCGM: its soft limit"),
     },
 )

@@ -66,9 +66,7 @@ check = Check(
     cost="six calls a GPU, 1–5 ms; 0.1 s more for a GPU that looks slow",
     options={
         "fail_after_s": Option(
-            240.0,
-            "seconds from run to run after which a busy board's short link fails",
-            "ours: one run may meet a change of speed",
+            240.0, "seconds after which a busy board's slow link fails", "ours: one run may meet a change of speed"
         )
     },
 )

@@ -45,8 +45,6 @@ check = Check(
     cost="two calls a GPU, 1–3 ms",
     options={
         "replays_per_minute": Option(8.0, "replays a minute above which it warns", "NVIDIA's DCGM: its limit"),
-        "least": Option(
-            20, "events since the last run below which no rate is judged", "ours: a burst at a job's start is none"
-        ),
+        "least": Option(20, "events since the last run below which no rate is judged", "ours: jobs start with a burst"),
     },
 )

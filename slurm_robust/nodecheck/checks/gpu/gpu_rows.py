@@ -54,8 +54,6 @@ check = Check(
             "true: a pending remap makes the node unfit, so that it is reset before the next job",
             "NVIDIA's memory error guide: new work may be started with the flag set",
         ),
-        "low_banks": Option(
-            0, "banks low on spare rows above which it warns", "ours: NVIDIA's histogram calls them low"
-        ),
+        "low_banks": Option(0, "banks low on spare rows above which it warns", "NVIDIA's histogram calls them low"),
     },
 )

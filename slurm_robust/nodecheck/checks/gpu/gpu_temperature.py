@@ -95,9 +95,7 @@ check = Check(
             "ours: with a health check every 5 min the third run in a row",
         ),
         "idle_spread_c": Option(
-            25,
-            "degrees above its idle sisters above which an idle GPU warns",
-            "ours: places in a chassis differ by ten",
+            25, "degrees above its idle sisters from which an idle GPU warns", "ours: places in a chassis differ by ten"
         ),
     },
 )

@@ -55,8 +55,8 @@ check = Check(
     reads="NVML: versions of driver, CUDA, VBIOS and InfoROM image",
     cost="two calls a GPU, under 1 ms",
     options={
-        "driver": Option("", "driver version that must run, whole or its first parts; empty does not say", "ours"),
-        "cuda": Option("", "CUDA version that the driver must offer (`12.8`); empty does not say", "ours"),
+        "driver": Option("", "driver version that must run, whole or its first parts; empty: any", "ours"),
+        "cuda": Option("", "CUDA version that the driver must offer (`12.8`); empty: any", "ours"),
         "vbios": Option("", "VBIOS that every GPU must have; empty: all GPUs of a model the same", "ours"),
     },
 )

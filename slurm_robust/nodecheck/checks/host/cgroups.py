@@ -63,6 +63,6 @@ check = Check(
     cost="a few reads a job, 1–3 ms",
     lane="files",
     options={
-        "warn_empty": Option(100, "empty groups from which on it warns; 0 never", "ours: a month of a bug's leftovers")
+        "warn_empty": Option(100, "empty groups from which it warns; 0: never", "ours: a month of a bug's leftovers")
     },
 )

@@ -85,10 +85,8 @@ check = Check(
     lane="files",
     options={
         "expected": Option(
-            0,
-            "CPUs (threads) that must be online; 0 takes slurm.conf's, which only warns",
-            "ours: only the site knows its nodes",
+            0, "CPUs (threads) that must be online; 0: as in slurm.conf, which only warns", "ours: only the site knows"
         ),
-        "smt": Option("", "`on` or `off`; empty does not say", "ours"),
+        "smt": Option("", "`on` or `off`; empty: any", "ours"),
     },
 )

@@ -56,8 +56,6 @@ check = Check(
     reads="the names and times of files in /sys/fs/pstore, /var/lib/systemd/pstore and /var/crash",
     cost="six listings, 1 ms; in a process of its own",
     options={
-        "warn_days": Option(
-            1.0, "age in days up to which a trace warns; 0 never", "ours: long enough for whoever is on call to see it"
-        )
+        "warn_days": Option(1.0, "age in days up to which a trace warns; 0: never", "ours: whoever is on call sees it")
     },
 )

@@ -173,14 +173,10 @@ check = Check(
     deadline_s=20.0,
     options={
         "every_s": Option(
-            21_600.0,
-            "seconds between two times that the periodic check asks the disks; `full` always asks",
-            "ours: wear takes weeks",
+            21_600.0, "seconds after which the periodic stage asks again; `full` always asks", "ours: wear takes weeks"
         ),
         "warn_used_percent": Option(
-            100,
-            "share of the rated life from which on it warns; 0 never",
-            "the NVMe specification: 100 is the rated life, and no failure",
+            100, "share of the rated life from which it warns; 0: never", "NVMe specification: 100 is no failure"
         ),
     },
 )

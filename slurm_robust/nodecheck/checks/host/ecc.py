@@ -83,13 +83,11 @@ check = Check(
     lane="files",
     options={
         "warn_corrected": Option(
-            10,
-            "corrected errors of a module in a day from which on it warns; 0 never",
-            "mcelog's own limit of a module, 10 in 24 h",
+            10, "corrected errors of a module a day from which it warns; 0: never", "mcelog's limit: 10 in 24 h"
         ),
         "fail_uncorrected": Option(
             2,
-            "uncorrected errors in one boot from which on it fails; 0 never",
+            "uncorrected errors in one boot from which it fails; 0: never",
             "ours: the kernel sets the page of the first aside; a second is a bad module",
         ),
     },

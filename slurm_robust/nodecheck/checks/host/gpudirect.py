@@ -53,9 +53,9 @@ check = Check(
     options={
         "acs": Option(
             "",
-            "`off`: warn where a bridge redirects; empty does not say",
+            "`off`: warn where a bridge redirects; empty: any",
             "ours: NVIDIA's NCCL guide wants it off on bare metal, and virtual machines need it",
         ),
-        "iommu": Option("", "`off` or `pt` (passing through); empty does not say", "ours: as above"),
+        "iommu": Option("", "`off` or `pt` (passing through); empty: any", "ours: as above"),
     },
 )

@@ -114,12 +114,10 @@ check = Check(
     lane=shared_kernel_log.LANE,
     invalidating_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
     options={
-        "ignore": Option(
-            [], f"list of kinds that are passed over: {', '.join(kernel_patterns.KINDS)}", "ours: none is"
-        ),
+        "ignore": Option([], f"list of kinds to ignore: {', '.join(kernel_patterns.KINDS)}", "ours: none is"),
         "often": Option(
             {},
-            "{kind: lines since the last prolog from which on it warns}",
+            "{kind: lines since the last prolog from which it warns}",
             "ours: 1; of what is corrected anyway more: throttled 10, memory_corrected 24, pcie_corrected 100",
         ),
     },

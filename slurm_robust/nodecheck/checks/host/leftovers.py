@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Mapping
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Options
 from slurm_robust.nodecheck.sources import processes
@@ -51,7 +50,7 @@ def _managed(pid: int, parents: Mapping[int, int], managers: Container[int]) -> 
 
 def probe(context: Context, options: Options) -> Facts:
     """Tasks by job, and the jobs that have a live slurmstepd."""
-    tasks: list[dict[str, Any]] = []
+    tasks: list[Facts] = []
     managers = processes.job_managers(context)
     parents = {process.pid: process.parent for process in processes.scan(context)}
     readable = 0

@@ -60,5 +60,5 @@ check = Check(
     reads="/proc/loadavg, /proc/sys/{kernel/{pid_max,threads-max},fs/{file-nr,aio-nr,aio-max-nr}}, /proc/key-users",
     cost="seven small reads, under 1 ms",
     lane="files",
-    options={"warn_share": Option(0.9, "share in use from which on it warns", "ours")},
+    options={"warn_share": Option(0.9, "share in use from which it warns", "ours")},
 )

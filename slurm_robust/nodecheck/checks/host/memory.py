@@ -77,15 +77,13 @@ check = Check(
     lane="files",
     options={
         "expected_mb": Option(
-            0, "MiB the node must have; 0 takes `--real-memory-mb`, or slurm.conf's, which only warns", "ours"
+            0, "MiB the node must have; 0: `--real-memory-mb`, or slurm.conf's, which only warns", "ours"
         ),
         "min_share": Option(
-            0.95,
-            "share of the expected memory below which it fails",
-            "the kernel keeps about 2 % for itself; one module of 16 is 6 %",
+            0.95, "share of the expected memory below which it fails", "the kernel keeps 2 %; one module of 16 is 6 %"
         ),
         "warn_idle_used_share": Option(
-            0.25, "share in use, where slurmd runs no job, above which it warns; 0 never", "ours: caches do not count"
+            0.25, "share in use, where slurmd runs no job, above which it warns; 0: never", "ours: caches do not count"
         ),
         "warn_available_share": Option(0.02, "available share below which it warns", "ours"),
     },

@@ -52,7 +52,7 @@ check = Check(
     lane="files",
     options={
         "expected_nodes": Option(
-            0, "memory nodes with CPUs that there must be; 0 does not say", "ours: only the site knows its firmware"
+            0, "memory nodes with CPUs that there must be; 0: any", "ours: only the site knows its firmware"
         ),
         "warn_share": Option(
             0.85,

@@ -70,8 +70,8 @@ check = Check(
     options={
         "warn_corrected_per_hour": Option(
             3600.0,
-            "corrected errors of a device an hour from which on it warns",
-            "ours: one a second; the link repeats each, at some cost",
+            "a device's corrected errors an hour from which it warns",
+            "ours: one a second, each repeated by the link",
         ),
         "min_corrected": Option(100, "and at least so many", "ours: a few in a short window are no rate"),
     },

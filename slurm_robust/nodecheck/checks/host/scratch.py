@@ -78,7 +78,7 @@ check = Check(
     options={
         "folders": Option(["/tmp", "/var/tmp"], "folders that are looked into", "ours: jobs write there unasked"),
         "warn_leftover_mb": Option(
-            51_200, "MiB of users who run nothing here from which on it warns; 0 never", "ours: a model's checkpoint"
+            51_200, "MiB of users who run nothing here from which it warns; 0: never", "ours: a model's checkpoint"
         ),
     },
 )

@@ -86,9 +86,7 @@ check = Check(
     lane="files",
     options={
         "required": Option(
-            [],
-            "units or commands without whose process the node is unfit, as [munged, nvidia-fabricmanager]",
-            "ours: only the site knows",
+            [], "units or commands that must run, as [munged, nvidia-fabricmanager]", "ours: only the site knows"
         ),
         "wanted": Option([], "the same, where it only warns", "ours: only the site knows"),
     },

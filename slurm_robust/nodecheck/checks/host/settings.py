@@ -182,23 +182,21 @@ check = Check(
         "modules": Option([], "kernel modules that must be loaded, as [nvidia_peermem, lustre]", _OURS),
         "sysctl": Option({}, "{name: value} that must be so, as {kernel.numa_balancing: 0}", _OURS),
         "hugepages": Option({}, "{size: least number of pages}, as {2048kB: 1024}", _OURS),
-        "thp": Option("", "transparent huge pages: always, madvise or never; empty does not say", _OURS),
+        "thp": Option("", "transparent huge pages: always, madvise or never; empty: any", _OURS),
         "lsm": Option([], "security modules that must be active, as [apparmor] or [selinux=permissive]", _OURS),
-        "clocksource": Option("", "what time must be read from, as tsc; empty does not say", _OURS),
+        "clocksource": Option("", "what time must be read from, as tsc; empty: any", _OURS),
         "files": Option([], "files, folders or devices that must be there", _OURS),
-        "max_uptime_days": Option(0.0, "days since boot above which it warns; 0 never", _OURS),
+        "max_uptime_days": Option(0.0, "days since boot above which it warns; 0: never", _OURS),
         "reboot_required": Option(
-            False, "warn where an update left /run/reboot-required", "ours: most sites reboot by plan"
+            False, "warn where an update left /run/reboot-required", "ours: sites reboot by plan"
         ),
         "taint": Option(
             True,
-            "warn where this kernel met an oops, a machine check, a bad page or a soft lockup",
+            "warn of an oops, machine check, bad page or soft lockup of this kernel",
             "the kernel's guide on tainted kernels",
         ),
         "fail": Option(
-            [],
-            f"of {', '.join(_NAMES)}: those whose difference makes the node unfit",
-            "ours: a new kernel must not drain a fleet",
+            [], f"of {', '.join(_NAMES)}: those that make the node unfit", "ours: a new kernel must not drain a fleet"
         ),
     },
 )

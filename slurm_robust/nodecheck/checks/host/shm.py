@@ -85,11 +85,9 @@ check = Check(
     strikes=2,
     lane="files",
     options={
-        "min_size_mb": Option(0, "MiB that /dev/shm must have; 0 does not say", "ours: containers often have 64 MiB"),
-        "min_free_mb": Option(0, "MiB that must be free; 0 does not say", "ours: a neighbour's job may use it rightly"),
+        "min_size_mb": Option(0, "MiB that /dev/shm must have; 0: any", "ours: containers often have 64 MiB"),
+        "min_free_mb": Option(0, "MiB that must be free; 0: any", "ours: a neighbour's job may use it rightly"),
         "warn_used_share": Option(0.9, "share in use above which it warns", "ours"),
-        "warn_leftover_mb": Option(
-            1024, "MiB of leftovers above which it warns", "ours: what NCCL and loaders use a rank"
-        ),
+        "warn_leftover_mb": Option(1024, "MiB of leftovers above which it warns", "ours: a rank's NCCL and loaders"),
     },
 )

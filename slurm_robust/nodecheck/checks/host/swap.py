@@ -63,15 +63,13 @@ check = Check(
     cost="three reads, under 1 ms",
     lane="files",
     options={
-        "expected": Option("", "`on` or `off` (compressed memory, zram, is no swap here); empty does not say", "ours"),
+        "expected": Option("", "`on` or `off` (compressed memory, zram, is no swap here); empty: any", "ours"),
         "warn_pages_per_s": Option(
-            1000.0,
-            "pages swapped in and out a second since the last run from which on it warns; 0 never",
-            "ours: 4 MB/s",
+            1000.0, "pages swapped a second since the last run from which it warns; 0: never", "ours: 4 MB/s"
         ),
         "warn_stalled_percent": Option(
             10.0,
-            "share of the last minute in which all waited for memory from which on it warns; 0 never",
+            "share of the last minute in which all waited for memory from which it warns; 0: never",
             "ours: systemd-oomd's own limit is 60 %",
         ),
     },

@@ -132,14 +132,14 @@ check = Check(
             "ours: the kernel's own hung-task limit is 120 s; large checkpoints wait as long",
         ),
         "zombie_age_s": Option(
-            300.0, "seconds from which on a zombie counts", "ours: a parent collects its children within seconds"
+            300.0, "seconds from which a zombie counts", "ours: parents collect children in seconds"
         ),
         "warn_zombies": Option(
-            50, "zombies of that age from which on it warns; 0 never", "ours: a zombie holds nothing but its pid"
+            50, "zombies of that age from which it warns; 0: never", "ours: a zombie only holds its pid"
         ),
         "warn_idle_load_share": Option(
             0.5,
-            "load per CPU (over 5 min, 1 min and now), where no job runs, from which on it warns; 0 never",
+            "load per CPU (over 5 min, 1 min and now), where no job runs, from which it warns; 0: never",
             "ours: the services of a node stay far below",
         ),
     },

@@ -75,7 +75,7 @@ check = Check(
     options={
         "warn_throttled_share": Option(
             0.05,
-            "share of the time since the last run in which heat slowed a processor; 0 never",
+            "share of the time since the last run in which heat slowed a processor; 0: never",
             "ours: a twentieth of a step shows in its time",
         )
     },

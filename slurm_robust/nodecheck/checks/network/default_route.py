@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import network_links, small_files
 
 _RTF_UP_GATEWAY = 0x3
@@ -52,7 +51,7 @@ def probe(context: Context, options: Options) -> Facts:
     }
 
 
-def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+def _faults(facts: Facts, options: Options) -> Faults:
     if not facts["interfaces"]:
         remedy = "`ip route`; restart the network configuration"
         if options["required"]:

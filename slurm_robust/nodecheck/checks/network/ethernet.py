@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import network_links
 
 
@@ -27,7 +26,7 @@ def probe(context: Context, options: Options) -> Facts:
     }
 
 
-def _links(facts: Facts) -> Iterator[Fault]:
+def _links(facts: Facts) -> Faults:
     """Interfaces that are needed and have no link."""
     interfaces = facts["interfaces"]
     for name in facts["site"]:
@@ -49,7 +48,7 @@ def _wanted(table: Any, name: str) -> int:
     return wanted if isinstance(wanted, int) else 0
 
 
-def _speeds(facts: Facts, options: Options) -> Iterator[Fault]:
+def _speeds(facts: Facts, options: Options) -> Faults:
     best = check_state.best(facts)
     for name, interface in facts["interfaces"].items():
         if network_links.without_link(interface):
@@ -65,7 +64,7 @@ def _speeds(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault.warn("half_duplex", f"{name} runs half duplex", remedy)
 
 
-def _mtus(facts: Facts, options: Options) -> Iterator[Fault]:
+def _mtus(facts: Facts, options: Options) -> Faults:
     interfaces = facts["interfaces"]
     for name, interface in interfaces.items():
         wanted = _wanted(options["mtu"], name)
@@ -120,9 +119,7 @@ check = Check(
     strikes=2,
     lane="files",
     options={
-        "interfaces": Option(
-            [], "list of interfaces that must have a link, besides those of default routes and RoCE", "ours: empty"
-        ),
+        "interfaces": Option([], "interfaces that must have a link, besides default routes and RoCE", "ours: empty"),
         "min_mbps": Option({}, "Mb/s that interfaces must run at: {interface or `default`: Mb/s}", "ours: empty"),
         "mtu": Option({}, "bytes that an MTU must have at least: {interface or `default`: bytes}", "ours: empty"),
     },

@@ -46,6 +46,6 @@ check = Check(
     lane=rdma.LANE,
     options={
         "expected": Option({}, "firmware by board or model: {`MT_0000000838`: `28.41.1000`}", "ours: empty"),
-        "ignore": Option([], "list of devices or boards that are passed over", "ours: none is"),
+        "ignore": Option([], "list of devices or boards to ignore", "ours: none is"),
     },
 )

@@ -6,13 +6,11 @@ A network card does not save power by a slower link, as GPUs do: what it has, it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state, counters, windows
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 from slurm_robust.nodecheck.sources import pci, rdma, small_files
 
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
@@ -65,10 +63,10 @@ def _slot(function: Path) -> list[float]:
     return _link(above, "max") if pci.ADDRESS.match(above.name) else [0.0, 0.0]
 
 
-def _less(facts: Facts) -> Iterator[Fault]:
+def _less(facts: Facts) -> Faults:
     """Cards whose link is less than it could be, and less than that of most cards like it."""
     best = check_state.best(facts)
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[Facts]] = {}
     for card in facts["cards"]:
         groups.setdefault(str(card["group"]), []).append(card)
     for group in groups.values():
@@ -84,7 +82,7 @@ def _less(facts: Facts) -> Iterator[Fault]:
                 yield Fault.warn(f"pcie_{what}", sentence, remedy)
 
 
-def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
+def _errors(facts: Facts, options: Options) -> Faults:
     grown = windows.grown(facts, counters.HOUR_S)
     for name, growth in grown.items():
         device, _, file = name.partition(" ")
@@ -129,6 +127,6 @@ check = Check(
         "warn_correctable_per_hour": Option(
             1000.0, "corrected PCIe errors an hour above which it warns", "ours: PCIe repeats a few without loss"
         ),
-        "ignore": Option([], "list of devices, boards or PCI addresses that are passed over", "ours: none is"),
+        "ignore": Option([], "list of devices, boards or PCI addresses to ignore", "ours: none is"),
     },
 )

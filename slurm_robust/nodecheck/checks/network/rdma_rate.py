@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 from slurm_robust.nodecheck.sources import rdma
 
 _REMEDY = "reseat or replace cable and transceiver; `mlxlink -d {} -c`, `iblinkinfo`"
@@ -34,7 +32,7 @@ def _expected(name: str, device: rdma.Device, port: rdma.Port, options: Options)
     return float(wanted) if isinstance(wanted, (int, float)) else 0.0
 
 
-def _slow(facts: Facts, options: Options) -> Iterator[Fault]:
+def _slow(facts: Facts, options: Options) -> Faults:
     best = check_state.best(facts)
     for name, device, port in _judged(facts, options):
         said = f"{name} runs at {port['gbps']:g} Gb/s" + (f" ({port['lanes']}X)" if port["lanes"] else "")
@@ -52,7 +50,7 @@ def _slow(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault.fail("rate_far_below_card", sentence, remedy)
 
 
-def _odd(facts: Facts, options: Options) -> Iterator[Fault]:
+def _odd(facts: Facts, options: Options) -> Faults:
     """Ports slower than most of their sisters, where neither site nor memory says what they should do."""
     names = {(d["name"], p["port"]): name for name, d, p in _judged(facts, options)}
     for group in rdma.sisters((d, p) for _, d, p in _judged(facts, options)):
@@ -73,7 +71,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     A port that is slower than its sisters may be cabled so on purpose (storage beside compute): it warns.
     """
     judged = _judged(facts, options)
-    evidence: dict[str, Any] = {"gbps": {name: port["gbps"] for name, _, port in judged}}
+    evidence: Facts = {"gbps": {name: port["gbps"] for name, _, port in judged}}
     if not judged:
         return Finding.skip("no_rate", "no RDMA port is active and reports a rate", evidence)
     rates = Counter(port["gbps"] for _, _, port in judged)
@@ -104,6 +102,6 @@ check = Check(
             "Gb/s that ports must run at: {port, device, board, model (`MT4129`) or `default`: Gb/s}",
             "ours: empty; what stands there replaces every other judgement of that port",
         ),
-        "ignore": Option([], "list of devices, ports, interfaces or boards that are passed over", "ours: none is"),
+        "ignore": Option([], "list of devices, ports, interfaces or boards to ignore", "ours: none is"),
     },
 )
