@@ -46,8 +46,6 @@ check = Check(
     reads="NVML: compute mode",
     cost="one call a GPU, under 1 ms",
     options={
-        "mode": Option(
-            "", "mode that every GPU must have: default, exclusive_process or exclusive_thread; empty: any", "ours"
-        )
+        "mode": Option("", "mode of every GPU: default, exclusive_process or exclusive_thread; empty: any", "ours")
     },
 )

@@ -65,7 +65,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     ]
     denied = [gpu for gpu in facts["gpus"] if "no_permission" in gpu["errors"].values()]
     if denied and not lost:
-        sentence = f"{len(denied)} of {len(facts['gpus'])} GPUs may not be looked at by this user"
+        sentence = f"{len(denied)} of {len(facts['gpus'])} GPUs may not be read by this user"
         return Finding.unknown("no_permission", sentence, "run it as root, outside the job's cgroup")
     version = facts["system"].get("driver", "?")
     passed = ("gpus_answer", f"{len(facts['gpus'])} GPUs answer (driver {version})")

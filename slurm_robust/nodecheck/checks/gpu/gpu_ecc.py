@@ -37,9 +37,8 @@ def judge(facts: Facts, options: Options) -> Finding:
             text = f"{seen.delta} corrected memory errors in {seen.window_s / 60:.0f} min"
             remedy = "watch it; run `dcgmi diag -r 3` on the idle node"
             warns.append(Fault.warn("corrected_rate", text, remedy, gpu))
-    return conclude_gpus(
-        [*fails, *warns, *_modes(facts)], ("ecc_clean", "no memory errors"), {"counts": _counts(facts)}
-    )
+    faults = [*fails, *warns, *_modes(facts)]
+    return conclude_gpus(faults, ("ecc_clean", "no memory errors"), {"counts": _counts(facts)})
 
 
 def _modes(facts: Facts) -> list[Fault]:

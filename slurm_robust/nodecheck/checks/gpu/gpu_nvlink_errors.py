@@ -43,7 +43,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         if errors - {"not_supported", "invalid_argument", "function_not_found"} and not any(
             g["lost"] for g in facts["gpus"]
         ):
-            sentence = f"NVML does not tell NVLink counters: {', '.join(sorted(errors))}"
+            sentence = f"NVML does not report NVLink counters: {', '.join(sorted(errors))}"
             return Finding.unknown("not_told", sentence, "run `nvidia-smi nvlink -e`")
         return Finding.skip("not_supported", "the GPUs have no NVLink counters")
     grown = counters.grown(facts, counts)

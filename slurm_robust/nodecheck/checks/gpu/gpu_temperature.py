@@ -12,7 +12,7 @@ _ABSURD_C = 150
 
 
 def _hot(gpu: Facts) -> tuple[str, str]:
-    """(part, what is wrong) where it has reached the board's own limit; empty where it has not, or no limit is told."""
+    """(part, what is wrong) where it has reached the board's own limit; empty where it has not, or none is reported."""
     values = gpu["values"]
     now, limit = values.get("temperature"), values.get("temperature_slowdown")
     if _plausible(now) and _plausible(limit) and now >= limit:
@@ -43,9 +43,8 @@ def judge(facts: Facts, options: Options) -> Finding:
             faults.append(Fault(status, f"{part}_hot", text, _REMEDY, gpu))
     told = {gpu["bus"]: value for gpu, value in reported(facts, "temperature")}
     hottest = max((value for value in told.values() if _plausible(value)), default=0)
-    return conclude_gpus(
-        [*faults, *_hotter(facts, options)], ("cool", f"the hottest GPU is at {hottest} °C"), {"celsius": told}
-    )
+    faults += _hotter(facts, options)
+    return conclude_gpus(faults, ("cool", f"the hottest GPU is at {hottest} °C"), {"celsius": told})
 
 
 def _hotter(facts: Facts, options: Options) -> list[Fault]:

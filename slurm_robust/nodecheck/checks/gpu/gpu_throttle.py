@@ -53,10 +53,8 @@ def judge(facts: Facts, options: Options) -> Finding:
         lasts = before_s >= options["fail_after_s"] and reason != "sw_thermal" and not reasons & _IDLE
         told = f"{text} for {before_s / 60:.0f} min" if lasts else text
         faults.append(Fault(Status.FAIL if lasts else Status.WARN, reason, told, remedy, gpu))
-    reasons_by_bus = {gpu["bus"]: _names(reasons) for gpu, reasons in reported(facts, "clock_reasons") if reasons & ~1}
-    return conclude_gpus(
-        faults, ("not_throttled", "no GPU is slowed down by heat or power"), {"reasons": reasons_by_bus}
-    )
+    by_bus = {gpu["bus"]: _names(reasons) for gpu, reasons in reported(facts, "clock_reasons") if reasons & ~1}
+    return conclude_gpus(faults, ("not_throttled", "no GPU is slowed down by heat or power"), {"reasons": by_bus})
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:

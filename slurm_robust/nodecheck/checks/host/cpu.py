@@ -66,7 +66,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         )
     if facts["offline"] and not _on_purpose(facts, expected):
         sentence = f"CPUs {facts['offline']} are offline"
-        return Finding.warn("cpu_offline", sentence, f"`chcpu -e {facts['offline']}`, or look why", facts)
+        return Finding.warn("cpu_offline", sentence, f"`chcpu -e {facts['offline']}`, or find out why", facts)
     if expected and online > expected:
         sentence = f"{online} CPUs are online, {expected} are expected"
         return Finding.warn("cpu_surplus", sentence, "correct nodecheck.options.cpu.expected, or look at SMT", facts)

@@ -48,7 +48,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         sentence = f"the kernel crashed {hours:.0f} h ago and left {young[0]['path']}"
         remedy = "read it; run `srobust check --stage full`; have the node repaired if it repeats"
         return Finding.warn("kernel_crashed", sentence, remedy, {"traces": young})
-    return Finding.passed("no_crash", "no trace of a crash of late")
+    return Finding.passed("no_crash", "no trace of a recent crash")
 
 
 check = Check(

@@ -143,7 +143,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: a disk that has failed is seen by the checks of disks and file systems."""
     if not facts["asked"]:
         if facts["again"]:
-            return Finding.skip("asked_of_late", "the disks were asked of late")
+            return Finding.skip("asked_of_late", "the disks were asked recently")
         return Finding.skip("not_asked", f"the disks were not asked: {facts['why']}")
     disks = facts["disks"]
     said = [words for name, disk in disks.items() for words in _faults(name, disk, options)]
@@ -157,7 +157,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         remedy = "have the disk replaced at the next maintenance: `smartctl -a` on it says more"
         return Finding.warn("disk_worn", "; ".join(said), remedy, {"disks": disks})
     if not disks:
-        return Finding.skip("no_answer", "no disk tells of its health here")
+        return Finding.skip("no_answer", "no disk reports its health here")
     return Finding.passed("disks_healthy", f"{len(disks)} disks call themselves healthy", {"disks": disks})
 
 

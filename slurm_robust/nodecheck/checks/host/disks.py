@@ -75,7 +75,7 @@ def _array_faults(arrays: list[Facts]) -> list[tuple[str, str, str]]:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only where fewer disks are there than the site counts; the rest is told, for not every disk is a job's."""
+    """Fails only where fewer disks are there than the site counts; the rest warns, since jobs do not use every disk."""
     disks, controllers = facts["disks"], facts["controllers"]
     for pattern, count in facts["expected"].items():
         there = sum(fnmatchcase(name, pattern) and not disk["read_only"] for name, disk in disks.items())

@@ -17,19 +17,8 @@ _BROKEN = {errno.EROFS, errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EDQUOT}
 _DEAD = {errno.ENOTCONN, errno.EIO, errno.ESHUTDOWN}
 _SYSTEM = ("/", "/var", "/var/log", "/var/spool", "/var/spool/slurmd", "/var/tmp")
 # Images, which are full by design, and what is not on this node's own disk.
-_NO_ROOM_NEEDED = (
-    "squashfs",
-    "erofs",
-    "iso9660",
-    "overlay",
-    "nfs",
-    "lustre",
-    "rootfs",
-    "9p",
-    "virtiofs",
-    "fuse",
-    "ramfs",
-)
+_IMAGES = ("squashfs", "erofs", "iso9660", "overlay", "rootfs", "ramfs")
+_NO_ROOM_NEEDED = (*_IMAGES, "nfs", "lustre", "9p", "virtiofs", "fuse")
 _KEYS = {"path": str, "type": str, "writable": bool, "min_free_mb": int, "min_free_inodes": int}
 
 

@@ -70,7 +70,7 @@ def _still(facts: Facts) -> list[list[str]]:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only for a file system that an error made read-only or shut down, and that still is; the rest is told."""
+    """Fails only for a file system that an error made read-only or shut down, and that still is; the rest warns."""
     if facts["error"]:
         return shared_kernel_log.unreadable(facts, needed=False)
     still = [pair for pair in _still(facts) if pair[0] not in options["ignore"]]

@@ -46,11 +46,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: the job that uses so much may be the one that runs."""
     limits = facts["limits"]
     if not limits:
-        return Finding.skip("no_limits", "the kernel tells no limits here")
+        return Finding.skip("no_limits", "the kernel reports no limits here")
     near = {name: pair for name, pair in limits.items() if pair["used"] >= pair["limit"] * options["warn_share"]}
     if near:
         said = ", ".join(f"{pair['used']} of {pair['limit']} {name}" for name, pair in near.items())
-        remedy = "look who uses them; raise kernel.pid_max, kernel.threads-max, fs.file-max, fs.aio-max-nr or "
+        remedy = "find out who uses them; raise kernel.pid_max, kernel.threads-max, fs.file-max, fs.aio-max-nr or "
         return Finding.warn("limit_near", said, remedy + "kernel.keys.root_maxkeys", facts)
     return Finding.passed("limits_far", "no limit of the kernel is near", facts)
 

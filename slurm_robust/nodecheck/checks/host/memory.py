@@ -76,9 +76,7 @@ check = Check(
     cost="one read, under 1 ms",
     lane="files",
     options={
-        "expected_mb": Option(
-            0, "MiB the node must have; 0: `--real-memory-mb`, or slurm.conf's, which only warns", "ours"
-        ),
+        "expected_mb": Option(0, "MiB it must have; 0: `--real-memory-mb`, or slurm.conf's, which only warns", "ours"),
         "min_share": Option(
             0.95, "share of the expected memory below which it fails", "the kernel keeps 2 %; one module of 16 is 6 %"
         ),

@@ -85,9 +85,7 @@ check = Check(
     cost="one small read a process (once for all checks), 5–40 ms",
     lane="files",
     options={
-        "required": Option(
-            [], "units or commands that must run, as [munged, nvidia-fabricmanager]", "ours: only the site knows"
-        ),
+        "required": Option([], "units or commands that must run, as [munged, sshd]", "ours: only the site knows"),
         "wanted": Option([], "the same, where it only warns", "ours: only the site knows"),
     },
 )

@@ -86,7 +86,7 @@ def probe(context: Context, options: Options) -> Facts:
         "files": {name: small_files.exists(context.path(name)) for name in options["files"]},
         "uptime_days": round(float(uptime) / 86400, 2) if re.match(r"\d{1,12}(\.\d{1,9})?\Z", uptime) else None,
         "reboot_required": any(
-            small_files.exists(context.path(f"{folder}/reboot-required")) for folder in ("/run", "/var/run")
+            small_files.exists(context.path(f"{run}/reboot-required")) for run in ("/run", "/var/run")
         ),
         "tainted": small_files.number(context.path("/proc/sys/kernel/tainted")),
     }
@@ -187,9 +187,7 @@ check = Check(
         "clocksource": Option("", "what time must be read from, as tsc; empty: any", _OURS),
         "files": Option([], "files, folders or devices that must be there", _OURS),
         "max_uptime_days": Option(0.0, "days since boot above which it warns; 0: never", _OURS),
-        "reboot_required": Option(
-            False, "warn where an update left /run/reboot-required", "ours: sites reboot by plan"
-        ),
+        "reboot_required": Option(False, "warn where an update left /run/reboot-required", "ours: reboots are planned"),
         "taint": Option(
             True,
             "warn of an oops, machine check, bad page or soft lockup of this kernel",

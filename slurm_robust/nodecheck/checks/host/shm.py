@@ -46,7 +46,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only below the sizes that the site asks for; fullness and leftovers are told."""
+    """Fails only below the sizes that the site asks for; fullness and leftovers warn."""
     if not facts["there"]:
         if facts["saved"]:
             return Finding.skip("no_shm", "a saved tree without /dev/shm")
@@ -66,7 +66,7 @@ def _judge(facts: Facts, options: Options) -> Finding:
     # tmpfs without a limit says 0 of 0.
     if total and free < total * (1 - options["warn_used_share"]):
         sentence = f"/dev/shm has {free} of {total} MiB free"
-        return Finding.warn("shm_filling", sentence, "look with `du -a /dev/shm`", facts)
+        return Finding.warn("shm_filling", sentence, "look at `du -a /dev/shm`", facts)
     if facts["orphan_mb"] >= options["warn_leftover_mb"]:
         sentence = f"{facts['orphan_mb']} MiB in /dev/shm belong to users who run nothing here"
         return Finding.warn("shm_leftovers", sentence, "remove what finished jobs left there", facts)

@@ -46,13 +46,13 @@ def judge(facts: Facts, options: Options) -> Finding:
         per_s = sum(growth.delta for growth in grown.values()) / window_s
         if per_s >= options["warn_pages_per_s"] > 0:
             sentence = f"the node swaps {per_s:.0f} pages a second"
-            return Finding.warn("swapping", sentence, "look who needs the memory: `top -o SWAP`", evidence)
+            return Finding.warn("swapping", sentence, "find out who needs the memory: `top -o SWAP`", evidence)
     stalled = facts["stalled_percent"]
     if stalled is not None and stalled >= options["warn_stalled_percent"] > 0:
         sentence = f"all processes waited for memory {stalled:.0f} % of the last minute"
-        return Finding.warn("memory_stalls", sentence, "look who needs the memory: `top -o RES`", evidence)
+        return Finding.warn("memory_stalls", sentence, "find out who needs the memory: `top -o RES`", evidence)
     if not facts["counts"] and stalled is None:
-        return Finding.skip("no_vmstat", "the kernel tells nothing of swapping here")
+        return Finding.skip("no_vmstat", "the kernel does not report swapping here")
     return Finding.passed("no_swapping", "the node does not swap", evidence)
 
 

@@ -86,9 +86,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     found = facts["interfaces"]
     evidence = {name: facts[name] for name in ("default", "roce", "site", "interfaces")}
     if not found:
-        said = (
-            "no interface with a default route is to be seen" if facts["default"] else "the node has no default route"
-        )
+        said = "no interface with a default route can be seen" if facts["default"] else "the node has no default route"
         healthy = Finding.skip("no_interface" if facts["default"] else "no_default_route", said)
     else:
         up = [name for name in found if not network_links.without_link(found[name])]

@@ -21,7 +21,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Fails where it is down: by the kernel, everything sent to an own address goes through it."""
     flags = facts["flags"]
     if flags is None or not flags & _IFF_LOOPBACK:
-        return Finding.skip("not_seen", "the loopback interface is not to be seen", facts)
+        return Finding.skip("not_seen", "the loopback interface cannot be seen", facts)
     if not flags & _IFF_UP:
         return Finding.fail("loopback_down", "the loopback interface is down", "`ip link set lo up`", facts)
     return Finding.passed("loopback_up", "the loopback interface is up", facts)

@@ -53,7 +53,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     if known:
         healthy = Finding.passed("neighbours_room", said, evidence)
     else:
-        healthy = Finding.skip("no_table", "the neighbour tables' limits are not to be seen", evidence)
+        healthy = Finding.skip("no_table", "the neighbour tables' limits cannot be read", evidence)
     return conclude(_faults(facts, options), healthy, evidence)
 
 

@@ -50,9 +50,7 @@ check = Check(
     cost="one read a setting",
     lane="files",
     options={
-        "minimum": Option(
-            {}, "least values: {`net.core.rmem_max`: 16777216}; the largest of several counts", "ours: empty"
-        ),
+        "minimum": Option({}, "least values: {`net.core.rmem_max`: 16777216}; of several the largest", "ours: empty"),
         "exact": Option({}, "values: {`net.ipv4.conf.all.rp_filter`: 2}", "ours: empty"),
     },
 )

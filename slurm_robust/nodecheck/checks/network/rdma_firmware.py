@@ -34,7 +34,7 @@ def judge(facts: Facts, options: Options) -> Finding:
             sentence = f"firmware of {some(odd)} is {cards[odd[0]]}, of other {model} {usual}"
             faults.append(Fault.warn("firmware_mixed", sentence, "`mlxfwmanager --query`; bring them in line"))
     if not boards:
-        return Finding.skip("no_firmware", "no RDMA card tells its firmware", evidence)
+        return Finding.skip("no_firmware", "no RDMA card reports its firmware", evidence)
     said = ", ".join(sorted({f"{model} {fw}" for (model, _), cards in boards.items() for fw in cards.values()}))
     return conclude(faults, Finding.passed("firmware_alike", f"firmware: {said}", evidence), evidence)
 

@@ -102,7 +102,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """
     evidence = {"links": {card["name"]: [card["now"], card["can"]] for card in facts["cards"]}}
     if not any(card["now"][0] for card in facts["cards"]):
-        return Finding.skip("no_link", "no RDMA card tells its PCIe link", evidence)
+        return Finding.skip("no_link", "no RDMA card reports its PCIe link", evidence)
     links = sorted({f"{card['now'][0]:g} GT/s x{card['now'][1]:g}" for card in facts["cards"]})
     healthy = Finding.passed("pcie_good", f"PCIe of RDMA cards: {', '.join(links)}", evidence)
     return conclude([*_less(facts), *_errors(facts, options)], healthy, evidence)

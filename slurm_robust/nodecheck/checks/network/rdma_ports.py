@@ -115,7 +115,7 @@ def _bad(facts: Facts, options: Options) -> Faults:
             status = Status.FAIL if was_active and late else Status.WARN
             yield Fault(status, "port_not_configured", sentence, remedy)
         elif not port["state"]:
-            yield Fault.unknown("port_unreadable", f"{name} does not tell its state", "`ibstat`, `rdma link`")
+            yield Fault.unknown("port_unreadable", f"{name} does not report its state", "`ibstat`, `rdma link`")
         elif was_active or odd:
             remedy = f"`ibstat`, `rdma link`; look at cable and switch port; unused? rdma_ports.ignore: [{name}]"
             alone = rdma.may_be_management(port, len(group))
@@ -226,9 +226,7 @@ check = Check(
             "`InfiniBand` or `Ethernet`, as ports must run: {port, device, board, model or `default`: layer}",
             "ours: empty; one board may serve as either",
         ),
-        "grace_s": Option(
-            30.0, "s for which a port or card that was up may be away", "ours: a link trains within seconds"
-        ),
+        "grace_s": Option(30.0, "s for which a port or card that was up may be away", "ours: links train in seconds"),
         "boot_grace_s": Option(
             120.0,
             "s after boot before fewer ports than in the last boot warn (where nodecheck.cache_dir outlives a boot)",

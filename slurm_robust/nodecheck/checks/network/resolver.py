@@ -48,7 +48,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     if there:
         healthy = Finding.passed("resolver_readable", said, facts)
     else:
-        healthy = Finding.skip("no_files", "the resolver's files are not to be seen", facts)
+        healthy = Finding.skip("no_files", "the resolver's files cannot be seen", facts)
     return conclude(_faults(facts), healthy, facts)
 
 
