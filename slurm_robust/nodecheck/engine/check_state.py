@@ -47,7 +47,8 @@ def of_this_boot(facts: Mapping[str, Any]) -> Mapping[str, Any]:
 def best(facts: Mapping[str, Any]) -> dict[str, float]:
     """The best value of each device in this boot, from `best` of what was kept; what is no number is ignored."""
     found = of_this_boot(facts).get("best")
-    return {n: v for n, v in found.items() if isinstance(v, (int, float))} if isinstance(found, dict) else {}
+    values = found if isinstance(found, dict) else {}
+    return {name: value for name, value in values.items() if isinstance(value, (int, float))}
 
 
 def save(folder: Path, name: str, value: dict[str, Any]) -> bool:

@@ -39,6 +39,8 @@ check = Check(
     cost="three calls a GPU, 1–3 ms",
     options={
         "max_pages": Option(60, "retired pages from which it fails", "NVIDIA's page retirement guide: its limit"),
-        "warn_double": Option(15, "pages retired for double bits from which it warns", "NVIDIA's DCGM: its soft limit"),
+        "warn_double": Option(
+            15, "pages retired for double-bit errors from which it warns", "NVIDIA's DCGM: its soft limit"
+        ),
     },
 )

@@ -78,7 +78,9 @@ check = Check(
     options={
         "expected_mb": Option(0, "MiB it must have; 0: `--real-memory-mb`, or slurm.conf's, which only warns", "ours"),
         "min_share": Option(
-            0.95, "share of the expected memory below which it fails", "the kernel keeps 2 %; one module of 16 is 6 %"
+            0.95,
+            "share of the expected memory below which it fails",
+            "the kernel keeps about 2 %; one module of 16 is 6 %",
         ),
         "warn_idle_used_share": Option(
             0.25, "share in use, where slurmd runs no job, above which it warns; 0: never", "ours: caches do not count"

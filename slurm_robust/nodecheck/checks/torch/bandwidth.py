@@ -82,8 +82,8 @@ check = Check(
     options={
         "size_mb": Option(256, "MiB of a copy", "ours: long enough that the start of a copy does not count"),
         "repeats": Option(10, "copies of each kind", "ours"),
-        "h2d_min_gb_per_s": Option(0.0, "GB/s host to device below which it fails; 0: any", "ours: boards differ"),
-        "d2h_min_gb_per_s": Option(0.0, "GB/s device to host below which it fails; 0: any", "ours: boards differ"),
-        "d2d_min_gb_per_s": Option(0.0, "GB/s between two GPUs below which it fails; 0: any", "ours: boards differ"),
+        "h2d_min_gb_per_s": Option(0.0, "GB/s host to device below which it fails; 0: never", "ours: boards differ"),
+        "d2h_min_gb_per_s": Option(0.0, "GB/s device to host below which it fails; 0: never", "ours: boards differ"),
+        "d2d_min_gb_per_s": Option(0.0, "GB/s between two GPUs below which it fails; 0: never", "ours: boards differ"),
     },
 )
