@@ -118,8 +118,11 @@ class NodeReport:
             "checks": [
                 {
                     "name": result.name,
-                    **vars(result.finding),
                     "status": result.finding.status.value,
+                    "reason": result.finding.reason,
+                    "sentence": result.finding.sentence,
+                    "remedy": result.finding.remedy,
+                    "evidence": dict(result.finding.evidence),
                     "duration_ms": round(result.duration_ms, 1),
                 }
                 for result in self.results
