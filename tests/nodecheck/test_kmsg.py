@@ -100,7 +100,7 @@ def test_any_bytes_in_a_file_are_read_without_an_error(data: bytes) -> None:
     fd = os.memfd_create("log")
     try:
         os.write(fd, data)
-        log = kmsg.read(Path(f"/proc/self/fd/{fd}"), re.compile("").match, {})
+        log = kmsg.load(Path(f"/proc/self/fd/{fd}")).since(re.compile("").match, {})
     finally:
         os.close(fd)
     assert log.error == ""
@@ -112,7 +112,7 @@ def test_only_this_boot_counts(tmp_path: Path) -> None:
     log = tmp_path / "kern.log"
     for border in ("[    0.000000] Linux version 6.1.0", "-- Reboot --", "[    0.100000] systemd[1]: hello"):
         log.write_text(f"[ 9000.000000] {XID}\n{border}\n[   12.000000] NVRM: Xid (PCI:0000:9b:00): 31, new\n")
-        texts = [record.text for record in kmsg.read(log, ANY_XID.match, {}).records]
+        texts = [record.text for record in kmsg.load(log).since(ANY_XID.match, {}).records]
         assert texts == ["NVRM: Xid (PCI:0000:9b:00): 31, new"], border
 
 
@@ -120,7 +120,7 @@ def test_a_date_before_the_boot_is_not_of_this_boot(tmp_path: Path) -> None:
     """A syslog file names dates: with the time of the boot known, older lines do not count."""
     log = tmp_path / "kern.log"
     log.write_text(f"2025-02-23T15:24:18Z n kernel: {XID}\n2025-02-24T15:24:18Z n kernel: {XID} again\n")
-    texts = [record.text for record in kmsg.read(log, ANY_XID.match, {}, booted_at_s=1740324258.0 + 3600).records]
+    texts = [record.text for record in kmsg.load(log).since(ANY_XID.match, {}, booted_at_s=1740324258.0 + 3600).records]
     assert texts == [f"{XID} again"]
 
 
@@ -128,13 +128,13 @@ def test_the_cursor_goes_on_where_it_stood(tmp_path: Path) -> None:
     """Nothing is seen twice, nothing is missed, also when the file is rotated."""
     log = tmp_path / "log"
     log.write_text(f"{XID} 1\n")
-    first = kmsg.read(log, ANY_XID.match, {})
+    first = kmsg.load(log).since(ANY_XID.match, {})
     with log.open("a") as file:
         file.write(f"{XID} 2\n")
-    second = kmsg.read(log, ANY_XID.match, first.cursor)
+    second = kmsg.load(log).since(ANY_XID.match, first.cursor)
     assert [record.text[-1] for record in (*first.records, *second.records)] == ["1", "2"]
     log.write_text(f"{XID}3\n")
-    third = kmsg.read(log, ANY_XID.match, second.cursor)
+    third = kmsg.load(log).since(ANY_XID.match, second.cursor)
     assert [record.text[-1] for record in third.records] == ["3"]
 
 
@@ -142,9 +142,9 @@ def test_a_line_that_grew_over_the_cursor_is_new_as_a_whole(tmp_path: Path) -> N
     """A log that was written anew in its place, a little longer."""
     log = tmp_path / "log"
     log.write_text("first\nquiet\n")
-    cursor = kmsg.read(log, ANY_XID.match, {}).cursor
+    cursor = kmsg.load(log).since(ANY_XID.match, {}).cursor
     log.write_text(f"first\n{XID}\n")
-    assert [record.text for record in kmsg.read(log, ANY_XID.match, cursor).records] == [XID]
+    assert [record.text for record in kmsg.load(log).since(ANY_XID.match, cursor).records] == [XID]
     assert [record.text for record in kmsg.load(log).since(ANY_XID.match, cursor, None, ["Xid"]).records] == [XID]
 
 
@@ -152,11 +152,11 @@ def test_a_line_still_being_written_is_read_again(tmp_path: Path) -> None:
     """A last line without its newline counts now and once more when it is whole."""
     log = tmp_path / "log"
     log.write_text(f"{XID}\nNVRM: Xid (PCI:0000:9b:00): 4")
-    first = kmsg.read(log, ANY_XID.match, {})
+    first = kmsg.load(log).since(ANY_XID.match, {})
     assert len(first.records) == 2
     with log.open("a") as file:
         file.write("5, whole\n")
-    assert [r.text for r in kmsg.read(log, ANY_XID.match, first.cursor).records] == [
+    assert [r.text for r in kmsg.load(log).since(ANY_XID.match, first.cursor).records] == [
         "NVRM: Xid (PCI:0000:9b:00): 45, whole"
     ]
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_read_is_said_and_never_waited_for(tmp_path: Path, kind: 
         path.mkdir()
     if kind == "pipe":
         os.mkfifo(path)
-    log = kmsg.read(path, ANY_XID.match, {})
+    log = kmsg.load(path).since(ANY_XID.match, {})
     assert str(path) in log.error
     assert log.errno
 

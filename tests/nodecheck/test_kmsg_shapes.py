@@ -63,7 +63,7 @@ def test_every_shape_gives_the_same_messages(shape: str, tmp_path: Path) -> None
     """Whichever way the log was saved, the messages are those that the kernel wrote, in their order."""
     log = tmp_path / "log"
     log.write_text("".join(f"{SHAPES[shape](100.0 + n, text)}\n" for n, text in enumerate(MESSAGES)))
-    read = kmsg.read(log, ANYTHING.match, {})
+    read = kmsg.load(log).since(ANYTHING.match, {})
     assert tuple(record.text for record in read.records) == MESSAGES
 
 
@@ -106,7 +106,7 @@ def test_garbled_lines_around_it_hide_no_message(lines: list[bytes], shape: str,
     fd = os.memfd_create("log")
     try:
         os.write(fd, b"\n".join(lines) + b"\n")
-        read = kmsg.read(Path(f"/proc/self/fd/{fd}"), re.compile(r"NVRM: Xid .*the bus\.\Z").match, {})
+        read = kmsg.load(Path(f"/proc/self/fd/{fd}")).since(re.compile(r"NVRM: Xid .*the bus\.\Z").match, {})
     finally:
         os.close(fd)
     assert [record.text for record in read.records] == [XID]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ def since(context: Context, name: str) -> dict[str, Any]:
         `boot_id` of this boot, `at_s` in seconds since boot, and `kept`: what the check `name` has saved.
     """
     return {"boot_id": context.boot_id(), "at_s": counters.uptime_s(), "kept": load(context.cache_dir, name)}
+
+
+def of_this_boot(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the check has kept in this boot, from facts with those of `since`; empty where it has kept nothing."""
+    kept: Mapping[str, Any] = facts["kept"]
+    return kept if kept.get("boot_id") == facts["boot_id"] else {}
+
+
+def best(facts: Mapping[str, Any]) -> dict[str, float]:
+    """The best value of each device in this boot, from `best` of what was kept; what is no number is ignored."""
+    found = of_this_boot(facts).get("best")
+    values = found if isinstance(found, dict) else {}
+    return {name: value for name, value in values.items() if isinstance(value, (int, float))}
 
 
 def save(folder: Path, name: str, value: dict[str, Any]) -> bool:

@@ -59,21 +59,18 @@ class Choices(NamedTuple):
 
 
 def of(config: Config) -> Choices:
-    """The choices of a whole configuration."""
+    """The choices of a whole configuration.
+
+    Raises:
+        CheckError: `gpu_profiles` has a key or a value that no profile has.
+    """
     part = config.nodecheck
-    return Choices(
-        act=config.mode.value == "act",
-        enabled=part.enabled,
-        disable=tuple(part.disable),
-        deadline_s=part.deadline_s,
-        kmsg=part.kmsg,
-        root=part.root,
-        cache_dir=part.cache_dir,
-        fresh_s=part.fresh_s,
-        options=part.options,
-        nvml_library=part.nvml_library,
-        gpu_profiles=part.gpu_profiles,
-    )
+    if part.gpu_profiles:
+        from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own needs it)
+
+        profiles.validate(part.gpu_profiles)
+    same = {name: getattr(part, name) for name in Choices._fields if name not in ("act", "disable")}
+    return Choices(act=config.mode.value == "act", disable=tuple(part.disable), **same)
 
 
 def load(path: str, node: str) -> Choices:
@@ -81,7 +78,7 @@ def load(path: str, node: str) -> Choices:
 
     Raises:
         ConfigRejected: the file cannot be used, or, for root, others may write it; says file, line and key.
-        CheckError: `gpu_profiles` has a key or a value that no profile has.
+        CheckError: as `of`.
     """
     distrust(path)
     identity = state_folder.identity(path)
@@ -93,10 +90,6 @@ def load(path: str, node: str) -> Choices:
     except (OSError, state_folder.UntrustedState, TypeError, KeyError):
         pass
     made = of(read(path))
-    if made.gpu_profiles:
-        from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own needs it)
-
-        profiles.validate(made.gpu_profiles)
     kept = {"of": f"{state_folder.FORMAT}\t{path}", "identity": identity, "choices": made._asdict()}
     check_state.save(Path(made.cache_dir.replace("%n", node)), NAME, kept)
     return made

@@ -8,7 +8,7 @@ a new boot starts anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,11 +46,8 @@ def keep(counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Any]
 def growth(before: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Growth]:
     """How each counter grew since what was kept.
 
-    Args:
-        before: From `keep` in an earlier run; anything else, also from another boot, gives nothing.
-        counts: What was read now, by name.
-        boot_id: Of this boot.
-        at_s: When it was read, seconds since boot.
+    `before` is from `keep` in an earlier run; anything else, also from another boot, gives nothing. `at_s` is when
+    `counts` were read, in seconds since boot.
 
     Returns:
         Only counters that both runs have and that did not go backwards: one that did was reset meanwhile.
@@ -81,6 +78,18 @@ def grown(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> 
 def kept(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> dict[str, Any]:
     """`keep` of a probe's facts, as in `grown`."""
     return keep(facts["counts"] if counts is None else counts, facts["boot_id"], facts["at_s"])
+
+
+def remember(facts: dict[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
+    """The `remember` of a check that compares its `counts` with those of its last run."""
+    return kept(facts)
+
+
+def remember_of(
+    counts_of: Callable[[dict[str, Any]], Mapping[str, int]],
+) -> Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any] | None]:
+    """The `remember` of a check that makes its counts of its facts; where there are none, what is kept stays."""
+    return lambda facts, _: kept(facts, counts) if (counts := counts_of(facts)) else None
 
 
 def hold(before: Mapping[str, Any], now: dict[str, Any], window_s: float) -> dict[str, Any]:

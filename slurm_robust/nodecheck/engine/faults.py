@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from slurm_robust.nodecheck.engine.finding import Finding, Status
@@ -12,27 +12,31 @@ _MAX_NAMED = 4
 
 
 class Fault(NamedTuple):
-    """One fault; the fields are those of a `Finding`."""
+    """One fault; the fields are those of a `Finding`, and `gpu` is the record of the one GPU that has it."""
 
     status: Status
     reason: str
     sentence: str
     remedy: str
+    gpu: Mapping[str, Any] | None = None
 
     @classmethod
-    def warn(cls, reason: str, sentence: str, remedy: str) -> Fault:
+    def warn(cls, reason: str, sentence: str, remedy: str, gpu: Mapping[str, Any] | None = None) -> Fault:
         """One that only warns."""
-        return cls(Status.WARN, reason, sentence, remedy)
+        return cls(Status.WARN, reason, sentence, remedy, gpu)
 
     @classmethod
-    def fail(cls, reason: str, sentence: str, remedy: str) -> Fault:
+    def fail(cls, reason: str, sentence: str, remedy: str, gpu: Mapping[str, Any] | None = None) -> Fault:
         """One that makes the node unfit."""
-        return cls(Status.FAIL, reason, sentence, remedy)
+        return cls(Status.FAIL, reason, sentence, remedy, gpu)
 
     @classmethod
     def unknown(cls, reason: str, sentence: str, remedy: str) -> Fault:
         """Something that could not be checked."""
         return cls(Status.UNKNOWN, reason, sentence, remedy)
+
+
+Faults = Iterator[Fault]
 
 
 def conclude(faults: Iterable[Fault], healthy: Finding, evidence: Mapping[str, Any]) -> Finding:

@@ -32,15 +32,10 @@ def weigh(
 
     In the periodic stage a check with two or more strikes only warns until so many runs in a row had the fault, each
     within the window of the one before. A run with `unknown` changes nothing. A finding that an epilog is the first to
-    have belongs to the job that ends; later findings name that job.
+    have belongs to the job that ends (`job_id`); later findings name that job.
 
-    Args:
-        report: What the checks found.
-        kept: From this function in the last run; anything else counts as no run.
-        settings: `strikes` and `window_s` by check; a check that is not in it has one strike.
-        boot_id: Of this boot.
-        now_s: Seconds since boot.
-        job_id: The job that ends, in an epilog.
+    `kept` is from this function in the last run; anything else counts as no run. `settings` has `strikes` and
+    `window_s` by check; a check that is not in it has one strike. `now_s` is in seconds since boot.
 
     Returns:
         The report to act on, and what to keep.

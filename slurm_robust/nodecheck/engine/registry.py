@@ -43,7 +43,7 @@ class Check:
         question: What it answers, in one sentence: the first line of its module's docstring.
         reads: The files and calls it reads.
         cost: What one run costs, in words.
-        stages: Where it runs.
+        stages: Where it runs: in all stages whose list in `_NOT_IN` does not name it.
         probe: Reads facts (plain JSON values). Runs in a process of its own; may block, fail or crash.
         judge: Makes a finding of facts and options; pure.
         remember: What to keep of facts and options for the next run, or None to keep what is there; pure.
@@ -79,12 +79,13 @@ class Check:
 
     @staticmethod
     def parts_of(module_name: str) -> dict[str, Any]:
-        """The fields that the module itself provides: its name, docstring and functions."""
+        """The fields that follow from the module: its name, docstring and functions, and the stages that run it."""
         module = sys.modules[module_name]
-        parts: dict[str, Any] = {"name": module_name.rpartition(".")[2]}
-        parts["question"] = (module.__doc__ or "").partition("\n")[0]
+        name = module_name.rpartition(".")[2]
+        parts: dict[str, Any] = {"name": name, "question": (module.__doc__ or "").partition("\n")[0]}
+        parts["stages"] = tuple(stage for stage in STAGES if name not in _NOT_IN[stage])
         functions = ("probe", "judge", "remember", "valid_while")
-        return parts | {name: vars(module)[name] for name in functions if name in vars(module)}
+        return parts | {function: vars(module)[function] for function in functions if function in vars(module)}
 
     def every_option(self) -> dict[str, Option]:
         """The check's own options, and those of every check in the periodic stage."""
@@ -92,9 +93,7 @@ class Check:
             return dict(self.options)
         return {
             **self.options,
-            "strikes": Option(
-                self.strikes, "failures in a row that the periodic stage needs before one counts", "ours"
-            ),
+            "strikes": Option(self.strikes, "failures in a row from which the periodic stage counts them", "ours"),
             "window_s": Option(self.window_s, "seconds that two of these runs may be apart", "ours"),
         }
 
@@ -163,7 +162,7 @@ _NOT_IN: Mapping[str, tuple[str, ...]] = {
     "periodic": _words("gpu_inforom gpu_in_use matmul bandwidth collective"),
     "full": (),
 }
-"""Checks that a stage does not run. Their own `stages` say so too; here, so that a stage loads only what it runs."""
+"""Checks that a stage does not run; each check runs in all the others. A stage loads only the checks that it runs."""
 
 
 def checks_of(name: str) -> tuple[str, ...]:

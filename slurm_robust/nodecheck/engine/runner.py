@@ -26,12 +26,8 @@ def run(
 ) -> NodeReport:
     """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
 
-    Args:
-        checks: What `registry.select` gave.
-        context: What probes get.
-        chosen: The site's options, by check.
-        deadline_s: For each check that has none of its own.
-        progress: Called with the names that have not answered yet, whenever one has.
+    `chosen` has the site's options by check, `deadline_s` is for each check that has none of its own. `progress` is
+    called with the names that have not answered yet, whenever one has.
 
     Raises:
         CheckError: an option that does not exist or has the wrong type; nothing was run then.

@@ -5,7 +5,7 @@ A few samples are kept; the newest is compared with the oldest in the window. Pu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_robust.nodecheck.engine import counters
@@ -62,16 +62,19 @@ def keep(
     return {"samples": [*samples, counters.keep(counts, boot_id, at_s)]}
 
 
-def grown(facts: Mapping[str, Any], window_s: float, counts: Mapping[str, int] | None = None) -> dict[str, Growth]:
-    """`growth` of a probe's facts, as in `counters.grown`."""
-    now = facts["counts"] if counts is None else counts
-    return growth(facts["kept"], now, facts["boot_id"], facts["at_s"], window_s)
+def grown(facts: Mapping[str, Any], window_s: float) -> dict[str, Growth]:
+    """`growth` of a probe's `counts`, as in `counters.grown`."""
+    return growth(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], window_s)
 
 
-def kept(facts: Mapping[str, Any], window_s: float, counts: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """`keep` of a probe's facts, as in `counters.grown`."""
-    now = facts["counts"] if counts is None else counts
-    return keep(facts["kept"], now, facts["boot_id"], facts["at_s"], window_s)
+def kept(facts: Mapping[str, Any], window_s: float) -> dict[str, Any]:
+    """`keep` of a probe's `counts`, as in `counters.grown`."""
+    return keep(facts["kept"], facts["counts"], facts["boot_id"], facts["at_s"], window_s)
+
+
+def remember_for(window_s: float) -> Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]]:
+    """The `remember` of a check that compares its `counts` with those of all runs in the window."""
+    return lambda facts, _: kept(facts, window_s)
 
 
 def per_hour(growth_: Growth) -> float:

@@ -9,8 +9,11 @@ from typing import Any
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.nvml import profiles
-from slurm_robust.nodecheck.nvml.session import boot, limit_s, of
+from slurm_robust.nodecheck.nvml.session import limit_s, of
 
+NVML_LANE: dict[str, Any] = {"lane": "nvml", "deadline_s": 12.0}
+"""The fields of every check that asks NVML. A driver without persistence mode takes seconds to wake each GPU, and
+slurmd's prolog has 20 s (`SROBUST_TIMEOUT_S`)."""
 _LEAST_S = 0.5
 
 Facts = dict[str, Any]
@@ -19,10 +22,8 @@ Facts = dict[str, Any]
 def take(context: Context, *names: str, kept_as: str = "") -> Facts:
     """Read these fields of all GPUs.
 
-    Args:
-        context: The probe's.
-        names: Of `fields.READERS` and `fields.FIELD_VALUES`.
-        kept_as: The check's name where it remembers: `kept` is what it kept, `boot_id` and `at_s` say when it is now.
+    `names` are those of `fields.READERS` and `fields.FIELD_VALUES`. `kept_as` is the name of a check that remembers:
+    its facts also have those of `check_state.since`.
 
     Returns:
         state, detail, hung, system as in `Session`; stage; gpus: index, bus, minor, uuid, model, lost, profile, and of
@@ -40,7 +41,7 @@ def take(context: Context, *names: str, kept_as: str = "") -> Facts:
         "gpus": [_gpu(gpu, names, context) for gpu in session.gpus],
     }
     if kept_as:
-        facts.update(boot(context), kept=check_state.load(context.cache_dir, kept_as))
+        facts.update(check_state.since(context, kept_as))
     return facts
 
 

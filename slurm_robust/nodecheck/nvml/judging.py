@@ -4,46 +4,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from slurm_robust.nodecheck.engine.faults import Fault
 from slurm_robust.nodecheck.engine.finding import Finding, Status
 from slurm_robust.nodecheck.engine.registry import Facts, Options
+
+__all__ = [
+    "Fault",
+    "conclude_gpus",
+    "has_mig",
+    "label",
+    "needs_gpus",
+    "outliers",
+    "reported",
+    "unanswered",
+    "unreported",
+]
 
 Judge = Callable[[Facts, Options], Finding]
 
 _NOT_HERE = frozenset({"not_supported", "invalid_argument"})
 """The board has no such thing; fields that an older driver does not know come as `invalid_argument`."""
 _MAX_TEXTS = 3
-
-
-@dataclass(frozen=True)
-class GpuFault:
-    """A fault of one GPU, or (gpu None) of all of them.
-
-    Attributes:
-        status: warn or fail.
-        reason: As in a finding.
-        text: What is wrong, to be followed by ` on GPU …`.
-        remedy: As in a finding.
-        gpu: The GPU's record.
-    """
-
-    status: Status
-    reason: str
-    text: str
-    remedy: str
-    gpu: Mapping[str, Any] | None = None
-
-    @classmethod
-    def warn(cls, reason: str, text: str, remedy: str, gpu: Mapping[str, Any] | None = None) -> GpuFault:
-        """One that only warns."""
-        return cls(Status.WARN, reason, text, remedy, gpu)
-
-    @classmethod
-    def fail(cls, reason: str, text: str, remedy: str, gpu: Mapping[str, Any] | None = None) -> GpuFault:
-        """One that makes the node unfit."""
-        return cls(Status.FAIL, reason, text, remedy, gpu)
 
 
 def label(gpu: Mapping[str, Any]) -> str:
@@ -70,19 +53,21 @@ def unanswered(facts: Mapping[str, Any]) -> Finding | None:
     return None
 
 
-def reported(facts: Mapping[str, Any], name: str) -> list[tuple[Mapping[str, Any], Any]]:
+def reported(facts: Mapping[str, Any], name: str) -> list[tuple[Facts, Any]]:
     """(GPU, value) of every GPU that reports this field."""
     return [(gpu, gpu["values"][name]) for gpu in facts["gpus"] if name in gpu["values"]]
+
+
+def has_mig(gpu: Facts) -> bool:
+    """True for a GPU that is cut into MIG instances now."""
+    return bool(gpu["values"].get("mig_mode", [0])[0])
 
 
 def unreported(facts: Mapping[str, Any], name: str, what: str, *, needed: bool = True) -> Finding | None:
     """The finding where no GPU reports `name`: skip where the boards have no such thing, unknown where they should.
 
-    Args:
-        facts: From the probe.
-        name: The field without which there is nothing to judge.
-        what: The same for people ("ECC counters").
-        needed: False for what only newer drivers report: then without it the check is skipped.
+    `what` is the field's name for people ("ECC counters"). `needed` is False for what only newer drivers report: then
+    without it the check is skipped.
     """
     if reported(facts, name):
         return None
@@ -115,12 +100,12 @@ def needs_gpus(name: str = "", what: str = "", *, needed: bool = True) -> Callab
 
 
 def conclude_gpus(
-    faults: Iterable[GpuFault], passed: tuple[str, str], evidence: Mapping[str, Any] | None = None
+    faults: Iterable[Fault], passed: tuple[str, str], evidence: Mapping[str, Any] | None = None
 ) -> Finding:
     """One finding: the worst faults, those of the same text together, or that all is well.
 
     Args:
-        faults: In the order of importance.
+        faults: In the order of importance; ` on GPU …` is added to their sentences.
         passed: Reason and sentence where there are none.
         evidence: Of the finding; the GPUs with faults are added.
     """
@@ -129,15 +114,15 @@ def conclude_gpus(
         return Finding(Status.PASS, *passed, evidence=dict(evidence or {}))
     status = Status.FAIL if any(fault.status is Status.FAIL for fault in found) else Status.WARN
     worst = [fault for fault in found if fault.status is status]
-    groups: dict[str, list[GpuFault]] = {}
+    groups: dict[str, list[Fault]] = {}
     for fault in worst:
-        groups.setdefault(fault.text, []).append(fault)
+        groups.setdefault(fault.sentence, []).append(fault)
     parts = [text + _where([fault.gpu for fault in group]) for text, group in groups.items()]
     sentence = "; ".join(parts[:_MAX_TEXTS]) + (
         f"; and {len(parts) - _MAX_TEXTS} more" if len(parts) > _MAX_TEXTS else ""
     )
     hit = [
-        {"bus": fault.gpu["bus"], "uuid": fault.gpu["uuid"], "minor": fault.gpu["minor"], "what": fault.text}
+        {"bus": fault.gpu["bus"], "uuid": fault.gpu["uuid"], "minor": fault.gpu["minor"], "what": fault.sentence}
         for fault in found
         if fault.gpu is not None
     ]
@@ -153,9 +138,9 @@ def _where(gpus: Sequence[Mapping[str, Any] | None]) -> str:
     return f" on GPUs {', '.join(str(gpu['index']) for gpu in named)}"
 
 
-def outliers(readings: Sequence[tuple[Mapping[str, Any], Any]]) -> list[tuple[Mapping[str, Any], Any]]:
+def outliers(readings: Sequence[tuple[Facts, Any]]) -> list[tuple[Facts, Any]]:
     """Those that differ from most GPUs of their model; none where no value has a clear majority."""
-    by_model: dict[str, list[tuple[Mapping[str, Any], Any]]] = {}
+    by_model: dict[str, list[tuple[Facts, Any]]] = {}
     for gpu, value in readings:
         by_model.setdefault(gpu["model"], []).append((gpu, value))
     odd = []

@@ -16,34 +16,29 @@ from typing import Any
 
 from slurm_robust.nodecheck.engine.registry import CheckError
 
-KEYS: Mapping[str, tuple[type, ...]] = {
-    "nvlinks": (int,),
-    "nvlink_mbps": (int, float),
-    "pcie_generation": (int,),
-    "pcie_width": (int,),
-    "memory_mib": (int,),
-    "fabric": (bool,),
-    "coherent": (bool,),
-    "ecc": (bool,),
-    "power_w": (int,),
-    "host_to_device_gbps": (int, float),
-    "device_to_device_gbps": (int, float),
-    "bf16_tflops": (int, float),
+_Types = tuple[type, ...]
+_WHOLE: _Types = (int,)
+_NUMBER: _Types = (int, float)
+_FLAG: _Types = (bool,)
+_FIGURES: Mapping[str, tuple[_Types, str]] = {
+    "nvlinks": (_WHOLE, "NVLinks that are up when several such boards share a node"),
+    "nvlink_mbps": (_NUMBER, "speed of one link and direction in MB/s, as NVML reports it"),
+    "pcie_generation": (_WHOLE, "PCIe generation of the board"),
+    "pcie_width": (_WHOLE, "PCIe lanes of the board"),
+    "memory_mib": (_WHOLE, "the least memory in MiB that NVML reports"),
+    "fabric": (_FLAG, "true: needs Fabric Manager where a node has several"),
+    "coherent": (
+        _FLAG,
+        "true: the board's memory belongs to the kernel too, so that its use says nothing of processes",
+    ),
+    "ecc": (_FLAG, "true: ECC is on as delivered"),
+    "power_w": (_WHOLE, "power limit as delivered in W"),
+    "host_to_device_gbps": (_NUMBER, "GB/s that a copy from pinned host memory must reach (full stage)"),
+    "device_to_device_gbps": (_NUMBER, "GB/s that a copy to another GPU must reach (full stage)"),
+    "bf16_tflops": (_NUMBER, "TFLOP/s that a bfloat16 product must reach (full stage)"),
 }
-MEANING: Mapping[str, str] = {
-    "nvlinks": "NVLinks that are up when several such boards share a node",
-    "nvlink_mbps": "speed of one link and direction in MB/s, as NVML reports it",
-    "pcie_generation": "PCIe generation of the board",
-    "pcie_width": "PCIe lanes of the board",
-    "memory_mib": "the least memory in MiB that NVML reports",
-    "fabric": "true: needs Fabric Manager where a node has several",
-    "coherent": "true: the board's memory belongs to the kernel too, so that its use says nothing of processes",
-    "ecc": "true: ECC is on as delivered",
-    "power_w": "power limit as delivered in W",
-    "host_to_device_gbps": "GB/s that a copy from pinned host memory must reach (full stage)",
-    "device_to_device_gbps": "GB/s that a copy to another GPU must reach (full stage)",
-    "bf16_tflops": "TFLOP/s that a bfloat16 product must reach (full stage)",
-}
+KEYS: Mapping[str, _Types] = {key: types for key, (types, _) in _FIGURES.items()}
+MEANING: Mapping[str, str] = {key: meaning for key, (_, meaning) in _FIGURES.items()}
 
 Profile = Mapping[str, Any]
 

@@ -7,8 +7,7 @@ does not ask again. Nothing here raises: an error of a call is kept by its name 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,6 @@ from slurm_robust.nodecheck.nvml import library
 from slurm_robust.nodecheck.nvml.fields import FIELD_VALUES, READERS, Ask, field_value
 from slurm_robust.nodecheck.sources import small_files
 
-NVML_LANE: dict[str, Any] = {"lane": "nvml", "deadline_s": 12.0}
-"""The fields of every check that asks NVML. A driver without persistence mode takes seconds to wake each GPU, and
-slurmd's prolog has 20 s (`SROBUST_TIMEOUT_S`)."""
 _SHARE = 0.8
 """What the calls may take of a check's deadline; with the rest it says what it has."""
 
@@ -255,8 +251,3 @@ def task_state(stat: str) -> str:
     """The state letter of a /proc/*/stat (`D`: it sleeps in the kernel, nothing ends it); empty where there is none."""
     fields = stat.rpartition(")")[2].split()
     return fields[0] if fields and len(fields[0]) == 1 else ""
-
-
-def boot(context: Context) -> Mapping[str, Any]:
-    """Which boot, and how long it has lasted: what counters are kept with."""
-    return {"boot_id": context.boot_id(), "at_s": time.clock_gettime(time.CLOCK_BOOTTIME)}

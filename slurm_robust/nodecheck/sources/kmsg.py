@@ -175,13 +175,6 @@ def load(path: Path) -> KernelLog:
         os.close(fd)
 
 
-def read(
-    path: Path, wanted: Callable[[str], object], cursor: Mapping[str, Any], booted_at_s: float | None = None
-) -> LogReading:
-    """Read the log for one alone; arguments as `load` and `KernelLog.since` have them."""
-    return load(path).since(wanted, cursor, booted_at_s)
-
-
 def _device(fd: int) -> bytes:
     records = []
     with contextlib.suppress(BlockingIOError):

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.sources import host_names, small_files
-from slurm_robust.slurm.errors import SlurmParseError
-from slurm_robust.slurm.values import expand
 
 _PATHS = (
     "/etc/slurm/slurm.conf",
@@ -130,6 +128,9 @@ def _number(value: str) -> int:
 
 
 def _has(nodes: str, node: str) -> bool:
+    from slurm_robust.slurm.errors import SlurmParseError  # noqa: PLC0415 (only the probe's own process loads it)
+    from slurm_robust.slurm.values import expand  # noqa: PLC0415 (the same)
+
     try:
         return node in expand(nodes)
     except SlurmParseError:

@@ -59,13 +59,8 @@ def save(
 ) -> bool:
     """Write the verdict, or remove the existing one.
 
-    Args:
-        report: What these checks found, before it was weighed with earlier runs.
-        checks: Those that ran.
-        choices: What the site chose.
-        context: What they were run with.
-        config: The configuration's path, as the scripts name it.
-        log_end: From `log_position`.
+    `report` is what these checks found, before it was weighed with earlier runs; `config` the configuration's path, as
+    the scripts name it; `log_end` from `log_position`.
 
     Returns:
         True where it was written.

@@ -8,13 +8,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import NoReturn
 
 from slurm_robust import config as configuration
 from slurm_robust.config import Config, ConfigError
-from slurm_robust.nodecheck.engine import registry, runner
-from slurm_robust.nodecheck.engine.context import STAGES, Context, job_gpus_of, job_instances_of, job_of, node_name
+from slurm_robust.nodecheck.engine import choices, registry, runner
+from slurm_robust.nodecheck.engine.context import STAGES, Context, node_name
 from slurm_robust.nodecheck.engine.finding import Fitness, NodeReport, Status
 from slurm_robust.nodecheck.engine.isolate import no_progress
 
@@ -94,20 +94,12 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     if args.list:
         _list(config, as_json=args.json)
         return EXIT_FIT
-    node = node_name(env)
     saved = args.root is not None or args.kmsg is not None
-    context = Context(
-        node=node,
-        stage=args.stage,
-        root=Path(_named(args.root or chosen.root, node)),
-        kmsg=Path(_named(args.kmsg or chosen.kmsg, node)),
-        cache_dir=None if saved else Path(_named(chosen.cache_dir, node)),
-        job_id=job_of(env),
-        job_gpus=job_gpus_of(env),
-        job_instances=job_instances_of(env),
-        real_memory_mb=max(0, args.real_memory_mb),
-        nvml_library=_named(chosen.nvml_library, node),
-        gpu_profiles=_profiles(chosen.gpu_profiles),
+    usual = choices.of(config)
+    usual = usual._replace(root=args.root or usual.root, kmsg=args.kmsg or usual.kmsg)
+    context = usual.context(node_name(env), args.stage, env)
+    context = replace(
+        context, cache_dir=None if saved else context.cache_dir, real_memory_mb=max(0, args.real_memory_mb)
     )
     if args.clear_xid is not None:
         return _clear(context, args.clear_xid, config)
@@ -137,18 +129,6 @@ class _ProgressLine:
         line = f"{self.count - len(waiting)} of {self.count} checks; waiting for {names}"[:99] if waiting else ""
         sys.stderr.write(f"\r\033[K{line}")
         sys.stderr.flush()
-
-
-def _profiles(chosen: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    if chosen:
-        from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own pays for it)
-
-        profiles.validate(chosen)
-    return chosen
-
-
-def _named(path: str, node: str) -> str:
-    return path.replace("%n", node)
 
 
 def _clear(context: Context, gpu: str, config: Config) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, outliers, reported
 
 _RESET = "`nvidia-smi -rac` and `nvidia-smi -rgc` set the clocks back"
 
@@ -23,10 +22,10 @@ def judge(facts: Facts, options: Options) -> Finding:
             wanted = options["sm_mhz"] if part == "sm" and options["sm_mhz"] else defaults.get(gpu["index"], 0)
             if 0 < now < wanted:
                 text = f"{what} clock locked at {now} MHz instead of {wanted}"
-                faults.append(GpuFault.warn("clocks_low", text, _RESET, gpu))
+                faults.append(Fault.warn("clocks_low", text, _RESET, gpu))
         for gpu, most in outliers(reported(facts, f"{part}_max_mhz")):
             text = f"the highest {what} clock is {most} MHz, unlike the other GPUs'"
-            faults.append(GpuFault.warn("clocks_odd", text, "compare `nvidia-smi -q -d CLOCK` and VBIOS", gpu))
+            faults.append(Fault.warn("clocks_odd", text, "compare `nvidia-smi -q -d CLOCK` and VBIOS", gpu))
     return conclude_gpus(faults, ("clocks_free", "no clock is locked below its default"))
 
 
@@ -43,10 +42,5 @@ check = Check(
     **NVML_LANE,
     reads="NVML: application clocks, their defaults, the highest clocks",
     cost="six calls a GPU, 1–2 ms",
-    stages=STAGES,
-    options={
-        "sm_mhz": Option(
-            0, "MHz that the SM application clock must have; 0 takes the board's default", "NVIDIA: the board"
-        )
-    },
+    options={"sm_mhz": Option(0, "MHz of the SM application clock; 0: the board's default", "NVIDIA: the board")},
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, outliers, reported, unanswered, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, CheckError, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, outliers, reported, unanswered, unreported
 
 _MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 _REMEDY = "`nvidia-smi -i N -c 0` (default)"
@@ -28,14 +27,14 @@ def judge(facts: Facts, options: Options) -> Finding:
         name = _MODES.get(mode, str(mode))
         if wanted and name != wanted:
             text = f"compute mode is {name} instead of {wanted}"
-            faults.append(GpuFault.fail("compute_mode", text, "`nvidia-smi -i N -c MODE`", gpu))
+            faults.append(Fault.fail("compute_mode", text, "`nvidia-smi -i N -c MODE`", gpu))
         elif mode == 2 and not wanted:
             text = "compute mode is prohibited: no CUDA program starts"
-            faults.append(GpuFault.fail("compute_prohibited", text, _REMEDY, gpu))
+            faults.append(Fault.fail("compute_prohibited", text, _REMEDY, gpu))
     if not faults:
         for gpu, mode in outliers(told):
             text = f"compute mode is {_MODES.get(mode, mode)}, unlike the other GPUs'"
-            faults.append(GpuFault.warn("compute_odd", text, _REMEDY, gpu))
+            faults.append(Fault.warn("compute_odd", text, _REMEDY, gpu))
     names = sorted({_MODES.get(mode, str(mode)) for _, mode in told})
     return conclude_gpus(faults, ("compute_mode_fits", f"compute mode is {' and '.join(names)}"))
 
@@ -46,12 +45,7 @@ check = Check(
     **NVML_LANE,
     reads="NVML: compute mode",
     cost="one call a GPU, under 1 ms",
-    stages=STAGES,
     options={
-        "mode": Option(
-            "",
-            "mode that every GPU must have: default, exclusive_process, exclusive_thread; empty does not say",
-            "ours",
-        )
+        "mode": Option("", "mode of every GPU: default, exclusive_process or exclusive_thread; empty: any", "ours")
     },
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import os
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import pci, slurm_conf, small_files
 
 _REMEDY = "drain; look for the missing GPU in `lspci -d 10de:` and the kernel log; power-cycle"
@@ -92,16 +92,13 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/driver/nvidia, /sys/bus/pci/devices/*/{vendor,class}, /dev/nvidia*, SLURM_JOB_GPUS, slurm.conf",
     cost="a few hundred small reads, 1–5 ms",
-    stages=STAGES,
     lane="files",
     options={
         "expected": Option(
             0,
             "GPUs the node must have; 0 takes Gres of slurm.conf, which only warns, and not in prolog and epilog",
-            "ours: only the site knows its nodes",
+            "ours: only the site knows",
         ),
-        "device_glob": Option(
-            _DEFAULT_GLOB, "device files to count; `%n` is the node's name", "NVIDIA's driver names its devices so"
-        ),
+        "device_glob": Option(_DEFAULT_GLOB, "device files to count; `%n` is the node's name", "NVIDIA's own names"),
     },
 )

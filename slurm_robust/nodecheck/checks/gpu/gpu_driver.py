@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import streaks
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, unanswered
-from slurm_robust.nodecheck.nvml.session import ERRORS, LOST, NVML_LANE
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, unanswered
+from slurm_robust.nodecheck.nvml.session import ERRORS, LOST
 
 _OPENING = frozenset({"nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"})
 _HUNG = "hung"
@@ -35,7 +33,7 @@ def _hung_finding(facts: Facts, options: Options) -> Finding:
 
     Before a job no second look is due: there a call that sleeps in the kernel and can be no GPU's waking fails at once.
     """
-    hung: Mapping[str, Any] = facts["hung"]
+    hung: Facts = facts["hung"]
     where = "" if hung["gpu"] is None else f" of GPU {hung['gpu']}"
     sentence = f"the driver hangs: {hung['call']}{where} did not return within {hung['after_s']:g} s"
     before_s = streaks.lasted(facts, _HUNG)
@@ -59,15 +57,15 @@ def judge(facts: Facts, options: Options) -> Finding:
         return Finding.fail("gpu_lost", f"NVML does not start: {_WORDS[facts['state']]}", _REMEDY)
     if (nothing := unanswered(facts)) is not None:
         return nothing
-    lost = [GpuFault.fail("gpu_lost", _WORDS[gpu["lost"]], _REMEDY, gpu) for gpu in facts["gpus"] if gpu["lost"]]
+    lost = [Fault.fail("gpu_lost", _WORDS[gpu["lost"]], _REMEDY, gpu) for gpu in facts["gpus"] if gpu["lost"]]
     faults = [
-        GpuFault.warn("gpu_silent", f"does not answer ({', '.join(errors)})", _REMEDY, gpu)
+        Fault.warn("gpu_silent", f"does not answer ({', '.join(errors)})", _REMEDY, gpu)
         for gpu in facts["gpus"]
         if not gpu["lost"] and (errors := sorted(_UNREADABLE & set(gpu["errors"].values())))
     ]
     denied = [gpu for gpu in facts["gpus"] if "no_permission" in gpu["errors"].values()]
     if denied and not lost:
-        sentence = f"{len(denied)} of {len(facts['gpus'])} GPUs may not be looked at by this user"
+        sentence = f"{len(denied)} of {len(facts['gpus'])} GPUs may not be read by this user"
         return Finding.unknown("no_permission", sentence, "run it as root, outside the job's cgroup")
     version = facts["system"].get("driver", "?")
     passed = ("gpus_answer", f"{len(facts['gpus'])} GPUs answer (driver {version})")
@@ -81,10 +79,9 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 check = Check(
     **Check.parts_of(__name__),
-    **NVML_LANE,
+    **nvml.NVML_LANE,
     reads="NVML: start, count, a handle, the temperature and the performance state of every GPU",
     cost="loading NVML, 20–60 ms; seconds where no persistence mode keeps the GPUs awake",
-    stages=STAGES,
     invalidating_words=("fallen off the bus", "nitAdapter failed", "rm_init_adapter failed"),
     options={
         "hung_s": Option(

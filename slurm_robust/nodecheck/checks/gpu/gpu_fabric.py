@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, reported
 from slurm_robust.nodecheck.sources import small_files
 
 _MANAGER = "nv-fabricmanage"
@@ -33,10 +31,7 @@ _MISSING = {
 def probe(context: Context, options: Options) -> Facts:
     """What the GPUs say of the fabric, whether there are switches, and whether their manager runs."""
     facts = nvml.take(context, "fabric", kept_as=check.name)
-    try:
-        switches = len(list(context.path(_SWITCHES).iterdir()))
-    except OSError:
-        switches = 0
+    switches = len(small_files.names(context.path(_SWITCHES)))
     pid = _manager(context) if switches else ""
     on_host = small_files.read_text(context.path("/proc/2/comm"), 32).strip() == "kthreadd"
     return {**facts, "switches": switches, "manager": bool(pid), "pid": pid, "on_host": on_host}
@@ -70,13 +65,13 @@ def judge(facts: Facts, options: Options) -> Finding:
         joined = bool(told)
         text = f"nvidia-fabricmanager does not run on a node with {facts['switches']} NVSwitches"
         status = Status.WARN if joined or not options["manager_needed"] else Status.FAIL
-        faults.append(GpuFault(status, "no_fabric_manager", text, _REMEDY))
+        faults.append(Fault(status, "no_fabric_manager", text, _REMEDY))
     text = f"{len(told)} GPUs have joined the fabric" if told else "Fabric Manager runs"
     states = {gpu["bus"]: fabric for gpu, fabric in told}
     return conclude_gpus(faults, ("fabric_joined", text), {"fabric": states, "switches": facts["switches"]})
 
 
-def _not_joined(facts: Facts, told: list[tuple[Mapping[str, Any], dict[str, int]]], options: Options) -> list[GpuFault]:
+def _not_joined(facts: Facts, told: list[tuple[Facts, dict[str, int]]], options: Options) -> list[Fault]:
     """A fabric that starts has time; one that never began, or ended with an error, has not.
 
     Boards of the same name are built without switches too, four to a node, and in virtual machines the fabric is the
@@ -92,36 +87,36 @@ def _not_joined(facts: Facts, told: list[tuple[Mapping[str, Any], dict[str, int]
     for gpu, fabric in told:
         if fabric["state"] == 3 and fabric["status"]:
             text = f"joining the fabric failed (NVML error {fabric['status']})"
-            faults.append(GpuFault(fail, "fabric_failed", text, _REMEDY, gpu))
+            faults.append(Fault(fail, "fabric_failed", text, _REMEDY, gpu))
         elif fabric["state"] == 1:
             text = "has not joined the fabric: is Fabric Manager running?"
-            faults.append(GpuFault(fail if lasts else Status.WARN, "fabric_not_started", text, _REMEDY, gpu))
+            faults.append(Fault(fail if lasts else Status.WARN, "fabric_not_started", text, _REMEDY, gpu))
         elif fabric["state"] == 2:
             text = "is joining the fabric"
             slow = before_s >= options["start_s"]
-            faults.append(GpuFault(fail if slow else Status.WARN, "fabric_starting", text, _REMEDY, gpu))
+            faults.append(Fault(fail if slow else Status.WARN, "fabric_starting", text, _REMEDY, gpu))
     return faults
 
 
-def _ill(gpu: Mapping[str, Any], fabric: Mapping[str, int]) -> list[GpuFault]:
+def _ill(gpu: Facts, fabric: Mapping[str, int]) -> list[Fault]:
     """What the health mask says; in each of its fields 0 is `not supported`."""
     mask = fabric.get("health", 0)
     remedy = "look at nvidia-fabricmanager's log and `nvidia-smi -q`; reset all GPUs, repair if it stays"
     faults = []
     if mask & 0x3 == 1:
-        faults.append(GpuFault.warn("fabric_degraded", "the fabric's bandwidth is degraded", remedy, gpu))
+        faults.append(Fault.warn("fabric_degraded", "the fabric's bandwidth is degraded", remedy, gpu))
     if mask >> 4 & 0x3 == 1:
-        faults.append(GpuFault.fail("fabric_unhealthy", "its route through the fabric is unhealthy", remedy, gpu))
+        faults.append(Fault.fail("fabric_unhealthy", "its route through the fabric is unhealthy", remedy, gpu))
     elif mask >> 2 & 0x3 == 1:
-        faults.append(GpuFault.warn("fabric_recovering", "its route through the fabric recovers", remedy, gpu))
+        faults.append(Fault.warn("fabric_recovering", "its route through the fabric recovers", remedy, gpu))
     if mask >> 6 & 0x3 == 1:
-        faults.append(GpuFault.warn("fabric_timeout", "accesses over the fabric time out", remedy, gpu))
+        faults.append(Fault.warn("fabric_timeout", "accesses over the fabric time out", remedy, gpu))
     wrong = mask >> 8 & 0xF
     if wrong > 1:
         text = f"the fabric is configured wrongly: {_MISSING.get(wrong, f'reason {wrong}')}"
-        faults.append(GpuFault.warn("fabric_configuration", text, remedy, gpu))
+        faults.append(Fault.warn("fabric_configuration", text, remedy, gpu))
     if fabric.get("summary") == 2 and not faults:
-        faults.append(GpuFault.warn("fabric_unwell", "the fabric calls it unhealthy", remedy, gpu))
+        faults.append(Fault.warn("fabric_unwell", "the fabric calls it unhealthy", remedy, gpu))
     return faults
 
 
@@ -140,15 +135,12 @@ def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 
 check = Check(
     **Check.parts_of(__name__),
-    **NVML_LANE,
+    **nvml.NVML_LANE,
     reads="NVML: fabric state and health; /proc/driver/nvidia-nvswitch/devices, /proc/*/comm where there are switches",
     cost="one call a GPU, 1–2 ms; a small read a process on boards with NVSwitches",
-    stages=STAGES,
     options={
         "start_s": Option(300.0, "seconds of joining after which it fails", "ours: eight GPUs join within a minute"),
-        "boot_s": Option(
-            600.0, "seconds after boot from which a GPU that never began fails", "ours: services are up by then"
-        ),
+        "boot_s": Option(600.0, "s after boot when a GPU that never began fails", "ours: services are up by then"),
         "manager_needed": Option(
             True,
             "false: its absence only warns",

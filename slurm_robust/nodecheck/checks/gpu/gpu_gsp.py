@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, outliers, reported, unanswered, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, CheckError, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, outliers, reported, unanswered, unreported
 
 _MODES = {"on": 1, "off": 0}
 _REMEDY = "see NVreg_EnableGpuFirmware in /proc/driver/nvidia/params; reboot"
@@ -27,16 +26,16 @@ def judge(facts: Facts, options: Options) -> Finding:
     for gpu, on in modes:
         if wanted and on != _MODES[wanted]:
             text = f"GSP firmware is {'on' if on else 'off'} instead of {wanted}"
-            faults.append(GpuFault.warn("gsp_mode", text, _REMEDY, gpu))
+            faults.append(Fault.warn("gsp_mode", text, _REMEDY, gpu))
     for gpu, on in [] if wanted else outliers(modes):
         text = f"GSP firmware is {'on' if on else 'off'}, unlike on the other GPUs"
-        faults.append(GpuFault.warn("gsp_odd", text, _REMEDY, gpu))
+        faults.append(Fault.warn("gsp_odd", text, _REMEDY, gpu))
     driver = facts["system"].get("driver", "")
     running = {gpu["index"] for gpu, on in modes if on}
     for gpu, version in reported(facts, "gsp_version"):
         if gpu["index"] in running and driver and version and version != driver:
             text = f"GSP firmware {version} under driver {driver}"
-            faults.append(GpuFault.warn("gsp_version", text, "reboot, so that the driver loads its own", gpu))
+            faults.append(Fault.warn("gsp_version", text, "reboot, so that the driver loads its own", gpu))
     return conclude_gpus(faults, ("gsp_fits", f"GSP firmware is on for {len(running)} of {len(modes)} GPUs"))
 
 
@@ -46,6 +45,5 @@ check = Check(
     **NVML_LANE,
     reads="NVML: GSP firmware mode and version",
     cost="two calls a GPU, under 1 ms",
-    stages=STAGES,
     options={"mode": Option("", "`on` or `off` for every GPU; empty: all GPUs of a model the same", "ours")},
 )

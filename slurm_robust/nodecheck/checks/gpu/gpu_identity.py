@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml import profiles
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, outliers, reported, unanswered
-from slurm_robust.nodecheck.nvml.session import NVML_LANE, limit_s, of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, has_mig, outliers, reported, unanswered
+from slurm_robust.nodecheck.nvml.session import limit_s, of
+from slurm_robust.nodecheck.sources import small_files
 
 _BY_SLURMD = ("prolog", "epilog", "periodic")
 """Stages that run outside any job's cgroup, and so see all GPUs."""
@@ -21,11 +20,7 @@ _MISSING = "drain; look for it in `lspci -d 10de:` and `dmesg | grep NVRM`; powe
 def probe(context: Context, options: Options) -> Facts:
     """Who the GPUs are, and how many the driver and the job have."""
     facts = nvml.take(context, "memory", "mig_mode", kept_as=check.name)
-    bound = context.path("/proc/driver/nvidia/gpus")
-    try:
-        in_driver = sorted(entry.name for entry in bound.iterdir())
-    except OSError:
-        in_driver = []
+    in_driver = small_files.names(context.path("/proc/driver/nvidia/gpus"))
     missing = of(context).unknown(context.job_instances, limit_s(context) / 4)
     return {**facts, "in_driver": in_driver, "job_gpus": list(context.job_gpus), "job_instances_missing": missing}
 
@@ -44,15 +39,15 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude_gpus([*fails, *_changes(facts)], passed, {"known": told, "job_gpus": facts["job_gpus"]})
 
 
-def _job(facts: Facts) -> list[GpuFault]:
+def _job(facts: Facts) -> list[Fault]:
     """GPUs of the job that are not there; ids beyond NVML's own are none of its minors, and say nothing."""
     gpus = facts["gpus"]
     if facts["job_instances_missing"] and facts["stage"] == "prolog":
         text = f"the job was given {facts['job_instances_missing'][0]}, which the driver does not have"
         remedy = "compare `nvidia-smi -L` with gres.conf; make the instances anew, then `systemctl restart slurmd`"
-        return [GpuFault.fail("job_instance_missing", text, remedy)]
+        return [Fault.fail("job_instance_missing", text, remedy)]
     minors = {gpu["minor"] for gpu in gpus if gpu["minor"] is not None and not gpu["lost"]}
-    if any(gpu["values"].get("mig_mode", [0])[0] for gpu in gpus) or facts["stage"] not in _BY_SLURMD:
+    if any(has_mig(gpu) for gpu in gpus) or facts["stage"] not in _BY_SLURMD:
         return []
     if len(minors) != len([gpu for gpu in gpus if not gpu["lost"]]):
         return []
@@ -60,27 +55,27 @@ def _job(facts: Facts) -> list[GpuFault]:
     wanted = facts["job_gpus"]
     if len(wanted) > len(minors):
         text = f"the job was given {len(wanted)} GPUs, {len(minors)} answer"
-        return [GpuFault.fail("job_gpu_missing", text, _MISSING)]
+        return [Fault.fail("job_gpu_missing", text, _MISSING)]
     absent = sorted(set(wanted) - minors)
     if absent:
         text = f"the job was given GPU {', '.join(map(str, absent))}, which the driver does not have by that number"
-        return [GpuFault.warn("job_gpu_unknown", text, "compare gres.conf with /dev/nvidia* and `nvidia-smi -L`")]
+        return [Fault.warn("job_gpu_unknown", text, "compare gres.conf with /dev/nvidia* and `nvidia-smi -L`")]
     return []
 
 
-def _models(gpus: list[dict[str, Any]], options: Options) -> list[GpuFault]:
+def _models(gpus: list[Facts], options: Options) -> list[Fault]:
     if not options["model"]:
         return []
     wanted = profiles.plain(options["model"])
     remedy = "correct nodecheck.options.gpu_identity.model, or take the node out"
     return [
-        GpuFault.fail("wrong_model", f"{profiles.plain(gpu['model'])} instead of {wanted}", remedy, gpu)
+        Fault.fail("wrong_model", f"{profiles.plain(gpu['model'])} instead of {wanted}", remedy, gpu)
         for gpu in gpus
         if gpu["model"] and profiles.plain(gpu["model"]) != wanted
     ]
 
 
-def _memory(facts: Facts) -> list[GpuFault]:
+def _memory(facts: Facts) -> list[Fault]:
     """Memory that is not there; a virtual GPU has another name, and so no profile."""
     faults = []
     told = [(gpu, memory["total"] >> 20) for gpu, memory in reported(facts, "memory")]
@@ -88,16 +83,16 @@ def _memory(facts: Facts) -> list[GpuFault]:
         least = gpu["profile"].get("memory_mib", 0)
         if 0 < total_mib < least * _ALMOST:
             text = f"{total_mib} MiB of memory instead of {least} or more"
-            faults.append(GpuFault.fail("memory_missing", text, "drain and have the GPU looked at", gpu))
+            faults.append(Fault.fail("memory_missing", text, "drain and have the GPU looked at", gpu))
     if not faults:
         rounded = [(gpu, round(total_mib / 1024)) for gpu, total_mib in told]
         for gpu, gib in outliers(rounded):
             text = f"{gib} GiB of memory, unlike the other GPUs"
-            faults.append(GpuFault.warn("memory_odd", text, "compare `nvidia-smi -q -d MEMORY`", gpu))
+            faults.append(Fault.warn("memory_odd", text, "compare `nvidia-smi -q -d MEMORY`", gpu))
     return faults
 
 
-def _changes(facts: Facts) -> list[GpuFault]:
+def _changes(facts: Facts) -> list[Fault]:
     faults = []
     here = {gpu["uuid"] for gpu in facts["gpus"] if gpu["uuid"]}
     unnamed = any(not gpu["uuid"] for gpu in facts["gpus"])
@@ -106,13 +101,13 @@ def _changes(facts: Facts) -> list[GpuFault]:
         for uuid in sorted(set(known) - here)[:3]:
             text = f"GPU {uuid} ({known[uuid]}) was here before and is gone"
             remedy = f"{_MISSING}; if it was taken out, remove gpu_identity.json from nodecheck.cache_dir"
-            faults.append(GpuFault.warn("gpu_gone", text, remedy))
+            faults.append(Fault.warn("gpu_gone", text, remedy))
     uuids = [gpu["uuid"] for gpu in facts["gpus"] if gpu["uuid"]]
     if len(uuids) != len(here):
-        faults.append(GpuFault.warn("same_uuid", "two GPUs have the same UUID", "run `nvidia-smi -L`"))
+        faults.append(Fault.warn("same_uuid", "two GPUs have the same UUID", "run `nvidia-smi -L`"))
     if facts["stage"] in _BY_SLURMD and len(facts["in_driver"]) > len(facts["gpus"]):
         text = f"the driver has {len(facts['in_driver'])} GPUs, NVML shows {len(facts['gpus'])}"
-        faults.append(GpuFault.warn("gpu_hidden", text, "read `dmesg | grep NVRM`; drained in `nvidia-smi drain -q`?"))
+        faults.append(Fault.warn("gpu_hidden", text, "read `dmesg | grep NVRM`; drained in `nvidia-smi drain -q`?"))
     return faults
 
 
@@ -128,19 +123,14 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """The job that starts may be given more than this one, and than NVML shows."""
-    mig = any(gpu["values"].get("mig_mode", [0])[0] for gpu in facts["gpus"])
+    mig = any(has_mig(gpu) for gpu in facts["gpus"])
     return [("gpus", str(len(facts["gpus"])))] if facts["gpus"] and not mig else []
 
 
 check = Check(
     **Check.parts_of(__name__),
-    **NVML_LANE,
+    **nvml.NVML_LANE,
     reads="NVML: UUID, PCI name, minor, product name, memory; /proc/driver/nvidia/gpus; the job's GPUs by slurmd",
     cost="six calls a GPU, 1–3 ms",
-    stages=STAGES,
-    options={
-        "model": Option(
-            "", "product name that every GPU must have; empty does not say", "ours: only the site knows its nodes"
-        )
-    },
+    options={"model": Option("", "product name that every GPU must have; empty: any", "ours: only the site knows")},
 )

@@ -6,12 +6,11 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE, of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, has_mig, needs_gpus, reported
+from slurm_robust.nodecheck.nvml.session import of
 from slurm_robust.nodecheck.sources import small_files
 
 _STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
@@ -35,7 +34,7 @@ def _live_jobs(context: Context) -> list[int]:
     return sorted(jobs)
 
 
-def process(context: Context, pid: int) -> dict[str, Any]:
+def process(context: Context, pid: int) -> Facts:
     """A process's name, and its job by its control group, or by its environment where Slurm uses no such groups."""
     folder = context.path("/proc") / str(pid)
     job = _JOB_OF_CGROUP.search(small_files.read_text(folder / "cgroup", 4096))
@@ -96,12 +95,12 @@ def judge(facts: Facts, options: Options) -> Finding:
         memory = used.get(gpu["index"], {})
         if left:
             text = f"still in use by {', '.join(_told(one) for one in left[:3])}"
-            faults.append(GpuFault.warn("gpu_in_use", text, "end these processes; reboot if they do not end", gpu))
+            faults.append(Fault.warn("gpu_in_use", text, "end these processes; reboot if they do not end", gpu))
         elif _share(memory) > options["held_share"] and not (held or others or _special(gpu) or _drawn_on(gpu)):
             text = f"{memory['used'] >> 20} MiB of memory are held by no process"
             sure = facts["root"] and facts["stage"] == "prolog" and gpu["minor"] in facts["job_gpus"]
             remedy = "`fuser -v /dev/nvidia*`; reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot"
-            faults.append(GpuFault(Status.FAIL if sure else Status.WARN, "memory_held", text, remedy, gpu))
+            faults.append(Fault(Status.FAIL if sure else Status.WARN, "memory_held", text, remedy, gpu))
     mib = {gpu["bus"]: used[gpu["index"]]["used"] >> 20 for gpu in judged if gpu["index"] in used}
     told = [facts["processes"][pid] for pid in facts["processes"]][:20]
     return conclude_gpus(faults, ("gpus_free", f"{len(judged)} GPUs are free"), {"used_mib": mib, "processes": told})
@@ -112,14 +111,14 @@ def _share(memory: Mapping[str, int]) -> float:
     return memory["used"] / (memory["total"] or 1) if "reserved" in memory else 0.0
 
 
-def _drawn_on(gpu: Mapping[str, Any]) -> bool:
+def _drawn_on(gpu: Facts) -> bool:
     """Some desktop, renderer or client of MPS holds memory there."""
     return bool(gpu["values"].get("other_processes", 0))
 
 
-def _special(gpu: Mapping[str, Any]) -> bool:
+def _special(gpu: Facts) -> bool:
     """Used memory says nothing of processes there."""
-    return bool(gpu["values"].get("mig_mode", [0])[0] or gpu["profile"].get("coherent"))
+    return bool(has_mig(gpu) or gpu["profile"].get("coherent"))
 
 
 def _excused(process: Facts, others: list[int], facts: Facts) -> bool:
@@ -146,16 +145,13 @@ def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 
 check = Check(
     **Check.parts_of(__name__),
-    **NVML_LANE,
+    **nvml.NVML_LANE,
     reads="NVML: processes and used memory; /proc/PID/{comm,cgroup,environ,cmdline}; SLURM_JOB_GPUS",
     cost="four calls a GPU, 1–5 ms; up to 4 s more for a GPU that seems in use",
-    stages=("prolog", "epilog", "full"),
     if_not_run=(("most", _USERS, "0"),),
     options={
         "held_share": Option(
-            0.1,
-            "share of a GPU's memory above which memory without a process counts",
-            "ours: a job that fills its GPUs ends by it",
+            0.1, "share of a GPU's memory above which it counts as held", "ours: a job that fills its GPUs ends by it"
         )
     },
 )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, reported, unreported
 
 _REMEDY = "reset the GPU; if `nvidia-smi -q` still warns of its InfoROM, have it repaired"
 
@@ -14,7 +13,7 @@ _REMEDY = "reset the GPU; if `nvidia-smi -q` still warns of its InfoROM, have it
 def judge(facts: Facts, options: Options) -> Finding:
     """Warns: the GPU computes rightly without, but no longer knows its retired memory and errors."""
     corrupted = [gpu for gpu in facts["gpus"] if "corrupted_inforom" in gpu["errors"].values()]
-    faults = [GpuFault.warn("inforom_corrupted", "the InfoROM is corrupted", _REMEDY, gpu) for gpu in corrupted]
+    faults = [Fault.warn("inforom_corrupted", "the InfoROM is corrupted", _REMEDY, gpu) for gpu in corrupted]
     if not faults and (nothing := unreported(facts, "inforom_valid", "InfoROM", needed=False)) is not None:
         return nothing
     return conclude_gpus(faults, ("inforom_valid", f"{len(reported(facts, 'inforom_valid'))} InfoROMs are valid"))
@@ -26,5 +25,4 @@ check = Check(
     **NVML_LANE,
     reads="NVML: reads the InfoROM from flash and verifies its checksums",
     cost="one read of flash a GPU, 10–100 ms: too slow beside a job's start",
-    stages=("full",),
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, reported, unanswered, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, CheckError, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, reported, unanswered, unreported
 
 _MODES = {"on": 1, "off": 0}
 
@@ -26,10 +25,10 @@ def judge(facts: Facts, options: Options) -> Finding:
     for gpu, (now, pending) in told:
         if wanted is not None and now != wanted:
             text = f"MIG is {'on' if now else 'off'} instead of {options['mode']}"
-            faults.append(GpuFault.fail("mig_mode", text, f"`nvidia-smi -i N -mig {wanted}`, then reset it", gpu))
+            faults.append(Fault.fail("mig_mode", text, f"`nvidia-smi -i N -mig {wanted}`, then reset it", gpu))
         elif now != pending:
             text = f"MIG goes {'on' if pending else 'off'} at the next reset"
-            faults.append(GpuFault.warn("mig_pending", text, "reset the GPU when the node is idle", gpu))
+            faults.append(Fault.warn("mig_pending", text, "reset the GPU when the node is idle", gpu))
     partitioned = sum(1 for _, (now, _) in told if now)
     return conclude_gpus(faults, ("mig_fits", f"MIG is on for {partitioned} of {len(told)} GPUs"))
 
@@ -40,6 +39,5 @@ check = Check(
     **NVML_LANE,
     reads="NVML: MIG mode now and after the next reset",
     cost="one call a GPU, under 1 ms",
-    stages=STAGES,
-    options={"mode": Option("", "`on` or `off` for every GPU; empty does not say", "ours: a site may mix them")},
+    options={"mode": Option("", "`on` or `off` for every GPU; empty: any", "ours: a site may mix them")},
 )

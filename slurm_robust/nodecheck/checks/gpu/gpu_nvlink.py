@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.fields import C2C_STATES
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, has_mig, needs_gpus, reported, unreported
 
 _REMEDY = "drain; `nvidia-smi nvlink -s -i N`; restart Fabric Manager, reset all GPUs; repair if it stays"
 
@@ -29,7 +28,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     up = {
         gpu["index"]: sum(1 for state in states if state == 1)
         for gpu, states in reported(facts, "nvlink_states")
-        if not gpu["values"].get("mig_mode", [0])[0]
+        if not has_mig(gpu)
     }
     faults = _down(facts, up, options) if len(facts["gpus"]) > 1 else []
     faults += _slow(facts, up)
@@ -40,7 +39,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude_gpus([*faults, *chips], passed, {"up": up})
 
 
-def _down(facts: Facts, up: Mapping[int, int], options: Options) -> list[GpuFault]:
+def _down(facts: Facts, up: Mapping[int, int], options: Options) -> list[Fault]:
     faults = []
     wanted = options["expected"]
     for gpu in facts["gpus"]:
@@ -54,26 +53,26 @@ def _down(facts: Facts, up: Mapping[int, int], options: Options) -> list[GpuFaul
         text = f"{mine} of {max(best, full if wanted < 0 else wanted)} NVLinks are up"
         if wanted >= 0:
             if mine < wanted:
-                faults.append(GpuFault.fail("nvlink_down", text, _REMEDY, gpu))
+                faults.append(Fault.fail("nvlink_down", text, _REMEDY, gpu))
         elif mine < best:
             status = Status.FAIL if full and mine < full else Status.WARN
-            faults.append(GpuFault(status, "nvlink_down", text, _REMEDY, gpu))
+            faults.append(Fault(status, "nvlink_down", text, _REMEDY, gpu))
         elif 0 < mine < full:
-            faults.append(GpuFault.warn("nvlinks_few", text, _REMEDY, gpu))
+            faults.append(Fault.warn("nvlinks_few", text, _REMEDY, gpu))
     return faults
 
 
-def _slow(facts: Facts, up: Mapping[int, int]) -> list[GpuFault]:
+def _slow(facts: Facts, up: Mapping[int, int]) -> list[Fault]:
     faults = []
     for gpu, speed in reported(facts, "nvlink_speed_mbps"):
         full = gpu["profile"].get("nvlink_mbps", 0)
         if up.get(gpu["index"]) and 0 < speed < full * 0.95:
             text = f"NVLinks run at {speed / 1000:g} GB/s instead of {full / 1000:g}"
-            faults.append(GpuFault.warn("nvlink_slow", text, _REMEDY, gpu))
+            faults.append(Fault.warn("nvlink_slow", text, _REMEDY, gpu))
     return faults
 
 
-def _chip_links(facts: Facts) -> list[GpuFault]:
+def _chip_links(facts: Facts) -> list[Fault]:
     """Links between Grace and Hopper or Blackwell that are down."""
     faults = []
     for gpu, count in reported(facts, "c2c_count"):
@@ -82,7 +81,7 @@ def _chip_links(facts: Facts) -> list[GpuFault]:
         if down and any(state == 1 for state in states):
             text = f"{down} of {count} chip-to-chip links are down"
             remedy = "drain; `nvidia-smi c2c -s`; reboot, repair if it stays"
-            faults.append(GpuFault.warn("c2c_down", text, remedy, gpu))
+            faults.append(Fault.warn("c2c_down", text, remedy, gpu))
     return faults
 
 
@@ -92,12 +91,9 @@ check = Check(
     **NVML_LANE,
     reads="NVML: state of every link, their speed, chip-to-chip links; the GPU's profile",
     cost="up to 20 calls a GPU, 2–10 ms",
-    stages=STAGES,
     options={
         "expected": Option(
-            -1,
-            "links that must be up on each GPU; -1 takes the profile and the other GPUs",
-            "NVIDIA's data sheets, by model",
+            -1, "links that must be up on each GPU; -1: by profile and other GPUs", "NVIDIA's data sheets, by model"
         )
     },
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import counters
-from slurm_robust.nodecheck.nvml.facts import probe_of
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
 from slurm_robust.nodecheck.nvml.fields import LINK_COUNTERS
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus
 
 _TOTALS = {
     "nvlink_recoveries": "recoveries",
@@ -44,7 +43,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         if errors - {"not_supported", "invalid_argument", "function_not_found"} and not any(
             g["lost"] for g in facts["gpus"]
         ):
-            sentence = f"NVML does not tell NVLink counters: {', '.join(sorted(errors))}"
+            sentence = f"NVML does not report NVLink counters: {', '.join(sorted(errors))}"
             return Finding.unknown("not_told", sentence, "run `nvidia-smi nvlink -e`")
         return Finding.skip("not_supported", "the GPUs have no NVLink counters")
     grown = counters.grown(facts, counts)
@@ -60,32 +59,24 @@ def judge(facts: Facts, options: Options) -> Finding:
                 seen = grown.get(key)
                 if seen and seen.delta >= options["least"] and seen.per_hour > limit:
                     text = f"{seen.delta} NVLink {_WORDS[kind]} in {max(1, round(seen.window_s / 60))} min"
-                    faults.append(GpuFault.warn(f"nvlink_{kind}", text, _REMEDY, gpu))
+                    faults.append(Fault.warn(f"nvlink_{kind}", text, _REMEDY, gpu))
                     break
     nonzero = {key: count for key, count in counts.items() if count}
     return conclude_gpus(faults, ("nvlinks_quiet", "NVLink errors do not grow"), {"counts": nonzero})
 
 
-def remember(facts: Facts, options: Options) -> Facts | None:
-    """The counters."""
-    counts = _counts(facts)
-    return counters.kept(facts, counts) if counts else None
-
-
+remember = counters.remember_of(_counts)
 probe = probe_of(*_TOTALS, *LINK_COUNTERS, kept_as="gpu_nvlink_errors")
 check = Check(
     **Check.parts_of(__name__),
     **NVML_LANE,
     reads="NVML: replay, recovery and CRC counters, of the board or of every link",
     cost="one batch of 58 fields a GPU, 2–20 ms",
-    stages=("epilog", "periodic", "full"),
     options={
         "recoveries_per_hour": Option(
             1.0, "recoveries an hour above which it warns", "NVIDIA's DCGM takes a single one for a fault; ours: a rate"
         ),
-        "replays_per_hour": Option(
-            1000.0, "replays an hour above which it warns", "ours: replayed traffic is not lost"
-        ),
+        "replays_per_hour": Option(1000.0, "replays an hour above which it warns", "ours: replays lose nothing"),
         "crc_per_second": Option(100.0, "CRC errors a second above which it warns", "NVIDIA's DCGM: its limit"),
         "least": Option(3, "events since the last run below which no rate is judged", "ours: one event proves nothing"),
     },

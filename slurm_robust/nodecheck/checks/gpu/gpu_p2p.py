@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import pci, small_files
@@ -23,7 +22,7 @@ def _bridges(gpu: Path) -> list[Path]:
 
 def probe(context: Context, options: Options) -> Facts:
     """The switch ports above each GPU, and whether they send what passes between cards up to the processor."""
-    ports: dict[str, dict[str, Any]] = {}
+    ports: dict[str, Facts] = {}
     gpus = 0
     if context.path("/proc/driver/nvidia/version").exists():
         for device in pci.gpus(context):
@@ -66,11 +65,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{vendor,class}, the config space of the ports above each GPU (root only)",
     cost="one read a device and a port, 1–5 ms",
-    stages=("periodic", "full"),
     lane="files",
-    options={
-        "wanted_off": Option(
-            True, "warn where ACS redirects peer traffic", "NCCL's troubleshooting guide: disable ACS on bare metal"
-        )
-    },
+    options={"wanted_off": Option(True, "warn where ACS redirects peer traffic", "NCCL's guide: no ACS on bare metal")},
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, reported
 
 _RESET = "drain when idle and reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot"
 
@@ -19,16 +18,16 @@ def judge(facts: Facts, options: Options) -> Finding:
         total = double + singles.get(gpu["index"], 0)
         if total >= options["max_pages"]:
             text = f"{total} memory pages are retired"
-            faults.append(GpuFault.fail("pages_exhausted", text, "drain and have the GPU repaired", gpu))
+            faults.append(Fault.fail("pages_exhausted", text, "drain and have the GPU repaired", gpu))
         elif double >= options["warn_double"]:
             text = f"{double} memory pages are retired for double-bit errors"
-            faults.append(GpuFault.warn("pages_double", text, "watch it, and plan its repair", gpu))
+            faults.append(Fault.warn("pages_double", text, "watch it, and plan its repair", gpu))
         if gpu["values"].get("retired_pending_double"):
             text = "a memory page with a double-bit error waits for a reset to be retired"
-            faults.append(GpuFault.fail("page_pending_double", text, _RESET, gpu))
+            faults.append(Fault.fail("page_pending_double", text, _RESET, gpu))
         elif gpu["values"].get("retired_pending"):
             text = "a memory page waits for a reset to be retired"
-            faults.append(GpuFault.warn("page_pending", text, _RESET, gpu))
+            faults.append(Fault.warn("page_pending", text, _RESET, gpu))
     return conclude_gpus(faults, ("pages_few", "no GPU has retired too many memory pages"))
 
 
@@ -38,11 +37,8 @@ check = Check(
     **NVML_LANE,
     reads="NVML: retired pages by cause, pending retirements",
     cost="three calls a GPU, 1–3 ms",
-    stages=STAGES,
     options={
-        "max_pages": Option(
-            60, "retired pages from which it fails", "NVIDIA's page retirement guide: its limit for a return"
-        ),
+        "max_pages": Option(60, "retired pages from which it fails", "NVIDIA's page retirement guide: its limit"),
         "warn_double": Option(
             15, "pages retired for double-bit errors from which it warns", "NVIDIA's DCGM: its soft limit"
         ),

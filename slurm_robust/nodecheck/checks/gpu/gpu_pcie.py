@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, reported
 
 _REMEDY = "drain; compare LnkCap and LnkSta in `lspci -vv`; reseat board or riser, repair if it stays"
 
@@ -40,7 +39,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         before_s = streaks.lasted(facts, gpu["uuid"])
         lasts = before_s >= options["fail_after_s"]
         status = Status.FAIL if lasts and full else Status.WARN
-        faults.append(GpuFault(status, "pcie_degraded", lack, _REMEDY, gpu))
+        faults.append(Fault(status, "pcie_degraded", lack, _REMEDY, gpu))
     links = {gpu["bus"]: {key: link[key] for key in ("generation", "width", "pstate", "busy")} for gpu, link in told}
     text = f"{len(busy)} busy GPUs have their full PCIe link" if busy else "no GPU is busy: PCIe links are not judged"
     return conclude_gpus(faults, ("pcie_full" if busy else "pcie_idle", text), {"links": links})
@@ -65,12 +64,9 @@ check = Check(
     **NVML_LANE,
     reads="NVML: PCIe generation and width, now and at most in this slot, performance state, clock reasons",
     cost="six calls a GPU, 1–5 ms; 0.1 s more for a GPU that looks slow",
-    stages=STAGES,
     options={
         "fail_after_s": Option(
-            240.0,
-            "seconds from run to run after which a busy board's short link fails",
-            "ours: one run may meet a change of speed",
+            240.0, "seconds after which a busy board's slow link fails", "ours: one run may meet a change of speed"
         )
     },
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import counters
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, reported
 
 _NAMES = ("pcie_replays", "pcie_nonfatal", "pcie_fatal")
 _REMEDY = "`nvidia-smi -q -d PCIE`; look at AER lines in `dmesg`; reseat board or riser when the node is idle"
@@ -32,28 +31,20 @@ def judge(facts: Facts, options: Options) -> Finding:
             seen = grown.get(f"{gpu['uuid']}.{name}")
             if seen and seen.delta >= least and seen.per_hour > per_hour:
                 text = f"{seen.delta} {what} in {max(1, round(seen.window_s / 60))} min"
-                faults.append(GpuFault.warn(name, text, _REMEDY, gpu))
+                faults.append(Fault.warn(name, text, _REMEDY, gpu))
     nonzero = {key: count for key, count in counts.items() if count}
     return conclude_gpus(faults, ("pcie_quiet", "PCIe errors do not grow"), {"counts": nonzero})
 
 
-def remember(facts: Facts, options: Options) -> Facts | None:
-    """The counters."""
-    counts = _counts(facts)
-    return counters.kept(facts, counts) if counts else None
-
-
+remember = counters.remember_of(_counts)
 probe = probe_of(*_NAMES, kept_as="gpu_pcie_errors")
 check = Check(
     **Check.parts_of(__name__),
     **NVML_LANE,
     reads="NVML: PCIe replay counter, fatal and other uncorrected errors",
     cost="two calls a GPU, 1–3 ms",
-    stages=("epilog", "periodic", "full"),
     options={
         "replays_per_minute": Option(8.0, "replays a minute above which it warns", "NVIDIA's DCGM: its limit"),
-        "least": Option(
-            20, "events since the last run below which no rate is judged", "ours: a burst at a job's start is none"
-        ),
+        "least": Option(20, "events since the last run below which no rate is judged", "ours: jobs start with a burst"),
     },
 )

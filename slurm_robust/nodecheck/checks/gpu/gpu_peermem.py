@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _KERNEL = re.compile(r"Linux version (\d{1,4})\.(\d{1,4})")
@@ -14,17 +14,13 @@ _MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 def probe(context: Context, options: Options) -> Facts:
     """Modules, cards and the kind of the driver; only files are read."""
-    try:
-        cards = sorted(entry.name for entry in context.path("/sys/class/infiniband").iterdir())
-    except OSError:
-        cards = []
     kernel = _KERNEL.match(small_files.read_text(context.path("/proc/version"), 512))
     driver = small_files.read_text(context.path("/proc/driver/nvidia/version"), 4096)
     return {
         "driver": bool(driver),
         "open": "Open Kernel Module" in driver,
         "kernel": [int(kernel[1]), int(kernel[2])] if kernel else [0, 0],
-        "cards": cards[:64],
+        "cards": small_files.names(context.path("/sys/class/infiniband"))[:64],
         "mellanox": context.path("/sys/module/mlx5_ib").is_dir(),
         "loaded": [name for name in _MODULES if context.path(f"/sys/module/{name}").is_dir()],
     }
@@ -51,7 +47,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/module, /sys/class/infiniband, /proc/version, /proc/driver/nvidia/version",
     cost="a few small reads, under 1 ms",
-    stages=STAGES,
     lane="files",
     options={
         "required": Option(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, reported
 
 
 @needs_gpus("persistence", "persistence mode")
@@ -13,7 +12,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: without it each job's start waits for the GPUs to wake, and nothing is wrong."""
     remedy = "enable nvidia-persistenced, or `nvidia-smi -pm 1`"
     faults = [
-        GpuFault.warn("persistence_off", "persistence mode is off", remedy, gpu)
+        Fault.warn("persistence_off", "persistence mode is off", remedy, gpu)
         for gpu, mode in reported(facts, "persistence")
         if options["wanted"] and not mode
     ]
@@ -26,7 +25,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: persistence mode",
     cost="one call a GPU, under 1 ms",
-    stages=STAGES,
     options={
         "wanted": Option(True, "warn where persistence mode is off", "NVIDIA's driver persistence guide: keep it on")
     },

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, outliers, reported
 
 _REMEDY = "`nvidia-smi -i N -pl WATTS`; see what sets it at boot"
 
@@ -23,11 +22,11 @@ def judge(facts: Facts, options: Options) -> Finding:
         wanted = expected or gpu["profile"].get("power_w", 0)
         if now < wanted - 1:
             status = Status.FAIL if expected else Status.WARN
-            faults.append(GpuFault(status, "power_limit_low", f"limited to {now} W instead of {wanted}", _REMEDY, gpu))
+            faults.append(Fault(status, "power_limit_low", f"limited to {now} W instead of {wanted}", _REMEDY, gpu))
     if not faults:
         for gpu, now in outliers(watts):
             text = f"limited to {now} W, unlike the other GPUs"
-            faults.append(GpuFault.warn("power_limit_odd", text, _REMEDY, gpu))
+            faults.append(Fault.warn("power_limit_odd", text, _REMEDY, gpu))
     defaults = {gpu["index"]: round(value / 1000) for gpu, value in reported(facts, "power_default_mw")}
     capped = [now for gpu, now in watts if now < defaults.get(gpu["index"], 0) - 1]
     text = "the power limits are as they should be"
@@ -42,8 +41,5 @@ check = Check(
     **NVML_LANE,
     reads="NVML: power limit in force, power limit by default",
     cost="two calls a GPU, under 1 ms",
-    stages=STAGES,
-    options={
-        "expected_w": Option(0, "W that every GPU may draw; less fails; 0 does not say", "ours: sites cap on purpose")
-    },
+    options={"expected_w": Option(0, "W that every GPU may draw; less fails; 0: any", "ours: sites cap on purpose")},
 )

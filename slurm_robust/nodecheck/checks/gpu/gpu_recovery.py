@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Options, Status
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, reported, unanswered, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Options, Status
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, reported
 
 _ACTIONS = {
     1: (Status.FAIL, "reset", "the driver wants a reset", "drain; `nvidia-smi --gpu-reset -i N`, or reboot"),
@@ -23,17 +22,15 @@ _ACTIONS = {
 }
 
 
+@needs_gpus("recovery_action", "recovery action", needed=False)
 def judge(facts: Facts, options: Options) -> Finding:
     """The driver's own word: a reset or a reboot fails, the rest warns."""
-    nothing = unanswered(facts) or unreported(facts, "recovery_action", "recovery action", needed=False)
-    if nothing is not None:
-        return nothing
     complaints = []
     for gpu, action in reported(facts, "recovery_action"):
         if action:
             other = (Status.WARN, "other", f"the driver wants action {action}", "look the action up in nvml.h")
             status, reason, text, remedy = _ACTIONS.get(action, other)
-            complaints.append(GpuFault(status, f"recovery_{reason}", text, remedy, gpu))
+            complaints.append(Fault(status, f"recovery_{reason}", text, remedy, gpu))
     return conclude_gpus(complaints, ("no_recovery", "the driver wants no GPU reset"))
 
 
@@ -43,5 +40,4 @@ check = Check(
     **NVML_LANE,
     reads="NVML: GPU recovery action (driver 565 and newer)",
     cost="one call a GPU, under 1 ms",
-    stages=STAGES,
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported, unreported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, has_mig, needs_gpus, reported, unreported
 
 _REPAIR = "drain and have the GPU repaired"
 _RESET = "reset the GPU when the node is idle (`nvidia-smi --gpu-reset -i N`), or reboot"
@@ -14,8 +13,8 @@ _RESET = "reset the GPU when the node is idle (`nvidia-smi --gpu-reset -i N`), o
 @needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
     """A failed remap is what NVIDIA takes boards back for; a pending one harms nobody until the next reset."""
-    if any(gpu["values"].get("mig_mode", [0])[0] for gpu in facts["gpus"]) and not reported(facts, "rows"):
-        return Finding.skip("mig", "with MIG instances NVML does not tell remapped rows")
+    if any(has_mig(gpu) for gpu in facts["gpus"]) and not reported(facts, "rows"):
+        return Finding.skip("mig", "with MIG instances NVML does not report remapped rows")
     if (nothing := unreported(facts, "rows", "row remapping")) is not None:
         return nothing
     faults = []
@@ -23,22 +22,22 @@ def judge(facts: Facts, options: Options) -> Finding:
     for gpu, rows in reported(facts, "rows"):
         if rows["failed"]:
             text = "a memory row could not be remapped"
-            faults.append(GpuFault.fail("remap_failed", text, _REPAIR, gpu))
+            faults.append(Fault.fail("remap_failed", text, _REPAIR, gpu))
         if rows["pending"]:
             text = "a memory row waits for a reset to be remapped"
-            faults.append(GpuFault(pending, "remap_pending", text, _RESET, gpu))
+            faults.append(Fault(pending, "remap_pending", text, _RESET, gpu))
     for gpu, banks in reported(facts, "row_histogram"):
         if banks["none"] > 0:
             text = f"{banks['none']} memory bank{'s have' if banks['none'] > 1 else ' has'} no spare row left"
             remedy = "plan its repair: the next bad row there cannot be remapped"
-            faults.append(GpuFault.warn("no_spare_rows", text, remedy, gpu))
+            faults.append(Fault.warn("no_spare_rows", text, remedy, gpu))
         elif banks["low"] > options["low_banks"]:
             text = f"{banks['low']} memory banks are low on spare rows"
-            faults.append(GpuFault.warn("few_spare_rows", text, "watch it, and plan its repair", gpu))
+            faults.append(Fault.warn("few_spare_rows", text, "watch it, and plan its repair", gpu))
     for gpu, repair in reported(facts, "repair"):
         if any(repair):
             text = "a memory channel or an engine waits for a reset to be repaired"
-            faults.append(GpuFault(pending, "repair_pending", text, _RESET, gpu))
+            faults.append(Fault(pending, "repair_pending", text, _RESET, gpu))
     rows = {gpu["bus"]: told for gpu, told in reported(facts, "rows") if any(told.values())}
     return conclude_gpus(faults, ("rows_spare", "every memory bank has spare rows"), {"remapped": rows})
 
@@ -49,15 +48,12 @@ check = Check(
     **NVML_LANE,
     reads="NVML: remapped rows with the pending and failed flags, row remapper histogram, repair status",
     cost="four calls a GPU, 1–3 ms",
-    stages=STAGES,
     options={
         "pending_fails": Option(
             False,
             "true: a pending remap makes the node unfit, so that it is reset before the next job",
             "NVIDIA's memory error guide: new work may be started with the flag set",
         ),
-        "low_banks": Option(
-            0, "banks low on spare rows above which it warns", "ours: NVIDIA's histogram calls them low"
-        ),
+        "low_banks": Option(0, "banks low on spare rows above which it warns", "NVIDIA's histogram calls them low"),
     },
 )

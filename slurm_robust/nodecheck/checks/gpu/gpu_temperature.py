@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, outliers, reported
 
 _REMEDY = "look at fans, air, coolant and the heat sink of this GPU; `nvidia-smi -q -d TEMPERATURE`"
 _ABSURD_C = 150
 
 
 def _hot(gpu: Facts) -> tuple[str, str]:
-    """(part, what is wrong) where it has reached the board's own limit; empty where it has not, or no limit is told."""
+    """(part, what is wrong) where it has reached the board's own limit; empty where it has not, or none is reported."""
     values = gpu["values"]
     now, limit = values.get("temperature"), values.get("temperature_slowdown")
     if _plausible(now) and _plausible(limit) and now >= limit:
@@ -41,15 +40,14 @@ def judge(facts: Facts, options: Options) -> Finding:
         if part:
             before_s = streaks.lasted(facts, f"{gpu['uuid']}.{part}", streaks.GAP_S)
             status = Status.FAIL if before_s >= options["fail_after_s"] else Status.WARN
-            faults.append(GpuFault(status, f"{part}_hot", text, _REMEDY, gpu))
+            faults.append(Fault(status, f"{part}_hot", text, _REMEDY, gpu))
     told = {gpu["bus"]: value for gpu, value in reported(facts, "temperature")}
     hottest = max((value for value in told.values() if _plausible(value)), default=0)
-    return conclude_gpus(
-        [*faults, *_hotter(facts, options)], ("cool", f"the hottest GPU is at {hottest} °C"), {"celsius": told}
-    )
+    faults += _hotter(facts, options)
+    return conclude_gpus(faults, ("cool", f"the hottest GPU is at {hottest} °C"), {"celsius": told})
 
 
-def _hotter(facts: Facts, options: Options) -> list[GpuFault]:
+def _hotter(facts: Facts, options: Options) -> list[Fault]:
     """Idle GPUs that are hotter than all their idle sisters by far: a heat sink, or a fan."""
     idle = [
         (gpu, gpu["values"]["temperature"])
@@ -61,7 +59,7 @@ def _hotter(facts: Facts, options: Options) -> list[GpuFault]:
     middle = sorted(value for _, value in idle)[len(idle) // 2]
     far = [(gpu, value > middle + options["idle_spread_c"]) for gpu, value in idle]
     return [
-        GpuFault.warn("hotter_idle", f"idle at {gpu['values']['temperature']} °C, the others at {middle}", _REMEDY, gpu)
+        Fault.warn("hotter_idle", f"idle at {gpu['values']['temperature']} °C, the others at {middle}", _REMEDY, gpu)
         for gpu, hotter in outliers(far)
         if hotter
     ]
@@ -89,7 +87,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: temperatures of GPU and memory, the board's own slowdown limits or margin",
     cost="six calls a GPU, 1–3 ms",
-    stages=STAGES,
     options={
         "fail_after_s": Option(
             540.0,
@@ -97,9 +94,7 @@ check = Check(
             "ours: with a health check every 5 min the third run in a row",
         ),
         "idle_spread_c": Option(
-            25,
-            "degrees above its idle sisters above which an idle GPU warns",
-            "ours: places in a chassis differ by ten",
+            25, "degrees above its idle sisters from which an idle GPU warns", "ours: places in a chassis differ by ten"
         ),
     },
 )

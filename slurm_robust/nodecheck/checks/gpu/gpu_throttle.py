@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import streaks
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, reported
 
 _HEAT = "look at the node's fans, air and coolant; `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`"
 _POWER = "look at power supplies, cables and the rack's power cap; `nvidia-smi -q -d POWER,PERFORMANCE`"
@@ -53,11 +52,9 @@ def judge(facts: Facts, options: Options) -> Finding:
         before_s = streaks.lasted(facts, f"{gpu['uuid']}.{reason}", streaks.GAP_S)
         lasts = before_s >= options["fail_after_s"] and reason != "sw_thermal" and not reasons & _IDLE
         told = f"{text} for {before_s / 60:.0f} min" if lasts else text
-        faults.append(GpuFault(Status.FAIL if lasts else Status.WARN, reason, told, remedy, gpu))
-    reasons_by_bus = {gpu["bus"]: _names(reasons) for gpu, reasons in reported(facts, "clock_reasons") if reasons & ~1}
-    return conclude_gpus(
-        faults, ("not_throttled", "no GPU is slowed down by heat or power"), {"reasons": reasons_by_bus}
-    )
+        faults.append(Fault(Status.FAIL if lasts else Status.WARN, reason, told, remedy, gpu))
+    by_bus = {gpu["bus"]: _names(reasons) for gpu, reasons in reported(facts, "clock_reasons") if reasons & ~1}
+    return conclude_gpus(faults, ("not_throttled", "no GPU is slowed down by heat or power"), {"reasons": by_bus})
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
@@ -75,7 +72,6 @@ check = Check(
     **NVML_LANE,
     reads="NVML: clock event (throttle) reasons",
     cost="one call a GPU, under 1 ms",
-    stages=STAGES,
     options={
         "fail_after_s": Option(
             540.0,

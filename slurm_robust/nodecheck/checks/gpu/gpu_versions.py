@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.nvml.facts import probe_of
-from slurm_robust.nodecheck.nvml.judging import GpuFault, conclude_gpus, needs_gpus, outliers, reported
-from slurm_robust.nodecheck.nvml.session import NVML_LANE
+from slurm_robust.nodecheck.checks import Check, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.nvml.facts import NVML_LANE, probe_of
+from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus, outliers, reported
 
 
 def _cuda(number: object) -> str:
@@ -27,7 +26,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         if wanted and version and not _fits(version, wanted):
             text = f"{what} {version} instead of {wanted}"
             remedy = "install it and reboot, or correct nodecheck.options.gpu_versions"
-            faults.append(GpuFault.fail(f"wrong_{what.lower()}", text, remedy))
+            faults.append(Fault.fail(f"wrong_{what.lower()}", text, remedy))
     faults += _vbios(facts, options)
     vbios = sorted({value for _, value in reported(facts, "vbios")})
     passed = ("versions_fit", f"driver {driver or '?'}, CUDA {cuda or '?'}, VBIOS {' and '.join(vbios) or '?'}")
@@ -35,18 +34,17 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude_gpus(faults, passed, {"driver": driver, "cuda": cuda, "vbios": vbios, "inforom": images})
 
 
-def _vbios(facts: Facts, options: Options) -> list[GpuFault]:
+def _vbios(facts: Facts, options: Options) -> list[Fault]:
     told = reported(facts, "vbios")
     remedy = "flash the VBIOS that the vendor names for this board"
     if options["vbios"]:
         return [
-            GpuFault.fail("wrong_vbios", f"VBIOS {value} instead of {options['vbios']}", remedy, gpu)
+            Fault.fail("wrong_vbios", f"VBIOS {value} instead of {options['vbios']}", remedy, gpu)
             for gpu, value in told
             if value != options["vbios"]
         ]
     return [
-        GpuFault.warn("vbios_odd", f"VBIOS {value}, unlike the other GPUs'", remedy, gpu)
-        for gpu, value in outliers(told)
+        Fault.warn("vbios_odd", f"VBIOS {value}, unlike the other GPUs'", remedy, gpu) for gpu, value in outliers(told)
     ]
 
 
@@ -56,10 +54,9 @@ check = Check(
     **NVML_LANE,
     reads="NVML: versions of driver, CUDA, VBIOS and InfoROM image",
     cost="two calls a GPU, under 1 ms",
-    stages=STAGES,
     options={
-        "driver": Option("", "driver version that must run, whole or its first parts; empty does not say", "ours"),
-        "cuda": Option("", "CUDA version that the driver must offer (`12.8`); empty does not say", "ours"),
+        "driver": Option("", "driver version that must run, whole or its first parts; empty: any", "ours"),
+        "cuda": Option("", "CUDA version that the driver must offer (`12.8`); empty: any", "ours"),
         "vbios": Option("", "VBIOS that every GPU must have; empty: all GPUs of a model the same", "ours"),
     },
 )

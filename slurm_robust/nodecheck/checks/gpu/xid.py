@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_robust.nodecheck.catalogue import sxids, xids
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.sources import shared_kernel_log, small_files
 
@@ -253,7 +253,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="the kernel log (`nodecheck.kmsg`), what earlier runs latched (`nodecheck.cache_dir`), SLURM_JOB_GPUS",
     cost="one pass over the kernel log, 1–20 ms",
-    stages=STAGES,
     lane=shared_kernel_log.LANE,
     invalidating_words=_WORDS,
     options={

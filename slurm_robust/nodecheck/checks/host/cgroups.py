@@ -61,9 +61,8 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/fs/cgroup/**/job_*/, the command lines of slurmstepd",
     cost="a few reads a job, 1–3 ms",
-    stages=("epilog", "periodic", "full"),
     lane="files",
     options={
-        "warn_empty": Option(100, "empty groups from which on it warns; 0 never", "ours: a month of a bug's leftovers")
+        "warn_empty": Option(100, "empty groups from which it warns; 0: never", "ours: a month of a bug's leftovers")
     },
 )

@@ -101,7 +101,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="adjtimex(2), nothing is set; whether a time daemon, a container or a hypervisor is there",
     cost="one call, 5 ms for loading ctypes",
-    stages=("periodic", "full"),
     strikes=2,
     lane="files",
     options={

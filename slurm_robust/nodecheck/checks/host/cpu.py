@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import slurm_conf, small_files
 
 _CPU = "/sys/devices/system/cpu"
@@ -66,7 +66,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         )
     if facts["offline"] and not _on_purpose(facts, expected):
         sentence = f"CPUs {facts['offline']} are offline"
-        return Finding.warn("cpu_offline", sentence, f"`chcpu -e {facts['offline']}`, or look why", facts)
+        return Finding.warn("cpu_offline", sentence, f"`chcpu -e {facts['offline']}`, or find out why", facts)
     if expected and online > expected:
         sentence = f"{online} CPUs are online, {expected} are expected"
         return Finding.warn("cpu_surplus", sentence, "correct nodecheck.options.cpu.expected, or look at SMT", facts)
@@ -82,14 +82,11 @@ check = Check(
     **Check.parts_of(__name__),
     reads=f"{_CPU}/{{present,online,smt/control,smt/active}}; slurm.conf, not in prolog and epilog",
     cost="four small reads, under 1 ms",
-    stages=STAGES,
     lane="files",
     options={
         "expected": Option(
-            0,
-            "CPUs (threads) that must be online; 0 takes slurm.conf's, which only warns",
-            "ours: only the site knows its nodes",
+            0, "CPUs (threads) that must be online; 0: as in slurm.conf, which only warns", "ours: only the site knows"
         ),
-        "smt": Option("", "`on` or `off`; empty does not say", "ours"),
+        "smt": Option("", "`on` or `off`; empty: any", "ours"),
     },
 )

@@ -69,17 +69,12 @@ check = Check(
     **Check.parts_of(__name__),
     reads=f"{_CPU}/cpufreq/policy*, {_CPU}/cpu*/microcode/version, intel_pstate/no_turbo, cpufreq/boost; jobs here",
     cost="four small reads a CPU, 2–15 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
-        "governor": Option(
-            "", "governor that all must have; empty does not say", "ours: with intel_pstate `powersave` is fast too"
-        ),
-        "turbo": Option("", "`on` or `off`; empty does not say", "ours"),
+        "governor": Option("", "governor of all CPUs; empty: any", "ours: with intel_pstate `powersave` is fast too"),
+        "turbo": Option("", "`on` or `off`; empty: any", "ours"),
         "warn_cap_share": Option(
-            0.8,
-            "share of the CPU's own maximum below which a cap warns",
-            "ours: caps to the nominal frequency are a common choice",
+            0.8, "share of the CPU's maximum below which a cap warns", "ours: many sites cap to the nominal frequency"
         ),
     },
 )

@@ -48,17 +48,14 @@ def judge(facts: Facts, options: Options) -> Finding:
         sentence = f"the kernel crashed {hours:.0f} h ago and left {young[0]['path']}"
         remedy = "read it; run `srobust check --stage full`; have the node repaired if it repeats"
         return Finding.warn("kernel_crashed", sentence, remedy, {"traces": young})
-    return Finding.passed("no_crash", "no trace of a crash of late")
+    return Finding.passed("no_crash", "no trace of a recent crash")
 
 
 check = Check(
     **Check.parts_of(__name__),
     reads="the names and times of files in /sys/fs/pstore, /var/lib/systemd/pstore and /var/crash",
     cost="six listings, 1 ms; in a process of its own",
-    stages=("periodic", "full"),
     options={
-        "warn_days": Option(
-            1.0, "age in days up to which a trace warns; 0 never", "ours: long enough for whoever is on call to see it"
-        )
+        "warn_days": Option(1.0, "age in days up to which a trace warns; 0: never", "ours: whoever is on call sees it")
     },
 )

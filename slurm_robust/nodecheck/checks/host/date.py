@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _YEAR_S = 365.25 * 86_400
@@ -57,6 +57,5 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/version, the clock",
     cost="one read, under 1 ms",
-    stages=STAGES,
     lane="files",
 )

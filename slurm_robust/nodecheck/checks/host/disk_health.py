@@ -143,7 +143,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: a disk that has failed is seen by the checks of disks and file systems."""
     if not facts["asked"]:
         if facts["again"]:
-            return Finding.skip("asked_of_late", "the disks were asked of late")
+            return Finding.skip("asked_of_late", "the disks were asked recently")
         return Finding.skip("not_asked", f"the disks were not asked: {facts['why']}")
     disks = facts["disks"]
     said = [words for name, disk in disks.items() for words in _faults(name, disk, options)]
@@ -157,7 +157,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         remedy = "have the disk replaced at the next maintenance: `smartctl -a` on it says more"
         return Finding.warn("disk_worn", "; ".join(said), remedy, {"disks": disks})
     if not disks:
-        return Finding.skip("no_answer", "no disk tells of its health here")
+        return Finding.skip("no_answer", "no disk reports its health here")
     return Finding.passed("disks_healthy", f"{len(disks)} disks call themselves healthy", {"disks": disks})
 
 
@@ -170,18 +170,13 @@ check = Check(
     **Check.parts_of(__name__),
     reads="`smartctl --json -H -A` of each local disk, as root, in a process of its own; sleeping disks are not woken",
     cost="10–100 ms a disk",
-    stages=("periodic", "full"),
     deadline_s=20.0,
     options={
         "every_s": Option(
-            21_600.0,
-            "seconds between two times that the periodic check asks the disks; `full` always asks",
-            "ours: wear takes weeks",
+            21_600.0, "seconds after which the periodic stage asks again; `full` always asks", "ours: wear takes weeks"
         ),
         "warn_used_percent": Option(
-            100,
-            "share of the rated life from which on it warns; 0 never",
-            "the NVMe specification: 100 is the rated life, and no failure",
+            100, "share of the rated life from which it warns; 0: never", "NVMe specification: 100 is no failure"
         ),
     },
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _NOT_LOCAL = ("loop", "ram", "zram", "sr", "fd", "nbd", "rbd", "dm-", "md", "drbd")
@@ -22,9 +21,9 @@ def _remote(folder: Path) -> bool:
         return False
 
 
-def _disks(context: Context) -> dict[str, dict[str, Any]]:
+def _disks(context: Context) -> dict[str, Facts]:
     """Whole disks by name; what can be taken out, and what another device or a network stands behind, is none."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Facts] = {}
     for folder in small_files.matching(context.path("/sys/block"), "*")[:_MAX_DISKS]:
         # A hidden device is a path of a multipath disk, not a disk of its own.
         if folder.name.startswith(_NOT_LOCAL) or small_files.number(folder / "hidden") == 1:
@@ -59,7 +58,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {"disks": _disks(context), "controllers": controllers, "arrays": arrays, "expected": _expected(options)}
 
 
-def _array_faults(arrays: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+def _array_faults(arrays: list[Facts]) -> list[tuple[str, str, str]]:
     faults = []
     for array in arrays:
         name = array["name"]
@@ -76,7 +75,7 @@ def _array_faults(arrays: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only where fewer disks are there than the site counts; the rest is told, for not every disk is a job's."""
+    """Fails only where fewer disks are there than the site counts; the rest warns, since jobs do not use every disk."""
     disks, controllers = facts["disks"], facts["controllers"]
     for pattern, count in facts["expected"].items():
         there = sum(fnmatchcase(name, pattern) and not disk["read_only"] for name, disk in disks.items())
@@ -116,11 +115,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/block/*/{size,ro,removable,device/state}, /sys/class/nvme/*/state, /proc/mdstat",
     cost="four small reads a disk, 1–2 ms",
-    stages=STAGES,
     lane="files",
-    options={
-        "expected": Option(
-            {}, '{pattern of names: how many there must be}, as {"nvme*": 8}', "ours: only the site knows its nodes"
-        )
-    },
+    options={"expected": Option({}, '{pattern of names: least number}, as {"nvme*": 8}', "ours: only the site knows")},
 )

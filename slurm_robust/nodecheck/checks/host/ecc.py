@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state, counters
 from slurm_robust.nodecheck.sources import small_files
 
@@ -79,18 +79,15 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/devices/system/edac/mc/mc*/{ce,ue}_count, and those of the modules where there are any",
     cost="two small reads a memory controller, 1 ms",
-    stages=STAGES,
     invalidating_words=(" UE ", "ncorrect"),
     lane="files",
     options={
         "warn_corrected": Option(
-            10,
-            "corrected errors of a module in a day from which on it warns; 0 never",
-            "mcelog's own limit of a module, 10 in 24 h",
+            10, "corrected errors of a module a day from which it warns; 0: never", "mcelog's limit: 10 in 24 h"
         ),
         "fail_uncorrected": Option(
             2,
-            "uncorrected errors in one boot from which on it fails; 0 never",
+            "uncorrected errors in one boot from which it fails; 0: never",
             "ours: the kernel sets the page of the first aside; a second is a bad module",
         ),
     },

@@ -6,9 +6,8 @@ import errno
 import os
 import re
 from functools import partial
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.isolate import Task, run_all
 from slurm_robust.nodecheck.sources import mounts, processes, small_files
 
@@ -18,25 +17,14 @@ _BROKEN = {errno.EROFS, errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EDQUOT}
 _DEAD = {errno.ENOTCONN, errno.EIO, errno.ESHUTDOWN}
 _SYSTEM = ("/", "/var", "/var/log", "/var/spool", "/var/spool/slurmd", "/var/tmp")
 # Images, which are full by design, and what is not on this node's own disk.
-_NO_ROOM_NEEDED = (
-    "squashfs",
-    "erofs",
-    "iso9660",
-    "overlay",
-    "nfs",
-    "lustre",
-    "rootfs",
-    "9p",
-    "virtiofs",
-    "fuse",
-    "ramfs",
-)
+_IMAGES = ("squashfs", "erofs", "iso9660", "overlay", "rootfs", "ramfs")
+_NO_ROOM_NEEDED = (*_IMAGES, "nfs", "lustre", "9p", "virtiofs", "fuse")
 _KEYS = {"path": str, "type": str, "writable": bool, "min_free_mb": int, "min_free_inodes": int}
 
 
-def _wanted(context: Context, options: Options) -> list[dict[str, Any]]:
+def _wanted(context: Context, options: Options) -> list[Facts]:
     """What is looked at: /tmp and our own state folder always, and the site's mounts."""
-    wanted: list[dict[str, Any]] = [
+    wanted: list[Facts] = [
         {"path": "/tmp", "writable": True, "min_free_mb": options["tmp_min_free_mb"], "min_free_inodes": 100}
     ]
     if context.cache_dir is not None and context.real_root:
@@ -54,7 +42,7 @@ def _wanted(context: Context, options: Options) -> list[dict[str, Any]]:
     return wanted
 
 
-def _fstab(context: Context) -> list[dict[str, Any]]:
+def _fstab(context: Context) -> list[Facts]:
     """What /etc/fstab says is to be mounted at boot (fstab(5))."""
     found = []
     for line in small_files.read_text(context.path("/etc/fstab")).splitlines():
@@ -68,7 +56,7 @@ def _fstab(context: Context) -> list[dict[str, Any]]:
     return found
 
 
-def _system(table: list[mounts.Mount], options: Options) -> list[dict[str, Any]]:
+def _system(table: list[mounts.Mount], options: Options) -> list[Facts]:
     """The node's own file systems: mounted from its disk, writable, and where the system writes."""
     room = {"warn_free_mb": options["system_warn_free_mb"], "warn_free_inodes": 1000}
     found = []
@@ -87,13 +75,13 @@ def _same_type(wanted: str, mounted: str | None) -> bool:
     )
 
 
-def _look(path: str, *, write: bool) -> dict[str, Any]:
+def _look(path: str, *, write: bool) -> Facts:
     """Ask one file system; may block for ever."""
     try:
         info = os.statvfs(path)
     except OSError as error:
         return {"errno": error.errno, "error": str(error.strerror)}
-    said: dict[str, Any] = {
+    said: Facts = {
         # Where the path leads: a mount point may be named by a link.
         "real": os.path.realpath(path),
         "device": os.stat(path).st_dev,  # noqa: PTH116 (a plain text is at hand)
@@ -120,7 +108,7 @@ def _table(context: Context) -> list[mounts.Mount]:
     return mounts.parse(small_files.read_text(context.path("/proc/self/mountinfo"), 4 << 20))
 
 
-def _mounted(place: dict[str, Any], table: list[mounts.Mount], context: Context) -> None:
+def _mounted(place: Facts, table: list[mounts.Mount], context: Context) -> None:
     """Note what is mounted there, now that the look has woken whatever automounts."""
     mount = mounts.at(table, place["path"])
     if mount is None and context.real_root and isinstance(place.get("real"), str):
@@ -161,7 +149,7 @@ def probe(context: Context, options: Options) -> Facts:
 _Fault = tuple[Status, str, str, str]
 
 
-def _fault(place: dict[str, Any]) -> _Fault | None:
+def _fault(place: Facts) -> _Fault | None:
     """What is wrong with one place: status, code, words, remedy; None where nothing is."""
     said = _not_there(place) or _no_answer(place)
     if said is not None or "error" in place:
@@ -172,7 +160,7 @@ def _fault(place: dict[str, Any]) -> _Fault | None:
     return _no_room(place) or _no_write(place)
 
 
-def _not_there(place: dict[str, Any]) -> _Fault | None:
+def _not_there(place: Facts) -> _Fault | None:
     path, mounted = place["path"], place.get("mounted")
     if place.get("missing"):
         return Status.FAIL, "not_mounted", f"{path} is not mounted", f"`mount {path}`; look at the file server"
@@ -182,7 +170,7 @@ def _not_there(place: dict[str, Any]) -> _Fault | None:
     return None
 
 
-def _no_answer(place: dict[str, Any]) -> _Fault | None:
+def _no_answer(place: Facts) -> _Fault | None:
     path = place["path"]
     if place.get("error") == "timeout":
         remedy = f"look at the server behind {path}; processes that touch it hang"
@@ -194,12 +182,12 @@ def _no_answer(place: dict[str, Any]) -> _Fault | None:
     return None
 
 
-def _full(place: dict[str, Any]) -> Status:
+def _full(place: Facts) -> Status:
     """What a full place is: no fault of the node as long as other jobs run on it, which may fill it rightly."""
     return Status.WARN if place.get("jobs") and not place.get("mount") else Status.FAIL
 
 
-def _no_room(place: dict[str, Any]) -> _Fault | None:
+def _no_room(place: Facts) -> _Fault | None:
     path, full = place["path"], _full(place)
     if place["free_mb"] < place.get("min_free_mb", 0):
         words = f"{path} has {place['free_mb']} MiB free, {place['min_free_mb']} are needed"
@@ -221,7 +209,7 @@ def _no_room(place: dict[str, Any]) -> _Fault | None:
     return None
 
 
-def _no_write(place: dict[str, Any]) -> _Fault | None:
+def _no_write(place: Facts) -> _Fault | None:
     path, code = place["path"], place["write_errno"]
     if code in _BROKEN:
         words = f"{path} cannot be written: {os.strerror(code)}"
@@ -262,7 +250,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/self/mountinfo, statvfs(2), a nameless file where it must be writable; each path in its own process",
     cost="one process and two calls a path, 2–5 ms",
-    stages=STAGES,
     strikes=2,
     options={
         "mounts": Option(
@@ -270,13 +257,11 @@ check = Check(
             "list of {path, type, writable, min_free_mb, min_free_inodes} (or bare paths) that must be mounted",
             "ours: empty, only the site knows its mounts",
         ),
-        "fstab": Option(
-            False, "what /etc/fstab mounts at boot must be mounted too", "ours: many images have a stale one"
-        ),
+        "fstab": Option(False, "what /etc/fstab mounts at boot must be mounted too", "ours: in many images it is old"),
         "tmp_min_free_mb": Option(64, "MiB that /tmp must have free", "ours: less than any job's start needs"),
         "system_warn_free_mb": Option(
             512,
-            f"MiB below which {', '.join(_SYSTEM)} warn, where they are mounts of the node's own disk; 0 never",
+            f"MiB below which {', '.join(_SYSTEM)} warn, where they are mounts of the node's own disk; 0: never",
             "ours: an hour of a talkative log; never more than a tenth of the whole",
         ),
     },

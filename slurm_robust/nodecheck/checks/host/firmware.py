@@ -36,7 +36,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Warns of each difference, or fails where the site says so: a new board must not drain a fleet by itself."""
     told = {name: value for name, value in facts.items() if value}
     if not told:
-        return Finding.skip("no_dmi", "the machine tells neither model nor BIOS (no DMI)")
+        return Finding.skip("no_dmi", "the machine reports neither model nor BIOS (no DMI)")
     status = Status.FAIL if options["fail"] else Status.WARN
     faults = []
     for name, words in _OPTIONS.items():
@@ -55,7 +55,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads=f"{_FOLDER}/{{{','.join(_FIELDS)}}}",
     cost="five small reads, below 1 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "bios_version": Option([], "patterns of versions one of which must be there, as ['2.1?', '3.*']", _OURS),

@@ -49,14 +49,13 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{class,config} (as root), /sys/kernel/iommu_groups/*/type; nothing without an option",
     cost="two small reads a PCIe device, 2–10 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "acs": Option(
             "",
-            "`off`: warn where a bridge redirects; empty does not say",
+            "`off`: warn where a bridge redirects; empty: any",
             "ours: NVIDIA's NCCL guide wants it off on bare metal, and virtual machines need it",
         ),
-        "iommu": Option("", "`off` or `pt` (passing through); empty does not say", "ours: as above"),
+        "iommu": Option("", "`off` or `pt` (passing through); empty: any", "ours: as above"),
     },
 )

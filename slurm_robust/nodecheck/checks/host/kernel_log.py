@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_robust.nodecheck.catalogue import kernel_patterns
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import mounts, shared_kernel_log, small_files
 
 _LASTING = {"fs_shutdown": "was shut down", "remount_ro": "went read-only"}
@@ -70,7 +70,7 @@ def _still(facts: Facts) -> list[list[str]]:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only for a file system that an error made read-only or shut down, and that still is; the rest is told."""
+    """Fails only for a file system that an error made read-only or shut down, and that still is; the rest warns."""
     if facts["error"]:
         return shared_kernel_log.unreadable(facts, needed=False)
     still = [pair for pair in _still(facts) if pair[0] not in options["ignore"]]
@@ -111,16 +111,13 @@ check = Check(
     **Check.parts_of(__name__),
     reads="the kernel log (`nodecheck.kmsg`), /proc/self/mountinfo and /sys/dev/block where it names a file system",
     cost="one pass over the kernel log, 1–20 ms",
-    stages=STAGES,
     lane=shared_kernel_log.LANE,
     invalidating_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),
     options={
-        "ignore": Option(
-            [], f"list of kinds that are passed over: {', '.join(kernel_patterns.KINDS)}", "ours: none is"
-        ),
+        "ignore": Option([], f"list of kinds to ignore: {', '.join(kernel_patterns.KINDS)}", "ours: none is"),
         "often": Option(
             {},
-            "{kind: lines since the last prolog from which on it warns}",
+            "{kind: lines since the last prolog from which it warns}",
             "ours: 1; of what is corrected anyway more: throttled 10, memory_corrected 24, pcie_corrected 100",
         ),
     },

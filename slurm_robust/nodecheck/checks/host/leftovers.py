@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Mapping
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Options
 from slurm_robust.nodecheck.sources import processes
 
 _MAX_ENVIRON_BYTES = 128 << 10
@@ -51,7 +50,7 @@ def _managed(pid: int, parents: Mapping[int, int], managers: Container[int]) -> 
 
 def probe(context: Context, options: Options) -> Facts:
     """Tasks by job, and the jobs that have a live slurmstepd."""
-    tasks: list[dict[str, Any]] = []
+    tasks: list[Facts] = []
     managers = processes.job_managers(context)
     parents = {process.pid: process.parent for process in processes.scan(context)}
     readable = 0
@@ -84,6 +83,5 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/*/{stat,environ}, the command lines of tasks; jobs with a live slurmstepd count as running",
     cost="two small reads a process, one a kernel thread, 5–50 ms",
-    stages=STAGES,
     lane="files",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import small_files
 
 _NEVER = 1 << 50
@@ -46,11 +46,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: the job that uses so much may be the one that runs."""
     limits = facts["limits"]
     if not limits:
-        return Finding.skip("no_limits", "the kernel tells no limits here")
+        return Finding.skip("no_limits", "the kernel reports no limits here")
     near = {name: pair for name, pair in limits.items() if pair["used"] >= pair["limit"] * options["warn_share"]}
     if near:
         said = ", ".join(f"{pair['used']} of {pair['limit']} {name}" for name, pair in near.items())
-        remedy = "look who uses them; raise kernel.pid_max, kernel.threads-max, fs.file-max, fs.aio-max-nr or "
+        remedy = "find out who uses them; raise kernel.pid_max, kernel.threads-max, fs.file-max, fs.aio-max-nr or "
         return Finding.warn("limit_near", said, remedy + "kernel.keys.root_maxkeys", facts)
     return Finding.passed("limits_far", "no limit of the kernel is near", facts)
 
@@ -59,7 +59,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/loadavg, /proc/sys/{kernel/{pid_max,threads-max},fs/{file-nr,aio-nr,aio-max-nr}}, /proc/key-users",
     cost="seven small reads, under 1 ms",
-    stages=STAGES,
     lane="files",
-    options={"warn_share": Option(0.9, "share in use from which on it warns", "ours")},
+    options={"warn_share": Option(0.9, "share in use from which it warns", "ours")},
 )

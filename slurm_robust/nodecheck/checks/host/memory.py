@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import processes, slurm_conf, small_files
 
 _ARCSTATS = "/proc/spl/kstat/zfs/arcstats"
@@ -74,19 +74,16 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/meminfo, ZFS's arcstats; slurm.conf and whether a job runs (/proc/*/stat), not in prolog and epilog",
     cost="one read, under 1 ms",
-    stages=STAGES,
     lane="files",
     options={
-        "expected_mb": Option(
-            0, "MiB the node must have; 0 takes `--real-memory-mb`, or slurm.conf's, which only warns", "ours"
-        ),
+        "expected_mb": Option(0, "MiB it must have; 0: `--real-memory-mb`, or slurm.conf's, which only warns", "ours"),
         "min_share": Option(
             0.95,
             "share of the expected memory below which it fails",
-            "the kernel keeps about 2 % for itself; one module of 16 is 6 %",
+            "the kernel keeps about 2 %; one module of 16 is 6 %",
         ),
         "warn_idle_used_share": Option(
-            0.25, "share in use, where slurmd runs no job, above which it warns; 0 never", "ours: caches do not count"
+            0.25, "share in use, where slurmd runs no job, above which it warns; 0: never", "ours: caches do not count"
         ),
         "warn_available_share": Option(0.02, "available share below which it warns", "ours"),
     },

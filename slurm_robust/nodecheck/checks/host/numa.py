@@ -23,10 +23,10 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only where the site says how many nodes there must be; uneven memory is told."""
+    """Fails only where the site says how many nodes there must be; uneven memory warns."""
     with_cpus = {name: node for name, node in facts["nodes"].items() if node["cpus"]}
     if not with_cpus:
-        return Finding.skip("no_numa", "the kernel tells nothing of memory nodes here")
+        return Finding.skip("no_numa", "the kernel reports no memory nodes here")
     expected = options["expected_nodes"]
     if expected and len(with_cpus) != expected:
         sentence = f"{len(with_cpus)} memory nodes with CPUs, {expected} are expected"
@@ -49,11 +49,10 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/devices/system/node/node*/{meminfo,cpulist}",
     cost="two small reads a memory node, 1 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "expected_nodes": Option(
-            0, "memory nodes with CPUs that there must be; 0 does not say", "ours: only the site knows its firmware"
+            0, "memory nodes with CPUs that there must be; 0: any", "ours: only the site knows its firmware"
         ),
         "warn_share": Option(
             0.85,

@@ -66,13 +66,12 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}",
     cost="three small reads a PCIe device, 5–15 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
         "warn_corrected_per_hour": Option(
             3600.0,
-            "corrected errors of a device an hour from which on it warns",
-            "ours: one a second; the link repeats each, at some cost",
+            "a device's corrected errors an hour from which it warns",
+            "ours: one a second, each repeated by the link",
         ),
         "min_corrected": Option(100, "and at least so many", "ours: a few in a short window are no rate"),
     },

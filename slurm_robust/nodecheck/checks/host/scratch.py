@@ -75,11 +75,10 @@ check = Check(
     **Check.parts_of(__name__),
     reads="owner and size of what lies up to three levels below the named folders, at most 20,000 entries",
     cost="one stat a file, 1–50 ms; in a process of its own",
-    stages=("periodic", "full"),
     options={
         "folders": Option(["/tmp", "/var/tmp"], "folders that are looked into", "ours: jobs write there unasked"),
         "warn_leftover_mb": Option(
-            51_200, "MiB of users who run nothing here from which on it warns; 0 never", "ours: a model's checkpoint"
+            51_200, "MiB of users who run nothing here from which it warns; 0: never", "ours: a model's checkpoint"
         ),
     },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.sources import processes, small_files
 
 _NAME = re.compile(r"[\w.@:\\-]{1,200}\Z")
@@ -83,14 +83,9 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/*/stat, /sys/fs/cgroup/**/system.slice/UNIT/{cgroup.procs,cgroup.events}; no systemctl",
     cost="one small read a process (once for all checks), 5–40 ms",
-    stages=STAGES,
     lane="files",
     options={
-        "required": Option(
-            [],
-            "units or commands without whose process the node is unfit, as [munged, nvidia-fabricmanager]",
-            "ours: only the site knows",
-        ),
+        "required": Option([], "units or commands that must run, as [munged, sshd]", "ours: only the site knows"),
         "wanted": Option([], "the same, where it only warns", "ours: only the site knows"),
     },
 )

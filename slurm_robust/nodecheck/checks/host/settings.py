@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, CheckError, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.sources import small_files
 
 _SYSCTL = re.compile(r"[a-z][\w*-]*(?:[./][\w*:-]+){1,8}\Z")
@@ -18,21 +17,22 @@ _CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource
 _CHOSEN = re.compile(r"\[([\w-]{1,32})\]")
 # Bits of /proc/sys/kernel/tainted that a fault sets (the kernel's admin guide, "Tainted kernels").
 _TAINTS = {4: "a machine check", 5: "a bad page", 7: "an oops", 14: "a soft lockup"}
-_NAMES = (
-    "kernel",
-    "cmdline",
-    "cmdline_without",
-    "modules",
-    "sysctl",
-    "hugepages",
-    "thp",
-    "lsm",
-    "clocksource",
-    "files",
-    "uptime",
-    "reboot_required",
-    "taint",
-)
+_REMEDIES: Mapping[str, str] = {
+    "kernel": "install and boot that kernel, or correct nodecheck.options.settings.kernel",
+    "cmdline": "change the boot loader's command line and reboot",
+    "cmdline_without": "change the boot loader's command line and reboot",
+    "modules": "`modprobe` it; look in /etc/modules-load.d",
+    "sysctl": "`sysctl --system`; look in /etc/sysctl.d",
+    "hugepages": "reserve them at boot: memory is in pieces later",
+    "thp": "write it to /sys/kernel/mm/transparent_hugepage/enabled",
+    "lsm": "look at the security module's configuration and the boot loader's command line",
+    "clocksource": "look in the kernel log for why; reboot",
+    "files": "install what is missing",
+    "uptime": "reboot at the next chance",
+    "reboot_required": "reboot at the next chance",
+    "taint": "look in the kernel log for what it was; reboot",
+}
+_NAMES = tuple(_REMEDIES)
 
 
 def _refuse(name: str, value: Any, why: str) -> CheckError:
@@ -83,19 +83,13 @@ def probe(context: Context, options: Options) -> Facts:
         "thp": _chosen(small_files.text(context.path("/sys/kernel/mm/transparent_hugepage/enabled"))),
         "lsm": _security(context) if options["lsm"] else [],
         "clocksource": small_files.text(context.path(_CLOCKSOURCE)),
-        "files": {name: _there(context.path(name)) for name in options["files"]},
+        "files": {name: small_files.exists(context.path(name)) for name in options["files"]},
         "uptime_days": round(float(uptime) / 86400, 2) if re.match(r"\d{1,12}(\.\d{1,9})?\Z", uptime) else None,
-        "reboot_required": context.path("/run/reboot-required").exists()
-        or context.path("/var/run/reboot-required").exists(),
+        "reboot_required": any(
+            small_files.exists(context.path(f"{run}/reboot-required")) for run in ("/run", "/var/run")
+        ),
         "tainted": small_files.number(context.path("/proc/sys/kernel/tainted")),
     }
-
-
-def _there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _chosen(text: str) -> str:
@@ -163,23 +157,6 @@ def _state(facts: Facts, options: Options) -> list[tuple[str, str]]:
     return found
 
 
-_REMEDIES: Mapping[str, str] = {
-    "kernel": "install and boot that kernel, or correct nodecheck.options.settings.kernel",
-    "cmdline": "change the boot loader's command line and reboot",
-    "cmdline_without": "change the boot loader's command line and reboot",
-    "modules": "`modprobe` it; look in /etc/modules-load.d",
-    "sysctl": "`sysctl --system`; look in /etc/sysctl.d",
-    "hugepages": "reserve them at boot: memory is in pieces later",
-    "thp": "write it to /sys/kernel/mm/transparent_hugepage/enabled",
-    "lsm": "look at the security module's configuration and the boot loader's command line",
-    "clocksource": "look in the kernel log for why; reboot",
-    "files": "install what is missing",
-    "uptime": "reboot at the next chance",
-    "reboot_required": "reboot at the next chance",
-    "taint": "look in the kernel log for what it was; reboot",
-}
-
-
 def judge(facts: Facts, options: Options) -> Finding:
     """Warns of each difference; fails for those that the site lists in `fail`."""
     found = _differences(facts, options)
@@ -197,7 +174,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/{cmdline,modules,uptime,sys/**}, /sys/kernel/{mm,security}/**, /sys/module, /run/reboot-required",
     cost="a small read a setting, 1 ms",
-    stages=STAGES,
     lane="files",
     options={
         "kernel": Option([], "patterns of releases one of which must run, as [5.15.0-*-generic]", _OURS),
@@ -206,23 +182,19 @@ check = Check(
         "modules": Option([], "kernel modules that must be loaded, as [nvidia_peermem, lustre]", _OURS),
         "sysctl": Option({}, "{name: value} that must be so, as {kernel.numa_balancing: 0}", _OURS),
         "hugepages": Option({}, "{size: least number of pages}, as {2048kB: 1024}", _OURS),
-        "thp": Option("", "transparent huge pages: always, madvise or never; empty does not say", _OURS),
+        "thp": Option("", "transparent huge pages: always, madvise or never; empty: any", _OURS),
         "lsm": Option([], "security modules that must be active, as [apparmor] or [selinux=permissive]", _OURS),
-        "clocksource": Option("", "what time must be read from, as tsc; empty does not say", _OURS),
+        "clocksource": Option("", "what time must be read from, as tsc; empty: any", _OURS),
         "files": Option([], "files, folders or devices that must be there", _OURS),
-        "max_uptime_days": Option(0.0, "days since boot above which it warns; 0 never", _OURS),
-        "reboot_required": Option(
-            False, "warn where an update left /run/reboot-required", "ours: most sites reboot by plan"
-        ),
+        "max_uptime_days": Option(0.0, "days since boot above which it warns; 0: never", _OURS),
+        "reboot_required": Option(False, "warn where an update left /run/reboot-required", "ours: reboots are planned"),
         "taint": Option(
             True,
-            "warn where this kernel met an oops, a machine check, a bad page or a soft lockup",
+            "warn of an oops, machine check, bad page or soft lockup of this kernel",
             "the kernel's guide on tainted kernels",
         ),
         "fail": Option(
-            [],
-            f"of {', '.join(_NAMES)}: those whose difference makes the node unfit",
-            "ours: a new kernel must not drain a fleet",
+            [], f"of {', '.join(_NAMES)}: those that make the node unfit", "ours: a new kernel must not drain a fleet"
         ),
     },
 )

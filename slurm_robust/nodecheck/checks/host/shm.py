@@ -46,7 +46,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only below the sizes that the site asks for; fullness and leftovers are told."""
+    """Fails only below the sizes that the site asks for; fullness and leftovers warn."""
     if not facts["there"]:
         if facts["saved"]:
             return Finding.skip("no_shm", "a saved tree without /dev/shm")
@@ -66,7 +66,7 @@ def _judge(facts: Facts, options: Options) -> Finding:
     # tmpfs without a limit says 0 of 0.
     if total and free < total * (1 - options["warn_used_share"]):
         sentence = f"/dev/shm has {free} of {total} MiB free"
-        return Finding.warn("shm_filling", sentence, "look with `du -a /dev/shm`", facts)
+        return Finding.warn("shm_filling", sentence, "look at `du -a /dev/shm`", facts)
     if facts["orphan_mb"] >= options["warn_leftover_mb"]:
         sentence = f"{facts['orphan_mb']} MiB in /dev/shm belong to users who run nothing here"
         return Finding.warn("shm_leftovers", sentence, "remove what finished jobs left there", facts)
@@ -82,15 +82,12 @@ check = Check(
     **Check.parts_of(__name__),
     reads="statvfs(2) and the files of /dev/shm, the owners of /proc/* (and /proc/*/stat)",
     cost="one stat a file and a process, 1–5 ms",
-    stages=("prolog", "epilog", "periodic", "full"),
     strikes=2,
     lane="files",
     options={
-        "min_size_mb": Option(0, "MiB that /dev/shm must have; 0 does not say", "ours: containers often have 64 MiB"),
-        "min_free_mb": Option(0, "MiB that must be free; 0 does not say", "ours: a neighbour's job may use it rightly"),
+        "min_size_mb": Option(0, "MiB that /dev/shm must have; 0: any", "ours: containers often have 64 MiB"),
+        "min_free_mb": Option(0, "MiB that must be free; 0: any", "ours: a neighbour's job may use it rightly"),
         "warn_used_share": Option(0.9, "share in use above which it warns", "ours"),
-        "warn_leftover_mb": Option(
-            1024, "MiB of leftovers above which it warns", "ours: what NCCL and loaders use a rank"
-        ),
+        "warn_leftover_mb": Option(1024, "MiB of leftovers above which it warns", "ours: a rank's NCCL and loaders"),
     },
 )

@@ -46,37 +46,30 @@ def judge(facts: Facts, options: Options) -> Finding:
         per_s = sum(growth.delta for growth in grown.values()) / window_s
         if per_s >= options["warn_pages_per_s"] > 0:
             sentence = f"the node swaps {per_s:.0f} pages a second"
-            return Finding.warn("swapping", sentence, "look who needs the memory: `top -o SWAP`", evidence)
+            return Finding.warn("swapping", sentence, "find out who needs the memory: `top -o SWAP`", evidence)
     stalled = facts["stalled_percent"]
     if stalled is not None and stalled >= options["warn_stalled_percent"] > 0:
         sentence = f"all processes waited for memory {stalled:.0f} % of the last minute"
-        return Finding.warn("memory_stalls", sentence, "look who needs the memory: `top -o RES`", evidence)
+        return Finding.warn("memory_stalls", sentence, "find out who needs the memory: `top -o RES`", evidence)
     if not facts["counts"] and stalled is None:
-        return Finding.skip("no_vmstat", "the kernel tells nothing of swapping here")
+        return Finding.skip("no_vmstat", "the kernel does not report swapping here")
     return Finding.passed("no_swapping", "the node does not swap", evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts | None:
-    """The counters of this run."""
-    return counters.kept(facts)
-
-
+remember = counters.remember
 check = Check(
     **Check.parts_of(__name__),
     reads="/proc/swaps, /proc/vmstat, /proc/pressure/memory",
     cost="three reads, under 1 ms",
-    stages=("periodic", "full"),
     lane="files",
     options={
-        "expected": Option("", "`on` or `off` (compressed memory, zram, is no swap here); empty does not say", "ours"),
+        "expected": Option("", "`on` or `off` (compressed memory, zram, is no swap here); empty: any", "ours"),
         "warn_pages_per_s": Option(
-            1000.0,
-            "pages swapped in and out a second since the last run from which on it warns; 0 never",
-            "ours: 4 MB/s",
+            1000.0, "pages swapped a second since the last run from which it warns; 0: never", "ours: 4 MB/s"
         ),
         "warn_stalled_percent": Option(
             10.0,
-            "share of the last minute in which all waited for memory from which on it warns; 0 never",
+            "share of the last minute in which all waited for memory from which it warns; 0: never",
             "ours: systemd-oomd's own limit is 60 %",
         ),
     },

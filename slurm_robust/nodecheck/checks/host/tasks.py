@@ -110,7 +110,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     share = options["warn_idle_load_share"]
     if facts["slurmd"] and not facts["jobs"] and facts["cpus"] and share and facts["load"] >= facts["cpus"] * share:
         sentence = f"load {facts['load']:.0f} on {facts['cpus']} CPUs, and no job runs here"
-        return Finding.warn("busy_without_job", sentence, "look who it is: `top`; leftovers of jobs are usual")
+        return Finding.warn("busy_without_job", sentence, "find out who it is: `top`; leftovers of jobs are usual")
     evidence = {key: facts[key] for key in ("processes", "zombies", "load", "jobs")}
     return Finding.passed("tasks_fine", f"{facts['processes']} processes, none stuck", evidence)
 
@@ -124,7 +124,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/*/stat, the status of those in state D, /proc/loadavg, the command lines of slurmstepd",
     cost="one small read a process, 5–40 ms",
-    stages=("epilog", "periodic", "full"),
     lane="files",
     options={
         "warn_blocked_s": Option(
@@ -132,15 +131,11 @@ check = Check(
             "seconds between two runs that found a process in state D, never woken in between, from which it warns",
             "ours: the kernel's own hung-task limit is 120 s; large checkpoints wait as long",
         ),
-        "zombie_age_s": Option(
-            300.0, "seconds from which on a zombie counts", "ours: a parent collects its children within seconds"
-        ),
-        "warn_zombies": Option(
-            50, "zombies of that age from which on it warns; 0 never", "ours: a zombie holds nothing but its pid"
-        ),
+        "zombie_age_s": Option(300.0, "seconds from which a zombie counts", "ours: parents collect them in seconds"),
+        "warn_zombies": Option(50, "zombies of that age from which it warns; 0: never", "ours: it only holds a pid"),
         "warn_idle_load_share": Option(
             0.5,
-            "load per CPU (over 5 min, 1 min and now), where no job runs, from which on it warns; 0 never",
+            "load per CPU (over 5 min, 1 min and now), where no job runs, from which it warns; 0: never",
             "ours: the services of a node stay far below",
         ),
     },

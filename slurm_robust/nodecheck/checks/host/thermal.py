@@ -67,20 +67,15 @@ def judge(facts: Facts, options: Options) -> Finding:
     return Finding.passed("cpu_cool", "no processor is too hot", {"counts": facts["counts"]})
 
 
-def remember(facts: Facts, options: Options) -> Facts | None:
-    """The counters of this run."""
-    return counters.kept(facts)
-
-
+remember = counters.remember
 check = Check(
     **Check.parts_of(__name__),
     reads=f"{_CPU}/cpu*/thermal_throttle/package_*, /sys/class/hwmon/*/temp*_crit_alarm of processors and memory",
     cost="a small read a CPU and sensor, 2–10 ms; in a process of its own",
-    stages=("periodic", "full"),
     options={
         "warn_throttled_share": Option(
             0.05,
-            "share of the time since the last run in which heat slowed a processor; 0 never",
+            "share of the time since the last run in which heat slowed a processor; 0: never",
             "ours: a twentieth of a step shows in its time",
         )
     },

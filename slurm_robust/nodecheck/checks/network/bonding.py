@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import small_files
 
 _LINE = re.compile(r"^\s*([A-Za-z][\w /()-]{1,40}?): ?(.*?)\s*$")
@@ -15,7 +13,7 @@ _NO_PARTNER = "00:00:00:00:00:00"
 _MAX_BONDS = 32
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse(text: str) -> Facts:
     """A file of /proc/net/bonding: the bond's own lines, and those of each member; lower-case keys.
 
     The file has a head, a part on 802.3ad with a partner (root only), and one part a member that begins with
@@ -52,7 +50,7 @@ def _up(member: dict[str, str]) -> bool:
     return member.get("mii status", "up") == "up"
 
 
-def _faults(name: str, bond: dict[str, Any], options: Options) -> Iterator[Fault]:
+def _faults(name: str, bond: Facts, options: Options) -> Faults:
     head, members = bond["head"], bond["members"]
     down = [member["name"] for member in members if not _up(member)]
     remedy = f"`cat /proc/net/bonding/{name}`; look at cable and switch port"
@@ -79,7 +77,7 @@ def _faults(name: str, bond: dict[str, Any], options: Options) -> Iterator[Fault
         yield from _lacp(name, head, up)
 
 
-def _lacp(name: str, head: dict[str, str], up: list[dict[str, str]]) -> Iterator[Fault]:
+def _lacp(name: str, head: dict[str, str], up: list[dict[str, str]]) -> Faults:
     remedy = f"look at the switch's port channel; `cat /proc/net/bonding/{name}`"
     if head.get("partner mac address") == _NO_PARTNER:
         sentence = f"{name} has no LACP partner: only one member is used"
@@ -108,7 +106,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/net/bonding/*",
     cost="one read a bond, under 1 ms",
-    stages=STAGES,
     lane="files",
     options={
         "members": Option({}, "members that bonds must have: {bond or `default`: number}", "ours: empty"),

@@ -6,17 +6,15 @@ The kernel knows whether somebody keeps the clock in step; chronyd knows how wel
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 
 CANDIDATES = ("/usr/bin/chronyc", "/usr/sbin/chronyc", "/usr/local/bin/chronyc")
 _FIELDS = 14
 
 
-def parse(text: str) -> dict[str, Any] | None:
+def parse(text: str) -> Facts | None:
     """One line of `chronyc -c tracking` (chronyc(1)); None where it has not that shape.
 
     Offset, root delay and root dispersion in seconds.
@@ -67,7 +65,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {"installed": True, "said": said, "error": "" if said else f"exit code {done.returncode}"}
 
 
-def _faults(said: dict[str, Any], options: Options) -> Iterator[Fault]:
+def _faults(said: Facts, options: Options) -> Faults:
     remedy = "`chronyc tracking`, `chronyc sources -v`"
     if said["leap"] == "Not synchronised":
         yield Fault.warn("not_synchronised", "chronyd has no server that it follows", remedy)
@@ -96,14 +94,11 @@ check = Check(
     **Check.parts_of(__name__),
     reads="`chronyc -n -c tracking`, where it is installed",
     cost="one process, 5 ms",
-    stages=("periodic", "full"),
     options={
         "warn_offset_ms": Option(50.0, "offset in ms above which it warns", "as of clock"),
         "warn_error_ms": Option(
-            500.0,
-            "root dispersion and half the root delay, in ms, above which it warns",
-            "ours: NTP's own bound is 3 s",
+            500.0, "ms of root dispersion and half the root delay above which it warns", "ours: NTP's own bound is 3 s"
         ),
-        "timeout_s": Option(2.0, "s after which chronyc is not waited for", "ours"),
+        "timeout_s": Option(2.0, "longest wait for chronyc, in s", "ours"),
     },
 )

@@ -5,11 +5,9 @@ When it is full, the kernel drops the first packet of every new connection (nf_c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state, counters, windows
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 from slurm_robust.nodecheck.sources import small_files
 
 
@@ -40,7 +38,7 @@ def probe(context: Context, options: Options) -> Facts:
     }
 
 
-def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+def _faults(facts: Facts, options: Options) -> Faults:
     remedy = "`sysctl net.netfilter.nf_conntrack_max`: raise it, or take the fabric's traffic out of tracking"
     if facts["count"] > options["warn_share"] * facts["max"]:
         sentence = f"{facts['count']} of {facts['max']} tracked connections are in use"
@@ -60,21 +58,14 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude(_faults(facts, options), Finding.passed("conntrack_room", said, evidence), evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """Packets dropped until now."""
-    return windows.kept(facts, counters.HOUR_S)
-
-
+remember = windows.remember_for(counters.HOUR_S)
 check = Check(
     **Check.parts_of(__name__),
     reads="/proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/net/stat/nf_conntrack",
     cost="three small reads",
-    stages=("epilog", "periodic", "full"),
     lane="files",
     options={
-        "warn_share": Option(
-            0.9, "share in use above which it warns", "ours: the start of a large job opens thousands"
-        ),
+        "warn_share": Option(0.9, "share in use above which it warns", "ours: a large job opens thousands"),
         "warn_drops_per_hour": Option(100, "packets dropped within the last hour above which it warns", "ours"),
     },
 )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import host_names, slurm_conf
 
 _CONNECT_S = 1.0
@@ -22,7 +20,7 @@ def probe(context: Context, options: Options) -> Facts:
             raise CheckError(f"nodecheck.options.controller_name.hosts: {host!r} is no host's name")
     hosts = list(options["hosts"]) or hosts
     known = host_names.hosts_file(context)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Facts] = {}
     ask = []
     for host in hosts:
         if host_names.is_address(host):
@@ -41,7 +39,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {"hosts": hosts, "found": found, "port": port}
 
 
-def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+def _faults(facts: Facts, options: Options) -> Faults:
     found = facts["found"]
     late = [host for host, said in found.items() if said["error"] == "timeout"]
     wrong = [host for host, said in found.items() if not said["addresses"] and host not in late]
@@ -76,16 +74,11 @@ check = Check(
     **Check.parts_of(__name__),
     reads="slurm.conf, /etc/hosts, and the system's resolver for names that are not in there",
     cost="two reads; a process for each name that the resolver is asked for, 2–20 ms",
-    stages=("epilog", "periodic", "full"),
     options={
         "hosts": Option([], "list of names to look up instead of slurm.conf's", "ours: slurm.conf knows"),
         "slurm_conf": Option("", "the file, where it stands in none of Slurm's usual places", "slurm.conf(5)"),
-        "timeout_s": Option(
-            2.5, "s after which the resolver is not waited for", "ours: resolv.conf(5) asks each server for 5 s"
-        ),
+        "timeout_s": Option(2.5, "longest wait for the resolver, in s", "ours: each server is asked for 5 s"),
         "slow_s": Option(1.0, "s above which an answer warns", "ours: a name server next door answers within ms"),
-        "connect": Option(
-            False, "also open a TCP connection to slurmctld's port", "ours: slurmd itself tells Slurm so"
-        ),
+        "connect": Option(False, "also connect to slurmctld's TCP port", "ours: slurmd itself tells Slurm so"),
     },
 )

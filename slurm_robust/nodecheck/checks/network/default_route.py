@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import network_links, small_files
 
 _RTF_UP_GATEWAY = 0x3
@@ -48,19 +47,16 @@ def probe(context: Context, options: Options) -> Facts:
         "seen": small_files.exists(net / "route") or small_files.exists(net / "ipv6_route"),
         "interfaces": network_links.routed(context),
         "gateways": {address: known.get(address) for address in gateways(small_files.read_text(net / "route"))},
-        "boot_id": context.boot_id(),
-        "kept": check_state.load(context.cache_dir, check.name),
+        **check_state.since(context, check.name),
     }
 
 
-def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
-    had = facts["kept"].get("boot_id") == facts["boot_id"] and bool(facts["kept"].get("had"))
+def _faults(facts: Facts, options: Options) -> Faults:
     if not facts["interfaces"]:
+        remedy = "`ip route`; restart the network configuration"
         if options["required"]:
-            remedy = "`ip route`; restart the network configuration"
             yield Fault.fail("route_missing", "there is no default route", remedy)
-        elif had:
-            remedy = "`ip route`; restart the network configuration"
+        elif check_state.of_this_boot(facts).get("had"):
             yield Fault.warn("route_lost", "the default route has gone since an earlier run", remedy)
     silent = [address for address, answers in facts["gateways"].items() if answers is False]
     if silent:
@@ -84,8 +80,8 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """Whether this boot has had a default route."""
-    same = facts["kept"].get("boot_id") == facts["boot_id"]
-    new = {"boot_id": facts["boot_id"], "had": bool(facts["interfaces"]) or (same and bool(facts["kept"].get("had")))}
+    had = bool(facts["interfaces"] or check_state.of_this_boot(facts).get("had"))
+    new = {"boot_id": facts["boot_id"], "had": had}
     return None if new == facts["kept"] else new
 
 
@@ -93,7 +89,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/net/route, /proc/net/ipv6_route, /proc/net/arp",
     cost="three small reads",
-    stages=STAGES,
     lane="files",
     options={"required": Option(False, "fail where there is none", "ours: only the site knows its network")},
 )

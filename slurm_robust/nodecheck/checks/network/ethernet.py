@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import network_links
 
 
@@ -23,12 +22,11 @@ def probe(context: Context, options: Options) -> Facts:
         "roce": roce,
         "site": site,
         "interfaces": network_links.stack(context, [*default, *site, *roce]),
-        "boot_id": context.boot_id(),
-        "kept": check_state.load(context.cache_dir, check.name),
+        **check_state.since(context, check.name),
     }
 
 
-def _links(facts: Facts) -> Iterator[Fault]:
+def _links(facts: Facts) -> Faults:
     """Interfaces that are needed and have no link."""
     interfaces = facts["interfaces"]
     for name in facts["site"]:
@@ -50,24 +48,23 @@ def _wanted(table: Any, name: str) -> int:
     return wanted if isinstance(wanted, int) else 0
 
 
-def _speeds(facts: Facts, options: Options) -> Iterator[Fault]:
-    kept = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
-    best = kept if isinstance(kept, dict) else {}
+def _speeds(facts: Facts, options: Options) -> Faults:
+    best = check_state.best(facts)
     for name, interface in facts["interfaces"].items():
         if network_links.without_link(interface):
             continue
-        before, wanted = best.get(name), _wanted(options["min_mbps"], name)
+        before, wanted = best.get(name, 0), _wanted(options["min_mbps"], name)
         remedy = f"`ethtool {name}`; look at cable, transceiver and switch port"
         said = f"{name} runs at {interface['mbps']} Mb/s"
         if 0 < interface["mbps"] < wanted:
             yield Fault.fail("speed_below_expected", f"{said}, {wanted} are expected", remedy)
-        elif isinstance(before, int) and 0 < interface["mbps"] < before and not wanted:
+        elif 0 < interface["mbps"] < before and not wanted:
             yield Fault.warn("speed_dropped", f"{said}, it ran at {before} before", remedy)
         if interface["duplex"] == "half":
             yield Fault.warn("half_duplex", f"{name} runs half duplex", remedy)
 
 
-def _mtus(facts: Facts, options: Options) -> Iterator[Fault]:
+def _mtus(facts: Facts, options: Options) -> Faults:
     interfaces = facts["interfaces"]
     for name, interface in interfaces.items():
         wanted = _wanted(options["mtu"], name)
@@ -89,9 +86,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     found = facts["interfaces"]
     evidence = {name: facts[name] for name in ("default", "roce", "site", "interfaces")}
     if not found:
-        said = (
-            "no interface with a default route is to be seen" if facts["default"] else "the node has no default route"
-        )
+        said = "no interface with a default route can be seen" if facts["default"] else "the node has no default route"
         healthy = Finding.skip("no_interface" if facts["default"] else "no_default_route", said)
     else:
         up = [name for name in found if not network_links.without_link(found[name])]
@@ -102,11 +97,9 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The fastest speed of each card in this boot."""
-    kept = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
-    best = dict(kept) if isinstance(kept, dict) else {}
+    best = check_state.best(facts)
     for name in network_links.cards(facts["interfaces"]):
-        old, now = best.get(name), facts["interfaces"][name]["mbps"]
-        best[name] = max(old, now) if isinstance(old, int) else now
+        best[name] = max(best.get(name, 0), facts["interfaces"][name]["mbps"])
     new = {"boot_id": facts["boot_id"], "best": best}
     return None if new == facts["kept"] else new
 
@@ -121,13 +114,10 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/net/route, /proc/net/ipv6_route, /sys/class/net/*, /sys/class/infiniband/*/device/net",
     cost="nine small reads an interface, 1 ms",
-    stages=STAGES,
     strikes=2,
     lane="files",
     options={
-        "interfaces": Option(
-            [], "list of interfaces that must have a link, besides those of default routes and RoCE", "ours: empty"
-        ),
+        "interfaces": Option([], "interfaces that must have a link, besides default routes and RoCE", "ours: empty"),
         "min_mbps": Option({}, "Mb/s that interfaces must run at: {interface or `default`: Mb/s}", "ours: empty"),
         "mtu": Option({}, "bytes that an MTU must have at least: {interface or `default`: bytes}", "ours: empty"),
     },

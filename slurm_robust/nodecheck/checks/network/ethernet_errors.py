@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state, counters, windows
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 from slurm_robust.nodecheck.sources import network_links, small_files
 
 LIMITS: Mapping[str, tuple[int, str]] = {
@@ -44,7 +43,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {"cards": cards, "counts": counts, **check_state.since(context, check.name)}
 
 
-def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
+def _errors(facts: Facts, options: Options) -> Faults:
     grown = windows.grown(facts, counters.HOUR_S)
     for name in facts["cards"]:
         for counter, (usual, packets) in LIMITS.items():
@@ -59,7 +58,7 @@ def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault.warn(counter, sentence, remedy)
 
 
-def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
+def _flaps(facts: Facts, options: Options) -> Faults:
     grown = windows.grown(facts, _DAY_S)
     for name in facts["cards"]:
         down, changes = grown.get(f"{name} carrier_down_count"), grown.get(f"{name} carrier_changes")
@@ -76,7 +75,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     if not facts["counts"]:
         return Finding.skip("no_counters", "no interface that is needed stands on a card with statistics")
     grown = windows.grown(facts, counters.HOUR_S)
-    evidence: dict[str, Any] = {
+    evidence: Facts = {
         "cards": facts["cards"],
         "grown": {name: g.delta for name, g in grown.items() if g.delta and not name.endswith("_packets")},
     }
@@ -86,16 +85,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude([*_flaps(facts, options), *_errors(facts, options)], healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """This run's counts, and some of the last day's."""
-    return windows.kept(facts, _DAY_S)
-
-
+remember = windows.remember_for(_DAY_S)
 check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/net/*/{statistics,carrier_changes,carrier_down_count}, compared with the runs of the last day",
     cost="twelve small reads a card, 1 ms",
-    stages=("epilog", "periodic", "full"),
     lane="files",
     options={
         "interfaces": Option([], "list of further interfaces to look at", "ours: empty"),
@@ -106,13 +100,9 @@ check = Check(
             + "; 0 passes a counter over",
             "ours: a good cable has none at all, a full receive ring loses thousands",
         ),
-        "min_share": Option(
-            1e-6, "share of all packets below which errors are no fault", "ours: less costs no one any speed"
-        ),
+        "min_share": Option(1e-6, "share of all packets below which errors are no fault", "ours: less costs no speed"),
         "warn_flaps_per_day": Option(
-            3,
-            "losses of the link within a day from which it warns; 0 never",
-            "ours: a switch that restarts makes one or two",
+            3, "losses of the link a day from which it warns; 0: never", "ours: a switch that restarts makes one or two"
         ),
     },
 )

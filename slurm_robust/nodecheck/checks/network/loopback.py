@@ -5,7 +5,7 @@ Without it a machine reaches none of its own addresses: ranks of one node do not
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Options
 from slurm_robust.nodecheck.sources import network_links, small_files
 
 _IFF_UP = 0x1
@@ -21,10 +21,10 @@ def judge(facts: Facts, options: Options) -> Finding:
     """Fails where it is down: by the kernel, everything sent to an own address goes through it."""
     flags = facts["flags"]
     if flags is None or not flags & _IFF_LOOPBACK:
-        return Finding.skip("not_seen", "the loopback interface is not to be seen", facts)
+        return Finding.skip("not_seen", "the loopback interface cannot be seen", facts)
     if not flags & _IFF_UP:
         return Finding.fail("loopback_down", "the loopback interface is down", "`ip link set lo up`", facts)
     return Finding.passed("loopback_up", "the loopback interface is up", facts)
 
 
-check = Check(**Check.parts_of(__name__), reads="/sys/class/net/lo/flags", cost="one read", stages=STAGES, lane="files")
+check = Check(**Check.parts_of(__name__), reads="/sys/class/net/lo/flags", cost="one read", lane="files")

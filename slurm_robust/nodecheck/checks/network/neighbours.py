@@ -6,12 +6,10 @@ reached, now this one, now that one (`neighbour: arp_cache: neighbor table overf
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.checks.network.conntrack import column
 from slurm_robust.nodecheck.engine import check_state, counters, windows
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 from slurm_robust.nodecheck.sources import small_files
 
 _TABLES = {"ipv4": "arp_cache", "ipv6": "ndisc_cache"}
@@ -35,7 +33,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {"tables": tables, "counts": counts, **check_state.since(context, check.name)}
 
 
-def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+def _faults(facts: Facts, options: Options) -> Faults:
     grown = windows.grown(facts, counters.HOUR_S)
     for family, (entries, limit) in facts["tables"].items():
         remedy = f"`sysctl net.{family}.neigh.default.gc_thresh3`: raise it, with gc_thresh1 and gc_thresh2 below it"
@@ -55,24 +53,17 @@ def judge(facts: Facts, options: Options) -> Finding:
     if known:
         healthy = Finding.passed("neighbours_room", said, evidence)
     else:
-        healthy = Finding.skip("no_table", "the neighbour tables' limits are not to be seen", evidence)
+        healthy = Finding.skip("no_table", "the neighbour tables' limits cannot be read", evidence)
     return conclude(_faults(facts, options), healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """How often the tables were full until now."""
-    return windows.kept(facts, counters.HOUR_S)
-
-
+remember = windows.remember_for(counters.HOUR_S)
 check = Check(
     **Check.parts_of(__name__),
     reads="/proc/net/stat/{arp_cache,ndisc_cache}, /proc/sys/net/*/neigh/default/gc_thresh3",
     cost="four small reads",
-    stages=("epilog", "periodic", "full"),
     lane="files",
     options={
-        "warn_share": Option(
-            0.9, "share of gc_thresh3 above which it warns", "ours: beyond gc_thresh3 the kernel refuses new entries"
-        )
+        "warn_share": Option(0.9, "share of gc_thresh3 above which it warns", "ours: a full table refuses entries")
     },
 )

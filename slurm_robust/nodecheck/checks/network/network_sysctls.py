@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 from slurm_robust.nodecheck.sources import small_files
 
 _NAME = re.compile(r"net(?:[./][A-Za-z0-9_-]+){1,6}\Z")
@@ -23,7 +22,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {"found": found}
 
 
-def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+def _faults(facts: Facts, options: Options) -> Faults:
     for name, wanted in options["minimum"].items():
         # `net.ipv4.tcp_rmem` has three numbers; its largest is what a site means.
         numbers = [number for cell in facts["found"][name].split() if (number := small_files.integer(cell)) is not None]
@@ -49,12 +48,9 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/proc/sys/net/*, those that the site names",
     cost="one read a setting",
-    stages=("periodic", "full"),
     lane="files",
     options={
-        "minimum": Option(
-            {}, "least values: {`net.core.rmem_max`: 16777216}; of several numbers the largest counts", "ours: empty"
-        ),
+        "minimum": Option({}, "least values: {`net.core.rmem_max`: 16777216}; of several the largest", "ours: empty"),
         "exact": Option({}, "values: {`net.ipv4.conf.all.rp_filter`: 2}", "ours: empty"),
     },
 )

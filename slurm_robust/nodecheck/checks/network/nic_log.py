@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import shared_kernel_log
 
 _MLX5 = r"mlx5_core [0-9a-f:.]{7,16}:?.{0,120}?"
@@ -47,9 +46,9 @@ def _any() -> re.Pattern[str]:
     return re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
 
 
-def count(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+def count(texts: Iterable[str]) -> dict[str, Facts]:
     """Lines by kind: how many, one example, and the PCI addresses they name."""
-    seen: dict[str, dict[str, Any]] = {}
+    seen: dict[str, Facts] = {}
     for text in texts:
         match = _any().match(text)
         if match is None:
@@ -99,8 +98,7 @@ check = Check(
     **Check.parts_of(__name__),
     reads="the kernel log (`nodecheck.kmsg`)",
     cost="one pass over the kernel log, 1–20 ms",
-    stages=STAGES,
     lane=shared_kernel_log.LANE,
     invalidating_words=("health compromised", "Fatal error", "health recovery fail"),
-    options={"ignore": Option([], f"list of kinds that are passed over: {', '.join(_KINDS)}", "ours: none is")},
+    options={"ignore": Option([], f"list of kinds to ignore: {', '.join(_KINDS)}", "ours: none is")},
 )

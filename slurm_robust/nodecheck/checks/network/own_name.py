@@ -45,6 +45,5 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/etc/hosts, and the system's resolver where the name is not in there; bind(2) to what was found",
     cost="one read, or a process for the resolver, 2–20 ms",
-    stages=("periodic", "full"),
-    options={"timeout_s": Option(2.5, "s after which the resolver is not waited for", "as of controller_name")},
+    options={"timeout_s": Option(2.5, "longest wait for the resolver, in s", "as of controller_name")},
 )

@@ -6,45 +6,32 @@ there cannot grow, and says nothing until somebody clears it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state, counters, windows
-from slurm_robust.nodecheck.engine.counters import Growth
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import rdma, small_files
 
 _IBTA = "InfiniBand's bound of 120 an hour (bit error rate 10^-12), as Oracle's and NVIDIA's documents cite it"
 _DIAGS = "the limit of ibcheckerrs in infiniband-diags, here an hour's"
-LIMITS: Mapping[str, tuple[int, str]] = {
-    "symbol_error": (120, _IBTA),
-    "link_error_recovery": (10, _DIAGS),
-    "port_rcv_errors": (10, _DIAGS),
-    "port_rcv_remote_physical_errors": (100, _DIAGS),
-    "local_link_integrity_errors": (10, _DIAGS),
-    "excessive_buffer_overrun_errors": (10, _DIAGS),
-    "port_xmit_discards": (100, _DIAGS),
-    "port_xmit_constraint_errors": (100, _DIAGS),
-    "port_rcv_constraint_errors": (100, _DIAGS),
-    "VL15_dropped": (100, _DIAGS),
+LIMITS: Mapping[str, tuple[int, int]] = {
+    "symbol_error": (120, 65535),
+    "link_error_recovery": (10, 255),
+    "port_rcv_errors": (10, 65535),
+    "port_rcv_remote_physical_errors": (100, 65535),
+    "local_link_integrity_errors": (10, 15),
+    "excessive_buffer_overrun_errors": (10, 15),
+    "port_xmit_discards": (100, 65535),
+    "port_xmit_constraint_errors": (100, 255),
+    "port_rcv_constraint_errors": (100, 255),
+    "VL15_dropped": (100, 65535),
 }
-"""Counter → events an hour above which it warns, and where that comes from.
+"""Counter → events an hour above which it warns (`symbol_error` by `_IBTA`, the others by `_DIAGS`), and the count at
+which it stops.
 
 Not among them: `port_rcv_switch_relay_errors` (a switch's), `port_xmit_wait` (congestion, and healthy)."""
-_SATURATED = {
-    "link_downed": 255,
-    "link_error_recovery": 255,
-    "local_link_integrity_errors": 15,
-    "excessive_buffer_overrun_errors": 15,
-    "symbol_error": 65535,
-    "port_rcv_errors": 65535,
-    "port_rcv_remote_physical_errors": 65535,
-    "port_xmit_discards": 65535,
-    "port_xmit_constraint_errors": 255,
-    "port_rcv_constraint_errors": 255,
-    "VL15_dropped": 65535,
-}
+_SATURATED = {"link_downed": 255, **{name: most for name, (_, most) in LIMITS.items()}}
 _DAY_S = 86_400.0
 _REMEDIES = {
     "port_xmit_discards": "look for congestion and for a peer that does not drain: `perfquery -x`",
@@ -58,13 +45,15 @@ _CABLE = "clean, reseat or replace cable and transceiver; `mlxlink -d {} -c`"
 
 def probe(context: Context, options: Options) -> Facts:
     """The error counters of every port, with those of earlier runs in this boot."""
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, int] = {}
     ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
     for device, port in ports:
         folder = context.path(rdma.CLASS) / device["name"] / "ports" / str(port["port"]) / "counters"
-        found = {name: small_files.count(folder / name) for name in ("link_downed", *LIMITS)}
-        counts[rdma.label(device, port)] = {name: value for name, value in found.items() if value is not None}
+        for name in ("link_downed", *LIMITS):
+            if (value := small_files.count(folder / name)) is not None:
+                counts[f"{rdma.label(device, port)} {name}"] = value
     return {
+        "ports": [rdma.label(device, port) for device, port in ports],
         "counts": counts,
         "spared": [
             rdma.label(device, port)
@@ -76,18 +65,9 @@ def probe(context: Context, options: Options) -> Facts:
     }
 
 
-def flat(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """`{port: {counter: n}}` as `{"port counter": n}`, as it is remembered."""
-    return {f"{port} {name}": count for port, found in counts.items() for name, count in found.items()}
-
-
-def _grown(facts: Facts, window_s: float) -> dict[str, Growth]:
-    return windows.grown(facts, window_s, flat(facts["counts"]))
-
-
-def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
-    hour, day = _grown(facts, counters.HOUR_S), _grown(facts, _DAY_S)
-    for port in facts["counts"]:
+def _flaps(facts: Facts, options: Options) -> Faults:
+    hour, day = windows.grown(facts, counters.HOUR_S), windows.grown(facts, _DAY_S)
+    for port in facts["ports"]:
         name = f"{port} link_downed"
         in_hour = hour[name].delta if name in hour and hour[name].window_s <= 1.5 * counters.HOUR_S else 0
         in_day = day[name].delta if name in day and day[name].window_s <= 1.5 * _DAY_S else 0
@@ -99,13 +79,13 @@ def _flaps(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault.warn("link_flaps", f"{port} lost its link {in_day} times within a day", remedy)
 
 
-def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
-    grown = _grown(facts, counters.HOUR_S)
+def _errors(facts: Facts, options: Options) -> Faults:
+    grown = windows.grown(facts, counters.HOUR_S)
     for counter, (usual, _) in LIMITS.items():
         limit = options["warn_per_hour"].get(counter, usual)
         if not isinstance(limit, (int, float)) or limit <= 0:
             continue
-        names = {port: f"{port} {counter}" for port in facts["counts"]}
+        names = {port: f"{port} {counter}" for port in facts["ports"]}
         rates = {port: windows.per_hour(grown[name]) for port, name in names.items() if name in grown}
         over = {port: rate for port, rate in rates.items() if rate > limit}
         if over:
@@ -120,16 +100,11 @@ def judge(facts: Facts, options: Options) -> Finding:
 
     Whatever a counter reached before the first run of this boot says nothing.
     """
-    if not any(facts["counts"].values()):
+    if not facts["counts"]:
         return Finding.skip("no_counters", "no RDMA port has error counters")
-    full = [
-        f"{port} {name}"
-        for port, found in facts["counts"].items()
-        for name, count in found.items()
-        if count == _SATURATED[name]
-    ]
-    grown = {name: growth.delta for name, growth in _grown(facts, counters.HOUR_S).items() if growth.delta}
-    evidence: dict[str, Any] = {"grown": grown, "at_their_limit": full}
+    full = [name for name, count in facts["counts"].items() if count == _SATURATED[name.rpartition(" ")[2]]]
+    grown = {name: new.delta for name, new in windows.grown(facts, counters.HOUR_S).items() if new.delta}
+    evidence: Facts = {"grown": grown, "at_their_limit": full}
     first = not windows.samples_of(facts["kept"], facts["boot_id"])
     said = "error counters are read for the first time in this boot" if first else "no link makes too many errors"
     if full:
@@ -138,16 +113,11 @@ def judge(facts: Facts, options: Options) -> Finding:
     return conclude([*_flaps(facts, options), *_errors(facts, options)], healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """This run's counts, and some of the last day's."""
-    return windows.kept(facts, _DAY_S, flat(facts["counts"]))
-
-
+remember = windows.remember_for(_DAY_S)
 check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/ports/*/counters, compared with the runs of the last hour and day",
     cost="eleven small reads a port, each of which asks the card's firmware: 1–10 ms",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
         "warn_per_hour": Option(
@@ -158,13 +128,13 @@ check = Check(
             f"symbol_error: {_IBTA}; the others: {_DIAGS}",
         ),
         "warn_flaps_per_day": Option(
-            2, "losses of a link within a day from which it warns; 0 never", "NVIDIA's InfiniBand bring-up procedure"
+            2, "losses of a link a day from which it warns; 0: never", "NVIDIA's InfiniBand bring-up procedure"
         ),
         "fail_flaps_per_hour": Option(
             5,
-            "losses of a link within an hour from which it fails; 0 never",
+            "losses of a link an hour from which it fails; 0: never",
             "ours: a switch that restarts makes one or two; no job survives five",
         ),
-        "ignore": Option([], "list of devices, ports, interfaces or boards that are passed over", "ours: none is"),
+        "ignore": Option([], "list of devices, ports, interfaces or boards to ignore", "ours: none is"),
     },
 )

@@ -34,7 +34,7 @@ def judge(facts: Facts, options: Options) -> Finding:
             sentence = f"firmware of {some(odd)} is {cards[odd[0]]}, of other {model} {usual}"
             faults.append(Fault.warn("firmware_mixed", sentence, "`mlxfwmanager --query`; bring them in line"))
     if not boards:
-        return Finding.skip("no_firmware", "no RDMA card tells its firmware", evidence)
+        return Finding.skip("no_firmware", "no RDMA card reports its firmware", evidence)
     said = ", ".join(sorted({f"{model} {fw}" for (model, _), cards in boards.items() for fw in cards.values()}))
     return conclude(faults, Finding.passed("firmware_alike", f"firmware: {said}", evidence), evidence)
 
@@ -43,10 +43,9 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/{fw_ver,hca_type,board_id}",
     cost="nothing beyond rdma_ports, whose reading it shares",
-    stages=("periodic", "full"),
     lane=rdma.LANE,
     options={
         "expected": Option({}, "firmware by board or model: {`MT_0000000838`: `28.41.1000`}", "ours: empty"),
-        "ignore": Option([], "list of devices or boards that are passed over", "ours: none is"),
+        "ignore": Option([], "list of devices or boards to ignore", "ours: none is"),
     },
 )

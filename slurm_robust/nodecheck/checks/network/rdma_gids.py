@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import rdma, small_files
 
 _MAX_GIDS = 16
@@ -58,7 +56,7 @@ def grade(gids: list[list[str]]) -> str:
     return "old" if gids else "none"
 
 
-def _faults(ports: list[dict[str, Any]], options: Options) -> Iterator[Fault]:
+def _faults(ports: list[Facts], options: Options) -> Faults:
     status = Status.FAIL if options["required"] else Status.WARN
     for reason, sentence in (
         ("none", "no GID on {}: RoCE cannot be used there"),
@@ -70,9 +68,9 @@ def _faults(ports: list[dict[str, Any]], options: Options) -> Iterator[Fault]:
             yield Fault(status, f"gid_{reason}", sentence.format(some(names)), remedy)
 
 
-def _odd(ports: list[dict[str, Any]]) -> Iterator[Fault]:
+def _odd(ports: list[Facts]) -> Faults:
     """What one port lacks that most of its sisters have: an IP address, the same MTU."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[Facts]] = {}
     for port in ports:
         groups.setdefault(str(port["group"]), []).append(port)
     for group in groups.values():
@@ -104,12 +102,9 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/ports/*/{gids,gid_attrs}, /sys/class/net/*/mtu",
     cost="up to 32 small reads a RoCE port, 1 ms",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
-        "required": Option(
-            False, "fail where an active RoCE port has no RoCE v2 GID", "ours: it may be for management"
-        ),
-        "ignore": Option([], "list of devices, ports, interfaces or boards that are passed over", "ours: none is"),
+        "required": Option(False, "fail where an active port has no RoCE v2 GID", "ours: it may be for management"),
+        "ignore": Option([], "list of devices, ports, interfaces or boards to ignore", "ours: none is"),
     },
 )

@@ -6,13 +6,11 @@ A network card does not save power by a slower link, as GPUs do: what it has, it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state, counters, windows
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 from slurm_robust.nodecheck.sources import pci, rdma, small_files
 
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
@@ -65,18 +63,17 @@ def _slot(function: Path) -> list[float]:
     return _link(above, "max") if pci.ADDRESS.match(above.name) else [0.0, 0.0]
 
 
-def _less(facts: Facts) -> Iterator[Fault]:
+def _less(facts: Facts) -> Faults:
     """Cards whose link is less than it could be, and less than that of most cards like it."""
-    best = facts["kept"].get("best") if facts["kept"].get("boot_id") == facts["boot_id"] else None
-    groups: dict[str, list[dict[str, Any]]] = {}
+    best = check_state.best(facts)
+    groups: dict[str, list[Facts]] = {}
     for card in facts["cards"]:
         groups.setdefault(str(card["group"]), []).append(card)
     for group in groups.values():
         for card in group:
             for index, (what, unit) in enumerate((("speed", "GT/s"), ("width", "lanes"))):
                 now, can = card["now"][index], card["can"][index]
-                before = best.get(f"{card['name']} {what}") if isinstance(best, dict) else None
-                dropped = isinstance(before, (int, float)) and now < before
+                dropped = now < best.get(f"{card['name']} {what}", 0.0)
                 alike = [other for other in group if other["now"][index] <= now]
                 if not 0 < now < can or (not dropped and 2 * len(alike) > len(group) > 1):
                     continue
@@ -85,7 +82,7 @@ def _less(facts: Facts) -> Iterator[Fault]:
                 yield Fault.warn(f"pcie_{what}", sentence, remedy)
 
 
-def _errors(facts: Facts, options: Options) -> Iterator[Fault]:
+def _errors(facts: Facts, options: Options) -> Faults:
     grown = windows.grown(facts, counters.HOUR_S)
     for name, growth in grown.items():
         device, _, file = name.partition(" ")
@@ -105,7 +102,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     """
     evidence = {"links": {card["name"]: [card["now"], card["can"]] for card in facts["cards"]}}
     if not any(card["now"][0] for card in facts["cards"]):
-        return Finding.skip("no_link", "no RDMA card tells its PCIe link", evidence)
+        return Finding.skip("no_link", "no RDMA card reports its PCIe link", evidence)
     links = sorted({f"{card['now'][0]:g} GT/s x{card['now'][1]:g}" for card in facts["cards"]})
     healthy = Finding.passed("pcie_good", f"PCIe of RDMA cards: {', '.join(links)}", evidence)
     return conclude([*_less(facts), *_errors(facts, options)], healthy, evidence)
@@ -113,13 +110,11 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts:
     """The best link of each card in this boot, and its error counts."""
-    kept = facts["kept"]
-    before = kept.get("best") if kept.get("boot_id") == facts["boot_id"] else None
-    best = dict(before) if isinstance(before, dict) else {}
+    best = check_state.best(facts)
     for card in facts["cards"]:
         for what, now in zip(("speed", "width"), card["now"], strict=True):
-            old = best.get(f"{card['name']} {what}")
-            best[f"{card['name']} {what}"] = max(now, old) if isinstance(old, (int, float)) else now
+            name = f"{card['name']} {what}"
+            best[name] = max(now, best.get(name, 0.0))
     return {"boot_id": facts["boot_id"], "best": best, **windows.kept(facts, counters.HOUR_S)}
 
 
@@ -127,12 +122,11 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/bus/pci/devices/*/{current,max}_link_{speed,width}, aer_dev_*, of RDMA cards and the port above each",
     cost="nine small reads a card, 1 ms",
-    stages=("epilog", "periodic", "full"),
     lane=rdma.LANE,
     options={
         "warn_correctable_per_hour": Option(
             1000.0, "corrected PCIe errors an hour above which it warns", "ours: PCIe repeats a few without loss"
         ),
-        "ignore": Option([], "list of devices, boards or PCI addresses that are passed over", "ours: none is"),
+        "ignore": Option([], "list of devices, boards or PCI addresses to ignore", "ours: none is"),
     },
 )

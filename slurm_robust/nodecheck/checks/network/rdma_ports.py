@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state, counters
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import rdma, small_files
 
 _IFF_UP = 0x1
@@ -41,7 +38,7 @@ def probe(context: Context, options: Options) -> Facts:
     }
 
 
-def _known(kept: dict[str, Any], boot_id: str) -> dict[str, Any]:
+def _known(kept: Facts, boot_id: str) -> Facts:
     """What was kept of this boot, with every part of the shape that is expected."""
     if kept.get("boot_id") != boot_id:
         return {"active": {}, "devices": {}, "since": {}}
@@ -79,7 +76,7 @@ def _ports(facts: Facts, options: Options) -> list[tuple[str, rdma.Device, rdma.
     return [(rdma.label(d, p), d, p) for d, p in rdma.all_ports(facts["devices"], options["ignore"])]
 
 
-def _gone(facts: Facts, options: Options) -> Iterator[Fault]:
+def _gone(facts: Facts, options: Options) -> Faults:
     """Devices of an earlier run in this boot that are no more."""
     there = {device["name"] for device in facts["devices"]}
     addresses = {device["pci"] for device in facts["devices"]} - {""}
@@ -96,7 +93,7 @@ def _gone(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault.warn("device_unbound", f"{name} is no RDMA device any more", remedy)
 
 
-def _bad(facts: Facts, options: Options) -> Iterator[Fault]:
+def _bad(facts: Facts, options: Options) -> Faults:
     """Ports that are not active and should be."""
     active = _known(facts["kept"], facts["boot_id"])["active"]
     every = _ports(facts, options)
@@ -118,7 +115,7 @@ def _bad(facts: Facts, options: Options) -> Iterator[Fault]:
             status = Status.FAIL if was_active and late else Status.WARN
             yield Fault(status, "port_not_configured", sentence, remedy)
         elif not port["state"]:
-            yield Fault.unknown("port_unreadable", f"{name} does not tell its state", "`ibstat`, `rdma link`")
+            yield Fault.unknown("port_unreadable", f"{name} does not report its state", "`ibstat`, `rdma link`")
         elif was_active or odd:
             remedy = f"`ibstat`, `rdma link`; look at cable and switch port; unused? rdma_ports.ignore: [{name}]"
             alone = rdma.may_be_management(port, len(group))
@@ -126,7 +123,7 @@ def _bad(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault(status, "port_down", f"no link on {name} ({said})", remedy)
 
 
-def _few(facts: Facts, options: Options) -> Iterator[Fault]:
+def _few(facts: Facts, options: Options) -> Faults:
     """Fewer active ports than the site expects, or than there were in the last boot."""
     every = _ports(facts, options)
     active = sum(rdma.is_active(port) for _, _, port in every)
@@ -141,7 +138,7 @@ def _few(facts: Facts, options: Options) -> Iterator[Fault]:
         yield Fault.warn("fewer_ports_than_before", sentence, remedy)
 
 
-def _layers(facts: Facts, options: Options) -> Iterator[Fault]:
+def _layers(facts: Facts, options: Options) -> Faults:
     for name, device, port in _ports(facts, options):
         wanted = rdma.setting(options["link_layer"], name, device, port)
         if isinstance(wanted, str) and port["layer"] and port["layer"] != wanted:
@@ -150,7 +147,7 @@ def _layers(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault.fail("wrong_link_layer", sentence, remedy)
 
 
-def _no_lid(facts: Facts, options: Options) -> Iterator[Fault]:
+def _no_lid(facts: Facts, options: Options) -> Faults:
     for name, device, port in _ports(facts, options):
         # A virtual function may have its card's own id.
         if not rdma.is_active(port) or port["layer"] != "InfiniBand" or device["kind"] != "card":
@@ -216,13 +213,12 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband, /sys/class/net/*/flags, /sys/bus/pci/devices, and what earlier runs saw",
     cost="a dozen small reads a port, some of which ask the card's firmware: 1–5 ms",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
-        "expected": Option(0, "ports that must be active; 0 does not say", "ours: only the site knows its nodes"),
+        "expected": Option(0, "ports that must be active; 0: any", "ours: only the site knows"),
         "ignore": Option(
             [],
-            "list of devices, ports (`mlx5_4/1`), interfaces or boards passed over: management, storage, unused",
+            "list of devices, ports (`mlx5_4/1`), interfaces or boards to ignore: management, storage, unused",
             "ours: none is",
         ),
         "link_layer": Option(
@@ -230,9 +226,7 @@ check = Check(
             "`InfiniBand` or `Ethernet`, as ports must run: {port, device, board, model or `default`: layer}",
             "ours: empty; one board may serve as either",
         ),
-        "grace_s": Option(
-            30.0, "s that a port or card that was up may be away before it fails", "ours: a link trains within seconds"
-        ),
+        "grace_s": Option(30.0, "s for which a port or card that was up may be away", "ours: links train in seconds"),
         "boot_grace_s": Option(
             120.0,
             "s after boot before fewer ports than in the last boot warn (where nodecheck.cache_dir outlives a boot)",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine import check_state
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 from slurm_robust.nodecheck.sources import rdma
 
 _REMEDY = "reseat or replace cable and transceiver; `mlxlink -d {} -c`, `iblinkinfo`"
@@ -16,20 +14,7 @@ _REMEDY = "reseat or replace cable and transceiver; `mlxlink -d {} -c`, `iblinki
 
 def probe(context: Context, options: Options) -> Facts:
     """Rate and width of each port, and the fastest that this boot has seen."""
-    return {
-        "devices": rdma.devices(context),
-        "boot_id": context.boot_id(),
-        "kept": check_state.load(context.cache_dir, check.name),
-    }
-
-
-def _best(facts: Facts) -> dict[str, float]:
-    """The fastest rate at which each port was seen in this boot, Gb/s."""
-    kept = facts["kept"]
-    best = kept.get("best") if kept.get("boot_id") == facts["boot_id"] else None
-    if not isinstance(best, dict):
-        return {}
-    return {name: float(gbps) for name, gbps in best.items() if isinstance(gbps, (int, float))}
+    return {"devices": rdma.devices(context), **check_state.since(context, check.name)}
 
 
 def _judged(facts: Facts, options: Options) -> list[tuple[str, rdma.Device, rdma.Port]]:
@@ -47,8 +32,8 @@ def _expected(name: str, device: rdma.Device, port: rdma.Port, options: Options)
     return float(wanted) if isinstance(wanted, (int, float)) else 0.0
 
 
-def _slow(facts: Facts, options: Options) -> Iterator[Fault]:
-    best = _best(facts)
+def _slow(facts: Facts, options: Options) -> Faults:
+    best = check_state.best(facts)
     for name, device, port in _judged(facts, options):
         said = f"{name} runs at {port['gbps']:g} Gb/s" + (f" ({port['lanes']}X)" if port["lanes"] else "")
         remedy = _REMEDY.format(device["name"])
@@ -65,7 +50,7 @@ def _slow(facts: Facts, options: Options) -> Iterator[Fault]:
             yield Fault.fail("rate_far_below_card", sentence, remedy)
 
 
-def _odd(facts: Facts, options: Options) -> Iterator[Fault]:
+def _odd(facts: Facts, options: Options) -> Faults:
     """Ports slower than most of their sisters, where neither site nor memory says what they should do."""
     names = {(d["name"], p["port"]): name for name, d, p in _judged(facts, options)}
     for group in rdma.sisters((d, p) for _, d, p in _judged(facts, options)):
@@ -86,7 +71,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     A port that is slower than its sisters may be cabled so on purpose (storage beside compute): it warns.
     """
     judged = _judged(facts, options)
-    evidence: dict[str, Any] = {"gbps": {name: port["gbps"] for name, _, port in judged}}
+    evidence: Facts = {"gbps": {name: port["gbps"] for name, _, port in judged}}
     if not judged:
         return Finding.skip("no_rate", "no RDMA port is active and reports a rate", evidence)
     rates = Counter(port["gbps"] for _, _, port in judged)
@@ -97,7 +82,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 def remember(facts: Facts, options: Options) -> Facts | None:
     """The fastest rate of each port in this boot."""
-    best = _best(facts)
+    best = check_state.best(facts)
     for device, port in rdma.all_ports(facts["devices"]):
         if rdma.is_active(port) and port["gbps"] > 0:
             name = rdma.label(device, port)
@@ -110,7 +95,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/ports/*/rate, and the rates that earlier runs of this boot saw",
     cost="nothing beyond rdma_ports, whose reading it shares",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
         "min_gbps": Option(
@@ -118,6 +102,6 @@ check = Check(
             "Gb/s that ports must run at: {port, device, board, model (`MT4129`) or `default`: Gb/s}",
             "ours: empty; what stands there replaces every other judgement of that port",
         ),
-        "ignore": Option([], "list of devices, ports, interfaces or boards that are passed over", "ours: none is"),
+        "ignore": Option([], "list of devices, ports, interfaces or boards to ignore", "ours: none is"),
     },
 )

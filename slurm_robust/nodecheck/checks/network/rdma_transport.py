@@ -8,13 +8,11 @@ only applications raise are not looked at: `rnr_nak_retry_err` and `out_of_buffe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.checks.network.rdma_errors import flat
 from slurm_robust.nodecheck.engine import check_state, counters, windows
-from slurm_robust.nodecheck.engine.faults import Fault, conclude
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude
 from slurm_robust.nodecheck.sources import rdma, small_files
 
 LIMITS: Mapping[str, int] = {
@@ -50,16 +48,16 @@ _ALONE = 10
 
 def probe(context: Context, options: Options) -> Facts:
     """The transport counters of every port, the ports that are sisters, and the counts of earlier runs."""
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, int] = {}
     ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
     for device, port in ports:
         folder = context.path(rdma.CLASS) / device["name"]
         own = folder / "ports" / str(port["port"]) / "hw_counters"
         # One listing tells which of the counters this driver has.
         where = own if small_files.is_folder(own) else folder / "hw_counters"
-        there = LIMITS.keys() & set(small_files.names(where))
-        found = {name: small_files.count(where / name) for name in sorted(there)}
-        counts[rdma.label(device, port)] = {name: value for name, value in found.items() if value is not None}
+        for name in sorted(LIMITS.keys() & set(small_files.names(where))):
+            if (value := small_files.count(where / name)) is not None:
+                counts[f"{rdma.label(device, port)} {name}"] = value
     return {
         "counts": counts,
         "sisters": [[rdma.label(device, port) for device, port in group] for group in rdma.sisters(ports)],
@@ -67,17 +65,12 @@ def probe(context: Context, options: Options) -> Facts:
     }
 
 
-def _rates(facts: Facts) -> dict[str, float]:
-    grown = windows.grown(facts, counters.HOUR_S, flat(facts["counts"]))
-    return {name: windows.per_hour(growth) for name, growth in grown.items()}
-
-
 def median(numbers: Sequence[float]) -> float:
     """The upper one of the two in the middle; `statistics` costs more to load than this whole check."""
     return sorted(numbers)[len(numbers) // 2]
 
 
-def _odd(rates: Mapping[str, float], group: Sequence[str], options: Options) -> Iterator[Fault]:
+def _odd(rates: Mapping[str, float], group: Sequence[str], options: Options) -> Faults:
     """Ports of a group of sisters that have far more of something than the others."""
     for counter, usual in LIMITS.items():
         limit = options["warn_per_hour"].get(counter, usual)
@@ -96,26 +89,21 @@ def _odd(rates: Mapping[str, float], group: Sequence[str], options: Options) -> 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Warns for the odd one out; never fails, for nobody knows from here whose fault it is."""
-    if not any(facts["counts"].values()):
+    if not facts["counts"]:
         return Finding.skip("no_counters", "no RDMA port has transport counters")
-    rates = _rates(facts)
-    evidence: dict[str, Any] = {"per_hour": {name: round(rate, 1) for name, rate in rates.items() if rate}}
+    rates = {name: windows.per_hour(growth) for name, growth in windows.grown(facts, counters.HOUR_S).items()}
+    evidence: Facts = {"per_hour": {name: round(rate, 1) for name, rate in rates.items() if rate}}
     first = not windows.samples_of(facts["kept"], facts["boot_id"])
     said = "transport counters are read for the first time in this boot" if first else "no RDMA port stands out"
     healthy = Finding.passed("first_look" if first else "alike", said, evidence)
     return conclude((fault for group in facts["sisters"] for fault in _odd(rates, group, options)), healthy, evidence)
 
 
-def remember(facts: Facts, options: Options) -> Facts:
-    """This run's counts, and some of the last hour's."""
-    return windows.kept(facts, counters.HOUR_S, flat(facts["counts"]))
-
-
+remember = windows.remember_for(counters.HOUR_S)
 check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband/*/ports/*/hw_counters, compared with the runs of the last hour",
     cost="up to nine small reads a port, which the driver answers together: 1–5 ms",
-    stages=("epilog", "periodic", "full"),
     lane=rdma.LANE,
     options={
         "warn_per_hour": Option(
@@ -125,9 +113,7 @@ check = Check(
             + "; 0 passes a counter over",
             "ours: congestion alone makes thousands an hour on a busy fabric, a time-out is rarer, a bad checksum rare",
         ),
-        "odd_factor": Option(
-            10.0, "times its sisters' median from which a port is odd", "ours: rails share their load"
-        ),
-        "ignore": Option([], "list of devices, ports, interfaces or boards that are passed over", "ours: none is"),
+        "odd_factor": Option(10.0, "times its sisters' median from which a port is odd", "ours: rails share load"),
+        "ignore": Option([], "list of devices, ports, interfaces or boards to ignore", "ours: none is"),
     },
 )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from slurm_robust.nodecheck.checks import STAGES, Check, Context, Facts, Finding, Option, Options, Status
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options, Status
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import pci, rdma, small_files
 
 _INFINIBAND_CLASS = "0x0207"  # PCI class of an InfiniBand controller: a card in Ethernet mode has another
@@ -16,7 +15,7 @@ _DRIVERS = ("mlx5_core", "mlx4_core")
 def probe(context: Context, options: Options) -> Facts:
     """Verbs devices with their files, InfiniBand functions without a verbs driver, and modules that are missing."""
     folder = context.path("/sys/class/infiniband_verbs")
-    files: dict[str, Any] = {}
+    files: Facts = {}
     for name in small_files.names(folder):
         device = small_files.word(folder / name / "ibdev", 64)
         if device:
@@ -54,7 +53,7 @@ def _without_driver(context: Context) -> Iterator[str]:
                 yield address
 
 
-def _faults(facts: Facts, options: Options) -> Iterator[Fault]:
+def _faults(facts: Facts, options: Options) -> Faults:
     status = Status.FAIL if options["required"] else Status.WARN
     if facts["missing"]:
         sentence = f"kernel module {some(facts['missing'])} is not loaded"
@@ -97,14 +96,11 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/sys/class/infiniband_verbs, /dev/infiniband, /sys/bus/pci/drivers/mlx5_core, /sys/module",
     cost="two small reads and a stat a device, under 1 ms",
-    stages=STAGES,
     lane=rdma.LANE,
     options={
         "required": Option(False, "fail, and not only warn, where jobs cannot use RDMA", "ours: not every site does"),
         "modules": Option(
-            [],
-            "list of kernel modules that must be loaded (built-in ones count where /sys/module has them)",
-            "ours: empty",
+            [], "list of kernel modules that must be loaded (or built in, where /sys/module has them)", "ours: empty"
         ),
     },
 )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Options
-from slurm_robust.nodecheck.engine.faults import Fault, conclude, some
+from slurm_robust.nodecheck.engine.faults import Fault, Faults, conclude, some
 from slurm_robust.nodecheck.sources import small_files
 
 _FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
@@ -16,7 +14,7 @@ _FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 def probe(context: Context, options: Options) -> Facts:
     """Each file: is it there, a link to nothing, open to all; and the name servers."""
-    files: dict[str, Any] = {}
+    files: Facts = {}
     for name in _FILES:
         path = context.path(name)
         try:
@@ -34,7 +32,7 @@ def probe(context: Context, options: Options) -> Facts:
     return {"files": files, "servers": servers[:8]}
 
 
-def _faults(facts: Facts) -> Iterator[Fault]:
+def _faults(facts: Facts) -> Faults:
     for name, file in facts["files"].items():
         if file["mode"] is None and file["link"]:
             sentence = f"{name} is a link to {file['link']}, which does not exist"
@@ -50,7 +48,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     if there:
         healthy = Finding.passed("resolver_readable", said, facts)
     else:
-        healthy = Finding.skip("no_files", "the resolver's files are not to be seen", facts)
+        healthy = Finding.skip("no_files", "the resolver's files cannot be seen", facts)
     return conclude(_faults(facts), healthy, facts)
 
 
@@ -58,6 +56,5 @@ check = Check(
     **Check.parts_of(__name__),
     reads="/etc/resolv.conf, and the modes of it, /etc/hosts and /etc/nsswitch.conf",
     cost="one read and three stats",
-    stages=("periodic", "full"),
     lane="files",
 )

@@ -89,7 +89,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="torch.distributed: an all-reduce among the GPUs over NCCL, or of two processes over gloo without any",
     cost="seconds: a process a GPU, each loads torch",
-    stages=("full",),
     lane=torch_devices.LANE,
     deadline_s=_DEADLINE_S,
     options={

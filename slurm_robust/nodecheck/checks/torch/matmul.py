@@ -103,7 +103,6 @@ check = Check(
     **Check.parts_of(__name__),
     reads="torch on each GPU, or on the CPU where there is none",
     cost="seconds: torch is loaded, and computes on each GPU in turn",
-    stages=("full",),
     lane=torch_devices.LANE,
     deadline_s=180.0,
     options={
