@@ -392,7 +392,5 @@ def _finding(s: Situation) -> str:
 
 
 def _missing(s: Situation) -> str:
-    if s.action_limit_reached:
-        return " (the action limit is reached, but what moves is not ended)"
     missing = s.verdict.missing
     return f" (acting needs {'; '.join(missing)}, or the action limit)" if missing else " (or until the action limit)"
